@@ -4,8 +4,8 @@
     python -m benchmarks loop tokens --quick
     python -m benchmarks checkpoint --millions 25    # a script of its own, with its own options
 
-Figures are instructions (valgrind's callgrind) or CPU seconds, where the load of the machine matters least. Peers are
-in benchmarks/requirements.txt; what is not installed is named as not run.
+Figures are instructions (valgrind's callgrind) or CPU seconds, where the load of the machine
+matters least. Peers are in benchmarks/requirements.txt; what is not installed is named as not run.
 """
 
 import argparse
@@ -22,7 +22,15 @@ BENCHMARKS: dict[str, Benchmark] = {
     for module in (loop, composed, gpt, distributed, data, startup, sweep, gpu)
     for each in module.BENCHMARKS
 }
-SCRIPTS = ("checkpoint", "goodput", "large_checkpoint", "ranks", "run_folders", "search", "strategy_memory")
+SCRIPTS = (
+    "checkpoint",
+    "goodput",
+    "large_checkpoint",
+    "ranks",
+    "run_folders",
+    "search",
+    "strategy_memory",
+)
 """They measure what is no ratio of one figure, and are not part of `all`."""
 
 
@@ -33,12 +41,23 @@ def main() -> None:
         runpy.run_module(f"benchmarks.{script}", run_name="__main__")
         return
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; default: all")
-    parser.add_argument("--quick", action="store_true", help="smaller sizes, one repeat: to see that it runs")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; default: all"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="smaller sizes, one repeat: to see that it runs"
+    )
     parser.add_argument("--repeats", type=int, help="of each contender")
-    parser.add_argument("--output", type=Path, default=Path("build/benchmarks"), help="for results.json, results.png")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("build/benchmarks"),
+        help="for results.json, results.png",
+    )
     parser.add_argument("--list", action="store_true", help="print names, titles and contenders")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -52,7 +71,10 @@ def main() -> None:
         for benchmark in chosen:
             print(f"{benchmark.name:16s} {benchmark.title}: {', '.join(benchmark.contenders)}")
         for script in () if arguments.names else SCRIPTS:
-            text = ast.get_docstring(ast.parse(Path(__file__).with_name(f"{script}.py").read_text())) or ""
+            text = (
+                ast.get_docstring(ast.parse(Path(__file__).with_name(f"{script}.py").read_text()))
+                or ""
+            )
             summary = text.partition("\n\n")[0].split()
             print(f"{script:16s} {' '.join(summary)}")
         return
@@ -72,7 +94,9 @@ def plot(results: dict[str, list[Row]], path: Path) -> None:
     except ModuleNotFoundError:
         print("No plot: matplotlib is not installed.", file=sys.stderr)
         return
-    ratios = {name: [row for row in rows if row.ratio is not None] for name, rows in results.items()}
+    ratios = {
+        name: [row for row in rows if row.ratio is not None] for name, rows in results.items()
+    }
     ratios = {name: rows for name, rows in ratios.items() if rows}
     if not ratios:
         return
@@ -84,7 +108,9 @@ def plot(results: dict[str, list[Row]], path: Path) -> None:
         axis.bar_label(bars, fmt="%.3f", padding=3)
         axis.axvline(1.0, color="black", linewidth=0.5)
         axis.invert_yaxis()
-        axis.set_title(f"{name}: {BENCHMARKS[name].unit}, over {rows[0].contender}", fontsize=9, loc="left")
+        axis.set_title(
+            f"{name}: {BENCHMARKS[name].unit}, over {rows[0].contender}", fontsize=9, loc="left"
+        )
         axis.margins(x=0.12)
     figure.savefig(path, dpi=120)
 

@@ -1,7 +1,8 @@
-"""Instructions counted by valgrind's callgrind between two points of a Python program: the load of the machine does not
-matter.
+"""Instructions counted by valgrind's callgrind between two points of a Python program: the load of
+the machine does not matter.
 
-The program tells callgrind by itself when to count, by the instruction sequence that valgrind takes as a request.
+The program tells callgrind by itself when to count, by the instruction sequence that valgrind takes
+as a request.
 """
 
 import ctypes
@@ -16,8 +17,8 @@ from pathlib import Path
 
 DUMP_AT, START, STOP = (0x43540000 + number for number in (3, 4, 5))  # 'CT', see callgrind.h
 REQUEST = bytes.fromhex("4889f8 31d2 48c1c703 48c1c70d 48c1c73d 48c1c733 4887db 4889d0 c3")
-"""`mov rax, rdi; xor edx, edx`, then valgrind's no-operation (four rotations of rdi, `xchg rbx, rbx`), and
-`mov rax, rdx; ret`. See valgrind.h."""
+"""`mov rax, rdi; xor edx, edx`, then valgrind's no-operation (four rotations of rdi, `xchg rbx,
+rbx`), and `mov rax, rdx; ret`. See valgrind.h."""
 
 
 def is_available() -> bool:
@@ -25,16 +26,21 @@ def is_available() -> bool:
 
 
 class Counter:
-    """Counter in the program that callgrind runs: counts between `start` and `stop`. Elsewhere it does nothing."""
+    """Counter in the program that callgrind runs: counts between `start` and `stop`. Elsewhere it
+    does nothing."""
 
     def __init__(self) -> None:
-        self._code = mmap.mmap(-1, len(REQUEST), prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+        self._code = mmap.mmap(
+            -1, len(REQUEST), prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
+        )
         self._code.write(REQUEST)
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._code))
         self._call = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p)(address)
 
     def _request(self, number: int, argument: bytes | None = None) -> None:
-        words = (ctypes.c_void_p * 6)(number, ctypes.cast(argument, ctypes.c_void_p) if argument else None)
+        words = (ctypes.c_void_p * 6)(
+            number, ctypes.cast(argument, ctypes.c_void_p) if argument else None
+        )
         self._call(ctypes.addressof(words))
 
     def start(self) -> None:
@@ -57,7 +63,9 @@ def count(
             "--fair-sched=try",
             f"--callgrind-out-file={out}/out",
         ]
-        done = subprocess.run([*valgrind, *command], capture_output=True, text=True, env=environment, cwd=folder)
+        done = subprocess.run(
+            [*valgrind, *command], capture_output=True, text=True, env=environment, cwd=folder
+        )
         dumps = [path.read_text() for path in Path(out).glob("out*")]
     totals = {}
     for dump in dumps:

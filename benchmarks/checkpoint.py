@@ -1,18 +1,21 @@
-"""Cost of a checkpoint, side by side with others in one run: a model with AdamW, 12 bytes of state a parameter.
+"""Cost of a checkpoint, side by side with others in one run: a model with AdamW, 12 bytes of state
+a parameter.
 
     python benchmarks/checkpoint.py                        # 100 million parameters, 1.2 GB
     python benchmarks/checkpoint.py --millions 25 --repeats 3
 
-- lost: seconds by which a training loop that is saved in once takes longer than one that is not, the wait at its end
-  included. That a call returns early says little: a copy that is made later, or a busy core, is paid for all the same.
+- lost: seconds by which a training loop that is saved in once takes longer than one that is not,
+  the wait at its end included. That a call returns early says little: a copy that is made later, or
+  a busy core, is paid for all the same.
 - durable: seconds from the call to all bytes fsynced, with nothing else to do.
 - load: into a live model and optimizer, nothing of it in the page cache.
-- exit: from a SIGTERM at the end of a step to the end of the process, of `python -m launcher` and of hand-written
-  scripts.
+- exit: from a SIGTERM at the end of a step to the end of the process, of `python -m launcher` and
+  of hand-written scripts.
 
-Each is the median of alternating repeats. The yardsticks are taken just before each, since a shared disk may be several
-times faster a minute later: a copy of the state into kept memory, a write of as many bytes with fsync, a read of as
-many bytes. Of the ratios to them, the median and the range are printed.
+Each is the median of alternating repeats. The yardsticks are taken just before each, since a shared
+disk may be several times faster a minute later: a copy of the state into kept memory, a write of as
+many bytes with fsync, a read of as many bytes. Of the ratios to them, the median and the range are
+printed.
 """
 
 import argparse
@@ -50,7 +53,10 @@ WIDTH = 1024
 def make_model(millions: float) -> nn.Module:
     """Square layers, as many as it takes."""
     return nn.Sequential(
-        *(nn.Linear(WIDTH, WIDTH) for _ in range(max(1, round(millions * 1e6 / (WIDTH * WIDTH + WIDTH)))))
+        *(
+            nn.Linear(WIDTH, WIDTH)
+            for _ in range(max(1, round(millions * 1e6 / (WIDTH * WIDTH + WIDTH))))
+        )
     )
 
 
@@ -77,9 +83,10 @@ class Training:
         return sum(t.numel() * t.element_size() for t in self.tensors())
 
 
-# ------------------------------------------------------------------------------------------------------- contenders
+# --------------------------------------------------------------------------------------- contenders
 class Contender:
-    """Saves into a folder; `begin` returns when training may continue, `finish` when the bytes are durable."""
+    """Saves into a folder; `begin` returns when training may continue, `finish` when the bytes are
+    durable."""
 
     name = ""
 
@@ -126,7 +133,9 @@ class Ours(Contender):
         snapshot = self.strategy.snapshot()
         self.number += 1
         manifest = Manifest(self.number, 1, "none", "sharded")
-        self.saver.save(Payload(self.number, manifest, snapshot.tensors, {}, snapshot.meta), wait=False)
+        self.saver.save(
+            Payload(self.number, manifest, snapshot.tensors, {}, snapshot.meta), wait=False
+        )
 
     def finish(self) -> None:
         self.saver.finish()
@@ -147,14 +156,19 @@ def _strategy(training: Training) -> NativeStrategy:
 
     scaler = torch.amp.GradScaler("cpu", enabled=False)
     precision, device = Precision("fp32"), torch.device("cpu")
-    return AdoptedStrategy(training.model, training.optimizer, scaler, StepPlan(), precision, device)
+    return AdoptedStrategy(
+        training.model, training.optimizer, scaler, StepPlan(), precision, device
+    )
 
 
 class TorchSave(Contender):
     name = "torch.save + fsync"
 
     def begin(self) -> None:
-        state = {"model": self.training.model.state_dict(), "optimizer": self.training.optimizer.state_dict()}
+        state = {
+            "model": self.training.model.state_dict(),
+            "optimizer": self.training.optimizer.state_dict(),
+        }
         with open(self.folder / "new.pt", "wb") as file:
             torch.save(state, file)
             file.flush()
@@ -197,9 +211,11 @@ class Dcp(Contender):
         state = self.state()
         self.dcp.load(state, checkpoint_id=self.folder / "state")
         set_state_dict(
-            self.training.model, self.training.optimizer, model_state_dict=state["model"],
+            self.training.model,
+            self.training.optimizer,
+            model_state_dict=state["model"],
             optim_state_dict=state["optimizer"],
-        )  # fmt: skip
+        )
 
 
 class DcpAsync(Dcp):
@@ -209,7 +225,10 @@ class DcpAsync(Dcp):
     def begin(self) -> None:
         self.finish()
         self.future = self.dcp.async_save(
-            self.state(), checkpoint_id=self.folder / "state", process_group=self.group, **self.options()
+            self.state(),
+            checkpoint_id=self.folder / "state",
+            process_group=self.group,
+            **self.options(),
         )
 
     def options(self) -> dict[str, Any]:
@@ -253,7 +272,10 @@ class LightningAsync(Contender):
         self.io = AsyncCheckpointIO(TorchCheckpointIO())
 
     def begin(self) -> None:
-        state = {"model": self.training.model.state_dict(), "optimizer": self.training.optimizer.state_dict()}
+        state = {
+            "model": self.training.model.state_dict(),
+            "optimizer": self.training.optimizer.state_dict(),
+        }
         self.io.save_checkpoint(state, self.folder / "state.pt")
 
     def finish(self) -> None:
@@ -304,7 +326,7 @@ ALL = (Ours, TorchSave, Dcp, DcpAsync, DcpCached, LightningAsync, Trainloop)
 NEEDS = {LightningAsync: "lightning", Trainloop: "trainloop"}
 
 
-# -------------------------------------------------------------------------------------------------------- measuring
+# ---------------------------------------------------------------------------------------- measuring
 def seconds(act: Callable[[], Any]) -> float:
     start = time.perf_counter()
     act()
@@ -326,7 +348,8 @@ def loop(training: Training, steps: int, contender: Contender | None = None) -> 
 
 
 def forget(folder: Path) -> None:
-    """Drop files from the page cache: after a reboot or on another node they are not in it either."""
+    """Drop files from the page cache: after a reboot or on another node they are not in it
+    either."""
     for path in folder.rglob("*"):
         if path.is_file():
             fd = os.open(path, os.O_RDONLY)
@@ -345,7 +368,9 @@ class Yardsticks:
 
     def take(self) -> dict[str, float]:
         """The newest times."""
-        self.times["copy"].append(seconds(lambda: [c.copy_(t) for c, t in zip(self.copies, self.tensors, strict=True)]))
+        self.times["copy"].append(
+            seconds(lambda: [c.copy_(t) for c, t in zip(self.copies, self.tensors, strict=True)])
+        )
         self.file.unlink(missing_ok=True)
         self.times["write"].append(seconds(self._write))
         forget(self.file.parent)
@@ -411,18 +436,30 @@ def measure(arguments: argparse.Namespace, folder: Path) -> None:
     results: dict[str, list[dict[str, float]]] = {c.name: [] for c in contenders}
     for repeat in range(arguments.repeats):
         for contender in contenders:
-            print(f"repeat {repeat + 1} of {arguments.repeats}: {contender.name}", file=sys.stderr, flush=True)
+            print(
+                f"repeat {repeat + 1} of {arguments.repeats}: {contender.name}",
+                file=sys.stderr,
+                flush=True,
+            )
             times = yard.take()
-            results[contender.name].append(with_ratios(measure_one(contender, training, step), times))
+            results[contender.name].append(
+                with_ratios(measure_one(contender, training, step), times)
+            )
     size = training.nbytes() / 1e9
-    print(f"{size:.2f} GB; a step {step:.3f} s; copy {yard['copy']:.3f} s, write + fsync {yard['write']:.3f} s, "
-          f"read {yard['read']:.3f} s")  # fmt: skip
+    print(
+        f"{size:.2f} GB; a step {step:.3f} s; copy {yard['copy']:.3f} s, write + fsync"
+        f" {yard['write']:.3f} s, read {yard['read']:.3f} s"
+    )
     print_table(results, memory)
     shutil.rmtree(folder / "0")
     exits: dict[str, list[dict[str, float]]] = {name: [] for name in EXITS}
     for repeat in range(arguments.repeats):
         for number, (name, command_of) in enumerate(EXITS.items()):
-            print(f"repeat {repeat + 1} of {arguments.repeats}: exit of {name}", file=sys.stderr, flush=True)
+            print(
+                f"repeat {repeat + 1} of {arguments.repeats}: exit of {name}",
+                file=sys.stderr,
+                flush=True,
+            )
             times = yard.take()
             taken = exit_seconds(command_of, arguments.millions, folder / f"exit-{repeat}-{number}")
             exits[name].append(with_ratios({"exit": taken}, times))
@@ -438,7 +475,9 @@ def measure_one(contender: Contender, training: Training, step: float) -> dict[s
     contender.finish()
     figures["durable"] = contender.durable_at() - start
     steps = max(4, int(1.5 * figures["durable"] / step) + 1)
-    figures["lost"] = -loop(training, steps) / 2 + loop(training, steps, contender) - loop(training, steps) / 2
+    figures["lost"] = (
+        -loop(training, steps) / 2 + loop(training, steps, contender) - loop(training, steps) / 2
+    )
     if not isinstance(contender, LightningAsync):
         forget(contender.folder)
         figures["load"] = seconds(contender.load)
@@ -450,7 +489,9 @@ YARDSTICK = {"lost": "copy", "durable": "write", "load": "read", "exit": "write"
 
 def with_ratios(figures: dict[str, float], yardsticks: dict[str, float]) -> dict[str, float]:
     return figures | {
-        f"{name} ratio": figures[name] / yardsticks[of] for name, of in YARDSTICK.items() if name in figures
+        f"{name} ratio": figures[name] / yardsticks[of]
+        for name, of in YARDSTICK.items()
+        if name in figures
     }
 
 
@@ -471,7 +512,7 @@ def print_table(results: dict[str, list[dict[str, float]]], memory: dict[str, in
         print(f"{name:28s} {blocked:7.2f}s", *cells, f"{memory[name] / 1e9:8.2f} GB")
 
 
-# ---------------------------------------------------------------------------------------------------- SIGTERM to exit
+# ---------------------------------------------------------------------------------- SIGTERM to exit
 class SendsTerm(BaseHook):
     def on_after_step(self, trainer: Any) -> None:
         if trainer.step == 3:
@@ -481,7 +522,8 @@ class SendsTerm(BaseHook):
 
 def launcher_command(folder: Path, width: int, layers: int) -> list[str]:
     return [
-        "-m", "launcher", "model=mlp", f"model.hidden_dim={width}", f"model.num_layers={layers}", "data=digits",
+        "-m", "launcher", "model=mlp", f"model.hidden_dim={width}", f"model.num_layers={layers}",
+        "data=digits",
         "hooks=[checkpointing]", "tracker=[]", "trainer.max_steps=10",
         "+hooks.term._target_=benchmarks.checkpoint.SendsTerm", f"paths.outputs={folder}",
     ]  # fmt: skip
@@ -499,7 +541,9 @@ EXITS = {
 }
 
 
-def exit_seconds(command_of: Callable[[Path, int, int], list[str]], millions: float, folder: Path) -> float:
+def exit_seconds(
+    command_of: Callable[[Path, int, int], list[str]], millions: float, folder: Path
+) -> float:
     """Measure the exit of a program with a model of about this size."""
     layers = 12
     folder.mkdir()
@@ -508,13 +552,19 @@ def exit_seconds(command_of: Callable[[Path, int, int], list[str]], millions: fl
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     end = time.time()
     assert done.returncode == 128 + signal.SIGTERM, done.stderr
-    assert list(folder.glob("*/*/checkpoints/latest/manifest.json")) or (folder / "state.pt").exists(), done.stderr
+    assert (
+        list(folder.glob("*/*/checkpoints/latest/manifest.json")) or (folder / "state.pt").exists()
+    ), done.stderr
     shutil.rmtree(folder)
-    return end - next(float(line) for line in done.stdout.splitlines() if line.replace(".", "").isdigit())
+    return end - next(
+        float(line) for line in done.stdout.splitlines() if line.replace(".", "").isdigit()
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--millions", type=float, default=100.0, help="parameters")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1, help="of torch")

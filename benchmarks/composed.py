@@ -1,5 +1,5 @@
-"""Cost of a composed loop: instructions a step of `python -m launcher`'s own trainer for a small model, over a
-hand-written loop of the same model, optimizer, scheduler and loader."""
+"""Cost of a composed loop: instructions a step of `python -m launcher`'s own trainer for a small
+model, over a hand-written loop of the same model, optimizer, scheduler and loader."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,8 @@ SETTINGS = [
     f"trainer.max_grad_norm={CLIPS}",
 ]  # fmt: skip
 HOOKS = [
-    f"hooks.progress.interval={INTERVAL}", f"hooks.logging.interval={INTERVAL}", "hooks.evaluation.interval=1000",
+    f"hooks.progress.interval={INTERVAL}", f"hooks.logging.interval={INTERVAL}",
+    "hooks.evaluation.interval=1000",
     "hooks.checkpointing.interval=1000",
 ]  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""Data: the loader of tokens, a resume deep in a large dataset, large texts, long files of metrics."""
+"""Data: the loader of tokens, a resume deep in a large dataset, large texts, long files of
+metrics."""
 
 import json
 import resource
@@ -53,7 +54,9 @@ def by_hand(path: Path) -> Iterator[Any]:
     while True:
         starts = order.integers(0, len(tokens) - LENGTH - 1, BATCH)
         x = torch.stack([torch.from_numpy(tokens[i : i + LENGTH].astype(np.int64)) for i in starts])
-        y = torch.stack([torch.from_numpy(tokens[i + 1 : i + 1 + LENGTH].astype(np.int64)) for i in starts])
+        y = torch.stack(
+            [torch.from_numpy(tokens[i + 1 : i + 1 + LENGTH].astype(np.int64)) for i in starts]
+        )
         yield x, y
 
 
@@ -131,7 +134,11 @@ def text(size: int, figure: str) -> Callable[[bool], float]:
             data = TextData(batch_size=BATCH, files=f"{folder}/*.txt")
             loader: Any = data.train_loader(seed=0, micro_batch_size=BATCH)
             next(iter(loader))
-            return time.process_time() - start if figure == "seconds" else (status("VmHWM") - before) / 2**20
+            return (
+                time.process_time() - start
+                if figure == "seconds"
+                else (status("VmHWM") - before) / 2**20
+            )
 
     return contender
 
@@ -177,10 +184,21 @@ def metrics(lines: int, of_a_step: bool) -> Callable[[bool], float]:
                 return self.model(input).mean(), {}
 
         with tempfile.TemporaryDirectory() as folder:
-            values = {"train/loss": 1.25, "train/grad_norm": 0.5, "train/lr/group_0": 0.001, "train/step_time": 0.0123}
+            values = {
+                "train/loss": 1.25,
+                "train/grad_norm": 0.5,
+                "train/lr/group_0": 0.001,
+                "train/step_time": 0.0123,
+            }
             with (Path(folder) / "metrics.jsonl").open("w") as file:
                 for step in range(1, count + 1):
-                    line = {"step": step, "time": 1.8e9 + step, "attempt": 1, "samples": step * 32, **values}
+                    line = {
+                        "step": step,
+                        "time": 1.8e9 + step,
+                        "attempt": 1,
+                        "samples": step * 32,
+                        **values,
+                    }
                     file.write(json.dumps(line) + "\n")
             trainer = Tiny(max_steps=count + 10**6, workspace=folder, device="cpu")
             trainer.build()
@@ -195,7 +213,9 @@ def metrics(lines: int, of_a_step: bool) -> Callable[[bool], float]:
             def log() -> None:
                 trainer.step += 1
                 hook.on_before_step(trainer)
-                hook.on_log(trainer, {"train": {"loss": 1.25, "grad_norm": 0.5, "step_time": 0.0123}})
+                hook.on_log(
+                    trainer, {"train": {"loss": 1.25, "grad_norm": 0.5, "step_time": 0.0123}}
+                )
 
             return cpu_seconds(log, 100, 1000) * 1000 if of_a_step else resumed
 
@@ -207,7 +227,14 @@ def parse(lines: int) -> Callable[[bool], float]:
 
     def contender(quick: bool) -> float:
         line = json.dumps(
-            {"step": 1, "time": 1.8e9, "attempt": 1, "samples": 32, "train/loss": 1.25, "train/lr": 0.001}
+            {
+                "step": 1,
+                "time": 1.8e9,
+                "attempt": 1,
+                "samples": 32,
+                "train/loss": 1.25,
+                "train/lr": 0.001,
+            }
         )
         count = min(lines, 10_000) if quick else lines
         start = time.process_time()

@@ -1,4 +1,5 @@
-"""The default gpt on two ranks over gloo, composed, compared with hand-written loops of the same module."""
+"""The default gpt on two ranks over gloo, composed, compared with hand-written loops of the same
+module."""
 
 import json
 import os
@@ -27,7 +28,9 @@ def by_hand(strategy: str, folder: Path, turns: Turns) -> list[float]:
     from launcher.train.build import build_optimizer
 
     rank = int(os.environ["RANK"])
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS
+    )
     config = compose(["data=synthetic", "model=gpt", f"data.batch_size={BATCH}", *SMALL])
     model = instantiate(config.model)
     if strategy == "ddp":
@@ -38,7 +41,9 @@ def by_hand(strategy: str, folder: Path, turns: Turns) -> list[float]:
         fully_shard(model)
     optimizer = build_optimizer(config.optimizer, model)
     data = instantiate(config.data)
-    batches = iter(data.train_loader(seed=0, micro_batch_size=BATCH // RANKS, rank=rank, world_size=RANKS))
+    batches = iter(
+        data.train_loader(seed=0, micro_batch_size=BATCH // RANKS, rank=rank, world_size=RANKS)
+    )
 
     def step() -> None:
         loss, _ = model(next(batches))
@@ -72,8 +77,12 @@ def on_two_ranks(strategy: str, hooks: str | None) -> Callable[[bool], Figure]:
             spawner = Spawner([sys.executable, "-m", "benchmarks.distributed"], RANKS, folder)
             spawner.run()
             if (failed := spawner.cause()) is not None:
-                raise RuntimeError(f"rank {failed.number} failed, exit code {failed.process.returncode}")
-            figures = [json.loads((folder / f"figures-{rank}.json").read_text()) for rank in range(RANKS)]
+                raise RuntimeError(
+                    f"rank {failed.number} failed, exit code {failed.process.returncode}"
+                )
+            figures = [
+                json.loads((folder / f"figures-{rank}.json").read_text()) for rank in range(RANKS)
+            ]
         return [sum(ranks) / RANKS for ranks in zip(*figures, strict=True)]
 
     return contender
@@ -83,7 +92,9 @@ def rank(folder: Path) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # as it was before the spawner blocked some
     strategy, hooks, quick = json.loads((folder / "work.json").read_text())
     turns = Turns(quick, int(os.environ["RANK"]))
-    figures = by_hand(strategy, folder, turns) if hooks is None else launched(strategy, hooks, turns)
+    figures = (
+        by_hand(strategy, folder, turns) if hooks is None else launched(strategy, hooks, turns)
+    )
     (folder / f"figures-{os.environ['RANK']}.json").write_text(json.dumps(figures))
     os._exit(0)  # gloo's threads may wait forever for a rank that has left
 
@@ -91,7 +102,8 @@ def rank(folder: Path) -> None:
 def benchmark(strategy: str) -> Benchmark:
     return Benchmark(
         strategy,
-        f"The default gpt, batch {BATCH} x 128 tokens, strategy={strategy} on {RANKS} ranks over gloo",
+        f"The default gpt, batch {BATCH} x 128 tokens, strategy={strategy} on {RANKS} ranks over"
+        " gloo",
         "CPU ms a step and rank",
         {
             "hand-written loop": on_two_ranks(strategy, None),

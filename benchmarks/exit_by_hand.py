@@ -1,5 +1,5 @@
-"""The peer of `checkpoint.py` for the time from SIGTERM to exit: a hand-written script that trains, saves once a signal
-has come, and exits.
+"""The peer of `checkpoint.py` for the time from SIGTERM to exit: a hand-written script that trains,
+saves once a signal has come, and exits.
 
     python benchmarks/exit_by_hand.py FOLDER WIDTH LAYERS {bytes,torch.save}
 """
@@ -33,7 +33,8 @@ def main(folder: Path, width: int, layers: int, how: str) -> None:
 
 
 def save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, how: str) -> None:
-    """`bytes`: those of the tensors alone, as fast as they can be written in a few lines; nothing can load them."""
+    """`bytes`: those of the tensors alone, as fast as they can be written in a few lines; nothing
+    can load them."""
     with open(path, "wb", buffering=0) as file:
         if how == "bytes":
             moments = [each for state in optimizer.state.values() for each in state.values()]

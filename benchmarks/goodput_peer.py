@@ -1,8 +1,8 @@
-"""The peer of `goodput.py`: the same model and data with trainloop's trainer and checkpointing hook, as a Hydra
-application that hydra-submitit-launcher submits.
+"""The peer of `goodput.py`: the same model and data with trainloop's trainer and checkpointing
+hook, as a Hydra application that hydra-submitit-launcher submits.
 
-On the warning signal the hook saves and then waits (`exit_delay`), so that SLURM ends and requeues the job: a task
-that left within the grace would not be requeued.
+On the warning signal the hook saves and then waits (`exit_delay`), so that SLURM ends and requeues
+the job: a task that left within the grace would not be requeued.
 """
 
 import signal
@@ -47,7 +47,9 @@ class Trainer(BaseTrainer):
         digits = load_digits()
         x, y = torch.tensor(digits.data, dtype=torch.float32) / 16, torch.tensor(digits.target)
         dataset = torch.utils.data.TensorDataset(x, y)
-        return Endless(torch.utils.data.DataLoader(dataset, batch_size=64, shuffle=True, drop_last=True))
+        return Endless(
+            torch.utils.data.DataLoader(dataset, batch_size=64, shuffle=True, drop_last=True)
+        )
 
     def build_model(self):
         return nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))

@@ -1,4 +1,5 @@
-"""The default gpt, composed, compared with a hand-written loop of the same module: step, memory, torch.compile."""
+"""The default gpt, composed, compared with a hand-written loop of the same module: step, memory,
+torch.compile."""
 
 import shutil
 import tempfile
@@ -11,11 +12,19 @@ from benchmarks.turns import Loader, Turns
 
 BATCH = 8
 SMALL = ["data.seq_len=128"]
-LARGE = ["data.seq_len=128", "data.vocab_size=8192", "model.dim=512", "model.num_layers=8", "model.num_heads=8"]
+LARGE = [
+    "data.seq_len=128",
+    "data.vocab_size=8192",
+    "model.dim=512",
+    "model.num_layers=8",
+    "model.num_heads=8",
+]
 """30 million parameters."""
 
 
-def composed(settings: list[str], steps: int, hooks: str = "[default]", strategy: str = "none") -> Any:
+def composed(
+    settings: list[str], steps: int, hooks: str = "[default]", strategy: str = "none"
+) -> Any:
     """A trainer as `python -m launcher` builds it, and its temporary folder."""
     from launcher.config.compose import compose
     from launcher.rundir.folder import RunFolder
@@ -24,11 +33,20 @@ def composed(settings: list[str], steps: int, hooks: str = "[default]", strategy
     folder = tempfile.TemporaryDirectory()
     config = compose(
         [
-            "data=synthetic", "model=gpt", f"data.batch_size={BATCH}", f"trainer.max_steps={steps}", f"hooks={hooks}",
-            "tracker=[]", "device=cpu", f"strategy={strategy}", "run.name=benchmark", "run.id=benchmark",
-            f"paths.outputs={folder.name}", *settings,
+            "data=synthetic",
+            "model=gpt",
+            f"data.batch_size={BATCH}",
+            f"trainer.max_steps={steps}",
+            f"hooks={hooks}",
+            "tracker=[]",
+            "device=cpu",
+            f"strategy={strategy}",
+            "run.name=benchmark",
+            "run.id=benchmark",
+            f"paths.outputs={folder.name}",
+            *settings,
         ]
-    )  # fmt: skip
+    )
     return build_trainer(config, RunFolder(Path(folder.name) / "run").create(), []), folder
 
 
@@ -37,7 +55,11 @@ class ByHand:
 
     def __init__(self, settings: list[str]):
         trainer, self.folder = composed(settings, 1)
-        self.model, self.optimizer, self.batches = trainer.model, trainer.optimizer, iter(trainer.data_loader)
+        self.model, self.optimizer, self.batches = (
+            trainer.model,
+            trainer.optimizer,
+            iter(trainer.data_loader),
+        )
         self.scheduler = trainer.lr_scheduler
 
     def step(self) -> None:
@@ -101,7 +123,9 @@ BENCHMARKS = [
         {
             "hand-written loop": step(launched=False),
             "Launcher, no hooks": step(launched=True),
-            "Launcher, default hooks": step(launched=True, hooks="[progress,logging,checkpointing]"),
+            "Launcher, default hooks": step(
+                launched=True, hooks="[progress,logging,checkpointing]"
+            ),
         },
         goals={"Launcher, no hooks": 1.01, "Launcher, default hooks": 1.01},
         takes_turns=True,

@@ -1,5 +1,6 @@
-"""One GPU: the gpt of 124 million and of a billion parameters in bf16, compiled, compared with a hand-written
-compiled loop, and what a checkpoint costs there. Minutes on one GPU; named as not run where there is none."""
+"""One GPU: the gpt of 124 million and of a billion parameters in bf16, compiled, compared with a
+hand-written compiled loop, and what a checkpoint costs there. Minutes on one GPU; named as not run
+where there is none."""
 
 import os
 import tempfile
@@ -28,13 +29,16 @@ class Shape:
     @property
     def overrides(self) -> list[str]:
         return [
-            f"model.dim={self.dim}", f"model.num_layers={self.num_layers}", f"model.num_heads={self.num_heads}",
-            f"data.seq_len={self.seq_len}", f"data.vocab_size={self.vocab_size}", f"data.batch_size={self.batch_size}",
+            f"model.dim={self.dim}", f"model.num_layers={self.num_layers}",
+            f"model.num_heads={self.num_heads}",
+            f"data.seq_len={self.seq_len}", f"data.vocab_size={self.vocab_size}",
+            f"data.batch_size={self.batch_size}",
         ]  # fmt: skip
 
     def flops(self, parameters: int) -> float:
-        """Floating-point operations of a step: 6 for each parameter and token, and attention (Chowdhery et al. 2022,
-        appendix B, arXiv:2204.02311). The tied embedding counts as the output layer that it is."""
+        """Floating-point operations of a step: 6 for each parameter and token, and attention
+        (Chowdhery et al. 2022, appendix B, arXiv:2204.02311). The tied embedding counts as the
+        output layer that it is."""
         tokens = self.batch_size * self.seq_len
         return tokens * (6.0 * parameters + 12.0 * self.num_layers * self.dim * self.seq_len)
 
@@ -49,7 +53,8 @@ TINY = Shape(32, 2, 2, 32, 2, vocab_size=256)
 
 
 class Timed:
-    """A loader's batches; notes the time at some steps, when the device has done what it was given."""
+    """A loader's batches; notes the time at some steps, when the device has done what it was
+    given."""
 
     def __init__(self, loader: Any, at: list[int], device: str):
         self.loader, self.at, self.device = loader, at, device
@@ -66,7 +71,9 @@ class Timed:
 
     def milliseconds(self) -> list[float]:
         """Between the steps of `at`."""
-        return [(end - start) * 1000 for start, end in zip(self.times, self.times[1:], strict=False)]
+        return [
+            (end - start) * 1000 for start, end in zip(self.times, self.times[1:], strict=False)
+        ]
 
 
 def now(device: str) -> float:
@@ -84,16 +91,30 @@ def composed(shape: Shape, device: str, steps: int, folder: str, hooks: list[str
 
     config = compose(
         [
-            "data=synthetic", "model=gpt", *shape.overrides, f"trainer.max_steps={steps}", *hooks, "tracker=[]",
-            "precision=bf16", "trainer.compile=true", "strategy=none", f"device={device}", "~scheduler",
-            "run.name=benchmark", "run.id=benchmark", f"paths.outputs={folder}",
+            "data=synthetic",
+            "model=gpt",
+            *shape.overrides,
+            f"trainer.max_steps={steps}",
+            *hooks,
+            "tracker=[]",
+            "precision=bf16",
+            "trainer.compile=true",
+            "strategy=none",
+            f"device={device}",
+            "~scheduler",
+            "run.name=benchmark",
+            "run.id=benchmark",
+            f"paths.outputs={folder}",
         ]
-    )  # fmt: skip
+    )
     return build_trainer(config, RunFolder(Path(folder) / "run").create(), [])
 
 
-def by_hand(shape: Shape, device: str, at: list[int], save_at: int | None = None) -> tuple[list[float], Any]:
-    """The same module, compiled, and a loop of five lines. Milliseconds between the steps of `at`, and the model."""
+def by_hand(
+    shape: Shape, device: str, at: list[int], save_at: int | None = None
+) -> tuple[list[float], Any]:
+    """The same module, compiled, and a loop of five lines. Milliseconds between the steps of `at`,
+    and the model."""
     import torch
     from torch.nn.utils import clip_grad_norm_
 
@@ -127,7 +148,9 @@ def launched(shape: Shape, device: str, at: list[int], hooks: list[str]) -> tupl
         return batches.milliseconds(), trainer.model
 
 
-def step_figure(shape: Shape, run: Callable[[list[int]], tuple[list[float], Any]], steps: int) -> Figure:
+def step_figure(
+    shape: Shape, run: Callable[[list[int]], tuple[list[float], Any]], steps: int
+) -> Figure:
     """Milliseconds a step, and what follows from them."""
     import torch
 
@@ -141,8 +164,15 @@ def step_figure(shape: Shape, run: Callable[[list[int]], tuple[list[float], Any]
     }
     if torch.cuda.is_available():
         peak = peak_tflops(torch.cuda.get_device_name(), "bf16")
-        done = shape.flops(sum(parameter.numel() for parameter in model.parameters())) / milliseconds / 1e9
-        figure |= {"MFU": done / peak if peak else float("nan"), "peak GiB": torch.cuda.max_memory_allocated() / 2**30}
+        done = (
+            shape.flops(sum(parameter.numel() for parameter in model.parameters()))
+            / milliseconds
+            / 1e9
+        )
+        figure |= {
+            "MFU": done / peak if peak else float("nan"),
+            "peak GiB": torch.cuda.max_memory_allocated() / 2**30,
+        }
     return figure
 
 
@@ -188,7 +218,8 @@ def stall(shape: Shape, is_launched: bool) -> Callable[[bool], Figure]:
 
 def saving(step: int) -> list[str]:
     return [
-        "hooks=[checkpointing]", "hooks.checkpointing.interval=100000", f"hooks.checkpointing.keep_steps=[{step}]",
+        "hooks=[checkpointing]", "hooks.checkpointing.interval=100000",
+        f"hooks.checkpointing.keep_steps=[{step}]",
         "hooks.checkpointing.best_metric=null",
     ]  # fmt: skip
 
@@ -196,8 +227,8 @@ def saving(step: int) -> list[str]:
 def benchmark(name: str, shape: Shape) -> Benchmark:
     return Benchmark(
         f"gpu_{name}",
-        f"gpt on one GPU: dim {shape.dim}, {shape.num_layers} blocks, batch {shape.batch_size} x {shape.seq_len} "
-        "tokens, bf16, compiled, fused AdamW",
+        f"gpt on one GPU: dim {shape.dim}, {shape.num_layers} blocks, batch {shape.batch_size} x"
+        f" {shape.seq_len} tokens, bf16, compiled, fused AdamW",
         "ms a step",
         {
             "hand-written loop, compiled": steps(shape, None),

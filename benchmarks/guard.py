@@ -1,4 +1,5 @@
-"""A guard against a slower loop, without timing: instructions a step over a hand-written loop, compared with limits.
+"""A guard against a slower loop, without timing: instructions a step over a hand-written loop,
+compared with limits.
 
     python -m benchmarks.guard        # exit code 1 if a limit is exceeded
 
@@ -27,7 +28,12 @@ def ratios() -> dict[str, float]:
     Raises:
         RuntimeError: a loop has failed.
     """
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "MALLOC_MMAP_THRESHOLD_": "65536"}
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONHASHSEED": "0",
+        "MALLOC_MMAP_THRESHOLD_": "65536",
+    }
     program = "from benchmarks.guard import count; count()"
     done, counts = callgrind.count([sys.executable, "-c", program], environment, ROOT)
     if done.returncode or counts.keys() != {"hand-written", *LIMITS}:
@@ -41,7 +47,10 @@ def main() -> int:
         return 0
     measured = ratios()
     for name, ratio in measured.items():
-        print(f"{name}: {ratio:.4f} times the instructions of a hand-written loop; the limit is {LIMITS[name]:g}")
+        print(
+            f"{name}: {ratio:.4f} times the instructions of a hand-written loop; the limit is"
+            f" {LIMITS[name]:g}"
+        )
     return int(any(ratio > LIMITS[name] for name, ratio in measured.items()))
 
 

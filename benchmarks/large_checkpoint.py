@@ -1,10 +1,12 @@
-"""The memory and the time that saving a large checkpoint takes, compared with writing as many bytes.
+"""The memory and the time that saving a large checkpoint takes, compared with writing as many
+bytes.
 
     python benchmarks/large_checkpoint.py --gigabytes 10
 
-The state is a model's weights and AdamW's moments in fp32, 12 bytes a parameter. `extra` is the most anonymous memory
-during the save over that before it. The save ends with all bytes fsynced, and so does the raw write. Needs the state's
-size in memory 1.4 times (gradients of one step). `asynchronous=True` copies the state: `checkpoint.py` measures that.
+The state is a model's weights and AdamW's moments in fp32, 12 bytes a parameter. `extra` is the
+most anonymous memory during the save over that before it. The save ends with all bytes fsynced, and
+so does the raw write. Needs the state's size in memory 1.4 times (gradients of one step).
+`asynchronous=True` copies the state: `checkpoint.py` measures that.
 """
 
 import argparse
@@ -27,7 +29,9 @@ PARTS, SAVED_AT, STEPS = 16, 2, 3
 class Weights(nn.Module):
     def __init__(self, count: int):
         super().__init__()
-        self.parts = nn.ParameterList([nn.Parameter(torch.zeros(count // PARTS)) for _ in range(PARTS)])
+        self.parts = nn.ParameterList(
+            [nn.Parameter(torch.zeros(count // PARTS)) for _ in range(PARTS)]
+        )
 
     def forward(self) -> torch.Tensor:
         return torch.stack([part[:10].sum() for part in self.parts]).sum()
@@ -71,7 +75,10 @@ class Trainer(BaseTrainer):
 
     def build_hooks(self) -> list[BaseHook]:
         self.watch = Watch()
-        return [self.watch, CheckpointingHook(interval=SAVED_AT, asynchronous=False, path="checkpoints")]
+        return [
+            self.watch,
+            CheckpointingHook(interval=SAVED_AT, asynchronous=False, path="checkpoints"),
+        ]
 
     def forward(self, input: Any) -> Any:
         return self.model(), {}
@@ -97,7 +104,9 @@ def raw_write(path: Path, size: float) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--gigabytes", type=float, default=10.0, help="of state")
     parser.add_argument("--folder", help="where to write; default: the temporary folder")
     arguments = parser.parse_args()
@@ -108,8 +117,10 @@ def main() -> None:
         trainer.count = int(size / 12)
         trainer.train()
         watch = trainer.watch
-        print(f"state {size / 1e9:.1f} GB; raw write {raw:.1f} s; save {watch.seconds:.1f} s; "
-              f"extra memory {(watch.most - watch.before) / size:.0%} of the state")  # fmt: skip
+        print(
+            f"state {size / 1e9:.1f} GB; raw write {raw:.1f} s; save {watch.seconds:.1f} s; "
+            f"extra memory {(watch.most - watch.before) / size:.0%} of the state"
+        )
 
 
 if __name__ == "__main__":

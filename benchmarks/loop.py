@@ -1,4 +1,5 @@
-"""Cost of the loop: instructions a step over a hand-written loop, for a step so small that nothing hides it."""
+"""Cost of the loop: instructions a step over a hand-written loop, for a step so small that nothing
+hides it."""
 
 import gc
 import tempfile
@@ -11,7 +12,8 @@ from benchmarks.measure import Benchmark
 
 WARM_UP, COUNTED, INTERVAL = 100, 50, 10
 CLIPS, NEVER_CLIPS = 1e-6, 1.0
-"""Norms that every gradient of the model exceeds, and none. All loops but Launcher's clip in either case."""
+"""Norms that every gradient of the model exceeds, and none. All loops but Launcher's clip in either
+case."""
 
 
 def counting(batches: Iterable[Any], name: str = "steps") -> Iterator[Any]:
@@ -23,7 +25,9 @@ def counting(batches: Iterable[Any], name: str = "steps") -> Iterator[Any]:
     counter = Counter()
     for step, batch in enumerate(batches):
         if step == WARM_UP:
-            gc.collect()  # what the imports have left behind would be collected within some counts, and not in others
+            # What the imports have left behind would be collected within some counts, and not in
+            # others.
+            gc.collect()
             counter.start()
         if step == WARM_UP + COUNTED:
             counter.stop(name)
@@ -52,7 +56,10 @@ def bare(name: str = "steps") -> None:
 
 
 def by_subclass(
-    build_hooks: Callable[[], list[Any]], package: str = "launcher", name: str = "steps", grad_clip: float = CLIPS
+    build_hooks: Callable[[], list[Any]],
+    package: str = "launcher",
+    name: str = "steps",
+    grad_clip: float = CLIPS,
 ) -> None:
     """Loop of ours, or of a peer with the same contract."""
     import importlib
@@ -77,7 +84,9 @@ def by_subclass(
             return self.model(input).pow(2).mean(), {}
 
     with tempfile.TemporaryDirectory() as workspace:
-        Tiny(max_steps=WARM_UP + COUNTED + 1, grad_clip=grad_clip, device="cpu", workspace=workspace).train()
+        Tiny(
+            max_steps=WARM_UP + COUNTED + 1, grad_clip=grad_clip, device="cpu", workspace=workspace
+        ).train()
 
 
 def default_hooks(*names: str) -> list[Any]:
@@ -145,9 +154,14 @@ def lightning() -> None:
             return batches()
 
     L.Trainer(
-        max_steps=WARM_UP + COUNTED + 2, accelerator="cpu", logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, gradient_clip_val=CLIPS,
-    ).fit(Tiny(), Batches())  # fmt: skip
+        max_steps=WARM_UP + COUNTED + 2,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        gradient_clip_val=CLIPS,
+    ).fit(Tiny(), Batches())
 
 
 def transformers() -> None:
@@ -169,10 +183,19 @@ def transformers() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         settings = TrainingArguments(
-            folder, max_steps=WARM_UP + COUNTED + 1, use_cpu=True, report_to=[], logging_steps=INTERVAL,
-            save_strategy="no", max_grad_norm=CLIPS, disable_tqdm=True, per_device_train_batch_size=1,
-        )  # fmt: skip
-        Trainer(Tiny(), settings, train_dataset=Batches(), data_collator=lambda samples: samples[0]).train()
+            folder,
+            max_steps=WARM_UP + COUNTED + 1,
+            use_cpu=True,
+            report_to=[],
+            logging_steps=INTERVAL,
+            save_strategy="no",
+            max_grad_norm=CLIPS,
+            disable_tqdm=True,
+            per_device_train_batch_size=1,
+        )
+        Trainer(
+            Tiny(), settings, train_dataset=Batches(), data_collator=lambda samples: samples[0]
+        ).train()
 
 
 def counted(run: Callable[[], None]) -> Callable[[bool], float]:
@@ -186,7 +209,8 @@ def counted(run: Callable[[], None]) -> Callable[[bool], float]:
 BENCHMARKS = [
     Benchmark(
         "loop",
-        "The loop around a step so small that nothing hides it: Linear(32, 32), batch 8, AdamW, clipping",
+        "The loop around a step so small that nothing hides it: Linear(32, 32), batch 8, AdamW,"
+        " clipping",
         "instructions a step",
         {
             "hand-written loop": counted(bare),

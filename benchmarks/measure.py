@@ -1,4 +1,5 @@
-"""Benchmarks and the way their contenders are run: each in a process of its own, in alternating order."""
+"""Benchmarks and the way their contenders are run: each in a process of its own, in alternating
+order."""
 
 import dataclasses
 import json
@@ -23,8 +24,8 @@ ROOT = Path(__file__).parent.parent
 
 
 Figure = float | dict[str, float] | list[float]
-"""Measurement of a contender. Several figures, by unit: the first is compared, the others are shown too. A list: a
-figure of each turn."""
+"""Measurement of a contender. Several figures, by unit: the first is compared, the others are shown
+too. A list: a figure of each turn."""
 
 
 class NotRun(Exception):
@@ -36,11 +37,12 @@ class Benchmark:
     """
     Args:
         unit: of the figure; less is better.
-        contenders: by name; the first is the yardstick. Each gets whether it is to be quick, and returns its figure. If
-            `counts_instructions`, it returns the number of steps between its `Counter.start` and `Counter.stop`.
+        contenders: by name; the first is the yardstick. Each gets whether it is to be quick, and
+            returns its figure. If `counts_instructions`, it returns the number of steps between its
+            `Counter.start` and `Counter.stop`.
         goals: the largest ratio to the yardstick that is aimed at, by contender.
-        takes_turns: contenders run at the same time and take turns (see `benchmarks.turns`); the ratio is the median
-            of the turns' ratios.
+        takes_turns: contenders run at the same time and take turns (see `benchmarks.turns`); the
+            ratio is the median of the turns' ratios.
         ranks: of each contender that takes turns.
     """
 
@@ -123,16 +125,33 @@ def run_in_turn(benchmark: Benchmark, quick: bool) -> list[Row]:
     return rows
 
 
-def run_one(benchmark: Benchmark, contender: str, quick: bool, variables: Mapping[str, str] | None = None) -> Figure:
+def run_one(
+    benchmark: Benchmark, contender: str, quick: bool, variables: Mapping[str, str] | None = None
+) -> Figure:
     """
     Raises:
         NotRun: it cannot run here.
     """
-    child = [sys.executable, "-m", "benchmarks", "--child", benchmark.name, contender, *(["--quick"] if quick else [])]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "MALLOC_MMAP_THRESHOLD_": "65536"}
+    child = [
+        sys.executable,
+        "-m",
+        "benchmarks",
+        "--child",
+        benchmark.name,
+        contender,
+        *(["--quick"] if quick else []),
+    ]
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONHASHSEED": "0",
+        "MALLOC_MMAP_THRESHOLD_": "65536",
+    }
     environment |= variables or {}
     if not benchmark.counts_instructions:
-        return _answer(subprocess.run(child, capture_output=True, text=True, env=environment, cwd=ROOT))
+        return _answer(
+            subprocess.run(child, capture_output=True, text=True, env=environment, cwd=ROOT)
+        )
     if not callgrind.is_available():
         raise NotRun("valgrind on x86-64 is needed")
     done, counts = callgrind.count(child, environment, ROOT)
@@ -175,7 +194,9 @@ def cpu_seconds(step: Callable[[], Any], warm_up: int, steps: int) -> float:
 
 def status(key: str) -> int:
     """Bytes, from /proc/self/status (Linux)."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(key))
+    line = next(
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(key)
+    )
     return int(line.split()[1]) * 1024
 
 
@@ -188,14 +209,28 @@ def machine() -> dict[str, Any]:
         except PackageNotFoundError:
             return None
 
-    packages = ("torch-launcher", "torch", "numpy", "lightning", "transformers", "accelerate", "trainloop")
+    packages = (
+        "torch-launcher",
+        "torch",
+        "numpy",
+        "lightning",
+        "transformers",
+        "accelerate",
+        "trainloop",
+    )
     cpu = next(
-        (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
+        (
+            line.partition(":")[2].strip()
+            for line in _lines("/proc/cpuinfo")
+            if line.startswith("model name")
+        ),
         platform.processor(),
     )
     return {
-        "cpu": cpu, "cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version(),
-        "load": list(os.getloadavg()), "versions": {package: found(package) for package in packages},
+        "cpu": cpu, "cores": os.cpu_count(), "system": platform.platform(),
+        "python": platform.python_version(),
+        "load": list(os.getloadavg()),
+        "versions": {package: found(package) for package in packages},
     }  # fmt: skip
 
 
@@ -217,7 +252,11 @@ def table(benchmark: Benchmark, rows: list[Row]) -> str:
         if row.not_run is not None:
             lines.append(f"| {row.contender} | not run: {row.not_run} |" + " |" * (len(heads) - 2))
             continue
-        spread = f" ({number(min(row.values))} to {number(max(row.values))})" if len(row.values) > 1 else ""
+        spread = (
+            f" ({number(min(row.values))} to {number(max(row.values))})"
+            if len(row.values) > 1
+            else ""
+        )
         ratio = "" if row.ratio is None else f"{row.ratio:.3f}"
         goal = "" if row.goal is None else f"{row.goal:g}"
         cells = [row.contender, f"{number(row.median)}{spread}", ratio, goal]

@@ -1,9 +1,11 @@
-"""Many ranks on one machine: how long they take to meet, to agree on a signal, and to save a tiny model.
+"""Many ranks on one machine: how long they take to meet, to agree on a signal, and to save a tiny
+model.
 
 python benchmarks/ranks.py --ranks 2 8 32 64
 
-The last rank alone gets SIGTERM in the middle of a step. `agree` is one agreement, as each step makes it; `stop` is
-from the signal to the end of training on the slowest rank, its step and the save included; `commit` is the save alone.
+The last rank alone gets SIGTERM in the middle of a step. `agree` is one agreement, as each step
+makes it; `stop` is from the signal to the end of training on the slowest rank, its step and the
+save included; `commit` is the save alone.
 """
 
 import argparse
@@ -63,7 +65,9 @@ class Tiny(BaseTrainer):
 def rank_main(rank: int, count: int, folder: Path, listening: socket.socket, began: float) -> None:
     environment = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
     environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": listening.getsockname()[1]}
-    environment |= {ranks.PARENT: os.getppid()} | ({ranks.LISTEN_FD: listening.fileno()} if rank == 0 else {})
+    environment |= {ranks.PARENT: os.getppid()} | (
+        {ranks.LISTEN_FD: listening.fileno()} if rank == 0 else {}
+    )
     os.environ |= {name: str(value) for name, value in environment.items()}
     torch.set_num_threads(1)
     signals.install()
@@ -92,11 +96,14 @@ def rank_main(rank: int, count: int, folder: Path, listening: socket.socket, beg
 
 
 def measure(count: int) -> list[float]:
-    """Seconds of the slowest rank: until all have met, of an agreement, from the signal to the end, of the save."""
+    """Seconds of the slowest rank: until all have met, of an agreement, from the signal to the end,
+    of the save."""
     with tempfile.TemporaryDirectory() as name, socket.create_server(("127.0.0.1", 0)) as listening:
         context, began = multiprocessing.get_context("fork"), time.perf_counter()
         arguments = count, Path(name), listening, began
-        processes = [context.Process(target=rank_main, args=(rank, *arguments)) for rank in range(count)]
+        processes = [
+            context.Process(target=rank_main, args=(rank, *arguments)) for rank in range(count)
+        ]
         for process in processes:
             process.start()
         for process in processes:
@@ -109,13 +116,18 @@ def measure(count: int) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 8, 32, 64])
     arguments = parser.parse_args()
     print("ranks     meet      agree       stop     commit")
     for count in arguments.ranks:
         met, agreed, stopped, committed = measure(count)
-        print(f"{count:5} {met:7.2f}s {1e3 * agreed:8.2f}ms {stopped:9.2f}s {committed:9.2f}s", flush=True)
+        print(
+            f"{count:5} {met:7.2f}s {1e3 * agreed:8.2f}ms {stopped:9.2f}s {committed:9.2f}s",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

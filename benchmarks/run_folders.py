@@ -1,4 +1,5 @@
-"""Make folders of runs that have ended, as training leaves them: for measuring `runs`, sweeps and searches.
+"""Make folders of runs that have ended, as training leaves them: for measuring `runs`, sweeps and
+searches.
 
 python benchmarks/run_folders.py OUTPUTS --count 1000
 """
@@ -37,7 +38,11 @@ def make(outputs: Path, count: int) -> None:
     for index in range(count):
         plain, hydra = configs[index % len(MODELS)]
         plain["optimizer"]["lr"], plain["seed"] = 1e-4 * (1 + index // 2 % 50), index // 100
-        words = [*hydra["overrides"]["task"][:3], f"optimizer.lr={plain['optimizer']['lr']}", f"seed={plain['seed']}"]
+        words = [
+            *hydra["overrides"]["task"][:3],
+            f"optimizer.lr={plain['optimizer']['lr']}",
+            f"seed={plain['seed']}",
+        ]
         run = plain["run"]
         run["id"] = hashlib.sha256(str(index).encode()).hexdigest()[:8]
         run["dir"] = str(outputs / run["name"] / run["id"])
@@ -48,14 +53,18 @@ def make_sweep(outputs: Path, words: list[str], count: int) -> None:
     """The runs of `-m WORDS seed=range(COUNT)`, all complete, each with a checkpoint."""
     words = [*words, f"trainer.max_steps={STEPS[-1]}", f"paths.outputs={outputs}"]
     with session(None):
-        master = loader().load_configuration("config", [*words, f"seed=range({count})"], RunMode.MULTIRUN)
+        master = loader().load_configuration(
+            "config", [*words, f"seed=range({count})"], RunMode.MULTIRUN
+        )
         jobs = check_jobs(loader(), master, [[*words, f"seed={seed}"] for seed in range(count)])
     code = dump(code_state(also=VERSIONED))
     for index, job in enumerate(jobs):
         write(job.plain, job.hydra, 2 * index)  # an odd one may have failed
         checkpoint = RunFolder(job.folder).checkpoints / f"step-{STEPS[-1]:08}"
         checkpoint.mkdir(parents=True)
-        (checkpoint / "config.yaml").write_text(dump({k: v for k, v in job.plain.items() if k != "hpo"}))
+        (checkpoint / "config.yaml").write_text(
+            dump({k: v for k, v in job.plain.items() if k != "hpo"})
+        )
         (checkpoint / "code.yaml").write_text(code)
         (checkpoint / "manifest.json").write_text("{}")
 
@@ -75,9 +84,21 @@ def write(config: dict[str, Any], hydra: dict[str, Any], index: int) -> None:
     folder = RunFolder(config["run"]["dir"]).create()
     started, rate = STARTED + 60 * index, config["optimizer"]["lr"]
     losses = [2.3 * math.exp(-50 * rate * step / 100) + 0.1 for step in STEPS]
-    times = {"train/step_time": 0.001, "train/data_time": 0.0001, "train/lr/0": rate, "train/grad_norm": 0.5}
+    times = {
+        "train/step_time": 0.001,
+        "train/data_time": 0.0001,
+        "train/lr/0": rate,
+        "train/grad_norm": 0.5,
+    }
     lines = [
-        {"step": step, "time": started + step, "attempt": 1, "samples": step * 64, "train/loss": loss, **times}
+        {
+            "step": step,
+            "time": started + step,
+            "attempt": 1,
+            "samples": step * 64,
+            "train/loss": loss,
+            **times,
+        }
         for step, loss in zip(STEPS, losses, strict=True)
     ]
     lines[-1]["val/loss"] = losses[-1]
@@ -85,13 +106,25 @@ def write(config: dict[str, Any], hydra: dict[str, Any], index: int) -> None:
     failed, end = index % 20 == 19, started + STEPS[-1]
     outcome: Any = "failed" if failed else "completed"
     attempt = Attempt(
-        1, iso(started), "node", 1000 + index, 0, iso(end), None, STEPS[-1], outcome, None, int(failed),
+        1,
+        iso(started),
+        "node",
+        1000 + index,
+        0,
+        iso(end),
+        None,
+        STEPS[-1],
+        outcome,
+        None,
+        int(failed),
         "RuntimeError: out of memory" if failed else None,
-    )  # fmt: skip
+    )
     record = {
         "id": config["run"]["id"], "name": config["run"]["name"], "state": outcome,
-        "step": STEPS[-1], "max_steps": STEPS[-1], "checkpoint": STEPS[-1], "world_size": 1, "strategy": "none",
-        "git": {"commit": "0" * 40, "dirty": False}, "versions": {"python": "3.11.7", "torch": "2.13.0"},
+        "step": STEPS[-1], "max_steps": STEPS[-1], "checkpoint": STEPS[-1], "world_size": 1,
+        "strategy": "none",
+        "git": {"commit": "0" * 40, "dirty": False},
+        "versions": {"python": "3.11.7", "torch": "2.13.0"},
         "loss": losses[-1], "best": {"metric": "val/loss", "value": losses[-1], "step": STEPS[-1]},
         "forked_from": None, "logged": summary(folder.metrics_path), "attempts": [vars(attempt)],
     } | command_record(config, hydra)  # fmt: skip
@@ -99,7 +132,9 @@ def write(config: dict[str, Any], hydra: dict[str, Any], index: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("outputs", type=Path)
     parser.add_argument("--count", type=int, default=1000)
     arguments = parser.parse_args()

@@ -1,10 +1,12 @@
-"""A hyperparameter search compared with random search in as many training steps, and the time to ask for a trial.
+"""A hyperparameter search compared with random search in as many training steps, and the time to
+ask for a trial.
 
     python benchmarks/search.py --seeds 5
 
-On digits, over the four keys of `hpo=basic`, or with `--space lr` over the learning rate alone: ASHA with TPE trains
-`--trials` trials; then random search trains each of its trials to the end, as many as fit in the steps that ASHA took.
-Then a study of 1,000 completed trials is asked for another. Figures are printed.
+On digits, over the four keys of `hpo=basic`, or with `--space lr` over the learning rate alone:
+ASHA with TPE trains `--trials` trials; then random search trains each of its trials to the end, as
+many as fit in the steps that ASHA took. Then a study of 1,000 completed trials is asked for
+another. Figures are printed.
 """
 
 import argparse
@@ -26,15 +28,25 @@ from launcher.search.trial_store import TrialStore
 from launcher.search.trials import Trial
 
 OTHER = 1000
-FIXED = ("model=mlp", "model.hidden_dim=64", "data=digits", "device=cpu", "hooks.evaluation.interval=20")
+FIXED = (
+    "model=mlp",
+    "model.hidden_dim=64",
+    "data=digits",
+    "device=cpu",
+    "hooks.evaluation.interval=20",
+)
 SPACES = {"basic": ["hpo=basic"], "lr": ["optimizer.lr=tag(log,interval(1e-5,10))"]}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--trials", type=int, default=24, help="of ASHA")
-    parser.add_argument("--steps", type=int, default=540, help="of a trial that is trained to its end")
+    parser.add_argument(
+        "--steps", type=int, default=540, help="of a trial that is trained to its end"
+    )
     parser.add_argument("--space", choices=SPACES, default="basic")
     parser.add_argument("--parallel", type=int, default=2, help="trials at a time")
     parser.add_argument("--asks", type=int, default=5, help="for the time to ask")
@@ -43,10 +55,16 @@ def main() -> None:
     pairs = [compared(seed, arguments) for seed in range(arguments.seeds)]
     medians = [statistics.median(values) for values in zip(*pairs, strict=True)]
     wins = sum(asha < other for asha, other in pairs)
-    print(f"median val/loss: asha, tpe {medians[0]:.4f}, random {medians[1]:.4f}; asha wins {wins} of {len(pairs)}")
+    print(
+        f"median val/loss: asha, tpe {medians[0]:.4f}, random {medians[1]:.4f}; asha wins {wins} of"
+        f" {len(pairs)}"
+    )
     for count in (100, 1000):
         times = [seconds_to_ask(count, number) for number in range(arguments.asks)]
-        print(f"ask after {count:4d} trials: {statistics.median(times):.3f} CPU seconds (median of {len(times)})")
+        print(
+            f"ask after {count:4d} trials: {statistics.median(times):.3f} CPU seconds (median of"
+            f" {len(times)})"
+        )
 
 
 def compared(seed: int, arguments: argparse.Namespace) -> tuple[float, float]:
@@ -57,7 +75,9 @@ def compared(seed: int, arguments: argparse.Namespace) -> tuple[float, float]:
     value, steps = searched("asha, tpe", seed, [*common, *asha])
     trials = max(1, round(steps / arguments.steps))
     other_seed = f"hpo.seed={seed + OTHER}"  # with the same seed, TPE's first trials would be these
-    other, _ = searched("random", seed, [*common, other_seed, "hpo.sampler=random", f"hpo.n_trials={trials}"])
+    other, _ = searched(
+        "random", seed, [*common, other_seed, "hpo.sampler=random", f"hpo.n_trials={trials}"]
+    )
     return value, other
 
 
@@ -65,14 +85,20 @@ def searched(name: str, seed: int, overrides: list[str]) -> tuple[float, int]:
     """Search, and print the result; the best value, and the steps that were trained."""
     with tempfile.TemporaryDirectory() as folder:
         words = ["-m", "hydra/sweeper=optuna", *overrides, f"paths.outputs={folder}"]
-        done = subprocess.run([sys.executable, "-m", "launcher", *words], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "launcher", *words], capture_output=True, text=True, check=False
+        )
         if done.returncode:
             sys.exit(done.stdout + done.stderr)
         steps = [json.loads(path.read_text())["step"] for path in Path(folder).glob("*/*/run.json")]
         (path,) = Path(folder).glob("studies/*/optimization_results.yaml")
         best = yaml.safe_load(path.read_text())
     params = " ".join(f"{key}={short(value)}" for key, value in best["best_params"].items())
-    print(f"{seed:4d}  {name:<9} {len(steps):6d} {sum(steps):6d}  {best['best_value']:8.4f}  {params}", flush=True)
+    print(
+        f"{seed:4d}  {name:<9} {len(steps):6d} {sum(steps):6d}  {best['best_value']:8.4f} "
+        f" {params}",
+        flush=True,
+    )
     return best["best_value"], sum(steps)
 
 
@@ -81,7 +107,8 @@ def short(value: int | float) -> str:
 
 
 def seconds_to_ask(count: int, seed: int) -> float:
-    """CPU seconds in which a study of `count` completed trials asks for the next one. It was asked once before."""
+    """CPU seconds in which a study of `count` completed trials asks for the next one. It was asked
+    once before."""
     settings = Settings(("val/loss",), ("minimize",), n_trials=count + 2, seed=seed)
     space = {
         "optimizer.lr": FloatDistribution(1e-5, 1e-1, log=True),
@@ -109,8 +136,13 @@ def filled(store: TrialStore, count: int, seed: int) -> list[Trial]:
             "model.dropout": numbers.uniform(0, 0.5),
             "model.hidden_dim": numbers.choice(["16", "32", "64"]),
         }
-        curve = Curve([*map(float, range(10, 91, 10))], [params["optimizer.lr"] + 1 / step for step in range(1, 10)])
-        trials.append(Trial(number, params, run=f"r/{number}", state="completed", step=90, curves=(curve,)))
+        curve = Curve(
+            [*map(float, range(10, 91, 10))],
+            [params["optimizer.lr"] + 1 / step for step in range(1, 10)],
+        )
+        trials.append(
+            Trial(number, params, run=f"r/{number}", state="completed", step=90, curves=(curve,))
+        )
         store.add_known(trials[-1])
     return trials
 

@@ -1,5 +1,5 @@
-"""CPU seconds of commands: those that need no torch compared with a minimal Hydra program that runs, and a run of one
-step compared with a bare script of the same parts."""
+"""CPU seconds of commands: those that need no torch compared with a minimal Hydra program that
+runs, and a run of one step compared with a bare script of the same parts."""
 
 import compileall
 import os
@@ -26,8 +26,11 @@ import os, sys, torch
 from torch import nn
 kind = sys.argv[1]
 if kind != "none":
-    os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
-    torch.distributed.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=0, world_size=1)
+    os.environ.update(
+        RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="0"
+    )
+    init_method = "file://" + sys.argv[2]
+    torch.distributed.init_process_group("gloo", init_method=init_method, rank=0, world_size=1)
 model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 10))
 if kind == "ddp":
     model = nn.parallel.DistributedDataParallel(model)
@@ -51,11 +54,14 @@ LAUNCHER, RUNS = ["-m", "launcher"], ["-m", "launcher.runs"]
 
 
 def spent(command: Sequence[str], folder: Path, code: int = 0) -> float:
-    """CPU seconds of a command of Python's and of all its processes, with modules that are compiled to bytecode."""
+    """CPU seconds of a command of Python's and of all its processes, with modules that are compiled
+    to bytecode."""
     compileall.compile_dir(ROOT / "src", quiet=1)
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True, env=env)
+    done = subprocess.run(
+        [sys.executable, *command], cwd=folder, capture_output=True, text=True, env=env
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode != code:
         raise NotRun(f"exit code {done.returncode}: {done.stderr.strip()[-200:]}")

@@ -1,10 +1,12 @@
-"""Memory of one rank under each strategy: bytes of parameters, gradients and optimizer state, counted tensor by tensor,
-compared with what they should be; and the most that the process took above what it had before the model was built.
+"""Memory of one rank under each strategy: bytes of parameters, gradients and optimizer state,
+counted tensor by tensor, compared with what they should be; and the most that the process took
+above what it had before the model was built.
 
     python benchmarks/strategy_memory.py                      # every row, a Markdown table
     python benchmarks/strategy_memory.py 'fsdp ×2' --dim 256  # one row, a smaller model
 
-Runs on the CPU over gloo; the peak (Linux alone) holds activations and what is gathered for a block, too.
+Runs on the CPU over gloo; the peak (Linux alone) holds activations and what is gathered for a
+block, too.
 """
 
 import argparse
@@ -78,7 +80,12 @@ def measure(folder: Path) -> dict[str, Any]:
     gradients = Gradients()
     trainer = build_trainer(config, RunFolder(folder / "run"), [gradients])
     trainer.train()
-    moments = [t for state in trainer.optimizer.state.values() for t in state.values() if isinstance(t, torch.Tensor)]
+    moments = [
+        t
+        for state in trainer.optimizer.state.values()
+        for t in state.values()
+        if isinstance(t, torch.Tensor)
+    ]
     counted = {
         "numel": sum(p.numel() for p in trainer.model.parameters()),
         "parameters": held(list(trainer.model.parameters())),
@@ -92,7 +99,9 @@ def measure(folder: Path) -> dict[str, Any]:
 
 def status(key: str) -> int:
     """Bytes, from /proc/self/status."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(key))
+    line = next(
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(key)
+    )
     return int(line.split()[1]) * 1024
 
 
@@ -109,16 +118,24 @@ def run(ranks: int, overrides: list[str], dim: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("rows", nargs="*", help=f"of {', '.join(ROWS)}; default: all")
     parser.add_argument("--dim", type=int, default=512)
     arguments = parser.parse_args()
-    os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", "65536")  # glibc: what is freed goes back, as on a GPU
-    print("| MiB of the rank that has most | parameters | gradients | optimizer | together | in theory | peak |")
+    # Glibc: what is freed goes back, as on a GPU.
+    os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", "65536")
+    print(
+        "| MiB of the rank that has most | parameters | gradients | optimizer | together | in"
+        " theory | peak |"
+    )
     print("|---|---|---|---|---|---|---|")
     for row in arguments.rows or ROWS:
         ranks, share, overrides = ROWS[row]
-        largest = max(run(ranks, overrides, arguments.dim), key=lambda counted: counted["parameters"])
+        largest = max(
+            run(ranks, overrides, arguments.dim), key=lambda counted: counted["parameters"]
+        )
         parts = [largest["parameters"], largest["gradients"], largest["optimizer"]]
         theory = 16 * largest["numel"] / share  # fp32 weights, gradients and two moments
         cells = [*parts, sum(parts), theory, largest["peak"]]

@@ -1,5 +1,6 @@
-"""Sweeps and listings, for one of many runs: composing and checking compared with one composition of Hydra's, trivial
-runs in one process compared with a sweep of a minimal Hydra program, a listing of runs that have ended."""
+"""Sweeps and listings, for one of many runs: composing and checking compared with one composition
+of Hydra's, trivial runs in one process compared with a sweep of a minimal Hydra program, a listing
+of runs that have ended."""
 
 import tempfile
 import time
@@ -36,7 +37,11 @@ def checked(count: int, quick: bool) -> float:
     with session(None):
         master = loader().load_configuration("config", GROUPS, RunMode.MULTIRUN)
         start = time.process_time()
-        check_jobs(loader(), master, [[*GROUPS, f"seed={seed}", "optimizer.lr=0.1"] for seed in range(count)])
+        check_jobs(
+            loader(),
+            master,
+            [[*GROUPS, f"seed={seed}", "optimizer.lr=0.1"] for seed in range(count)],
+        )
         return (time.process_time() - start) / count * 1000
 
 
@@ -47,7 +52,10 @@ def swept(words: list[str], quick: bool) -> float:
         (Path(folder) / "program.py").write_text(HYDRA)
         for count in (few, many):
             (Path(folder) / str(count)).mkdir()
-        low, high = (spent([*words, f"seed=range({count})"], Path(folder) / str(count)) for count in (few, many))
+        low, high = (
+            spent([*words, f"seed=range({count})"], Path(folder) / str(count))
+            for count in (few, many)
+        )
         return (high - low) / (many - few)
 
 
@@ -60,7 +68,12 @@ def repeated(count: int, quick: bool) -> float:
     with tempfile.TemporaryDirectory() as folder:
         outputs = Path(folder) / "outputs"
         make_sweep(outputs, groups, count)
-        words = [*groups, f"trainer.max_steps={STEPS[-1]}", f"paths.outputs={outputs}", f"seed=range({count})"]
+        words = [
+            *groups,
+            f"trainer.max_steps={STEPS[-1]}",
+            f"paths.outputs={outputs}",
+            f"seed=range({count})",
+        ]
         return spent([*LAUNCHER, "-m", *words], ROOT) / count * 1000
 
 
@@ -77,7 +90,8 @@ class Idle:
 
 
 def study(what: str, count: int, quick: bool) -> float:
-    """A search whose study has many trials, most of them completed, each with 100 lines of metrics."""
+    """A search whose study has many trials, most of them completed, each with 100 lines of
+    metrics."""
     from optuna.distributions import FloatDistribution
 
     from benchmarks.run_folders import make
@@ -98,7 +112,11 @@ def study(what: str, count: int, quick: bool) -> float:
             trial = Trial(number, params, run=f"{record.parent.parent.name}/{record.parent.name}")
             trial.look(outputs, settings)
             search.store.add_known(trial)
-        steps = {"read": search.load, "look": search._look, "ask": lambda: search.store.ask(search.trials)}
+        steps = {
+            "read": search.load,
+            "look": search._look,
+            "ask": lambda: search.store.ask(search.trials),
+        }
         for each, step in steps.items():
             start = time.process_time()
             step()
@@ -113,8 +131,20 @@ def searched_again(count: int, more: list[str], quick: bool) -> float:
 
     count = count // 50 if quick else count
     with tempfile.TemporaryDirectory() as folder:
-        words = [*LAUNCHER, "-m", "hydra/sweeper=optuna", "hpo.sampler=grid", "optimizer.lr=0.001,0.01", *GROUPS[:2]]
-        words += ["trainer.max_steps=4", "hooks=[logging]", "device=cpu", "hpo.objective=train/loss"]
+        words = [
+            *LAUNCHER,
+            "-m",
+            "hydra/sweeper=optuna",
+            "hpo.sampler=grid",
+            "optimizer.lr=0.001,0.01",
+            *GROUPS[:2],
+        ]
+        words += [
+            "trainer.max_steps=4",
+            "hooks=[logging]",
+            "device=cpu",
+            "hpo.objective=train/loss",
+        ]
         words += [f"paths.outputs={folder}/outputs", *more]
         spent(words, ROOT)
         make(Path(folder) / "outputs", count)
@@ -175,7 +205,9 @@ BENCHMARKS = [
             "2 runs": partial(searched_again, 0, []),
             "1,002 runs": partial(searched_again, 1000, []),
             "10,002 runs": partial(searched_again, 10000, []),
-            "1,002 runs, hpo.warm_start=true": partial(searched_again, 1000, ["hpo.warm_start=true"]),
+            "1,002 runs, hpo.warm_start=true": partial(
+                searched_again, 1000, ["hpo.warm_start=true"]
+            ),
         },
         repeats=1,
     ),

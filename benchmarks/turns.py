@@ -1,7 +1,8 @@
-"""Contenders that take turns: some steps of one, then as many of the next. A machine that slows down for a while slows
-all of them, so the ratio of two turns that follow each other hardly changes.
+"""Contenders that take turns: some steps of one, then as many of the next. A machine that slows
+down for a while slows all of them, so the ratio of two turns that follow each other hardly changes.
 
-Every contender is a process, or one for each rank. A byte in a ring of named pipes says whose turn it is.
+Every contender is a process, or one for each rank. A byte in a ring of named pipes says whose turn
+it is.
 """
 
 import os
@@ -14,7 +15,8 @@ from typing import Any
 STEPS = 10
 """Steps of a turn: the interval of the default hooks."""
 VARIABLE = "BENCHMARK_TURNS"
-"""Environment variables: the folder of the pipes, the number of this contender, how many there are."""
+"""Environment variables: the folder of the pipes, the number of this contender, how many there
+are."""
 
 
 class Ring:
@@ -22,7 +24,9 @@ class Ring:
 
     def __init__(self, folder: Path, contenders: int, ranks: int):
         self.folder, self.contenders = folder, contenders
-        self.pipes = [[_pipe(folder, rank, number) for number in range(contenders)] for rank in range(ranks)]
+        self.pipes = [
+            [_pipe(folder, rank, number) for number in range(contenders)] for rank in range(ranks)
+        ]
         for pipes in self.pipes:
             os.write(pipes[0], b".")
 
@@ -75,8 +79,8 @@ class Turns:
         return self.milliseconds
 
     def batches(self, loader: Any) -> Iterator[Any]:
-        """Yield the batches of `loader`. A step lasts until the next batch is fetched: train one step more than
-        `steps`."""
+        """Yield the batches of `loader`. A step lasts until the next batch is fetched: train one
+        step more than `steps`."""
         batches = iter(loader)
         for turn in range(1 + self.count):
             start = self._begin()

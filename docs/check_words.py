@@ -10,8 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-CODE, PAGES = ("src", "benchmarks", "docs"), ("docs/*.md", "README.md", "CONTRIBUTING.md", "SECURITY.md")
-OPENERS = re.compile(r"(Of|As|For|Late|What|Whether|Where|Those|That|How|None|Without|In|On|From)\b")
+CODE, PAGES = (
+    ("src", "benchmarks", "docs"),
+    ("docs/*.md", "README.md", "CONTRIBUTING.md", "SECURITY.md"),
+)
+OPENERS = re.compile(
+    r"(Of|As|For|Late|What|Whether|Where|Those|That|How|None|Without|In|On|From)\b"
+)
 """First words that a docstring does not have: it begins with a verb or a noun phrase."""
 WORDS = {
     r"\brefus(e|es|ed|ing)\b": "reject, raise",
@@ -45,7 +50,10 @@ def problems() -> Iterator[str]:
     for path in code:
         for line, text in docstrings(ast.parse(path.read_text())):
             if match := OPENERS.match(text):
-                yield f"{path.relative_to(ROOT)}:{line}: begins with {match[0]!r}: begin with a verb or a noun phrase"
+                yield (
+                    f"{path.relative_to(ROOT)}:{line}: begins with {match[0]!r}: begin with a verb"
+                    " or a noun phrase"
+                )
     own = Path(__file__).resolve()
     for path in [*code, *(page for pattern in PAGES for page in sorted(ROOT.glob(pattern)))]:
         for number, text in enumerate(path.read_text().splitlines(), 1):

@@ -9,8 +9,9 @@ from launcher.config.reference import Key, all_groups, top_keys
 HEAD = """\
 # Reference: groups and keys
 
-Made by `make reference` from `conf/` and the constructors' signatures; `python -m launcher --help GROUP` shows
-the same. A key with a + is not in the YAML file: `key=value` adds it.
+Made by `make reference` from `conf/` and the constructors' signatures;
+`python -m launcher --help GROUP` shows the same.
+A key with a + is not in the YAML file: `key=value` adds it.
 """
 
 
@@ -36,8 +37,14 @@ def table(keys: Iterable[Key]) -> str:
     rows = []
     for key in keys:
         name = key.name if key.is_set else f"+{key.name}"
-        rows.append(f"| `{name}` | `{shortened(key.default)}` | {cell(key.comment)} | {cell(key.kind)} |")
-    return "\n".join(["| key | default | meaning | type |", "|---|---|---|---|", *rows, ""]) if rows else ""
+        rows.append(
+            f"| `{name}` | `{shortened(key.default)}` | {cell(key.comment)} | {cell(key.kind)} |"
+        )
+    return (
+        "\n".join(["| key | default | meaning | type |", "|---|---|---|---|", *rows, ""])
+        if rows
+        else ""
+    )
 
 
 def cell(text: str) -> str:

@@ -1,4 +1,5 @@
-"""A hook of mkdocs: files at the top of the repository become pages of the site; links work in both places."""
+"""A hook of mkdocs: files at the top of the repository become pages of the site; links work in both
+places."""
 
 import re
 from pathlib import Path
@@ -9,7 +10,11 @@ from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md"}
+PAGES = {
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
+}
 REPOSITORY_FILE = re.compile(r"\[([^\]]+)\]\(\.\./[^)]+\)")
 """A link to a file that the site does not have: its text stays."""
 LOADED = re.compile(r"<(?:script|link|img)\b[^>]*(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
@@ -31,7 +36,9 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:
     if loaded := LOADED.search(output):
-        raise PluginError(f"{page.file.src_uri}: {loaded[0]}: the site should work without a network.")
+        raise PluginError(
+            f"{page.file.src_uri}: {loaded[0]}: the site should work without a network."
+        )
     return output
 
 
@@ -40,4 +47,7 @@ def on_post_page(output: str, page: Any, **_: Any) -> str:
 def on_post_build(config: Any) -> None:
     for name in ("search/search_index.js", "iframe-worker.js"):
         if not Path(config.site_dir, name).is_file():
-            raise PluginError(f"The site has no {name}: its search does not work in a browser that opens it as a file.")
+            raise PluginError(
+                f"The site has no {name}: its search does not work in a browser that opens it as a"
+                " file."
+            )

@@ -1,4 +1,5 @@
-"""Which tests stay together under `pytest -n N --dist loadgroup`, and the state that all tests inherit."""
+"""Which tests stay together under `pytest -n N --dist loadgroup`, and the state that all tests
+inherit."""
 
 import gc
 import logging
@@ -14,7 +15,8 @@ from hypothesis import HealthCheck, settings
 from launcher.process import deadline, signals
 from support.paths import TESTS
 
-# Started in the background or by nohup, these are ignored, and they would be so in the runs under test.
+# Started in the background or by nohup, these are ignored, and they would be so in the runs under
+# test.
 for signum, handler in (
     (signal.SIGINT, signal.default_int_handler),
     (signal.SIGHUP, signal.SIG_DFL),
@@ -28,11 +30,13 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 
 os.environ["PYTHONPATH"] = str(TESTS)  # for the hooks in `support`
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of hundreds of processes would compile Launcher again
+# Each of hundreds of processes would compile Launcher again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 MEMORY, ENOUGH = "/dev/shm", 8 << 30
 if os.path.isdir(MEMORY) and os.statvfs(MEMORY).f_bavail * os.statvfs(MEMORY).f_frsize >= ENOUGH:
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)  # thousands of checkpoints are fsynced, which a disk feels
+    # Thousands of checkpoints are fsynced, which a disk feels.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
 
 
 gc.disable()  # collecting tests only adds objects
@@ -45,11 +49,13 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Tests that share a fixture of their module run in one process, so that it is made once. They come first: single
-    tests keep all processes busy at the end."""
+    """Tests that share a fixture of their module run in one process, so that it is made once. They
+    come first: single tests keep all processes busy at the end."""
     for item in items:
         if item.get_closest_marker("xdist_group") is None and shares_a_fixture(item):
-            item.add_marker(pytest.mark.xdist_group(item.path.relative_to(item.config.rootpath).as_posix()))
+            item.add_marker(
+                pytest.mark.xdist_group(item.path.relative_to(item.config.rootpath).as_posix())
+            )
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
@@ -61,21 +67,35 @@ def shares_a_fixture(item):
 
 @pytest.fixture(autouse=True)
 def signals_as_they_were() -> Iterator[None]:
-    """A command that runs in the test's own process installs handlers, which a real one keeps until it exits."""
+    """A command that runs in the test's own process installs handlers, which a real one keeps until
+    it exits."""
     before = {signum: signal.getsignal(signum) for signum in signals.HANDLED}
     installed_before = signals.installed()
     yield
-    signals.restore({signum: before[signum] for signum in signals.installed() - installed_before if signum in before})
+    signals.restore(
+        {
+            signum: before[signum]
+            for signum in signals.installed() - installed_before
+            if signum in before
+        }
+    )
     signals.forget()
     deadline.disarm()  # otherwise a later test's signal ends all tests two minutes after it
 
 
 @pytest.fixture(autouse=True)
 def logging_as_it_was() -> Iterator[None]:
-    """A command that runs in the test's own process configures logging with streams that end with the test."""
-    children = [logger for logger in logging.root.manager.loggerDict.values() if isinstance(logger, logging.Logger)]
+    """A command that runs in the test's own process configures logging with streams that end with
+    the test."""
+    children = [
+        logger
+        for logger in logging.root.manager.loggerDict.values()
+        if isinstance(logger, logging.Logger)
+    ]
     loggers = [logging.root, *children]
-    before = [(each, each.level, list(each.handlers), each.propagate, each.disabled) for each in loggers]
+    before = [
+        (each, each.level, list(each.handlers), each.propagate, each.disabled) for each in loggers
+    ]
     yield
     for logger, level, handlers, propagate, disabled in before:
         if logger.level != level:  # `setLevel` empties the caches of all loggers
@@ -89,7 +109,8 @@ def process_as_it_was() -> Iterator[None]:
     environment, folder = dict(os.environ), os.getcwd()
     random.seed(0)
     if "torch" in sys.modules:
-        sys.modules["torch"].default_generator.manual_seed(0)  # `torch.manual_seed` formats stacks for CUDA
+        # `torch.manual_seed` formats stacks for CUDA.
+        sys.modules["torch"].default_generator.manual_seed(0)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(0)
     yield

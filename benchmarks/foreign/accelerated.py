@@ -1,4 +1,5 @@
-"""accelerate's checkpointing example: `save_state` after each step, `load_state` and `skip_first_batches` to resume."""
+"""accelerate's checkpointing example: `save_state` after each step, `load_state` and
+`skip_first_batches` to resume."""
 
 import time
 from pathlib import Path
@@ -12,7 +13,9 @@ from benchmarks.foreign.toy import EPOCHS, PAUSE, loader, model
 torch.manual_seed(0)
 accelerator = Accelerator(cpu=True)
 network = model()
-network, optimizer, batches = accelerator.prepare(network, torch.optim.AdamW(network.parameters(), lr=1e-2), loader())
+network, optimizer, batches = accelerator.prepare(
+    network, torch.optim.AdamW(network.parameters(), lr=1e-2), loader()
+)
 step, folder = 0, Path("checkpoints")
 saved = sorted(folder.glob("step_*"), key=lambda path: int(path.name.removeprefix("step_")))
 if saved:

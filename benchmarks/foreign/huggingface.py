@@ -24,16 +24,26 @@ class Print(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if logs and "loss" in logs:
             print(
-                f"epoch {int((state.global_step - 1) // 10)} step {state.global_step} loss {logs['loss']!r}", flush=True
+                f"epoch {int((state.global_step - 1) // 10)} step {state.global_step} loss"
+                f" {logs['loss']!r}",
+                flush=True,
             )
             time.sleep(PAUSE)
 
 
 samples = [{"input": input, "labels": label} for input, label in dataset()]
 arguments = TrainingArguments(
-    "checkpoints", num_train_epochs=EPOCHS, per_device_train_batch_size=BATCH, learning_rate=1e-2, logging_steps=1,
-    save_steps=2, report_to=[], disable_tqdm=True, use_cpu=True, seed=0,
-)  # fmt: skip
+    "checkpoints",
+    num_train_epochs=EPOCHS,
+    per_device_train_batch_size=BATCH,
+    learning_rate=1e-2,
+    logging_steps=1,
+    save_steps=2,
+    report_to=[],
+    disable_tqdm=True,
+    use_cpu=True,
+    seed=0,
+)
 torch.manual_seed(0)
 trainer = Trainer(Network(), arguments, train_dataset=samples, callbacks=[Print()])  # type: ignore[arg-type]
 try:

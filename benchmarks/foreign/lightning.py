@@ -1,4 +1,5 @@
-"""PyTorch Lightning. `epoch` saves after each epoch, `step` after each step; both resume from the newest checkpoint."""
+"""PyTorch Lightning. `epoch` saves after each epoch, `step` after each step; both resume from the
+newest checkpoint."""
 
 import sys
 import time
@@ -20,7 +21,10 @@ class Module(pl.LightningModule):
 
     def training_step(self, batch: Any, index: int) -> torch.Tensor:
         loss = F.mse_loss(self.network(batch[0]), batch[1])
-        print(f"epoch {self.current_epoch} step {self.global_step + 1} loss {loss.item()!r}", flush=True)
+        print(
+            f"epoch {self.current_epoch} step {self.global_step + 1} loss {loss.item()!r}",
+            flush=True,
+        )
         time.sleep(PAUSE)
         return loss
 
@@ -30,9 +34,15 @@ class Module(pl.LightningModule):
 
 warnings.filterwarnings("ignore")
 pl.seed_everything(0)
-when: dict[str, Any] = {"every_n_train_steps": 1} if sys.argv[1] == "step" else {"every_n_epochs": 1}
+when: dict[str, Any] = (
+    {"every_n_train_steps": 1} if sys.argv[1] == "step" else {"every_n_epochs": 1}
+)
 trainer = pl.Trainer(
-    max_epochs=EPOCHS, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+    max_epochs=EPOCHS,
+    accelerator="cpu",
+    logger=False,
+    enable_progress_bar=False,
+    enable_model_summary=False,
     callbacks=[ModelCheckpoint("checkpoints", save_last=True, **when)],
-)  # fmt: skip
+)
 trainer.fit(Module(), loader(), ckpt_path="last")

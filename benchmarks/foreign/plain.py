@@ -1,4 +1,5 @@
-"""A plain loop. With a file name it saves model and optimizer after each epoch and loads them; without, it does not."""
+"""A plain loop. With a file name it saves model and optimizer after each epoch and loads them;
+without, it does not."""
 
 import sys
 import time
@@ -30,5 +31,11 @@ for epoch in range(first, EPOCHS):
         time.sleep(PAUSE)
     if file is not None:
         torch.save(
-            {"model": network.state_dict(), "optimizer": optimizer.state_dict(), "step": step, "epoch": epoch + 1}, file
+            {
+                "model": network.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "step": step,
+                "epoch": epoch + 1,
+            },
+            file,
         )

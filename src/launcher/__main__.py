@@ -1,4 +1,5 @@
-"""`python -m launcher`, and the `launcher` script. Signal handlers are installed before anything slow is imported."""
+"""`python -m launcher`, and the `launcher` script. Signal handlers are installed before anything
+slow is imported."""
 
 import os
 import signal
@@ -13,7 +14,8 @@ def main() -> None:
     signals.install()
     prepare_output()
     collector.pause()
-    if os.getcwd() not in sys.path:  # as under `python -m`: a package in the current folder can be a `_target_`
+    # As under `python -m`: a package in the current folder can be a `_target_`.
+    if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     if sys.argv[1:2] == ["init"]:
         from launcher.cli.init import main as init
@@ -29,7 +31,8 @@ def main() -> None:
 
         return print_help()
     if {"-c", "--cfg", "-i", "--info"} & set(sys.argv[1:]):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a command that only prints ends when its reader does
+        # A command that only prints ends when its reader does.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     from launcher.cli.main import main as run
 
     try:

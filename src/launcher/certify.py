@@ -1,7 +1,8 @@
 """Find out whether any training command resumes: `python -m launcher.certify -- python train.py`.
 
-The command is trained to its end, then again with a stop and a second start, each in an empty folder. The losses that
-it prints are compared step by step. It may use any library; it only has to print its step and its loss.
+The command is trained to its end, then again with a stop and a second start, each in an empty
+folder. The losses that it prints are compared step by step. It may use any library; it only has to
+print its step and its loss.
 """
 
 import argparse
@@ -43,18 +44,46 @@ def build_parser() -> Parser:
     parser = Parser(
         prog="python -m launcher.certify",
         description="Find out whether a training command resumes with the same losses.",
-        epilog="The command runs in an empty folder each time; {dir} in its arguments is that folder. Exit codes: 0 "
-        "exact, 1 anything else, 2 the command cannot be checked.",
+        epilog=(
+            "The command runs in an empty folder each time; {dir} in its arguments is that folder."
+            " Exit codes: 0 exact, 1 anything else, 2 the command cannot be checked."
+        ),
     )
-    parser.add_argument("--loss", default=LOSS, metavar="REGEX", help=f"where a line has the loss (default: {LOSS})")
-    parser.add_argument("--step", default=STEP, metavar="REGEX", help=f"where it has the step (default: {STEP})")
-    parser.add_argument("--epoch", metavar="REGEX", help="where it has the epoch, to be compared too")
-    parser.add_argument("--at", type=float, metavar="STEP", help="stop once this step is printed (default: half-way)")
-    parser.add_argument("--kill", action="store_true", help="stop with SIGKILL, not with SIGTERM")
-    parser.add_argument("--resume-args", default="", metavar="ARGS", help="added to the command when it starts again")
-    parser.add_argument("--grace", type=float, default=60.0, metavar="SECONDS", help="to save and exit (default: 60)")
     parser.add_argument(
-        "--timeout", type=float, default=3600.0, metavar="SECONDS", help="for each start (default: 3600)"
+        "--loss", default=LOSS, metavar="REGEX", help=f"where a line has the loss (default: {LOSS})"
+    )
+    parser.add_argument(
+        "--step", default=STEP, metavar="REGEX", help=f"where it has the step (default: {STEP})"
+    )
+    parser.add_argument(
+        "--epoch", metavar="REGEX", help="where it has the epoch, to be compared too"
+    )
+    parser.add_argument(
+        "--at",
+        type=float,
+        metavar="STEP",
+        help="stop once this step is printed (default: half-way)",
+    )
+    parser.add_argument("--kill", action="store_true", help="stop with SIGKILL, not with SIGTERM")
+    parser.add_argument(
+        "--resume-args",
+        default="",
+        metavar="ARGS",
+        help="added to the command when it starts again",
+    )
+    parser.add_argument(
+        "--grace",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="to save and exit (default: 60)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=3600.0,
+        metavar="SECONDS",
+        help="for each start (default: 3600)",
     )
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     parser.add_argument("command", nargs="+", metavar="COMMAND", help="after --")
@@ -103,14 +132,19 @@ class Patterns:
             try:
                 compiled[name] = None if text is None else re.compile(text, re.IGNORECASE)
             except re.error as error:
-                raise ConfigError(f"--{name}={text}: is not a regular expression ({error}).") from error
+                raise ConfigError(
+                    f"--{name}={text}: is not a regular expression ({error})."
+                ) from error
             if (pattern := compiled[name]) is not None and not pattern.groups:
-                raise ConfigError(f"--{name}={text}: needs a group around the number; e.g. {name}=([0-9.]+).")
+                raise ConfigError(
+                    f"--{name}={text}: needs a group around the number; e.g. {name}=([0-9.]+)."
+                )
         assert compiled["loss"] is not None and compiled["step"] is not None
         return cls(compiled["loss"], compiled["step"], compiled["epoch"])
 
     def read(self, line: str) -> tuple[float, tuple[float, str]] | None:
-        """Return the step of a line, its loss and its epoch; None: it has not both step and loss."""
+        """Return the step of a line, its loss and its epoch; None: it has not both step and
+        loss."""
         step, loss = self.step.search(line), self.loss.search(line)
         if step is None or loss is None:
             return None
@@ -150,7 +184,8 @@ class Report:
         steps: that the straight training has printed.
         stopped_at: the last step before the stop.
         resumed_at: the first step after the second start; None: it printed none.
-        repeated, missing: steps that the second start printed again, and steps that neither has printed.
+        repeated, missing: steps that the second start printed again, and steps that neither has
+            printed.
         largest_difference: relative, of a loss after the stop.
     """
 
@@ -187,8 +222,8 @@ def certify(arguments: argparse.Namespace, patterns: Patterns, place: Path) -> R
         raise ConfigError(f"The command ended with exit code {straight.code}:", *straight.lines)
     if len(straight.steps) < 3:
         raise ConfigError(
-            f"{len(straight.steps)} lines of the output have a step (--step={arguments.step}) and a loss "
-            f"(--loss={arguments.loss}), and 3 are needed:",
+            f"{len(straight.steps)} lines of the output have a step (--step={arguments.step}) and a"
+            f" loss (--loss={arguments.loss}), and 3 are needed:",
             *straight.lines,
         )
     known = sorted(straight.steps)
@@ -198,14 +233,22 @@ def certify(arguments: argparse.Namespace, patterns: Patterns, place: Path) -> R
     say(f"Training again, with {'SIGKILL' if arguments.kill else 'SIGTERM'} after step {at:g}.")
     first = start(arguments.command, place / "stopped", patterns, arguments, at)
     if first.seconds is None:
-        raise ConfigError(f"The command ended before it printed step {at:g}; its exit code was {first.code}.")
+        raise ConfigError(
+            f"The command ended before it printed step {at:g}; its exit code was {first.code}."
+        )
     say("Starting it again.")
     command = [*arguments.command, *shlex.split(arguments.resume_args)]
-    return judged(straight, first, start(command, place / "stopped", patterns, arguments), arguments)
+    return judged(
+        straight, first, start(command, place / "stopped", patterns, arguments), arguments
+    )
 
 
 def start(
-    command: Sequence[str], place: Path, patterns: Patterns, arguments: argparse.Namespace, at: float | None = None
+    command: Sequence[str],
+    place: Path,
+    patterns: Patterns,
+    arguments: argparse.Namespace,
+    at: float | None = None,
 ) -> Started:
     """Run the command in a folder.
 
@@ -221,12 +264,19 @@ def start(
     place.mkdir(exist_ok=True)
     words = [located(word).replace(PLACE, str(place)) for word in command]
     env = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    env["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env["PYTHONPATH"] = os.pathsep.join(
+        [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
     try:
         process = subprocess.Popen(
-            words, cwd=place, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            words,
+            cwd=place,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             start_new_session=True,
-        )  # fmt: skip
+        )
     except OSError as error:
         raise ConfigError(f"{words[0]}: cannot be started ({error.strerror}).") from error
     result, sent = Started(), 0.0
@@ -238,7 +288,10 @@ def start(
             os.killpg(process.pid, signal.SIGKILL)
 
     over = threading.Event()
-    timers = [threading.Timer(arguments.timeout, kill, (expired,)), threading.Timer(arguments.grace, kill, (over,))]
+    timers = [
+        threading.Timer(arguments.timeout, kill, (expired,)),
+        threading.Timer(arguments.grace, kill, (over,)),
+    ]
     timers[0].start()
     try:
         for line in lines_of(process):
@@ -261,7 +314,10 @@ def start(
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     if expired.is_set():
-        raise ConfigError(f"The command did not end within --timeout={arguments.timeout:g} seconds:", *result.lines)
+        raise ConfigError(
+            f"The command did not end within --timeout={arguments.timeout:g} seconds:",
+            *result.lines,
+        )
     result.seconds, result.was_killed = (time.monotonic() - sent if sent else None), over.is_set()
     return result
 
@@ -269,7 +325,11 @@ def start(
 def located(word: str) -> str:
     """Return an argument with the full path of a file or folder that it names."""
     path = Path(word)
-    return str(path.absolute()) if not path.is_absolute() and not word.startswith("-") and path.exists() else word
+    return (
+        str(path.absolute())
+        if not path.is_absolute() and not word.startswith("-") and path.exists()
+        else word
+    )
 
 
 def lines_of(process: "subprocess.Popen[bytes]") -> Iterator[str]:
@@ -279,7 +339,9 @@ def lines_of(process: "subprocess.Popen[bytes]") -> Iterator[str]:
         yield from (line for line in re.split(r"[\r\n]+", raw.decode(errors="replace")) if line)
 
 
-def judged(straight: Started, first: Started, second: Started, arguments: argparse.Namespace) -> Report:
+def judged(
+    straight: Started, first: Started, second: Started, arguments: argparse.Namespace
+) -> Report:
     """Compare the losses of three starts.
 
     Args:
@@ -292,51 +354,92 @@ def judged(straight: Started, first: Started, second: Started, arguments: argpar
     resumed_at = min(second.steps, default=None)
     again = [step for step in second.steps if step in first.steps]
     missing = [step for step in known if step not in first.steps and step not in second.steps]
-    different = {step: relative(straight.steps[step][0], second.steps[step][0])
-                 for step in known if step in second.steps and not same(straight, second, step)}  # fmt: skip
+    different = {
+        step: relative(straight.steps[step][0], second.steps[step][0])
+        for step in known
+        if step in second.steps and not same(straight, second, step)
+    }
     early = [step for step in known if step in first.steps and not same(straight, first, step)]
-    epochs = [step for step in known if step in second.steps and second.steps[step][1] != straight.steps[step][1]]
+    epochs = [
+        step
+        for step in known
+        if step in second.steps and second.steps[step][1] != straight.steps[step][1]
+    ]
     verdicts, findings = [], []
 
     def find(verdict: str, text: str) -> None:
         verdicts.append(verdict)
         findings.append(text)
 
-    how = "SIGKILL" if arguments.kill else f"SIGTERM, after which it ended in {first.seconds or 0.0:.1f} s"
-    findings.append(f"Stopped at step {stopped_at:g} of {known[-1]:g} with {how}, exit code {first.code}.")
+    how = (
+        "SIGKILL"
+        if arguments.kill
+        else f"SIGTERM, after which it ended in {first.seconds or 0.0:.1f} s"
+    )
+    findings.append(
+        f"Stopped at step {stopped_at:g} of {known[-1]:g} with {how}, exit code {first.code}."
+    )
     if first.was_killed:
-        find("did not exit", f"It did not exit within --grace={arguments.grace:g} seconds, and was killed.")
+        find(
+            "did not exit",
+            f"It did not exit within --grace={arguments.grace:g} seconds, and was killed.",
+        )
     if early:
-        find("does not repeat", f"Before the stop, the loss of step {early[0]:g} is another in two equal starts.")
+        find(
+            "does not repeat",
+            f"Before the stop, the loss of step {early[0]:g} is another in two equal starts.",
+        )
     if resumed_at is None:
-        find("did not resume", f"The second start printed no loss; its exit code was {second.code}.")
+        find(
+            "did not resume", f"The second start printed no loss; its exit code was {second.code}."
+        )
         findings.extend(second.lines)
     elif resumed_at <= known[0] and stopped_at > known[0]:
-        find("restarted", f"The second start begins with step {resumed_at:g} again: nothing was saved or restored.")
+        find(
+            "restarted",
+            f"The second start begins with step {resumed_at:g} again: nothing was saved or"
+            " restored.",
+        )
     else:
         findings.append(f"The second start begins with step {resumed_at:g}.")
         if missing:
-            find("skipped steps", f"{len(missing)} steps were never printed, the first of them {missing[0]:g}.")
+            find(
+                "skipped steps",
+                f"{len(missing)} steps were never printed, the first of them {missing[0]:g}.",
+            )
         if again:
             findings.append(f"It repeats {len(again)} steps.")
         if epochs:
-            find("wrong epoch", f"Step {epochs[0]:g} is in epoch {second.steps[epochs[0]][1]}, not in "
-                 f"{straight.steps[epochs[0]][1]}.")  # fmt: skip
+            find(
+                "wrong epoch",
+                f"Step {epochs[0]:g} is in epoch {second.steps[epochs[0]][1]}, not in "
+                f"{straight.steps[epochs[0]][1]}.",
+            )
         if second.code:
             find("failed", f"The second start ended with exit code {second.code}.")
         if different:
             largest, step = max(different.values()), min(different)
             find(
                 CLOSE if largest <= CLOSE_TO else "other losses",
-                f"{len(different)} losses differ, the first at step {step:g}: {second.steps[step][0]:g} instead of "
-                f"{straight.steps[step][0]:g}; the largest relative difference is {largest:.2g}.",
+                f"{len(different)} losses differ, the first at step {step:g}:"
+                f" {second.steps[step][0]:g} instead of {straight.steps[step][0]:g}; the largest"
+                f" relative difference is {largest:.2g}.",
             )
         elif not verdicts:
-            findings.append(f"All {len([step for step in known if step in second.steps])} losses after it are equal.")
+            findings.append(
+                f"All {len([step for step in known if step in second.steps])} losses after it are"
+                " equal."
+            )
     return Report(
-        next(iter(verdicts), EXACT), findings, len(known), stopped_at, resumed_at, len(again), len(missing),
+        next(iter(verdicts), EXACT),
+        findings,
+        len(known),
+        stopped_at,
+        resumed_at,
+        len(again),
+        len(missing),
         max(different.values(), default=0.0) if resumed_at is not None else None,
-    )  # fmt: skip
+    )
 
 
 def same(one: Started, other: Started, step: float) -> bool:

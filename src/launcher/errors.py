@@ -16,7 +16,8 @@ class ConfigError(Exception):
 
 
 def config_error(error: BaseException) -> ConfigError | None:
-    """The ConfigError that `error` is, or was raised from, since Hydra wraps exceptions of constructors."""
+    """The ConfigError that `error` is, or was raised from, since Hydra wraps exceptions of
+    constructors."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ConfigError):
         cause = cause.__cause__
@@ -24,7 +25,8 @@ def config_error(error: BaseException) -> ConfigError | None:
 
 
 class TrainingError(RuntimeError):
-    """Training cannot continue: a limit was exceeded (non-finite gradients, losses of None) or a state does not fit."""
+    """Training cannot continue: a limit was exceeded (non-finite gradients, losses of None) or a
+    state does not fit."""
 
 
 class NodeFault(TrainingError):

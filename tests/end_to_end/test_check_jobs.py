@@ -16,7 +16,13 @@ def files(folder: Path) -> list[str]:
 
 def test_lr_find_on_a_configuration_of_several_ranks(tmp_path: Path) -> None:
     done = launch(
-        tmp_path, *DIGITS, "job=lr_find", "job.num_iterations=60", "strategy=ddp", "dispatch.nproc=2", "run.id=x"
+        tmp_path,
+        *DIGITS,
+        "job=lr_find",
+        "job.num_iterations=60",
+        "strategy=ddp",
+        "dispatch.nproc=2",
+        "run.id=x",
     )
     assert done.returncode == 0, done.output
     assert files(tmp_path) == ["lr_find", "lr_find/mlp-digits-x.json", "lr_find/mlp-digits-x.png"]
@@ -36,7 +42,13 @@ def test_a_range_without_extent_is_a_sentence(tmp_path: Path) -> None:
 def test_check_without_faults(tmp_path: Path, ranks: list[str]) -> None:
     done = launch(tmp_path / "outputs", *DIGITS, "job=check", "trainer.micro_batch_size=16", *ranks)
     assert done.returncode == 0, done.output
-    for text in ("batch[0]: [16, 64] float32", "batch[1]: [16] int64", "MLP, 2,410 parameters", "gradient norm", "GiB"):
+    for text in (
+        "batch[0]: [16, 64] float32",
+        "batch[1]: [16] int64",
+        "MLP, 2,410 parameters",
+        "gradient norm",
+        "GiB",
+    ):
         assert text in done.output, done.output
     assert "No faults" in done.output and files(tmp_path) == []
 
@@ -44,8 +56,14 @@ def test_check_without_faults(tmp_path: Path, ranks: list[str]) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["model.num_classes=7"], "batch[1] has values from 0 to 9; model.num_classes=7 allows 0 to 6."),
-        (["model.num_classes=7", "strategy=ddp", "dispatch.nproc=2"], "of 2 failed:\njob=check: 2 faults"),
+        (
+            ["model.num_classes=7"],
+            "batch[1] has values from 0 to 9; model.num_classes=7 allows 0 to 6.",
+        ),
+        (
+            ["model.num_classes=7", "strategy=ddp", "dispatch.nproc=2"],
+            "of 2 failed:\njob=check: 2 faults",
+        ),
         (
             ["data=custom", "data.dataset._target_=support.faulty.NaNs"],
             "batch[0] has 3 values that are NaN or infinite",

@@ -27,7 +27,13 @@ def checkout(tmp_path):
 
 
 def test_new_parts_are_one_file_and_one_yaml(checkout):
-    overrides = ["model=linear", "data=digits", "strategy=anomaly", "trainer.max_steps=3", "device=cpu"]
+    overrides = [
+        "model=linear",
+        "data=digits",
+        "strategy=anomaly",
+        "trainer.max_steps=3",
+        "device=cpu",
+    ]
     overrides += [
         "tracker=csv",
         "hooks=[default,weight_norm]",
@@ -49,6 +55,10 @@ def test_new_parts_are_one_file_and_one_yaml(checkout):
 
 def test_the_tour_names_files_that_exist():
     tour = (ROOT / "CONTRIBUTING.md").read_text().split("## A new part")[0]
-    known = {path.name for path in (ROOT / "src").rglob("*.py")} | {"pyproject.toml", "constraints.txt", "CHANGELOG.md"}
+    known = {path.name for path in (ROOT / "src").rglob("*.py")} | {
+        "pyproject.toml",
+        "constraints.txt",
+        "CHANGELOG.md",
+    }
     named = set(re.findall(r"`(?:[\w/]*/)?(\w+\.(?:py|toml|txt|md))`", tour))
     assert named and named - known - {"test_imports.py"} == set()

@@ -1,4 +1,5 @@
-"""A start over a run folder with damaged files: it trains or is rejected with a sentence, and shows no traceback."""
+"""A start over a run folder with damaged files: it trains or is rejected with a sentence, and shows
+no traceback."""
 
 import shutil
 from collections.abc import Callable
@@ -9,12 +10,21 @@ import pytest
 from support.runner import Outcome, launch
 
 RUN = (
-    "model=mlp", "data=digits", "run.name=n", "run.id=a", "trainer.max_steps=4", "hooks.evaluation.interval=0",
-    "hooks.checkpointing.interval=1", "hooks.checkpointing.keep_previous=9", "hooks.checkpointing.best_metric=null",
-)  # fmt: skip
+    "model=mlp",
+    "data=digits",
+    "run.name=n",
+    "run.id=a",
+    "trainer.max_steps=4",
+    "hooks.evaluation.interval=0",
+    "hooks.checkpointing.interval=1",
+    "hooks.checkpointing.keep_previous=9",
+    "hooks.checkpointing.best_metric=null",
+)
 OWN = ("run.json", "metrics.jsonl", "media.jsonl", "restarts.json", "logs/launcher.log", "images")
 NEWEST = "checkpoints/step-00000002"
-STORED = tuple(f"{NEWEST}/{name}" for name in ("state.json", "rank-00000.json", "config.yaml", "code.yaml"))
+STORED = tuple(
+    f"{NEWEST}/{name}" for name in ("state.json", "rank-00000.json", "config.yaml", "code.yaml")
+)
 GROUPS = {
     "the run's": OWN,
     "Hydra's": (".hydra/config.yaml",),
@@ -44,7 +54,9 @@ def paused(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return outputs
 
 
-def start_with(outputs: Path, place: Path, files: tuple[str, ...], damage: Callable[[Path], None]) -> Outcome:
+def start_with(
+    outputs: Path, place: Path, files: tuple[str, ...], damage: Callable[[Path], None]
+) -> Outcome:
     shutil.copytree(outputs, place, symlinks=True)
     for name in files:
         path = place / "n" / "a" / name
@@ -58,11 +70,15 @@ def start_with(outputs: Path, place: Path, files: tuple[str, ...], damage: Calla
 def test_a_start_shows_no_traceback(paused: Path, tmp_path: Path, group: str, damage: str) -> None:
     done = start_with(paused, tmp_path / "outputs", GROUPS[group], DAMAGES[damage])
     assert "Traceback" not in done.output, done.output
-    assert done.returncode == 0 or (done.returncode == 2 and "run.dir='" in done.output.splitlines()[-1]), done.output
+    assert done.returncode == 0 or (
+        done.returncode == 2 and "run.dir='" in done.output.splitlines()[-1]
+    ), done.output
     if done.returncode == 0:
         assert "Completed at step 4" in done.output
 
 
 def test_a_folder_in_place_of_the_lock_is_named(paused: Path, tmp_path: Path) -> None:
     done = start_with(paused, tmp_path / "outputs", ("run.lock",), folder)
-    assert done.returncode == 2 and done.output.splitlines()[-1].endswith("run.lock is a folder; move it away.")
+    assert done.returncode == 2 and done.output.splitlines()[-1].endswith(
+        "run.lock is a folder; move it away."
+    )

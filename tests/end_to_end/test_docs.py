@@ -27,7 +27,9 @@ def test_the_subclass_example_runs_and_resumes(tmp_path: Path) -> None:
 
 
 def test_two_optimizers_of_the_page_resume_bit_exactly(tmp_path: Path) -> None:
-    (code,) = re.findall(r'```python title="gan.py"\n(.*?)```', (ROOT / "docs/trainer.md").read_text(), re.DOTALL)
+    (code,) = re.findall(
+        r'```python title="gan.py"\n(.*?)```', (ROOT / "docs/trainer.md").read_text(), re.DOTALL
+    )
     names: dict[str, Any] = {"__name__": "gan"}
     exec(code, names)
     ends = []
@@ -46,14 +48,16 @@ CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
 BLOCK = re.compile(r'^```(\w*)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
 """A block with a title is a file that the commands below it use."""
 PAGES = [
-    page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if CONSOLE.search(page.read_text())
+    page
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    if CONSOLE.search(page.read_text())
 ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
 def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
-    """The files and commands of a page one after the other in one folder. The output is as shown, where `...` stands
-    for anything: alone for any lines, within a line for any of its text."""
+    """The files and commands of a page one after the other in one folder. The output is as shown,
+    where `...` stands for anything: alone for any lines, within a line for any of its text."""
     shell = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -73,7 +77,11 @@ def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
 
 
 TO_NOTHING = re.compile(r" (?:> /dev/null 2>&1|2>/dev/null)$")
-PRELOADED = {"huggingface": tuple(f"transformers.models.{name}.modeling_{name}" for name in ("bert", "llama", "vit"))}
+PRELOADED = {
+    "huggingface": tuple(
+        f"transformers.models.{name}.modeling_{name}" for name in ("bert", "llama", "vit")
+    )
+}
 """Modules that a page's commands import: that takes longer than what they do."""
 
 
@@ -81,22 +89,35 @@ def output(command: str, shell: dict[str, str], cwd: Path, page: str) -> str:
     """What a command prints; one of Python alone is forked, except for those of the README."""
     nothing = TO_NOTHING.search(command)
     alone = TO_NOTHING.sub("", command)
-    operators = [word for word in shlex.shlex(alone, posix=True, punctuation_chars=True) if set(word) <= set("();<>|&")]
+    operators = [
+        word
+        for word in shlex.shlex(alone, posix=True, punctuation_chars=True)
+        if set(word) <= set("();<>|&")
+    ]
     if page == "README" or operators or not alone.startswith("python "):
         return bash(command, shell, cwd, stderr=subprocess.STDOUT)
     words = bash(f"printf '%s\\0' {alone}", shell, cwd).split("\0")[1:-1]
     process = python.start(
-        *words, env=shell, cwd=cwd, preloaded=PRELOADED.get(page, ()),
+        *words,
+        env=shell,
+        cwd=cwd,
+        preloaded=PRELOADED.get(page, ()),
         stdout=subprocess.DEVNULL if nothing and ">&" in nothing[0] else subprocess.PIPE,
         stderr=subprocess.DEVNULL if nothing else subprocess.STDOUT,
-    )  # fmt: skip
+    )
     text, _ = process.communicate(timeout=400)
     return text
 
 
 def bash(command: str, shell: dict[str, str], cwd: Path, **options: int) -> str:
     return subprocess.run(
-        ["bash", "-c", command], cwd=cwd, env=shell, stdout=subprocess.PIPE, text=True, timeout=400, **options
+        ["bash", "-c", command],
+        cwd=cwd,
+        env=shell,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=400,
+        **options,
     ).stdout
 
 
@@ -112,7 +133,13 @@ def commands() -> list[str]:
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
     blocks = [block for page in pages for block in FENCED.findall(page.read_text())]
     lines = [line.strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    return sorted({line for line in lines if line.startswith("python -m launcher ") and not ONES_OWN.search(line)})
+    return sorted(
+        {
+            line
+            for line in lines
+            if line.startswith("python -m launcher ") and not ONES_OWN.search(line)
+        }
+    )
 
 
 @pytest.mark.parametrize("command", commands())
@@ -122,15 +149,21 @@ def test_commands_are_valid(command: str, tmp_path: Path, monkeypatch: pytest.Mo
     for file in ("corpus/a/b.txt", "tokens/train.npy", "tokens/val.npy"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
-    words = [word for word in shlex.split(command, comments=True)[3:] if "=" in word or word[0] == "~"]
-    words = [f"'{word}'" if re.match(r"run.(id|init_from)=\d", word) else AFTER_FIRST.sub("", word) for word in words]
+    words = [
+        word for word in shlex.split(command, comments=True)[3:] if "=" in word or word[0] == "~"
+    ]
+    words = [
+        f"'{word}'" if re.match(r"run.(id|init_from)=\d", word) else AFTER_FIRST.sub("", word)
+        for word in words
+    ]
     schema.validate(compose(words))
 
 
 def pattern(expected: str) -> str:
     lines = plain(expected).splitlines()
     return "".join(
-        r"(?:.*\n)*" if line == "..." else "[^\n]*".join(map(re.escape, line.split("..."))) + r"\n" for line in lines
+        r"(?:.*\n)*" if line == "..." else "[^\n]*".join(map(re.escape, line.split("..."))) + r"\n"
+        for line in lines
     )
 
 

@@ -1,4 +1,5 @@
-"""`sys.exit()` in the user's code is a failure: a command that ends with 0 has trained to its last step."""
+"""`sys.exit()` in the user's code is a failure: a command that ends with 0 has trained to its last
+step."""
 
 from pathlib import Path
 
@@ -14,14 +15,26 @@ RUN = (
     "hooks=[checkpointing]",
     "hooks.checkpointing.best_metric=null",
 )
-PLACES = ("constructor", "on_start", "on_ready", "forward", "on_after_step", "on_after_train", "on_close")
+PLACES = (
+    "constructor",
+    "on_start",
+    "on_ready",
+    "forward",
+    "on_after_step",
+    "on_after_train",
+    "on_close",
+)
 CODES = ("0", "null")
 
 
 def test_a_sweep_reports_every_exit(tmp_path: Path) -> None:
     places = f"hooks.exits.where={','.join(PLACES)}", f"hooks.exits.code={','.join(CODES)}"
     done = launch(
-        tmp_path, "-m", *RUN, "+hooks.exits._target_=support.saboteur.Exits", *(f"+{each}" for each in places)
+        tmp_path,
+        "-m",
+        *RUN,
+        "+hooks.exits._target_=support.saboteur.Exits",
+        *(f"+{each}" for each in places),
     )
     count = len(PLACES) * len(CODES)
     assert done.returncode == 1 and f"{count} of {count} jobs failed:" in done.output, done.output
@@ -31,8 +44,16 @@ def test_a_sweep_reports_every_exit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_exit_while_a_sample_is_loaded(tmp_path: Path, workers: int) -> None:
-    data = ("data=custom", "data.dataset._target_=support.saboteur.ExitingSamples", f"data.num_workers={workers}")
-    done = launch(tmp_path, *RUN, *data, "model.num_features=64", "model.num_classes=10", "data.batch_size=8")
-    assert done.returncode == 1 and "called sys.exit(0); raise an exception instead" in done.output, done.output
+    data = (
+        "data=custom",
+        "data.dataset._target_=support.saboteur.ExitingSamples",
+        f"data.num_workers={workers}",
+    )
+    done = launch(
+        tmp_path, *RUN, *data, "model.num_features=64", "model.num_classes=10", "data.batch_size=8"
+    )
+    assert (
+        done.returncode == 1 and "called sys.exit(0); raise an exception instead" in done.output
+    ), done.output
     assert "saboteur.py" in done.output, "where it was called"
     assert record(tmp_path)["attempts"][-1]["exit_code"] == 1

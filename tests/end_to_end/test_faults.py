@@ -1,4 +1,5 @@
-"""Saves that die, fail, or hang: the checkpoint before stands, training continues, and nothing of it is silent."""
+"""Saves that die, fail, or hang: the checkpoint before stands, training continues, and nothing of
+it is silent."""
 
 import os
 import re
@@ -18,21 +19,37 @@ from launcher.checkpoint.store import CheckpointStore
 from launcher.process.ranks import Ranks
 from support import python
 from support.paths import SUPPORT
-from support.runner import ENVIRONMENT, final_state, launch, metrics, record, run_folder, steps, stop_at
+from support.runner import (
+    ENVIRONMENT,
+    final_state,
+    launch,
+    metrics,
+    record,
+    run_folder,
+    steps,
+    stop_at,
+)
 
 RUN = (
-    "model=mlp", "data=digits", "data.batch_size=60", "trainer.max_steps=40", "hooks.evaluation.interval=0",
-    "hooks.checkpointing.interval=10", "hooks.progress.interval=10",
+    "model=mlp",
+    "data=digits",
+    "data.batch_size=60",
+    "trainer.max_steps=40",
+    "hooks.evaluation.interval=0",
+    "hooks.checkpointing.interval=10",
+    "hooks.progress.interval=10",
     "hooks.logging.interval=1",
-)  # fmt: skip
+)
 
 
 def broken(steps: list[int], **how: object) -> str:
-    arguments = ",".join(f"{key}:{value}" for key, value in {"steps": str(steps).replace(" ", ""), **how}.items())
+    arguments = ",".join(
+        f"{key}:{value}" for key, value in {"steps": str(steps).replace(" ", ""), **how}.items()
+    )
     return f"+tracker.broken_{steps[0]}={{_target_:support.broken_disk.BrokenDisk,{arguments}}}"
 
 
-# ------------------------------------------------------------------------------------------------------------- killed
+# ------------------------------------------------------------------------------------------- killed
 Crash = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -47,14 +64,16 @@ def crash(tmp_path: Path) -> Crash:
 
 @pytest.mark.parametrize("how", ["kill", "power"])
 def test_killed_at_every_call(crash: Crash, how: str) -> None:
-    """First, later, repeated, pruning saves: afterwards the newest is the one before or the new one, whole."""
+    """First, later, repeated, pruning saves: afterwards the newest is the one before or the new
+    one, whole."""
     done = crash(how)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("0 wrong") == 4
 
 
 def test_killed_200_times_at_random_moments(crash: Crash) -> None:
-    """And started again each time: weights, random state, data order and metrics are those of a run left alone."""
+    """And started again each time: weights, random state, data order and metrics are those of a run
+    left alone."""
     done = crash(name="kills.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "200 kills in" in done.stdout
@@ -66,7 +85,8 @@ def test_without_fsync_a_power_cut_would_show(crash: Crash) -> None:
 
 
 def test_order_of_a_save(crash: Crash) -> None:
-    """Files are fsynced before the manifest is begun, it and its folder before the rename, and then the parent."""
+    """Files are fsynced before the manifest is begun, it and its folder before the rename, and then
+    the parent."""
     done = crash("calls")
     assert done.returncode == 0, done.stderr
     calls = [tuple(line.split("\t")[:2]) for line in done.stdout.splitlines()]
@@ -77,7 +97,12 @@ def test_order_of_a_save(crash: Crash) -> None:
     for path in written - {f"{folder}/manifest.json"}:
         last_write = max(i for i, call in enumerate(calls) if call == ("pwrite", path))
         assert last_write < calls.index(("fsync", path)) < manifest
-    order = [("fsync", f"{folder}/manifest.json"), ("fsync", folder), ("rename", folder), ("replace", ".tmp-latest")]
+    order = [
+        ("fsync", f"{folder}/manifest.json"),
+        ("fsync", folder),
+        ("rename", folder),
+        ("replace", ".tmp-latest"),
+    ]
     places = [calls.index(call) for call in order]
     assert places == sorted(places)
     assert calls[places[2] + 1] == ("fsync", "root")
@@ -93,15 +118,32 @@ def test_without_the_checksum_a_flipped_byte_would_pass(tmp_path: Path) -> None:
     verify(store.path(1), hashes=False)
 
 
-# -------------------------------------------------------------------------------------------------- failing in a run
+# --------------------------------------------------------------------------------- failing in a run
 def test_training_continues_and_retries(tmp_path: Path) -> None:
-    faults = (("open", "EACCES"), ("pwrite", "ENOSPC"), ("fsync", "EIO"), ("rename", "EIO"), ("mkdir", "EROFS"))
+    faults = (
+        ("open", "EACCES"),
+        ("pwrite", "ENOSPC"),
+        ("fsync", "EIO"),
+        ("rename", "EIO"),
+        ("mkdir", "EROFS"),
+    )
     hooks = [broken([10 * i], call=call, how=how) for i, (call, how) in enumerate(faults, 2)]
-    done = launch(tmp_path, *RUN, "trainer.max_steps=80", *hooks, "hooks.checkpointing.keep_previous=9", real=True)
+    done = launch(
+        tmp_path,
+        *RUN,
+        "trainer.max_steps=80",
+        *hooks,
+        "hooks.checkpointing.keep_previous=9",
+        real=True,
+    )
     assert done.returncode == 0, done.output
-    assert done.output.count("could not be written: rank 0: ") == 5 and "Traceback" not in done.output
+    assert (
+        done.output.count("could not be written: rank 0: ") == 5 and "Traceback" not in done.output
+    )
     assert steps(tmp_path) == [10, 70, 80]
-    assert not list((run_folder(tmp_path) / "checkpoints").glob(".*")), "what failed gives its room back"
+    assert not list((run_folder(tmp_path) / "checkpoints").glob(".*")), (
+        "what failed gives its room back"
+    )
     assert record(tmp_path)["state"] == "completed"
 
 
@@ -177,9 +219,13 @@ def fill(disk: Path, **when: int) -> str:
 
 
 def test_a_disk_that_stays_full(small_disk: Path) -> None:
-    """There is room for lines, but for no checkpoint: training continues to its end, and the run has failed."""
+    """There is room for lines, but for no checkpoint: training continues to its end, and the run
+    has failed."""
     done = launch(
-        small_disk / "outputs", *RUN, "hooks.checkpointing.asynchronous=false", fill(small_disk, step=15, free=24 << 10)
+        small_disk / "outputs",
+        *RUN,
+        "hooks.checkpointing.asynchronous=false",
+        fill(small_disk, step=15, free=24 << 10),
     )
     assert done.returncode == 1, done.output
     assert done.output.count("No space left on device") >= 3 and "Traceback" not in done.output
@@ -191,44 +237,71 @@ def test_a_disk_that_stays_full(small_disk: Path) -> None:
 
 
 def test_a_disk_that_is_full_for_a_while(small_disk: Path, whole: Path) -> None:
-    """Nothing at all can be written from step 15 to step 35; what could not be is written when there is room again."""
+    """Nothing at all can be written from step 15 to step 35; what could not be is written when
+    there is room again."""
     outputs = small_disk / "outputs"
-    done = launch(outputs, *RUN, "hooks.checkpointing.asynchronous=false", fill(small_disk, step=15, until=35))
+    done = launch(
+        outputs, *RUN, "hooks.checkpointing.asynchronous=false", fill(small_disk, step=15, until=35)
+    )
     assert done.returncode == 0, done.output
-    assert "Traceback" not in done.output and done.output.count("metrics.jsonl cannot be written") == 1
+    assert (
+        "Traceback" not in done.output and done.output.count("metrics.jsonl cannot be written") == 1
+    )
     assert record(outputs)["state"] == "completed" and steps(outputs) == [10, 40]
     assert final_state(outputs) == final_state(whole) and metrics(outputs) == metrics(whole)
 
 
-# ---------------------------------------------------------------------------------------------------- hanging writers
+# ---------------------------------------------------------------------------------- hanging writers
 def test_a_writer_that_hangs_is_given_up(tmp_path: Path) -> None:
-    """In the middle training continues, and waits for each save from then on; at the end it is a failure."""
+    """In the middle training continues, and waits for each save from then on; at the end it is a
+    failure."""
     hang = broken([10, 40], call="fsync", how="hang")
-    done = launch(tmp_path, *RUN, hang, "hooks.checkpointing.write_timeout=4", "hooks.checkpointing.keep_previous=9")
+    done = launch(
+        tmp_path,
+        *RUN,
+        hang,
+        "hooks.checkpointing.write_timeout=4",
+        "hooks.checkpointing.keep_previous=9",
+    )
     assert done.returncode == 1, done.output
-    assert done.output.count("ERROR   The checkpoint could not be written: its writer has hung for 4 s") == 2
+    assert (
+        done.output.count(
+            "ERROR   The checkpoint could not be written: its writer has hung for 4 s"
+        )
+        == 2
+    )
     assert "Step 10: checkpoint copied" in done.output
     assert "Step 20: checkpoint saved" in done.output and "Step 30: checkpoint saved" in done.output
     assert steps(tmp_path) == [20, 30]
     assert "hung" in record(tmp_path)["attempts"][-1]["reason"]
 
 
-# ------------------------------------------------------------------------------------------------ signals and isolation
+# ---------------------------------------------------------------------------- signals and isolation
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that nothing disturbs, and that waits for each save."""
     outputs = tmp_path_factory.mktemp("whole")
-    done = launch(outputs, *RUN, "hooks.checkpointing.asynchronous=false", "hooks.checkpointing.keep_previous=9")
+    done = launch(
+        outputs,
+        *RUN,
+        "hooks.checkpointing.asynchronous=false",
+        "hooks.checkpointing.keep_previous=9",
+    )
     assert done.returncode == 0, done.output
     return outputs
 
 
-@pytest.mark.parametrize("twice", [False, True], ids=["during-an-asynchronous-save", "twice-during-the-last-save"])
+@pytest.mark.parametrize(
+    "twice", [False, True], ids=["during-an-asynchronous-save", "twice-during-the-last-save"]
+)
 def test_signals_during_a_save(tmp_path: Path, whole: Path, twice: bool) -> None:
-    """The disk takes its time: signals come while the checkpoint of step 10, and then that of step 11, is written."""
+    """The disk takes its time: signals come while the checkpoint of step 10, and then that of step
+    11, is written."""
     slow = [broken([10, 11], call="fsync", how=0.1)]
     if twice:
-        slow.append("+tracker.again={_target_:support.broken_disk.SignalInSave,step:11,signums:[SIGTERM,SIGUSR1]}")
+        slow.append(
+            "+tracker.again={_target_:support.broken_disk.SignalInSave,step:11,signums:[SIGTERM,SIGUSR1]}"
+        )
     stopped = launch(tmp_path, *RUN, *slow, *stop_at(11))
     assert stopped.returncode == 128 + signal.SIGTERM, stopped.output
     assert record(tmp_path)["step"] == steps(tmp_path)[-1] == 11
@@ -241,24 +314,34 @@ def test_signals_during_a_save(tmp_path: Path, whole: Path, twice: bool) -> None
 
 
 def test_a_snapshot_is_of_its_own_step(tmp_path: Path, whole: Path) -> None:
-    """Written slowly while training continues: on disk are weights and moments of step 10, not of a later one."""
+    """Written slowly while training continues: on disk are weights and moments of step 10, not of a
+    later one."""
     done = launch(tmp_path, *RUN, broken([10], how=0.05), "hooks.checkpointing.keep_previous=9")
     assert done.returncode == 0, done.output
     assert "Step 10: checkpoint copied" in done.output
-    one, other = (run_folder(outputs) / "checkpoints/step-00000010" for outputs in (tmp_path, whole))
+    one, other = (
+        run_folder(outputs) / "checkpoints/step-00000010" for outputs in (tmp_path, whole)
+    )
     for name in ("shard-00000.safetensors", "rank-00000.safetensors", "state.json"):
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
-# ------------------------------------------------------------------------------------------------------ several ranks
+# ------------------------------------------------------------------------------------ several ranks
 def test_ranks_agree(tmp_path: Path) -> None:
-    """One rank's failure is all ranks', one rank's hanging writer is given up by all, and where to go on is for rank 0
-    to say: the other is never asked."""
+    """One rank's failure is all ranks', one rank's hanging writer is given up by all, and where to
+    go on is for rank 0 to say: the other is never asked."""
     two = (*RUN, "strategy=ddp", "dispatch.nproc=2", "hooks.checkpointing.write_timeout=4")
-    faults = [broken([10], call="open", how="EIO", rank=1), broken([20], call="fsync", how="hang", rank=1)]
-    first = launch(tmp_path, *two, *faults, "hooks.checkpointing.keep_previous=9", *stop_at(34, group=False))
+    faults = [
+        broken([10], call="open", how="EIO", rank=1),
+        broken([20], call="fsync", how="hang", rank=1),
+    ]
+    first = launch(
+        tmp_path, *two, *faults, "hooks.checkpointing.keep_previous=9", *stop_at(34, group=False)
+    )
     assert first.returncode == 128 + signal.SIGTERM, first.output
-    assert "could not be written: rank 1: " in first.output and "its writer has hung" in first.output
+    assert (
+        "could not be written: rank 1: " in first.output and "its writer has hung" in first.output
+    )
     found = steps(tmp_path)
     assert found[0] == 30 and len(found) == 2
     again = launch(tmp_path, *two, "+tracker.blind={_target_:support.broken_disk.BlindRank,rank:1}")
@@ -267,7 +350,9 @@ def test_ranks_agree(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("call", "rank"), [("pwrite", 1), ("fsync", 0), ("rename", 0)])
-def test_one_rank_is_killed_in_a_save(tmp_path: Path, two_whole: Path, call: str, rank: int) -> None:
+def test_one_rank_is_killed_in_a_save(
+    tmp_path: Path, two_whole: Path, call: str, rank: int
+) -> None:
     """All end; the checkpoint before is whole, and the next attempt resumes from it."""
     killed = launch(tmp_path, *TWO, broken([20], call=call, how="kill", rank=rank))
     assert killed.returncode == 1 and f"Rank {rank} of 2 failed" in killed.output, killed.output
@@ -276,7 +361,9 @@ def test_one_rank_is_killed_in_a_save(tmp_path: Path, two_whole: Path, call: str
     again = launch(tmp_path, *TWO)
     assert again.returncode == 0, again.output
     assert record(tmp_path)["attempts"][-1]["start_step"] == 10
-    assert final_state(tmp_path) == final_state(two_whole) and metrics(tmp_path) == metrics(two_whole)
+    assert final_state(tmp_path) == final_state(two_whole) and metrics(tmp_path) == metrics(
+        two_whole
+    )
 
 
 TWO = (*RUN, "strategy=ddp", "dispatch.nproc=2", "hooks.checkpointing.asynchronous=false")
@@ -297,6 +384,10 @@ def saver(store: CheckpointStore, keep: int = 0, patience: float = 600.0) -> Sav
 
 def payload(step: int, tensor: torch.Tensor, is_best: bool = False) -> Payload:
     return Payload(
-        step=step, manifest=Manifest(step, 1, "none", "sharded"), tensors={"model/w": tensor}, rank_state={},
-        global_state={"step": step}, is_best=is_best,
-    )  # fmt: skip
+        step=step,
+        manifest=Manifest(step, 1, "none", "sharded"),
+        tensors={"model/w": tensor},
+        rank_state={},
+        global_state={"step": step},
+        is_best=is_best,
+    )

@@ -29,16 +29,27 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def fork(outputs: Path, at: str, *overrides: str, without: tuple[str, ...] = (), real: bool = False) -> Path:
+def fork(
+    outputs: Path, at: str, *overrides: str, without: tuple[str, ...] = (), real: bool = False
+) -> Path:
     """The folder of the new run."""
     before = set(outputs.glob("*/*/run.json"))
     if real:
-        flags = ["--at", at, *(f"--without={part}" for part in without), *overrides, "--outputs", str(outputs)]
+        flags = [
+            "--at",
+            at,
+            *(f"--without={part}" for part in without),
+            *overrides,
+            "--outputs",
+            str(outputs),
+        ]
         done = python.run("-m", "launcher.runs", "fork", "source", *flags, env=runner.ENVIRONMENT)
         code, output = done.returncode, done.stdout + done.stderr
     else:
         words = fork_command(find_run("source", outputs), overrides, at, without)
-        started = runner.launch(outputs, *(word for word in words if not word.startswith("paths.outputs=")))
+        started = runner.launch(
+            outputs, *(word for word in words if not word.startswith("paths.outputs="))
+        )
         code, output = started.returncode, started.output
     assert code == 0 and "Forked from" in output, output
     (record,) = set(outputs.glob("*/*/run.json")) - before
@@ -47,13 +58,17 @@ def fork(outputs: Path, at: str, *overrides: str, without: tuple[str, ...] = (),
 
 def lines(folder: Path) -> list[dict[str, Any]]:
     text = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{key: value for key, value in json.loads(line).items() if key not in runner.TIMES} for line in text]
+    return [
+        {key: value for key, value in json.loads(line).items() if key not in runner.TIMES}
+        for line in text
+    ]
 
 
 def state(folder: Path) -> list[str]:
     latest = folder / "checkpoints" / "latest"
     return [
-        hashlib.sha256((latest / name).read_bytes()).hexdigest() for name in ("shard-00000.safetensors", "state.json")
+        hashlib.sha256((latest / name).read_bytes()).hexdigest()
+        for name in ("shard-00000.safetensors", "state.json")
     ]
 
 
@@ -61,7 +76,9 @@ def losses(folder: Path) -> dict[int, float]:
     return {line["step"]: line["train/loss"] for line in lines(folder) if "train/loss" in line}
 
 
-def test_a_fork_without_changes_continues_as_its_source(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fork_without_changes_continues_as_its_source(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = outputs / "mlp-digits" / "source"
     copy = fork(outputs, "6", real=True)
     assert lines(copy) == [line for line in lines(source) if line["step"] >= 6]
@@ -79,7 +96,9 @@ def test_a_fork_with_another_rate_has_that_rate_at_once(outputs: Path) -> None:
     before, now = losses(source), losses(changed)
     assert now[7] == before[7]  # the weights of step 6, and the next batch
     assert now[8] != before[8]
-    rates = {line["step"]: line["train/lr/decay"] for line in lines(source) if "train/lr/decay" in line}
+    rates = {
+        line["step"]: line["train/lr/decay"] for line in lines(source) if "train/lr/decay" in line
+    }
     for line in lines(changed):
         if line["step"] > 6 and "train/lr/decay" in line:
             assert line["train/lr/decay"] == 2 * rates[line["step"]]
@@ -108,8 +127,14 @@ def test_a_fork_that_was_stopped_resumes_itself(outputs: Path) -> None:
 
 def test_bad_forks_are_rejected(outputs: Path, tmp_path: Path) -> None:
     for words, sentence in (
-        (["run.fork_from=source/7"], "run.fork_from='source/7': there is no such checkpoint; give <run id>/<step>"),
-        (["run.fork_without=[data]"], "run.fork_without=['data']: is for a fork; set run.fork_from too."),
+        (
+            ["run.fork_from=source/7"],
+            "run.fork_from='source/7': there is no such checkpoint; give <run id>/<step>",
+        ),
+        (
+            ["run.fork_without=[data]"],
+            "run.fork_without=['data']: is for a fork; set run.fork_from too.",
+        ),
         (
             ["run.fork_from=source/6", "optimizer=sgd"],
             "its optimizer is adamw, and this run's sgd; add run.fork_without",
@@ -120,8 +145,13 @@ def test_bad_forks_are_rejected(outputs: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_that_stopped_early_is_forked_and_extended(tmp_path: Path) -> None:
-    """Neither its reason to stop nor its patience counts for another run, or for another configuration."""
-    stopping = ["hooks=[default,early_stopping]", "hooks.early_stopping.patience=1", "hooks.early_stopping.min_delta=9"]
+    """Neither its reason to stop nor its patience counts for another run, or for another
+    configuration."""
+    stopping = [
+        "hooks=[default,early_stopping]",
+        "hooks.early_stopping.patience=1",
+        "hooks.early_stopping.min_delta=9",
+    ]
     command = [*SHORT, *stopping, "hooks.evaluation.interval=3", "run.id=source"]
     assert runner.launch(tmp_path, *command).returncode == 0
     source = find_run("source", tmp_path)
@@ -130,16 +160,23 @@ def test_a_run_that_stopped_early_is_forked_and_extended(tmp_path: Path) -> None
     assert "complete already (step 3)" in again.output, again.output
 
     words = fork_command(source, ["run.id=forked"], "latest", ())
-    done = runner.launch(tmp_path, *(word for word in words if not word.startswith("paths.outputs=")))
+    done = runner.launch(
+        tmp_path, *(word for word in words if not word.startswith("paths.outputs="))
+    )
     forked = find_run("forked", tmp_path)
-    assert done.returncode == 0 and forked.record["step"] == 9, done.output  # 6 is its best, 9 the first without a gain
+    # 6 is its best, 9 the first without a gain.
+    assert done.returncode == 0 and forked.record["step"] == 9, done.output
     assert (forked.folder.checkpoints / "latest").exists()
 
     patient = runner.launch(tmp_path, *command, "hooks.early_stopping.patience=2")
-    assert patient.returncode == 0 and find_run("source", tmp_path).record["step"] == 6, patient.output
+    assert patient.returncode == 0 and find_run("source", tmp_path).record["step"] == 6, (
+        patient.output
+    )
     without = [word for word in command if word not in stopping]
     extended = runner.launch(tmp_path, *without, "trainer.max_steps=15")
-    assert extended.returncode == 0 and find_run("source", tmp_path).record["step"] == 15, extended.output
+    assert extended.returncode == 0 and find_run("source", tmp_path).record["step"] == 15, (
+        extended.output
+    )
     assert [attempt["start_step"] for attempt in find_run("source", tmp_path).attempts] == [0, 3, 6]
 
 

@@ -14,18 +14,26 @@ from support.runner import launch, record, run_folder, steps
 
 STEERED = [
     "digits", "strategy=ddp", "strategy.timeout=60", "trainer.max_steps=30", "optimizer.lr=0.3",
-    "hooks=[logging,checkpointing,early_stopping]", "hooks.logging.interval=1", "hooks.logging.sync=false",
+    "hooks=[logging,checkpointing,early_stopping]", "hooks.logging.interval=1",
+    "hooks.logging.sync=false",
     "hooks.early_stopping.metric=train/loss", "hooks.early_stopping.patience=1",
     "hooks.checkpointing.best_metric=train/accuracy",
 ]  # fmt: skip
 VALIDATED = [
-    "data.num_val_samples=30", "hooks=[evaluation,checkpointing]", "hooks.evaluation.max_samples=17",
+    "data.num_val_samples=30", "hooks=[evaluation,checkpointing]",
+    "hooks.evaluation.max_samples=17",
     "data.batch_size=12",
 ]  # fmt: skip
 MEASURED = [
     *VALIDATED,
-    "+hooks.evaluation.metrics.f1={_target_: torchmetrics.F1Score, task: multiclass, num_classes: 19}",
-    "+hooks.evaluation.metrics.auc={_target_: torchmetrics.AUROC, task: multiclass, num_classes: 19}",
+    (
+        "+hooks.evaluation.metrics.f1={_target_: torchmetrics.F1Score, task: multiclass,"
+        " num_classes: 19}"
+    ),
+    (
+        "+hooks.evaluation.metrics.auc={_target_: torchmetrics.AUROC, task: multiclass,"
+        " num_classes: 19}"
+    ),
 ]
 WATCHED = [
     "digits", "strategy=ddp", "hooks=[checkpointing,watchdog]", "hooks.watchdog.factor=5",
@@ -46,18 +54,26 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
         overrides = [*VALIDATED, "strategy=ddp", f"trainer.micro_batch_size={size}"]
         tasks[f"validated {size}"] = "validated", {"overrides": overrides}
     if find_spec("torchmetrics"):
-        tasks["measured"] = "validated", {"overrides": [*MEASURED, "strategy=ddp", "trainer.micro_batch_size=3"]}
+        tasks["measured"] = (
+            "validated",
+            {"overrides": [*MEASURED, "strategy=ddp", "trainer.micro_batch_size=3"]},
+        )
     return dict(zip(tasks, together(2, folder, list(tasks.values())), strict=True))
 
 
-def test_two_ranks_steered_by_their_own_metrics_stay_together(results: dict[str, list[Any]]) -> None:
-    """Each logs another train/loss (`sync=false`); a decision of each on its own would leave one waiting forever."""
+def test_two_ranks_steered_by_their_own_metrics_stay_together(
+    results: dict[str, list[Any]],
+) -> None:
+    """Each logs another train/loss (`sync=false`); a decision of each on its own would leave one
+    waiting forever."""
     first, second = results["steered"]
     assert first.pop("losses") != second.pop("losses")
     assert first == second and 1 < first["step"] < 30 and "train/loss" in first["reason"]
 
 
-def test_held_out_metrics_depend_on_neither_ranks_nor_micro_batches(results: dict[str, list[Any]]) -> None:
+def test_held_out_metrics_depend_on_neither_ranks_nor_micro_batches(
+    results: dict[str, list[Any]],
+) -> None:
     expected = validated([*VALIDATED, "strategy=none"])
     for size in SIZES:
         first, second = results[f"validated {size}"]
@@ -66,11 +82,15 @@ def test_held_out_metrics_depend_on_neither_ranks_nor_micro_batches(results: dic
     assert smaller == pytest.approx(expected, rel=1e-6)
     more = validated([*VALIDATED, "strategy=none", "hooks.evaluation.max_samples=18"])
     assert more != pytest.approx(expected, rel=1e-6)
-    assert expected["perplexity"] == math.exp(expected["loss"]), "of the mean over all targets, no mean over batches"
+    assert expected["perplexity"] == math.exp(expected["loss"]), (
+        "of the mean over all targets, no mean over batches"
+    )
 
 
 @pytest.mark.skipif(find_spec("torchmetrics") is None, reason="needs torchmetrics")
-def test_metrics_of_torchmetrics_depend_on_neither_ranks_nor_batches(results: dict[str, list[Any]]) -> None:
+def test_metrics_of_torchmetrics_depend_on_neither_ranks_nor_batches(
+    results: dict[str, list[Any]],
+) -> None:
     expected = validated([*MEASURED, "strategy=none", "trainer.micro_batch_size=6"])
     assert 0 < expected["f1"] < 1 and 0 < expected["auc"] < 1
     first, second = results["measured"]
@@ -93,5 +113,8 @@ def test_skipped_updates_end_the_command_with_the_reason(tmp_path: Path) -> None
         assert saved["state"] == "failed" and "skipped updates" in saved["attempts"][-1]["reason"]
         assert len(saved["attempts"]) == attempt
     assert steps(tmp_path) == [1], "the state after the first update alone could be saved"
-    lines = [json.loads(line) for line in (run_folder(tmp_path) / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (run_folder(tmp_path) / "metrics.jsonl").read_text().splitlines()
+    ]
     assert lines[-1]["step"] == 8

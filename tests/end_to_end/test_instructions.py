@@ -1,4 +1,5 @@
-"""What a step costs, in instructions that valgrind counts: the load of the machine does not change them."""
+"""What a step costs, in instructions that valgrind counts: the load of the machine does not change
+them."""
 
 import pytest
 from benchmarks import callgrind, guard

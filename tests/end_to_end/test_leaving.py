@@ -36,12 +36,17 @@ def test_leaving(tmp_path: Path, signum: str, options: list[str], code: int) -> 
     assert steps(tmp_path) == [10, 13]
     last = record(tmp_path)["attempts"][-1]
     assert (last["outcome"], last["signal"], last["exit_code"]) == ("preempted", signum, code)
-    assert ("Saved; leaving in 0.5 s." in done.output) == ("hooks.checkpointing.exit_delay=0.5" in options)
+    assert ("Saved; leaving in 0.5 s." in done.output) == (
+        "hooks.checkpointing.exit_delay=0.5" in options
+    )
 
 
 def test_no_signal_of_that_name(tmp_path: Path) -> None:
     done = launch(tmp_path / "outputs", *RUN, "hooks.checkpointing.exit_signals=[SIGNOSE]")
-    assert done.returncode == 2 and "hooks.checkpointing.exit_signals='SIGNOSE': there is no such signal" in done.output
+    assert (
+        done.returncode == 2
+        and "hooks.checkpointing.exit_signals='SIGNOSE': there is no such signal" in done.output
+    )
     assert not (tmp_path / "outputs").exists()
 
 
@@ -49,7 +54,10 @@ def test_a_closed_terminal_loses_no_step(tmp_path: Path) -> None:
     """SIGHUP comes, and from then on nothing can be printed."""
     pid, terminal = pty.fork()
     if pid == 0:
-        os.execv(sys.executable, [sys.executable, "-m", "launcher", f"paths.outputs={tmp_path}", *RUN, ENDLESS])
+        os.execv(
+            sys.executable,
+            [sys.executable, "-m", "launcher", f"paths.outputs={tmp_path}", *RUN, ENDLESS],
+        )
     printed = b""
     while b"checkpoint copied" not in printed:
         printed += os.read(terminal, 4096)

@@ -1,4 +1,5 @@
-"""Several ranks as a user starts them: signals to any of them, failures of any of them, and what is left behind."""
+"""Several ranks as a user starts them: signals to any of them, failures of any of them, and what is
+left behind."""
 
 import json
 import os
@@ -13,22 +14,35 @@ from support.processes import Command, wait_for
 from support.runner import ENVIRONMENT, final_state, metrics, record, run_folder
 
 TINY = (
-    "data=synthetic", "data.seq_len=16", "data.num_val_samples=0", "model.dim=16", "model.num_layers=1",
-    "model.num_heads=2", "data.batch_size=8", "device=cpu", "hooks.checkpointing.best_metric=null",
+    "data=synthetic",
+    "data.seq_len=16",
+    "data.num_val_samples=0",
+    "model.dim=16",
+    "model.num_layers=1",
+    "model.num_heads=2",
+    "data.batch_size=8",
+    "device=cpu",
+    "hooks.checkpointing.best_metric=null",
     "hooks.progress.interval=2",
-)  # fmt: skip
+)
 LONG = (*TINY, "trainer.max_steps=100000")
 DDP = ("dispatch.nproc=2", "strategy=ddp")  # the quicker to start
-SABOTEUR = "+tracker.saboteur={{_target_:support.saboteur.Saboteur,rank:{rank},step:{step},act:{act}}}"
+SABOTEUR = (
+    "+tracker.saboteur={{_target_:support.saboteur.Saboteur,rank:{rank},step:{step},act:{act}}}"
+)
 
 
 def log_of(outputs: Path, rank: int) -> str:
-    return (run_folder(outputs) / "logs" / (f"rank-{rank}.log" if rank else "launcher.log")).read_text()
+    return (
+        run_folder(outputs) / "logs" / (f"rank-{rank}.log" if rank else "launcher.log")
+    ).read_text()
 
 
 def steps_saved(outputs: Path) -> list[str]:
     """The last step that each rank's log says it saved."""
-    return [re.findall(r"Step (\d+): checkpoint saved", log_of(outputs, rank))[-1] for rank in (0, 1)]
+    return [
+        re.findall(r"Step (\d+): checkpoint saved", log_of(outputs, rank))[-1] for rank in (0, 1)
+    ]
 
 
 @pytest.mark.parametrize("whom", ["the command", "one rank", "the group"])
@@ -44,15 +58,22 @@ def test_a_signal_to_any_saves_the_same_step_on_all(tmp_path: Path, whom: str) -
     first, second = steps_saved(tmp_path)
     now = record(tmp_path)
     assert first == second == str(now["step"])
-    assert (now["state"], now["world_size"], now["attempts"][0]["signal"]) == ("preempted", 2, "SIGTERM")
-    manifest = json.loads((run_folder(tmp_path) / "checkpoints" / "latest" / "manifest.json").read_text())
+    assert (now["state"], now["world_size"], now["attempts"][0]["signal"]) == (
+        "preempted",
+        2,
+        "SIGTERM",
+    )
+    manifest = json.loads(
+        (run_folder(tmp_path) / "checkpoints" / "latest" / "manifest.json").read_text()
+    )
     assert {"rank-00000.json", "rank-00001.json"} <= {entry["name"] for entry in manifest["files"]}
 
 
 @pytest.mark.parametrize("moment", ["backward", "optimizer"])
 def test_a_signal_to_one_rank_in_the_middle_of_a_step(tmp_path: Path, moment: str) -> None:
     stop = (
-        f"+tracker.interrupter={{_target_:support.interrupter.Interrupter,step:4,moment:{moment},group:false,rank:1}}"
+        "+tracker.interrupter={_target_:support.interrupter.Interrupter,"
+        f"step:4,moment:{moment},group:false,rank:1}}"
     )
     with Command(f"paths.outputs={tmp_path}", *LONG, *DDP, stop) as command:
         assert command.wait() == 128 + signal.SIGTERM, command.output
@@ -79,11 +100,18 @@ sys.meta_path.insert(0, Finder())
 """
 
 
-def test_a_signal_to_one_rank_while_it_starts_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its imports take longer than the grace, as on a busy machine; the other rank learns of the signal."""
+def test_a_signal_to_one_rank_while_it_starts_slowly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its imports take longer than the grace, as on a busy machine; the other rank learns of the
+    signal."""
     (tmp_path / "sitecustomize.py").write_text(SLOW_IMPORT)
-    monkeypatch.setitem(ENVIRONMENT, "PYTHONPATH", f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}")
-    with Command(f"paths.outputs={tmp_path / 'outputs'}", *LONG, *DDP, "dispatch.grace=2", real=True) as command:
+    monkeypatch.setitem(
+        ENVIRONMENT, "PYTHONPATH", f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}"
+    )
+    with Command(
+        f"paths.outputs={tmp_path / 'outputs'}", *LONG, *DDP, "dispatch.grace=2", real=True
+    ) as command:
         assert command.wait() == 128 + signal.SIGTERM, command.output
         assert command.left() == [] and "forced exit" not in command.output
     assert "Training from" not in command.output, "nothing had begun"
@@ -91,10 +119,17 @@ def test_a_signal_to_one_rank_while_it_starts_slowly(tmp_path: Path, monkeypatch
 
 def test_an_interruption_leaves_no_trace(tmp_path: Path) -> None:
     overrides = (
-        *TINY, "dispatch.nproc=2", "model.dropout=0.1", "trainer.max_steps=8", "hooks.logging.interval=3",
+        *TINY,
+        "dispatch.nproc=2",
+        "model.dropout=0.1",
+        "trainer.max_steps=8",
+        "hooks.logging.interval=3",
         "data.num_val_samples=11",
-    )  # fmt: skip
-    stop = "+tracker.interrupter={_target_:support.interrupter.Interrupter,step:4,moment:optimizer,group:false}"
+    )
+    stop = (
+        "+tracker.interrupter={_target_:support.interrupter.Interrupter,"
+        "step:4,moment:optimizer,group:false}"
+    )
     codes = []
     for name, more in [("whole", ()), ("parts", (stop,)), ("parts", ())]:
         with Command(f"paths.outputs={tmp_path / name}", *overrides, *more) as command:
@@ -104,7 +139,10 @@ def test_an_interruption_leaves_no_trace(tmp_path: Path) -> None:
     assert final_state(tmp_path / "parts") == final_state(tmp_path / "whole")
     assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
     for file in ("shard-00001.safetensors", "rank-00001.safetensors"):
-        ends = [run_folder(tmp_path / name) / "checkpoints" / "latest" / file for name in ("parts", "whole")]
+        ends = [
+            run_folder(tmp_path / name) / "checkpoints" / "latest" / file
+            for name in ("parts", "whole")
+        ]
         assert ends[0].read_bytes() == ends[1].read_bytes()
     for job in ("evaluate", "export"):
         with Command(f"paths.outputs={tmp_path / 'whole'}", *overrides, f"job={job}") as command:
@@ -132,9 +170,13 @@ def test_ranks_do_not_outlive_a_command_that_is_killed(tmp_path: Path) -> None:
         (0, "killed", 1, "was killed by signal 9"),
     ],
 )
-def test_a_failing_rank_ends_all(tmp_path: Path, rank: int, act: str, code: int, reason: str) -> None:
+def test_a_failing_rank_ends_all(
+    tmp_path: Path, rank: int, act: str, code: int, reason: str
+) -> None:
     sabotage = SABOTEUR.format(rank=rank, step=3, act=act)
-    with Command(f"paths.outputs={tmp_path}", *LONG, *DDP, "data.num_workers=1", sabotage) as command:
+    with Command(
+        f"paths.outputs={tmp_path}", *LONG, *DDP, "data.num_workers=1", sabotage
+    ) as command:
         assert command.wait() == code, command.output
         assert wait_for(lambda: command.left() == [], 120)
     end = command.output[command.output.index(f"Rank {rank} of 2 failed:") :]
@@ -152,7 +194,8 @@ def test_a_failing_rank_ends_all(tmp_path: Path, rank: int, act: str, code: int,
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_hang_after_a_signal_ends_by_force(tmp_path: Path, ranks: int) -> None:
-    """One process sleeps in a step; of two ranks one is stopped, and the other waits for it in a collective."""
+    """One process sleeps in a step; of two ranks one is stopped, and the other waits for it in a
+    collective."""
     asleep = SABOTEUR.format(rank=0, step=30, act="sleep")
     how = (*DDP, "dispatch.grace=3") if ranks == 2 else ("dispatch.grace=3", asleep)
     saved = "hooks.checkpointing.interval=10", "hooks.checkpointing.keep_previous=0"
@@ -180,7 +223,9 @@ def test_no_loss_on_one_rank_of_fsdp_is_an_error_and_no_hang(tmp_path: Path) -> 
 
 
 def test_what_all_ranks_refuse_is_printed_once(tmp_path: Path) -> None:
-    with Command(f"paths.outputs={tmp_path / 'none'}", *LONG, "strategy=none", "dispatch.nproc=2") as rejected:
+    with Command(
+        f"paths.outputs={tmp_path / 'none'}", *LONG, "strategy=none", "dispatch.nproc=2"
+    ) as rejected:
         assert rejected.wait() == 2
     (line,) = rejected.output.splitlines()
     assert line.startswith("strategy=none: 2 ranks")
@@ -189,7 +234,8 @@ def test_what_all_ranks_refuse_is_printed_once(tmp_path: Path) -> None:
 
 def test_what_rank_0_refuses_is_printed_once(tmp_path: Path) -> None:
     """Next to a command and ranks that are new interpreters; a signal to that command ends them."""
-    slow = "+tracker.pace={_target_:support.pacer.Pacer,seconds:0.2}"  # leaves the cores to the second command
+    # Leaves the cores to the second command.
+    slow = "+tracker.pace={_target_:support.pacer.Pacer,seconds:0.2}"
     with Command(f"paths.outputs={tmp_path}", *LONG, *DDP, slow, real=True) as first:
         first.read_until("Step ")
         mapped = Path(f"/proc/{first.pid}/maps").read_text()
@@ -220,7 +266,9 @@ def test_a_signal_to_torchrun_saves_the_same_step_on_all(tmp_path: Path) -> None
 
 
 def test_it_joins_the_ranks_that_torchrun_started(tmp_path: Path) -> None:
-    with Command(f"paths.outputs={tmp_path}", *TINY, "strategy=ddp", "trainer.max_steps=4", start=TORCHRUN) as command:
+    with Command(
+        f"paths.outputs={tmp_path}", *TINY, "strategy=ddp", "trainer.max_steps=4", start=TORCHRUN
+    ) as command:
         assert command.wait() == 0, command.output
     now = record(tmp_path)
     assert (now["state"], now["world_size"], len(now["attempts"])) == ("completed", 2, 1)

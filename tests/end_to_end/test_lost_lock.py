@@ -8,15 +8,23 @@ from support.processes import Command
 from support.runner import launch, metrics, record, run_folder
 
 RUN = (
-    "model=mlp", "data=digits", "device=cpu", "trainer.max_steps=600", "hooks.checkpointing.interval=50",
-    "hooks.evaluation.interval=0", "hooks.logging.interval=1", "hooks.progress.interval=50",
-)  # fmt: skip
+    "model=mlp",
+    "data=digits",
+    "device=cpu",
+    "trainer.max_steps=600",
+    "hooks.checkpointing.interval=50",
+    "hooks.evaluation.interval=0",
+    "hooks.logging.interval=1",
+    "hooks.progress.interval=50",
+)
 PACE = ("+tracker.pace._target_=support.pacer.Pacer", "+tracker.pace.seconds=0.02")
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
     """Of every file of a run but its logs."""
-    paths = (path for path in folder.rglob("*") if path.is_file() and path.parent != folder / "logs")
+    paths = (
+        path for path in folder.rglob("*") if path.is_file() and path.parent != folder / "logs"
+    )
     return {path: path.read_bytes() for path in paths}
 
 
@@ -24,9 +32,12 @@ def test_a_run_that_another_machine_completed_is_left_alone(tmp_path: Path) -> N
     """The first process is suspended, loses the run, and wakes up when it is complete."""
     with Command(f"paths.outputs={tmp_path}", *RUN, *PACE) as first:
         first.read_until("checkpoint copied")
-        first.read_until("Step 100/")  # it waits now: no write is between its look at the lock and the file
+        # It waits now: no write is between its look at the lock and the file.
+        first.read_until("Step 100/")
         os.kill(first.pid, signal.SIGSTOP)
-        with Command(f"paths.outputs={tmp_path}", *RUN, start=("-m", "support.elsewhere", "node7")) as second:
+        with Command(
+            f"paths.outputs={tmp_path}", *RUN, start=("-m", "support.elsewhere", "node7")
+        ) as second:
             assert second.wait() == 0, second.output
         folder = run_folder(tmp_path)
         before = contents(folder)
@@ -35,9 +46,14 @@ def test_a_run_that_another_machine_completed_is_left_alone(tmp_path: Path) -> N
     assert "has lost the run's lock" in first.output and "Traceback" not in first.output
     after = contents(folder)
     assert {path: after.get(path) for path in before} == before
-    assert all(".tmp-step-" in str(path) for path in after.keys() - before.keys()), "a save that was not committed"
+    assert all(".tmp-step-" in str(path) for path in after.keys() - before.keys()), (
+        "a save that was not committed"
+    )
     now = record(tmp_path)
-    assert (now["state"], [attempt["host"] for attempt in now["attempts"]][-1]) == ("completed", "node7")
+    assert (now["state"], [attempt["host"] for attempt in now["attempts"]][-1]) == (
+        "completed",
+        "node7",
+    )
     assert [line["step"] for line in metrics(tmp_path)] == list(range(601))
 
 

@@ -37,10 +37,17 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             patch.delitem(sys.modules, name, raising=False)
 
 
-def after(words: str, model: nn.Module, project: Path, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def after(
+    words: str, model: nn.Module, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[float]:
     """The losses of a command that starts from a model's weights and takes the samples in order."""
     save_file(model.state_dict(), project / "init.safetensors")
-    same = ["data.shuffle=false", "run.init_from=init.safetensors", "device=cpu", "hooks.logging.interval=1"]
+    same = [
+        "data.shuffle=false",
+        "run.init_from=init.safetensors",
+        "device=cpu",
+        "hooks.logging.interval=1",
+    ]
     monkeypatch.chdir(project)
     monkeypatch.setattr(sys, "argv", ["launcher"])
     main([*words.split(), *same, f"run.id={model.__module__}"])
@@ -55,7 +62,9 @@ def command(option: str) -> str:
     return str(words)
 
 
-def test_plain_loop_and_its_command_have_equal_losses(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_loop_and_its_command_have_equal_losses(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain = importlib.import_module("plain")
     model = plain.Net(width=64)
     losses = after(command("optimizer=sgd"), model, project, monkeypatch)
@@ -72,7 +81,9 @@ def test_plain_loop_and_its_command_have_equal_losses(project: Path, monkeypatch
     assert losses == pytest.approx(expected, rel=1e-6)
 
 
-def test_lightning_module_and_its_command_have_equal_losses(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lightning_module_and_its_command_have_equal_losses(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lightning = pytest.importorskip("pytorch_lightning")
     (before,) = [code for code in BEFORE.findall(PAGE) if "LightningModule" in code]
     expected = []
@@ -104,7 +115,12 @@ def test_trainer_of_transformers_and_its_preset_have_equal_losses(
     rows = importlib.import_module("plain").Rows(960)
     model = importlib.import_module("classifier").Classifier()
     model.__module__ = "transformers"  # the name of the run
-    losses = after("model=classifier data=rows experiment=as_trainer trainer.max_epochs=2", model, project, monkeypatch)
+    losses = after(
+        "model=classifier data=rows experiment=as_trainer trainer.max_epochs=2",
+        model,
+        project,
+        monkeypatch,
+    )
     expected = []
 
     class InOrder(Trainer):
@@ -119,7 +135,17 @@ def test_trainer_of_transformers_and_its_preset_have_equal_losses(
     monkeypatch.chdir(project)
     (arguments,) = re.findall(r"`TrainingArguments\((num_train_epochs=2[^`]*)\)`", PAGE)
     settings = eval(f"dict({arguments})")
-    quiet = {"use_cpu": True, "report_to": [], "save_strategy": "no", "disable_tqdm": True, "logging_strategy": "no"}
+    quiet = {
+        "use_cpu": True,
+        "report_to": [],
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "logging_strategy": "no",
+    }
     dataset = [{"x": x, "labels": y} for x, y in (rows[index] for index in range(len(rows)))]
-    InOrder(model, TrainingArguments(**settings, **quiet, remove_unused_columns=False), train_dataset=dataset).train()
+    InOrder(
+        model,
+        TrainingArguments(**settings, **quiet, remove_unused_columns=False),
+        train_dataset=dataset,
+    ).train()
     assert len(losses) == 60 and losses == pytest.approx(expected, rel=1e-6)

@@ -1,4 +1,5 @@
-"""What is built and installed: the wheel has all it needs, and the tested versions are those that are asked for."""
+"""What is built and installed: the wheel has all it needs, and the tested versions are those that
+are asked for."""
 
 import os
 import re
@@ -33,14 +34,20 @@ def installed(wheel, tmp_path_factory):
     """A folder with the wheel installed, and nothing of this checkout."""
     folder = tmp_path_factory.mktemp("installed")
     options = ["--no-deps", "--no-index", "--no-compile", "--quiet", "--target", str(folder)]
-    subprocess.run([sys.executable, "-m", "pip", "install", *options, str(wheel)], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", *options, str(wheel)],
+        check=True,
+        capture_output=True,
+    )
     return folder
 
 
 def run(installed, cwd, *command):
     """Run a command with the installed wheel before everything else."""
     environment = {**os.environ, "PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
-    return subprocess.run([*map(str, command)], cwd=cwd, env=environment, check=True, capture_output=True, text=True)
+    return subprocess.run(
+        [*map(str, command)], cwd=cwd, env=environment, check=True, capture_output=True, text=True
+    )
 
 
 def test_the_wheel_has_the_code_the_configuration_and_the_plugins(wheel):
@@ -58,14 +65,17 @@ def test_the_wheel_has_the_code_the_configuration_and_the_plugins(wheel):
     }
     assert "launcher/conf/config.yaml" in expected and "launcher/conf/__init__.py" in expected
     assert {name: data for name, data in content.items() if ".dist-info/" not in name} == expected
-    assert "hydra_plugins/__init__.py" not in content  # it is a namespace, shared with other packages
+    # It is a namespace, shared with other packages.
+    assert "hydra_plugins/__init__.py" not in content
     licence = next(data for name, data in content.items() if name.endswith("/licenses/LICENSE"))
     assert licence == (ROOT / "LICENSE").read_bytes()
 
 
 def test_a_package_index_gets_a_readme_without_broken_links(wheel):
     with zipfile.ZipFile(wheel) as archive:
-        metadata = next(archive.read(name).decode() for name in archive.namelist() if name.endswith("/METADATA"))
+        metadata = next(
+            archive.read(name).decode() for name in archive.namelist() if name.endswith("/METADATA")
+        )
     assert "Content-Type: text/markdown" in metadata and "\n# Launcher\n" in metadata
     targets = re.findall(r"\]\(([^)]+)\)", metadata)
     assert targets and all(target.startswith("https://") for target in targets)
@@ -78,20 +88,32 @@ def test_every_link_of_the_readme_leads_somewhere():
 
 
 def test_the_installed_wheel_composes_its_own_configuration_anywhere(installed, tmp_path):
-    where = run(installed, tmp_path, sys.executable, "-c", "import launcher; print(launcher.__file__)").stdout
+    where = run(
+        installed, tmp_path, sys.executable, "-c", "import launcher; print(launcher.__file__)"
+    ).stdout
     assert Path(where.strip()).is_relative_to(installed)
     words = ["optimizer.lr=0.25", "--cfg", "job", "--resolve"]
     by_module = run(installed, tmp_path, sys.executable, "-m", "launcher", *words).stdout
     by_script = run(installed, tmp_path, installed / "bin" / "launcher", *words).stdout
     assert "lr: 0.25" in by_module and by_module == by_script
-    assert "There are no runs in outputs" in run(installed, tmp_path, installed / "bin" / "launcher-runs").stderr
+    assert (
+        "There are no runs in outputs"
+        in run(installed, tmp_path, installed / "bin" / "launcher-runs").stderr
+    )
     assert list(tmp_path.iterdir()) == []
 
 
 def pins():
     """constraints.txt as {name: version}."""
-    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
-    return {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines)}
+    lines = [
+        line
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if not line.startswith("#")
+    ]
+    return {
+        canonicalize_name(name): version
+        for name, _, version in (line.partition("==") for line in lines)
+    }
 
 
 @pytest.mark.parametrize("extra", [None, *EXTRAS])
@@ -106,7 +128,9 @@ def test_each_dependency_has_a_tested_version(extra):
 
 def test_tested_versions_are_the_same_everywhere():
     for name, version in pins().items():
-        assert re.fullmatch(r"[0-9][0-9a-z.]*", version), f"{name}: a label of one build, or no exact version"
+        assert re.fullmatch(r"[0-9][0-9a-z.]*", version), (
+            f"{name}: a label of one build, or no exact version"
+        )
 
 
 def test_pre_commit_has_the_tested_versions():
@@ -129,7 +153,9 @@ def test_one_command_makes_the_environment_and_does_its_work(target, tmp_path):
     variables = [f"VENV={tmp_path / 'venv'}", f"PYTHON={sys.executable}"]
     outside = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     command = ["make", "-n", target, *variables]
-    done = subprocess.run(command, cwd=ROOT, env=outside, check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=ROOT, env=outside, check=True, capture_output=True, text=True
+    )
     made, installed, *work = [
         line for line in done.stdout.splitlines() if str(tmp_path) in line and "touch" not in line
     ]

@@ -14,9 +14,14 @@ from support import python
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 FIXED = (
-    "model=mlp", "data=digits", "device=cpu", "data.num_workers=0", "hooks.logging.interval=5",
-    "hooks.evaluation.interval=0", "hooks.checkpointing.interval=50",
-)  # fmt: skip
+    "model=mlp",
+    "data=digits",
+    "device=cpu",
+    "data.num_workers=0",
+    "hooks.logging.interval=5",
+    "hooks.evaluation.interval=0",
+    "hooks.checkpointing.interval=50",
+)
 PATIENCE = 480.0
 
 
@@ -41,18 +46,26 @@ def numbers(outputs: Path) -> dict[str, list[dict[str, Any]]]:
     """The lines of each run, without times."""
     return {
         file.parent.name: [
-            {key: value for key, value in json.loads(line).items() if "time" not in key and key != "attempt"}
+            {
+                key: value
+                for key, value in json.loads(line).items()
+                if "time" not in key and key != "attempt"
+            }
             for line in file.read_text().splitlines()
         ]
         for file in outputs.glob("*/*/metrics.jsonl")
     }
 
 
-def test_an_interrupted_queue_saves_and_the_same_command_continues_bit_exactly(tmp_path: Path) -> None:
+def test_an_interrupted_queue_saves_and_the_same_command_continues_bit_exactly(
+    tmp_path: Path,
+) -> None:
     parts, whole = tmp_path / "parts", tmp_path / "whole"
     words = ("trainer.max_steps=400", "seed=0,1,2")
     command = sweep(parts, *words, "dispatch.parallel=2")
-    process = python.start(*command, env=ENVIRONMENT, cwd=tmp_path, children=("launcher.cli.job", 3))
+    process = python.start(
+        *command, env=ENVIRONMENT, cwd=tmp_path, children=("launcher.cli.job", 3)
+    )
     end = time.monotonic() + PATIENCE
     while sum(run["step"] > 0 for run in records(parts).values()) < 2 and process.poll() is None:
         assert time.monotonic() < end
@@ -61,18 +74,29 @@ def test_an_interrupted_queue_saves_and_the_same_command_continues_bit_exactly(t
     output, _ = process.communicate(timeout=PATIENCE)
     if process.returncode == 130:  # else the machine was faster than the signal
         assert "the same command resumes them." in output
-        assert {run["state"] for run in records(parts).values()} <= {"preempted", "completed"}, output
+        assert {run["state"] for run in records(parts).values()} <= {"preempted", "completed"}, (
+            output
+        )
     code, output = run(command, tmp_path)
     assert code == 0, output
-    assert {seed: run["state"] for seed, run in records(parts).items()} == dict.fromkeys(range(3), "completed")
+    assert {seed: run["state"] for seed, run in records(parts).items()} == dict.fromkeys(
+        range(3), "completed"
+    )
     code, output = run(sweep(whole, *words), tmp_path)
     assert code == 0, output
     assert numbers(parts) == numbers(whole)
 
 
 @pytest.mark.parametrize("parallel", [1, 2])
-def test_one_that_fails_leaves_the_others_unless_it_is_to_stop_them(tmp_path: Path, parallel: int) -> None:
-    words = ("trainer.max_steps=60", "optimizer=sgd", "optimizer.lr=1e30,0.1,0.2", f"dispatch.parallel={parallel}")
+def test_one_that_fails_leaves_the_others_unless_it_is_to_stop_them(
+    tmp_path: Path, parallel: int
+) -> None:
+    words = (
+        "trainer.max_steps=60",
+        "optimizer=sgd",
+        "optimizer.lr=1e30,0.1,0.2",
+        f"dispatch.parallel={parallel}",
+    )
     command = sweep(tmp_path / "outputs", *words)
     code, output = run((*command, "sweep.fail_fast=true"), tmp_path)
     assert code == 1, output

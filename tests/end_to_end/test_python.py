@@ -26,7 +26,9 @@ state = {
     "name": __name__,
     "main": sys.modules["__main__"].__name__,
     "cwd": os.getcwd(),
-    "environment": {key: value for key, value in os.environ.items() if key not in ("LC_CTYPE", "_")},
+    "environment": {
+        key: value for key, value in os.environ.items() if key not in ("LC_CTYPE", "_")
+    },
     "open": open_fds,
     "threads": threading.active_count(),
     "session": os.getsid(0) == os.getpgid(0) == os.getpid(),
@@ -60,7 +62,9 @@ def words(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
 def test_it_starts_in_the_same_state(words: list[str], tmp_path: Path) -> None:
     env = ENVIRONMENT | {"A": "1"}
     del env["PYTHONUNBUFFERED"]
-    forked, real = (python.run(*words, "b=c", "d e", env=env, cwd=tmp_path, real=real) for real in (False, True))
+    forked, real = (
+        python.run(*words, "b=c", "d e", env=env, cwd=tmp_path, real=real) for real in (False, True)
+    )
     state, expected = (json.loads(done.stdout.splitlines()[0]) for done in (forked, real))
     assert state == expected
     assert forked.stdout.splitlines()[1:] == real.stdout.splitlines()[1:] == ["at exit"]
@@ -77,7 +81,9 @@ os.dup2(1, 50)
 command = [sys.executable, "-m", "program", "b=c", "d e"]
 env = {**os.environ, "A": "2"}
 with open("errors", "wb") as errors:
-    child = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stderr=errors, pass_fds=[50])
+    child = subprocess.Popen(
+        command, env=env, stdin=subprocess.DEVNULL, stderr=errors, pass_fds=[50]
+    )
 assert child.wait() == 0
 print(os.getppid() != child.pid)
 failing = subprocess.Popen([sys.executable, "-m", "failing"])
@@ -94,7 +100,8 @@ def test_its_children_start_and_end_in_the_same_way(tmp_path: Path) -> None:
     (tmp_path / "failing.py").write_text("import sys; print('fails'); sys.exit(3)")
     (tmp_path / "sleeping.py").write_text("import time; time.sleep(100)")
     outputs = []
-    for children in (None, ("program", 2), ("failing", 2), ("sleeping", 2)):  # None: new interpreters
+    # None: new interpreters.
+    for children in (None, ("program", 2), ("failing", 2), ("sleeping", 2)):
         process = python.start("-c", PARENT, env=ENVIRONMENT, cwd=tmp_path, children=children)
         output, _ = process.communicate()
         assert process.wait() == 0, output
@@ -106,14 +113,23 @@ def test_its_children_start_and_end_in_the_same_way(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", LEAVE)
 def test_it_ends_in_the_same_way(how: str) -> None:
     act, code = LEAVE[how]
-    program = f"import atexit, os, signal, sys; atexit.register(print, 'at exit'); print('begun', flush=True); {act}"
+    program = (
+        "import atexit, os, signal, sys; atexit.register(print, 'at exit'); print('begun',"
+        f" flush=True); {act}"
+    )
     forked, real = (python.run("-c", program, real=real) for real in (False, True))
-    assert (forked.returncode, forked.stdout) == (real.returncode, real.stdout) and real.returncode == code
+    assert (forked.returncode, forked.stdout) == (
+        real.returncode,
+        real.stdout,
+    ) and real.returncode == code
     assert forked.stderr.splitlines()[-1:] == real.stderr.splitlines()[-1:]
 
 
 def test_two_children_differ_in_what_chance_gives() -> None:
-    program = "import random, uuid, numpy, torch; print(random.random(), uuid.uuid4(), numpy.random.rand())"
+    program = (
+        "import random, uuid, numpy, torch; print(random.random(), uuid.uuid4(),"
+        " numpy.random.rand())"
+    )
     first, second = (python.run("-c", program, check=True).stdout.split() for _ in range(2))
     assert all(a != b for a, b in zip(first, second, strict=True))
 

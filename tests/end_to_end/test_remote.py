@@ -7,7 +7,13 @@ import pytest
 
 from support.runner import final_state, launch, metrics, record, run_folder, stop_at
 
-RUN = ("model=mlp", "data=digits", "data.batch_size=60", "trainer.max_steps=40", "hooks.checkpointing.interval=10")
+RUN = (
+    "model=mlp",
+    "data=digits",
+    "data.batch_size=60",
+    "trainer.max_steps=40",
+    "hooks.checkpointing.interval=10",
+)
 
 
 def test_a_run_resumes_on_another_disk(tmp_path: Path) -> None:
@@ -25,7 +31,8 @@ def test_a_run_resumes_on_another_disk(tmp_path: Path) -> None:
 
 
 def test_copies_that_fail(tmp_path: Path) -> None:
-    """Training continues and the local checkpoints stay. This run fails; the next one makes up for the copies."""
+    """Training continues and the local checkpoints stay. This run fails; the next one makes up for
+    the copies."""
     there = f"hooks.checkpointing.remote=file://{tmp_path}/there"
     gone = "+tracker.gone={_target_:support.broken_disk.BrokenHome,steps:[20,40]}"
     done = launch(tmp_path / "outputs", *RUN, there, gone)
@@ -35,7 +42,9 @@ def test_copies_that_fail(tmp_path: Path) -> None:
     assert record(tmp_path / "outputs")["step"] == 40
     again = launch(tmp_path / "outputs", *RUN, there)
     assert again.returncode == 0 and "step-00000040 (step 40)" in again.output
-    assert sorted(int(path.parent.name[5:13]) for path in tmp_path.glob("there/*/*/step-*/manifest.json")) == [
+    assert sorted(
+        int(path.parent.name[5:13]) for path in tmp_path.glob("there/*/*/step-*/manifest.json")
+    ) == [
         10,
         30,
         40,
@@ -51,5 +60,7 @@ def test_a_remote_path_that_cannot_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("scheme", ["nosuch", "gs"])
 def test_an_unknown_scheme(tmp_path: Path, scheme: str) -> None:
     done = launch(tmp_path / "outputs", *RUN, f"hooks.checkpointing.remote={scheme}://bucket/x")
-    assert done.returncode == 2 and f"hooks.checkpointing.remote={scheme}://bucket/x: " in done.output
+    assert (
+        done.returncode == 2 and f"hooks.checkpointing.remote={scheme}://bucket/x: " in done.output
+    )
     assert not (tmp_path / "outputs").exists()

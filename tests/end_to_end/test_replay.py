@@ -1,4 +1,5 @@
-"""`runs replay`: steps that are trained again, and the samples of each step, over attempts, ranks and a rollback."""
+"""`runs replay`: steps that are trained again, and the samples of each step, over attempts, ranks
+and a rollback."""
 
 import json
 import shutil
@@ -9,21 +10,37 @@ from support.runner import launch, run_folder, start
 
 SIZE, BATCH = 50, 12
 RUN = (
-    "data=custom", "data.dataset._target_=support.indexed.Indexed", f"+data.dataset.size={SIZE}",
-    f"data.batch_size={BATCH}", "data.num_features=2", "data.num_classes=2", "model=mlp", "model.hidden_dim=4",
-    "run.id=a1", "strategy=ddp", "trainer.max_steps=13", "hooks.logging.interval=4", "hooks.checkpointing.interval=3",
-    "hooks.checkpointing.keep_previous=9", "hooks.checkpointing.best_metric=null", "device=cpu",
-)  # fmt: skip
+    "data=custom",
+    "data.dataset._target_=support.indexed.Indexed",
+    f"+data.dataset.size={SIZE}",
+    f"data.batch_size={BATCH}",
+    "data.num_features=2",
+    "data.num_classes=2",
+    "model=mlp",
+    "model.hidden_dim=4",
+    "run.id=a1",
+    "strategy=ddp",
+    "trainer.max_steps=13",
+    "hooks.logging.interval=4",
+    "hooks.checkpointing.interval=3",
+    "hooks.checkpointing.keep_previous=9",
+    "hooks.checkpointing.best_metric=null",
+    "device=cpu",
+)
 
 
 def replay(outputs: Path, *words: str) -> tuple[int, str]:
-    process = start("-m", "launcher.runs", "--outputs", str(outputs), "replay", "mlp-custom", *words)
+    process = start(
+        "-m", "launcher.runs", "--outputs", str(outputs), "replay", "mlp-custom", *words
+    )
     output, _ = process.communicate()
     return process.returncode, output
 
 
 def files(outputs: Path) -> dict[str, int]:
-    return {str(path): path.stat().st_mtime_ns for path in sorted(outputs.rglob("*")) if path.is_file()}
+    return {
+        str(path): path.stat().st_mtime_ns for path in sorted(outputs.rglob("*")) if path.is_file()
+    }
 
 
 def test_replay_repeats_and_accounts_for_a_run_of_two_attempts(tmp_path: Path) -> None:
@@ -42,7 +59,9 @@ def test_replay_repeats_and_accounts_for_a_run_of_two_attempts(tmp_path: Path) -
     told = [json.loads(line) for line in lines.splitlines()]
     assert {line["first"]: sorted(line["indices"]) for line in told} == seen and code == 0
     used = [index for line in told for index in line["indices"]]
-    assert all(sorted(used[epoch * SIZE : (epoch + 1) * SIZE]) == list(range(SIZE)) for epoch in range(3))
+    assert all(
+        sorted(used[epoch * SIZE : (epoch + 1) * SIZE]) == list(range(SIZE)) for epoch in range(3)
+    )
     code, output = replay(tmp_path / "outputs", "--samples")
     rows = [line.split() for line in output.splitlines()[1:3]]
     assert rows == [
@@ -54,7 +73,10 @@ def test_replay_repeats_and_accounts_for_a_run_of_two_attempts(tmp_path: Path) -
     before = files(tmp_path / "outputs")
     code, output = replay(tmp_path / "outputs", "--from=3", "--to=6", "--scratch", str(tmp_path))
     assert code == 0, output
-    assert output == "mlp-custom/a1, steps 3 to 6: equal to the bit (24 tensors, 1 lines of metrics.jsonl).\n"
+    assert (
+        output
+        == "mlp-custom/a1, steps 3 to 6: equal to the bit (24 tensors, 1 lines of metrics.jsonl).\n"
+    )
     code, output = replay(tmp_path / "outputs", "--from=6", "--to=12", "--json")
     assert code == 0 and json.loads(output)["equal"]
     assert files(tmp_path / "outputs") == before

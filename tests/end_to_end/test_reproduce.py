@@ -1,4 +1,5 @@
-"""`runs reproduce`: the code of a run, restored from its commit and its uncommitted changes, trains to equal bits."""
+"""`runs reproduce`: the code of a run, restored from its commit and its uncommitted changes, trains
+to equal bits."""
 
 import os
 import subprocess
@@ -16,9 +17,13 @@ class Scale(BaseHook):
             weight.grad.mul_(0.5)
 """
 RUN = (
-    "model=mlp", "data=digits", "device=cpu", "trainer.max_steps=4", "hooks.checkpointing.interval=2",
+    "model=mlp",
+    "data=digits",
+    "device=cpu",
+    "trainer.max_steps=4",
+    "hooks.checkpointing.interval=2",
     "+hooks.scale._target_=mine.Scale",
-)  # fmt: skip
+)
 
 
 def run(cwd: Path, *words: str) -> tuple[int, str]:
@@ -31,7 +36,11 @@ def run(cwd: Path, *words: str) -> tuple[int, str]:
 def test_a_run_of_uncommitted_code_is_reproduced_and_a_changed_one_is_not(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text("outputs/\n")
     (tmp_path / "mine.py").write_text(HOOK)
-    for words in (["init", "-q"], ["add", "."], ["-c", "user.email=a@b", "-c", "user.name=a", "commit", "-qm", "1"]):
+    for words in (
+        ["init", "-q"],
+        ["add", "."],
+        ["-c", "user.email=a@b", "-c", "user.name=a", "commit", "-qm", "1"],
+    ):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
     (tmp_path / "mine.py").write_text(HOOK.replace("0.5", "0.25"))
     code, output = run(tmp_path, "launcher", *RUN)
@@ -40,7 +49,9 @@ def test_a_run_of_uncommitted_code_is_reproduced_and_a_changed_one_is_not(tmp_pa
     outputs = tmp_path / "outputs"
     code, output = run(tmp_path, "launcher.runs", "reproduce", "mlp-digits", "--here", "--run")
     assert code == 2 and "code.diff: --run would run the changes in it" in output, output
-    code, output = run(tmp_path, "launcher.runs", "reproduce", "mlp-digits", "--here", "--run", "--trust")
+    code, output = run(
+        tmp_path, "launcher.runs", "reproduce", "mlp-digits", "--here", "--run", "--trust"
+    )
     assert code == 0 and ", steps 0 to 2: equal to the bit (24 tensors" in output, output
     assert f"OMP_NUM_THREADS=1 {sys.executable} -m launcher model=mlp" in output
     assert (tmp_path / "mine.py").read_text() == HOOK

@@ -15,16 +15,36 @@ import torch
 from safetensors.torch import save_file
 
 from support import python
-from support.runner import ENVIRONMENT, final_state, interrupt, launch, metrics, record, run_folder, steps, stop_at
+from support.runner import (
+    ENVIRONMENT,
+    final_state,
+    interrupt,
+    launch,
+    metrics,
+    record,
+    run_folder,
+    steps,
+    stop_at,
+)
 
 TINY_GPT = (
-    "model=gpt", "model.dim=16", "model.num_layers=1", "model.num_heads=2", "model.dropout=0.1", "data.seq_len=16",
-)  # fmt: skip
+    "model=gpt",
+    "model.dim=16",
+    "model.num_layers=1",
+    "model.num_heads=2",
+    "model.dropout=0.1",
+    "data.seq_len=16",
+)
 DIGITS = ("model=mlp", "data=digits", "model.dropout=0.1")
 COMMON = (
-    "data.batch_size=60", "trainer.max_steps=60", "hooks.logging.interval=7", "hooks.progress.interval=5",
-    "hooks.evaluation.interval=10", "hooks.evaluation.max_samples=128", "hooks.checkpointing.interval=15",
-)  # fmt: skip
+    "data.batch_size=60",
+    "trainer.max_steps=60",
+    "hooks.logging.interval=7",
+    "hooks.progress.interval=5",
+    "hooks.evaluation.interval=10",
+    "hooks.evaluation.max_samples=128",
+    "hooks.checkpointing.interval=15",
+)
 
 
 BACKWARD, EVALUATION = (4, "backward"), (30, "evaluation")
@@ -52,7 +72,9 @@ EPOCH_ENDS = (23, "after_step"), (47, "before_step")
         ),
     ],
 )
-def test_interruptions_leave_no_trace(tmp_path: Path, overrides: list[str], stops: list[tuple[int, str]]) -> None:
+def test_interruptions_leave_no_trace(
+    tmp_path: Path, overrides: list[str], stops: list[tuple[int, str]]
+) -> None:
     whole = launch(tmp_path / "whole", *COMMON, *overrides)
     assert whole.returncode == 0, whole.output
     parts = tmp_path / "parts"
@@ -66,12 +88,18 @@ def test_interruptions_leave_no_trace(tmp_path: Path, overrides: list[str], stop
             attempt,
         )
         assert now["attempts"][-1]["signal"] == "SIGTERM"
-        assert now["attempts"][-1]["end_step"] == now["step"] == (step - 1 if moment == "before_step" else step)
+        assert (
+            now["attempts"][-1]["end_step"]
+            == now["step"]
+            == (step - 1 if moment == "before_step" else step)
+        )
     last = launch(parts, *COMMON, *overrides)
     assert last.returncode == 0, last.output
     assert record(parts)["state"] == "completed"
     starts_and_ends = [(a["start_step"], a["end_step"]) for a in record(parts)["attempts"]]
-    assert [start for start, _ in starts_and_ends[1:]] == [end for _, end in starts_and_ends[:-1]], "a step was lost"
+    assert [start for start, _ in starts_and_ends[1:]] == [
+        end for _, end in starts_and_ends[:-1]
+    ], "a step was lost"
     assert final_state(parts) == final_state(tmp_path / "whole")
     assert metrics(parts) == metrics(tmp_path / "whole")
 
@@ -86,7 +114,9 @@ def test_interruptions_leave_no_trace(tmp_path: Path, overrides: list[str], stop
         (60, "after_train", 0),
     ],
 )
-def test_a_signal_at_any_moment_is_honoured(tmp_path: Path, step: int, moment: str, code: int) -> None:
+def test_a_signal_at_any_moment_is_honoured(
+    tmp_path: Path, step: int, moment: str, code: int
+) -> None:
     stopped = launch(tmp_path, *COMMON, *DIGITS, *stop_at(step, moment, group=False))
     assert stopped.returncode == code, stopped.output
     now = record(tmp_path)
@@ -113,9 +143,13 @@ sys.meta_path.insert(0, Finder())
 
 def test_a_signal_while_torch_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sitecustomize.py").write_text(AT_IMPORT)
-    monkeypatch.setitem(ENVIRONMENT, "PYTHONPATH", f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}")
+    monkeypatch.setitem(
+        ENVIRONMENT, "PYTHONPATH", f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}"
+    )
     stopped = launch(tmp_path / "outputs", *COMMON, *DIGITS, real=True)
-    assert stopped.returncode == 128 + signal.SIGTERM and "Traceback" not in stopped.output, stopped.output
+    assert stopped.returncode == 128 + signal.SIGTERM and "Traceback" not in stopped.output, (
+        stopped.output
+    )
     now = record(tmp_path / "outputs")
     assert (now["state"], now["step"]) == ("preempted", 0)
 
@@ -141,11 +175,18 @@ def test_a_signal_from_outside(tmp_path: Path) -> None:
 def test_a_stalled_data_source_cannot_hold_a_signal(tmp_path: Path, workers: int) -> None:
     wait = tmp_path / "wait"
     command = (
-        "data=custom", "+data.dataset.while_exists=" + str(wait), "+data.dataset.at=200",
+        "data=custom",
+        "+data.dataset.while_exists=" + str(wait),
+        "+data.dataset.at=200",
         "data.dataset._target_=support.interrupter.Stalling",
-        "data.batch_size=32", f"data.num_workers={workers}", "model=mlp",
-        "model.num_features=64", "model.num_classes=10", "trainer.max_steps=30", "hooks.progress.interval=1",
-    )  # fmt: skip
+        "data.batch_size=32",
+        f"data.num_workers={workers}",
+        "model=mlp",
+        "model.num_features=64",
+        "model.num_classes=10",
+        "trainer.max_steps=30",
+        "hooks.progress.interval=1",
+    )
     wait.touch()
     stopped = interrupt(tmp_path / "parts", *command, at="Stalled")
     assert stopped.returncode == 143, stopped.output
@@ -157,12 +198,15 @@ def test_a_stalled_data_source_cannot_hold_a_signal(tmp_path: Path, workers: int
 
 
 def test_a_completed_run(tmp_path: Path) -> None:
-    """It is left alone; what has changed since is reported; refusals leave no trace; asked for more steps it trains."""
+    """It is left alone; what has changed since is reported; refusals leave no trace; asked for more
+    steps it trains."""
     command = (*DIGITS, "trainer.max_steps=3", "hooks.evaluation.interval=0")
     assert launch(tmp_path, *command).returncode == 0
     folder = run_folder(tmp_path)
     before = (folder / "run.json").read_bytes()
-    again = launch(tmp_path, *command, f"run.id={folder.name}", "optimizer.lr=0.02", "hooks.logging.interval=2")
+    again = launch(
+        tmp_path, *command, f"run.id={folder.name}", "optimizer.lr=0.02", "hooks.logging.interval=2"
+    )
     assert again.returncode == 0
     assert "complete already" in again.output and "run.tag=" in again.output
     assert "Changed since it was trained: optimizer.lr=0.02: was 0.003." in again.output
@@ -170,35 +214,62 @@ def test_a_completed_run(tmp_path: Path) -> None:
     never = launch(tmp_path, *command, "run.resume=never")
     assert never.returncode == 2 and "run.resume=never: " in never.output, never.output
     assert (folder / "run.json").read_bytes() == before
-    more = launch(tmp_path, *command, f"run.id={folder.name}", "trainer.max_steps=5", "data.batch_size=32")
+    more = launch(
+        tmp_path, *command, f"run.id={folder.name}", "trainer.max_steps=5", "data.batch_size=32"
+    )
     assert more.returncode == 0 and "Resuming from" in more.output, more.output
     assert "Changed since the checkpoint: trainer.max_steps=5: was 3." in more.output
-    assert [(a["start_step"], a["end_step"]) for a in record(tmp_path)["attempts"]] == [(0, 3), (3, 5)]
-    back = launch(tmp_path, *command, f"run.id={folder.name}", "trainer.max_steps=5", "run.resume=3")
+    assert [(a["start_step"], a["end_step"]) for a in record(tmp_path)["attempts"]] == [
+        (0, 3),
+        (3, 5),
+    ]
+    back = launch(
+        tmp_path, *command, f"run.id={folder.name}", "trainer.max_steps=5", "run.resume=3"
+    )
     assert back.returncode == 0 and record(tmp_path)["attempts"][-1]["start_step"] == 3, back.output
-    done = launch(tmp_path, *command, f"run.id={folder.name}", "trainer.max_steps=5", "run.resume=3")
+    done = launch(
+        tmp_path, *command, f"run.id={folder.name}", "trainer.max_steps=5", "run.resume=3"
+    )
     assert "complete already" in done.output, "a rollback happens once"
 
 
 def test_an_earlier_command_does_not_end_an_extension(tmp_path: Path) -> None:
     """Also where it was killed, and run.json does not say how far it came."""
-    command = (*DIGITS, "run.id=a", "hooks.evaluation.interval=0", "hooks.checkpointing.asynchronous=false")
+    command = (
+        *DIGITS,
+        "run.id=a",
+        "hooks.evaluation.interval=0",
+        "hooks.checkpointing.asynchronous=false",
+    )
     saved = ("hooks.checkpointing.interval=2", "hooks.checkpointing.keep_previous=9")
     assert launch(tmp_path, *command, *saved, "trainer.max_steps=3").returncode == 0
     for signum, code in (("SIGTERM", 143), ("SIGKILL", -signal.SIGKILL)):
         step = 5 if signum == "SIGTERM" else 7
-        longer = launch(tmp_path, *command, *saved, "trainer.max_steps=90", *stop_at(step, signum=signum))
+        longer = launch(
+            tmp_path, *command, *saved, "trainer.max_steps=90", *stop_at(step, signum=signum)
+        )
         assert longer.returncode == code, longer.output
         before = (run_folder(tmp_path) / "run.json").read_bytes()
         earlier = launch(tmp_path, *command, *saved, "trainer.max_steps=3")
         assert earlier.returncode == 0, earlier.output
-        assert re.search(r"is at step \d, past trainer.max_steps=3: nothing to do", earlier.output), earlier.output
+        assert re.search(
+            r"is at step \d, past trainer.max_steps=3: nothing to do", earlier.output
+        ), earlier.output
         assert (run_folder(tmp_path) / "run.json").read_bytes() == before
     back = launch(tmp_path, *command, *saved, "trainer.max_steps=3", "run.resume=2")
-    assert back.returncode == 0 and record(tmp_path)["state"] == "completed" and record(tmp_path)["step"] == 3
+    assert (
+        back.returncode == 0
+        and record(tmp_path)["state"] == "completed"
+        and record(tmp_path)["step"] == 3
+    )
 
 
-ONE_STEP = (*DIGITS, "trainer.max_steps=1", "hooks=[checkpointing]", "hooks.checkpointing.best_metric=null")
+ONE_STEP = (
+    *DIGITS,
+    "trainer.max_steps=1",
+    "hooks=[checkpointing]",
+    "hooks.checkpointing.best_metric=null",
+)
 WHETHER_TORCH = """
 import sys
 from launcher.__main__ import main
@@ -209,11 +280,19 @@ finally:
 """
 
 
-@pytest.mark.parametrize("where", [(), ("dispatch.nproc=2",), ("-m",)], ids=["run", "ranks", "sweep"])
-def test_a_completed_run_asked_for_again_loads_no_torch(completed: Path, where: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "where", [(), ("dispatch.nproc=2",), ("-m",)], ids=["run", "ranks", "sweep"]
+)
+def test_a_completed_run_asked_for_again_loads_no_torch(
+    completed: Path, where: tuple[str, ...]
+) -> None:
     words = (f"paths.outputs={completed}", *ONE_STEP, *where)
     again = subprocess.run(
-        [sys.executable, "-c", WHETHER_TORCH, *words], capture_output=True, text=True, env=ENVIRONMENT, check=False
+        [sys.executable, "-c", WHETHER_TORCH, *words],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        check=False,
     )
     assert again.returncode == 0, again.stderr
     assert "complete already (step 1): nothing to do." in again.stdout
@@ -221,12 +300,20 @@ def test_a_completed_run_asked_for_again_loads_no_torch(completed: Path, where: 
     assert again.stdout.splitlines()[-1] == "False"
 
 
-def test_a_tracker_added_to_a_completed_run_is_copied_by_the_command_that_it_names(completed: Path) -> None:
+def test_a_tracker_added_to_a_completed_run_is_copied_by_the_command_that_it_names(
+    completed: Path,
+) -> None:
     again = launch(completed, *ONE_STEP, "tracker=[tensorboard]", "tracker.tensorboard.path=events")
     (command,) = re.findall(r"To copy the run to it: python -m launcher\.runs (.*)", again.output)
     words = shlex.split(command)
-    assert words == ["sync", run_folder(completed).name, "tracker=[tensorboard]", "tracker.tensorboard.path=events",
-                     "--outputs", str(completed)]  # fmt: skip
+    assert words == [
+        "sync",
+        run_folder(completed).name,
+        "tracker=[tensorboard]",
+        "tracker.tensorboard.path=events",
+        "--outputs",
+        str(completed),
+    ]
     synced = python.run("-m", "launcher.runs", *words, env=ENVIRONMENT)
     assert synced.returncode == 0 and "tensorboard has all steps" in synced.stdout, synced.stderr
     assert [*(run_folder(completed) / "events").iterdir()]
@@ -241,18 +328,29 @@ def completed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_without_checkpoints_trains_again_and_says_so(tmp_path: Path) -> None:
-    command = (*DIGITS, "trainer.max_steps=4", "hooks.logging.interval=2", "run.name=unsaved", "run.id=a")
+    command = (
+        *DIGITS,
+        "trainer.max_steps=4",
+        "hooks.logging.interval=2",
+        "run.name=unsaved",
+        "run.id=a",
+    )
     unsaved = (*command, "hooks=[logging]")
     stopped = launch(tmp_path, *unsaved, *stop_at(3))
-    assert stopped.returncode == 143 and "at step 3; the same command starts at step 0 again." in stopped.output
+    assert (
+        stopped.returncode == 143
+        and "at step 3; the same command starts at step 0 again." in stopped.output
+    )
     lines = []
     for attempt in (2, 3):
         done = launch(tmp_path, *unsaved)
-        assert done.returncode == 0 and done.output.count("hooks has no checkpointing") == 1, done.output
+        assert done.returncode == 0 and done.output.count("hooks has no checkpointing") == 1, (
+            done.output
+        )
         assert "To evaluate" not in done.output and "To export" not in done.output
-        assert [(each["start_step"], each["outcome"]) for each in record(tmp_path)["attempts"]][1:] == [
-            (0, "completed")
-        ] * (attempt - 1)
+        assert [(each["start_step"], each["outcome"]) for each in record(tmp_path)["attempts"]][
+            1:
+        ] == [(0, "completed")] * (attempt - 1)
         lines.append(metrics(tmp_path))
     assert lines[0] == lines[1]
     saved = launch(tmp_path, *command)
@@ -260,16 +358,25 @@ def test_a_run_without_checkpoints_trains_again_and_says_so(tmp_path: Path) -> N
     again = launch(tmp_path, *unsaved)
     assert "complete already (step 4)" in again.output
     longer = launch(tmp_path, *unsaved, "trainer.max_steps=6")
-    assert longer.returncode == 2 and "cannot resume its checkpoint of step 4" in longer.output, longer.output
+    assert longer.returncode == 2 and "cannot resume its checkpoint of step 4" in longer.output, (
+        longer.output
+    )
 
 
 def test_lost_checkpoints_are_not_a_silent_start_over(tmp_path: Path) -> None:
-    command = (*DIGITS, "hooks.evaluation.interval=0", "trainer.max_steps=6", "hooks.checkpointing.interval=2")
+    command = (
+        *DIGITS,
+        "hooks.evaluation.interval=0",
+        "trainer.max_steps=6",
+        "hooks.checkpointing.interval=2",
+    )
     assert launch(tmp_path, *command, *stop_at(3)).returncode == 143
     shutil.rmtree(run_folder(tmp_path) / "checkpoints")
     before = record(tmp_path)
     rejected = launch(tmp_path, *command)
-    assert rejected.returncode == 2 and "run.json says that step 3 was saved" in rejected.output, rejected.output
+    assert rejected.returncode == 2 and "run.json says that step 3 was saved" in rejected.output, (
+        rejected.output
+    )
     assert "run.resume=never" in rejected.output and "run.tag=" in rejected.output
     assert record(tmp_path) == before
     over = launch(tmp_path, *command, "run.resume=never")
@@ -297,10 +404,19 @@ OTHER = ("seed=7", "optimizer.lr=1", "trainer.max_steps=60")
     [
         (["run.resume=99"], "run.resume=99: .*has no such checkpoint"),
         (["run.resume=never"], "run.resume=never: "),
-        (["optimizer=sgd"], "The optimizer is SGD, 2 groups; the checkpoint was written with AdamW, 2 groups"),
+        (
+            ["optimizer=sgd"],
+            "The optimizer is SGD, 2 groups; the checkpoint was written with AdamW, 2 groups",
+        ),
         (["model.hidden_dim=16"], "The weights do not fit the model: "),
-        (["model.hidden_dim=16", "run.resume=15"], "run.resume=15: .*The weights do not fit the model: "),
-        (["strategy=ddp", "dispatch.nproc=2", "hooks.evaluation.max_samples=1"], "max_samples=1: is fewer"),
+        (
+            ["model.hidden_dim=16", "run.resume=15"],
+            "run.resume=15: .*The weights do not fit the model: ",
+        ),
+        (
+            ["strategy=ddp", "dispatch.nproc=2", "hooks.evaluation.max_samples=1"],
+            "max_samples=1: is fewer",
+        ),
         (["strategy=ddp", "dispatch.nproc=2", "optimizer=lion"], "The optimizer is Lion, 2 groups"),
     ],
     ids=str,
@@ -329,8 +445,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_kill_9_loses_an_interval_at_most(tmp_path: Path, whole: Path) -> None:
-    durable = "hooks.checkpointing.asynchronous=false"  # else a slow disk may still be at the one before
-    killed = launch(tmp_path / "parts", *COMMON, *DIGITS, durable, *stop_at(44, "forward", "SIGKILL"))
+    # Else a slow disk may still be at the one before.
+    durable = "hooks.checkpointing.asynchronous=false"
+    killed = launch(
+        tmp_path / "parts", *COMMON, *DIGITS, durable, *stop_at(44, "forward", "SIGKILL")
+    )
     assert killed.returncode == -signal.SIGKILL
     last = launch(tmp_path / "parts", *COMMON, *DIGITS)
     assert last.returncode == 0, last.output
@@ -383,7 +502,9 @@ def test_a_broken_newest_checkpoint_is_set_aside(tmp_path: Path) -> None:
     assert done.returncode == 0, done.output
     assert "shard-00000.safetensors has changed" in done.output
     assert (folder / "checkpoints" / f"corrupt-{newest.name}").is_dir()
-    steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    steps = [
+        json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()
+    ]
     assert steps == sorted(set(steps)), "each step stands once"
 
 

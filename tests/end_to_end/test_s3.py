@@ -1,4 +1,5 @@
-"""The remote copy of checkpoints on a real S3 server, moto's, through s3fs: also while requests fail."""
+"""The remote copy of checkpoints on a real S3 server, moto's, through s3fs: also while requests
+fail."""
 
 import shutil
 import uuid
@@ -40,7 +41,11 @@ def bucket(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     import s3fs
 
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    options = KEY | {"endpoint_url": server.url, "config_kwargs": CLIENT, "default_block_size": PART}
+    options = KEY | {
+        "endpoint_url": server.url,
+        "config_kwargs": CLIENT,
+        "default_block_size": PART,
+    }
     monkeypatch.setitem(fsspec.config.conf, "s3", options)
     s3fs.S3FileSystem.clear_instance_cache()
     name = f"bucket-{uuid.uuid4()}"
@@ -69,7 +74,9 @@ def test_save_tidy_fetch_and_roll_back(tmp_path: Path, bucket: str) -> None:
     assert value(store) == 8.0
     assert store.abandon(3) == ["abandoned-step-00000004"] and store.remote_steps() == [1, 3]
     assert value(store) == 3.0
-    assert any("abandoned-step-00000004" in path for path in store.fs.ls(f"{bucket}/runs/me", detail=False))
+    assert any(
+        "abandoned-step-00000004" in path for path in store.fs.ls(f"{bucket}/runs/me", detail=False)
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,7 +91,9 @@ def test_save_tidy_fetch_and_roll_back(tmp_path: Path, bucket: str) -> None:
     ],
     ids=lambda fault: f"{fault.method}-{fault.path.pattern}-{fault.how.split()[0]}",
 )
-def test_a_fault_that_passes_is_not_noticed(tmp_path: Path, server: S3Server, bucket: str, fault: ConfigIssue) -> None:
+def test_a_fault_that_passes_is_not_noticed(
+    tmp_path: Path, server: S3Server, bucket: str, fault: ConfigIssue
+) -> None:
     store = RemoteStore(tmp_path / "here", f"s3://{bucket}/me")
     server.faults.append(fault)
     save(store, 1, size=(3 * PART // 4 if "part" in fault.path.pattern else 4))
@@ -95,7 +104,10 @@ def test_a_fault_that_passes_is_not_noticed(tmp_path: Path, server: S3Server, bu
     ("fault", "reason"),
     [
         (ConfigIssue("PUT", "shard", "403 Forbidden", "AccessDenied"), "PermissionError"),
-        (ConfigIssue("PUT", "manifest", "500 Internal Server Error", "InternalError"), "InternalError|500"),
+        (
+            ConfigIssue("PUT", "manifest", "500 Internal Server Error", "InternalError"),
+            "InternalError|500",
+        ),
         (ConfigIssue("PUT", "partNumber=2", "cut"), "rank 0"),
     ],
     ids=["no-permission", "always-500", "always-cut"],
@@ -120,7 +132,10 @@ def test_a_copy_that_fails_leaves_the_previous_one(
     ("fault", "message"),
     [
         (ConfigIssue("GET", "list-type", "403 Forbidden", "AccessDenied"), "cannot be reached"),
-        (ConfigIssue("GET", "list-type", "500 Internal Server Error", "InternalError"), "cannot be reached"),
+        (
+            ConfigIssue("GET", "list-type", "500 Internal Server Error", "InternalError"),
+            "cannot be reached",
+        ),
     ],
     ids=["403", "500"],
 )
@@ -148,17 +163,27 @@ def test_a_damaged_copy_is_set_aside(tmp_path: Path, bucket: str) -> None:
     (shard,) = store.fs.glob(f"{bucket}/me/step-00000002-*/shard-*")
     store.fs.pipe_file(shard, store.fs.cat_file(shard)[:-1] + b"x")
     assert value(store) == 1.0
-    assert [path.rpartition("/")[2][:18] for path in store.fs.glob(f"{bucket}/me/corrupt-*")] == ["corrupt-step-00000"]
+    assert [path.rpartition("/")[2][:18] for path in store.fs.glob(f"{bucket}/me/corrupt-*")] == [
+        "corrupt-step-00000"
+    ]
 
 
 def test_a_command_resumes_on_another_disk(
     tmp_path: Path, server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = ("model=mlp", "data=digits", "data.batch_size=60", "trainer.max_steps=20", "hooks.checkpointing.interval=5")
+    run = (
+        "model=mlp",
+        "data=digits",
+        "data.batch_size=60",
+        "trainer.max_steps=20",
+        "hooks.checkpointing.interval=5",
+    )
     there = f"hooks.checkpointing.remote=s3://{bucket}/all"
     for name, value in (KEY | {"endpoint_url": server.url}).items():
         monkeypatch.setitem(ENVIRONMENT, f"FSSPEC_S3_{name.upper()}", value)
-    server.faults.append(fault := ConfigIssue("PUT", "step-00000005", "503 Slow Down", "SlowDown", count=3))
+    server.faults.append(
+        fault := ConfigIssue("PUT", "step-00000005", "503 Slow Down", "SlowDown", count=3)
+    )
     first = launch(tmp_path, *run, there, *stop_at(13))
     assert first.returncode == 143 and fault.done == 3, first.output
     shutil.rmtree(run_folder(tmp_path))

@@ -1,4 +1,5 @@
-"""A hyperparameter search as a user runs it: processes, a kill, pauses, and the files that it leaves."""
+"""A hyperparameter search as a user runs it: processes, a kill, pauses, and the files that it
+leaves."""
 
 import json
 import os
@@ -19,11 +20,24 @@ from support import python
 from support.runner import ENVIRONMENT, final_state, launch, metrics
 
 FIXED = (
-    "model=mlp", "data=digits", "device=cpu", "trainer.max_steps=36", "data.batch_size=60", "data.num_workers=0",
-    "model.dropout=0.1", "hooks.logging.interval=4", "hooks.evaluation.interval=4", "hooks.evaluation.max_samples=64",
+    "model=mlp",
+    "data=digits",
+    "device=cpu",
+    "trainer.max_steps=36",
+    "data.batch_size=60",
+    "data.num_workers=0",
+    "model.dropout=0.1",
+    "hooks.logging.interval=4",
+    "hooks.evaluation.interval=4",
+    "hooks.evaluation.max_samples=64",
     "hooks.checkpointing.interval=5",
-)  # fmt: skip
-SEARCH = ("hydra/sweeper=optuna", "optimizer.lr=tag(log,interval(1e-4,1e-1))", "hpo.pruner=asha", "hpo.n_trials=4")
+)
+SEARCH = (
+    "hydra/sweeper=optuna",
+    "optimizer.lr=tag(log,interval(1e-4,1e-1))",
+    "hpo.pruner=asha",
+    "hpo.n_trials=4",
+)
 CHILD = "launcher.cli.job"
 
 
@@ -34,17 +48,27 @@ def start(outputs: Path, *overrides: str, **keys: Any) -> Any:
 
 def asked(outputs: Path) -> list[dict[str, Any]]:
     (file,) = outputs.glob("studies/*/journal.log")
-    study = optuna.load_study(study_name=file.parent.name, storage=optuna.storages.JournalStorage(backend(file)))
-    return [{"number": each.number, "run": each.user_attrs["run"], "params": params_of(each)} for each in study.trials]
+    study = optuna.load_study(
+        study_name=file.parent.name, storage=optuna.storages.JournalStorage(backend(file))
+    )
+    return [
+        {"number": each.number, "run": each.user_attrs["run"], "params": params_of(each)}
+        for each in study.trials
+    ]
 
 
 def attempts(outputs: Path) -> dict[str, list[tuple[int, int | None]]]:
     """Where each attempt of each run started and ended."""
     records = [json.loads(path.read_text()) for path in outputs.glob("*/*/run.json")]
-    return {run["id"]: [(each["start_step"], each["end_step"]) for each in run["attempts"]] for run in records}
+    return {
+        run["id"]: [(each["start_step"], each["end_step"]) for each in run["attempts"]]
+        for run in records
+    }
 
 
-@pytest.mark.skipif(not python.CAN_FORK, reason="children of a killed search end by a call of Linux")
+@pytest.mark.skipif(
+    not python.CAN_FORK, reason="children of a killed search end by a call of Linux"
+)
 def test_a_search_that_is_killed_continues_as_a_copy_and_its_best_run_is_as_one_that_never_paused(
     tmp_path: Path,
 ) -> None:
@@ -74,7 +98,9 @@ def test_a_search_that_is_killed_continues_as_a_copy_and_its_best_run_is_as_one_
     runs = attempts(outputs)
     assert len(runs) == 4
     for parts in runs.values():
-        assert [begin for begin, _ in parts[1:]] == [end for _, end in parts[:-1]], "steps were lost or repeated"
+        assert [begin for begin, _ in parts[1:]] == [end for _, end in parts[:-1]], (
+            "steps were lost or repeated"
+        )
     ends = {parts[-1][1] for parts in runs.values()}
     assert 36 in ends and ends <= {4, 12, 36}
 
@@ -101,8 +127,11 @@ def test_a_search_that_is_killed_continues_as_a_copy_and_its_best_run_is_as_one_
 
 
 @pytest.mark.parametrize(("act", "code"), [("terminate", 143), ("close", 128 + signal.SIGPIPE)])
-def test_a_signal_and_a_closed_pipe_save_the_trials_of_a_search(tmp_path: Path, act: str, code: int) -> None:
-    """`| head` closes the pipe: the next line cannot be printed, here the one of the first pause."""
+def test_a_signal_and_a_closed_pipe_save_the_trials_of_a_search(
+    tmp_path: Path, act: str, code: int
+) -> None:
+    """`| head` closes the pipe: the next line cannot be printed, here the one of the first
+    pause."""
     outputs = tmp_path / "outputs"
     slow = "+tracker.pace={_target_:support.pacer.Pacer,seconds:0.2}"
     pauses = ("hpo.parallel=2", "hpo.min_steps=4") if act == "close" else ("hpo.pruner=none",)

@@ -1,4 +1,5 @@
-"""Trainer, follower and W&B's own process are killed at random: each tracker has every step once, with its value."""
+"""Trainer, follower and W&B's own process are killed at random: each tracker has every step once,
+with its value."""
 
 import json
 import os
@@ -21,10 +22,18 @@ from support.wandb_server import WandbServer
 
 STEPS = 150
 COMMAND = (
-    "model=mlp", "data=digits", "device=cpu", f"trainer.max_steps={STEPS}", "hooks.logging.interval=1",
-    "hooks.evaluation.interval=50", "hooks.checkpointing.interval=20", "tracker=[wandb,tensorboard,mlflow]",
-    "tracker.wandb.system_metrics=false", "+tracker.pace._target_=support.pacer.Pacer", "+tracker.pace.seconds=0.05",
-)  # fmt: skip
+    "model=mlp",
+    "data=digits",
+    "device=cpu",
+    f"trainer.max_steps={STEPS}",
+    "hooks.logging.interval=1",
+    "hooks.evaluation.interval=50",
+    "hooks.checkpointing.interval=20",
+    "tracker=[wandb,tensorboard,mlflow]",
+    "tracker.wandb.system_metrics=false",
+    "+tracker.pace._target_=support.pacer.Pacer",
+    "+tracker.pace.seconds=0.05",
+)
 
 
 class Chaos:
@@ -37,12 +46,16 @@ class Chaos:
     def start(self) -> None:
         command = [sys.executable, "-m", "launcher", *COMMAND, f"paths.outputs={self.outputs}"]
         log = open(self.outputs / "screen.log", "ab")  # noqa: SIM115 - the process has it
-        self.process = subprocess.Popen(command, env={**ENVIRONMENT, **os.environ}, stdout=log, stderr=log)
+        self.process = subprocess.Popen(
+            command, env={**ENVIRONMENT, **os.environ}, stdout=log, stderr=log
+        )
         log.close()
 
     def lines(self) -> list[dict]:
         path = run_folder(self.outputs) / "metrics.jsonl"
-        return [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+        return (
+            [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+        )
 
     def train_for(self, count: int) -> None:
         """Until that many more lines are written."""
@@ -58,7 +71,11 @@ class Chaos:
         """And with it W&B's process, as the end of a SLURM job does."""
         log = (run_folder(self.outputs) / "logs" / "tracker.log").read_text()
         pid = int(re.findall(r"Follower (\d+)", log)[-1])
-        children = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/stat") if parent(path) == pid]
+        children = [
+            int(path.parent.name)
+            for path in Path("/proc").glob("[0-9]*/stat")
+            if parent(path) == pid
+        ]
         for each in (*children, pid):
             try:
                 os.kill(each, signal.SIGKILL)
@@ -94,7 +111,8 @@ def server(monkeypatch):
 
 
 def test_every_step_once_in_every_tracker(tmp_path: Path, server: WandbServer) -> None:
-    from mlflow.tracking import MlflowClient  # here: each worker collects all tests, and it takes two CPU-seconds
+    # Here: each worker collects all tests, and it takes two CPU-seconds.
+    from mlflow.tracking import MlflowClient
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     copy_database(tmp_path / "mlflow.db")
@@ -112,7 +130,8 @@ def test_every_step_once_in_every_tracker(tmp_path: Path, server: WandbServer) -
     chaos.kill_follower()
     assert chaos.process.wait() == 0, (tmp_path / "screen.log").read_text()
     wait(lambda: not is_followed(run_folder(tmp_path)))
-    synced = python.run("-m", "launcher.runs", "sync", "--outputs", str(tmp_path))  # wandb keeps its first environment
+    # Wandb keeps its first environment.
+    synced = python.run("-m", "launcher.runs", "sync", "--outputs", str(tmp_path))
     assert synced.returncode == 0, synced.stdout + synced.stderr
 
     outcomes = [attempt["outcome"] for attempt in record(tmp_path)["attempts"]]
@@ -122,8 +141,12 @@ def test_every_step_once_in_every_tracker(tmp_path: Path, server: WandbServer) -
     (arrived,) = server.runs.values()
     for metric in ("train/loss", "val/loss"):
         expected = [(line["step"], line[metric]) for line in lines if metric in line]
-        assert [(line["_step"], line[metric]) for line in arrived["history"] if metric in line] == expected
-        events = EventAccumulator(str(run_folder(tmp_path) / "tensorboard"), size_guidance={"scalars": 0}).Reload()
+        assert [
+            (line["_step"], line[metric]) for line in arrived["history"] if metric in line
+        ] == expected
+        events = EventAccumulator(
+            str(run_folder(tmp_path) / "tensorboard"), size_guidance={"scalars": 0}
+        ).Reload()
         assert [(each.step, each.value) for each in events.Scalars(metric)] == [
             (step, pytest.approx(value)) for step, value in expected
         ]

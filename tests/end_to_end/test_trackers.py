@@ -8,15 +8,23 @@ from support import runner
 from support.runner import launch, run_folder, stop_at
 
 TINY = (
-    "model=mlp", "data=digits", "device=cpu", "trainer.max_steps=20", "hooks.logging.interval=2",
-    "hooks.evaluation.interval=10", "hooks.checkpointing.interval=5",
-)  # fmt: skip
+    "model=mlp",
+    "data=digits",
+    "device=cpu",
+    "trainer.max_steps=20",
+    "hooks.logging.interval=2",
+    "hooks.evaluation.interval=10",
+    "hooks.checkpointing.interval=5",
+)
 FILES = "+tracker.files={_target_:support.file_tracker.FileTracker}"
 
 
 def tracked(outputs: Path) -> list[dict]:
     lines = (run_folder(outputs) / "tracked.jsonl").read_text().splitlines()
-    return [{key: value for key, value in json.loads(line).items() if key not in runner.TIMES} for line in lines]
+    return [
+        {key: value for key, value in json.loads(line).items() if key not in runner.TIMES}
+        for line in lines
+    ]
 
 
 def test_a_run_that_is_stopped_and_resumed_is_mirrored_once(tmp_path: Path) -> None:
@@ -40,7 +48,9 @@ def check_complete(outputs: Path, done: runner.Outcome) -> None:
 def test_a_missing_library_refuses_the_run(tmp_path: Path) -> None:
     rejected = launch(tmp_path, *TINY, FILES.replace("}", ",needs:no_such_library}"))
     assert rejected.returncode == 2
-    assert rejected.output.strip().splitlines()[-1] == (
-        "tracker.files: no_such_library is not installed; install it with pip install 'torch-launcher[files]'."
+    assert (
+        rejected.output.strip().splitlines()[-1]
+        == "tracker.files: no_such_library is not installed; install it with pip install"
+        " 'torch-launcher[files]'."
     )
     assert not list(tmp_path.rglob("run.json"))

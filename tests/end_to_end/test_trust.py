@@ -42,7 +42,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def foreign(project: Path, place: Path, node: dict[str, Any], model: bool = True) -> Path:
-    """The project, with code named in every file of the run that has its configuration or its command line.
+    """The project, with code named in every file of the run that has its configuration or its
+    command line.
 
     Args:
         model: also in the node `model` of the checkpoint.
@@ -60,12 +61,17 @@ def foreign(project: Path, place: Path, node: dict[str, Any], model: bool = True
         config[group] = {"evil": node, **config.get(group, {})}
     (checkpoint / "config.yaml").write_text(yaml.safe_dump(config))
     manifest = Manifest.read(checkpoint)
-    files = [hash_file(checkpoint / entry.name) if entry.name == "config.yaml" else entry for entry in manifest.files]
+    files = [
+        hash_file(checkpoint / entry.name) if entry.name == "config.yaml" else entry
+        for entry in manifest.files
+    ]
     replace(manifest, files=files).write(checkpoint)
     text = ",".join(f"{key}:{value}" for key, value in node.items())
     overrides = [*WORDS, "run.name=theirs", "run.id=foreign", f"+hooks.evil={{{text}}}"]
     record = json.loads((run / "run.json").read_bytes())
-    (run / "run.json").write_text(json.dumps(record | {"overrides": overrides, "config": flat(config)}))
+    (run / "run.json").write_text(
+        json.dumps(record | {"overrides": overrides, "config": flat(config)})
+    )
     return project
 
 
@@ -77,7 +83,10 @@ def content(project: Path) -> dict[str, str]:
     }
 
 
-RUNS, BY_HAND = ("-m", "launcher.runs"), ("-m", "launcher", *WORDS, "run.name=theirs", "run.id=foreign")
+RUNS, BY_HAND = (
+    ("-m", "launcher.runs"),
+    ("-m", "launcher", *WORDS, "run.name=theirs", "run.id=foreign"),
+)
 DOORS = {
     "evaluate": (*RUNS, "evaluate", "foreign", "--trust"),
     "export": (*RUNS, "export", "foreign", "--trust"),
@@ -89,20 +98,37 @@ DOORS = {
     "job=evaluate": (*BY_HAND, "job=evaluate", "job.trust=true"),
     "load_model": ("-c", "from launcher import load_model; load_model('foreign', trust=True)"),
 }
-"""Commands that build something that a stored configuration names; each has a word that trusts it."""
-RUNS_WITH_TRUST = [("evaluate", PICKLE), ("replay --samples", PICKLE), ("load_model", PICKLE), ("sync", MODULE)]
+"""Commands that build something that a stored configuration names; each has a word that trusts
+it."""
+RUNS_WITH_TRUST = [
+    ("evaluate", PICKLE),
+    ("replay --samples", PICKLE),
+    ("load_model", PICKLE),
+    ("sync", MODULE),
+]
 
 
 def without_trust(words: tuple[str, ...]) -> list[str]:
-    return [word.replace(", trust=True", "") for word in words if word not in ("--trust", "job.trust=true")]
+    return [
+        word.replace(", trust=True", "")
+        for word in words
+        if word not in ("--trust", "job.trust=true")
+    ]
 
 
 @pytest.mark.parametrize(
     ("door", "node"),
-    [*((door, PICKLE) for door in DOORS), ("resume", MODULE), ("load_model", MODULE), ("sync", MODULE)],
+    [
+        *((door, PICKLE) for door in DOORS),
+        ("resume", MODULE),
+        ("load_model", MODULE),
+        ("sync", MODULE),
+    ],
     ids=lambda value: value if isinstance(value, str) else value["_target_"],
 )
-def test_code_of_a_foreign_run_does_not_run(project: Path, tmp_path: Path, door: str, node: dict[str, Any]) -> None:
+def test_code_of_a_foreign_run_does_not_run(
+    project: Path, tmp_path: Path, door: str, node: dict[str, Any]
+) -> None:
     folder = foreign(project, tmp_path, node)
     before = content(folder)
     done = python.run(*without_trust(DOORS[door]), cwd=folder)
@@ -124,10 +150,14 @@ def test_an_export_reads_the_model_alone(project: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["run.fork_from", "run.init_from"])
-def test_a_start_from_a_foreign_checkpoint_reads_tensors_only(project: Path, tmp_path: Path, key: str) -> None:
+def test_a_start_from_a_foreign_checkpoint_reads_tensors_only(
+    project: Path, tmp_path: Path, key: str
+) -> None:
     folder = foreign(project, tmp_path, PICKLE)
     source = f"{RUN}/checkpoints/step-00000002"
-    done = python.run("-m", "launcher", *WORDS, "trainer.max_steps=3", f"{key}={source}", cwd=folder)
+    done = python.run(
+        "-m", "launcher", *WORDS, "trainer.max_steps=3", f"{key}={source}", cwd=folder
+    )
     assert done.returncode == 0, done.stderr
     assert not (folder / MARKER).exists()
 
@@ -141,18 +171,32 @@ def test_listings_build_nothing(project: Path, tmp_path: Path) -> None:
 
 
 def test_the_own_project_needs_no_trust(tmp_path: Path) -> None:
-    """Its own classes, and those that its YAML files name. A class that was typed must be typed again."""
+    """Its own classes, and those that its YAML files name. A class that was typed must be typed
+    again."""
     assert python.run("-m", "launcher", "init", "mine", cwd=tmp_path).returncode == 0
-    folder, metric = tmp_path / "mine", "hooks.evaluation.metrics.acc._target_=torchmetrics.Accuracy"
+    folder, metric = (
+        tmp_path / "mine",
+        "hooks.evaluation.metrics.acc._target_=torchmetrics.Accuracy",
+    )
     train = ("-m", "launcher", "device=cpu", "trainer.max_steps=2", "run.name=own")
     assert python.run(*train, "experiment=first", "run.id=first", cwd=folder).returncode == 0
-    for words in ((*RUNS, "evaluate", "first"), ("-c", "from launcher import load_model; load_model('first')")):
+    for words in (
+        (*RUNS, "evaluate", "first"),
+        ("-c", "from launcher import load_model; load_model('first')"),
+    ):
         done = python.run(*words, cwd=folder)
         assert done.returncode == 0, done.stderr
-    more = ("+hooks.evaluation.metrics.acc.task=multiclass", "+hooks.evaluation.metrics.acc.num_classes=10")
-    done = python.run(*train, "model=mlp", "data=digits", "run.id=typed", f"+{metric}", *more, cwd=folder)
+    more = (
+        "+hooks.evaluation.metrics.acc.task=multiclass",
+        "+hooks.evaluation.metrics.acc.num_classes=10",
+    )
+    done = python.run(
+        *train, "model=mlp", "data=digits", "run.id=typed", f"+{metric}", *more, cwd=folder
+    )
     assert done.returncode == 0, done.stderr
     rejected = python.run(*RUNS, "evaluate", "typed", cwd=folder)
-    assert rejected.returncode == 2 and rejected.stderr.endswith(f"add --trust, or type {metric}.\n"), rejected.stderr
+    assert rejected.returncode == 2 and rejected.stderr.endswith(
+        f"add --trust, or type {metric}.\n"
+    ), rejected.stderr
     done = python.run(*RUNS, "evaluate", "typed", metric, cwd=folder)
     assert done.returncode == 0 and '"val/acc"' in done.stdout, done.stderr

@@ -18,11 +18,18 @@ class BrokenDisk(BaseHook):
     """In the saves of some steps an os call on a file or folder of the checkpoint fails.
 
     Args:
-        how: the name of an error (EIO), "hang", "kill" (the process, by SIGKILL), or seconds to wait before it is done.
+        how: the name of an error (EIO), "hang", "kill" (the process, by SIGKILL), or seconds to
+            wait before it is done.
         rank: on this rank alone; None: on all.
     """
 
-    def __init__(self, steps: list[int], call: str = "pwrite", how: str | float = "EIO", rank: int | None = None):
+    def __init__(
+        self,
+        steps: list[int],
+        call: str = "pwrite",
+        how: str | float = "EIO",
+        rank: int | None = None,
+    ):
         self.steps, self.call, self.how, self.rank = list(steps), call, how, rank
 
     def on_before_train(self, trainer: Any) -> None:
@@ -31,9 +38,12 @@ class BrokenDisk(BaseHook):
         real = getattr(os, self.call)
 
         def call(what: Any, *args: Any, **kwargs: Any) -> Any:
-            path = str(os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else os.fspath(what))
+            path = str(
+                os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else os.fspath(what)
+            )
             written = re.search(r"/\.tmp-step-(\d+)", path)
-            reads = self.call == "open" and not args[0] & os.O_WRONLY  # to look at a folder, not to write
+            # To look at a folder, not to write.
+            reads = self.call == "open" and not args[0] & os.O_WRONLY
             if written and int(written.group(1)) in self.steps and not reads:
                 self._fail(path)
             return real(what, *args, **kwargs)
@@ -84,7 +94,8 @@ class SignalInSave(BaseHook):
 
 
 class FullDisk(BaseHook):
-    """From the end of one step to that of another (None: forever) a file fills its disk except for `free` bytes."""
+    """From the end of one step to that of another (None: forever) a file fills its disk except for
+    `free` bytes."""
 
     def __init__(self, file: str, step: int, until: int | None = None, free: int = 0):
         self.file, self.step, self.until, self.free = file, step, until, free

@@ -1,4 +1,5 @@
-"""Configurations of many tests, ten times faster than `compose`: those that choose the same groups share a composition.
+"""Configurations of many tests, ten times faster than `compose`: those that choose the same groups
+share a composition.
 
 `tests/unit/cli/test_composer.py` shows that they are equal to those of a command line.
 """

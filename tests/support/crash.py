@@ -1,7 +1,7 @@
 """Saves that are killed by SIGKILL at the k-th system call that touches the disk, for every k.
 
-Each attempt is a child process that logs its calls one by one. A power cut is worse than a kill: data that is written
-and not fsynced is lost. It is simulated by zeroing those files.
+Each attempt is a child process that logs its calls one by one. A power cut is worse than a kill:
+data that is written and not fsynced is lost. It is simulated by zeroing those files.
 """
 
 import logging
@@ -30,7 +30,8 @@ CALLS = ("open", "pwrite", "fsync", "rename", "replace", "symlink", "mkdir", "un
 
 @dataclass
 class Calls:
-    """Wraps the process's system calls: counts and logs them, and kills the process before call `kill_at`."""
+    """Wraps the process's system calls: counts and logs them, and kills the process before call
+    `kill_at`."""
 
     kill_at: int
     without: str | None = None
@@ -44,7 +45,9 @@ class Calls:
         for name in CALLS:
             setattr(os, name, self._counted(name, getattr(os, name), write))
 
-    def _counted(self, name: str, real: Callable[..., Any], write: Callable[[int, bytes], int]) -> Callable[..., Any]:
+    def _counted(
+        self, name: str, real: Callable[..., Any], write: Callable[[int, bytes], int]
+    ) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             is_write = name != "open" or bool(args[1] & (os.O_WRONLY | os.O_RDWR))
             if name == "open" and not is_write:
@@ -59,7 +62,9 @@ class Calls:
             if name == self.without:
                 return None
             value = real(*args, **kwargs)
-            what = self.paths.get(args[0], "?") if name in ("pwrite", "fsync") else os.fspath(args[0])
+            what = (
+                self.paths.get(args[0], "?") if name in ("pwrite", "fsync") else os.fspath(args[0])
+            )
             if name == "open":
                 self.paths[value] = what
             target = os.fspath(args[1]) if name in ("rename", "replace") else ""
@@ -70,8 +75,11 @@ class Calls:
         return call
 
 
-def killed(act: Callable[[], None], kill_at: int, without: str | None = None) -> tuple[bool, list[list[str]]]:
-    """Do something in a child that dies at its k-th call. Returns whether it died, and the calls it made."""
+def killed(
+    act: Callable[[], None], kill_at: int, without: str | None = None
+) -> tuple[bool, list[list[str]]]:
+    """Do something in a child that dies at its k-th call. Returns whether it died, and the calls it
+    made."""
     reading, writing = os.pipe()
     sys.stdout.flush()
     child = os.fork()
@@ -92,12 +100,17 @@ def killed(act: Callable[[], None], kill_at: int, without: str | None = None) ->
     return died, [line.split("\t") for line in lines]
 
 
-def save(root: Path, step: int, keep: int = 9, wait: bool = True, value: float = 0.0, best: bool = False) -> None:
+def save(
+    root: Path, step: int, keep: int = 9, wait: bool = True, value: float = 0.0, best: bool = False
+) -> None:
     """A small checkpoint of every kind of file there is."""
     payload = Payload(
         step=step,
         manifest=Manifest(step, 1, "none", "sharded"),
-        tensors={"model/w": torch.full((300,), value or float(step)), "optimizer/w/exp_avg": torch.ones(7) * step},
+        tensors={
+            "model/w": torch.full((300,), value or float(step)),
+            "optimizer/w/exp_avg": torch.ones(7) * step,
+        },
         rank_state={"rng": torch.arange(3)},
         global_state={"step": step, "value": value or float(step), "t": torch.ones(1)},
         texts={"config.yaml": f"step: {step}\n"},
@@ -109,7 +122,8 @@ def save(root: Path, step: int, keep: int = 9, wait: bool = True, value: float =
 
 
 def cut_power(calls: list[list[str]], root: Path) -> None:
-    """Zero every file that was written and not fsynced since; names stay, as on a file system with a journal."""
+    """Zero every file that was written and not fsynced since; names stay, as on a file system with
+    a journal."""
     unsafe: dict[str, bool] = {}
     for name, what, target in calls:
         if name in ("pwrite", "open"):
@@ -146,7 +160,9 @@ SCENARIOS = {
 }
 
 
-def attempts(scenario: Scenario, base: Path, power: bool = False, without: str | None = None) -> list[str]:
+def attempts(
+    scenario: Scenario, base: Path, power: bool = False, without: str | None = None
+) -> list[str]:
     """Kill at every call in turn. Returns a sentence for each problem afterwards."""
     wrong: list[str] = []
     template = base / "template"
@@ -161,7 +177,9 @@ def attempts(scenario: Scenario, base: Path, power: bool = False, without: str |
         died, calls = killed(lambda root=root: scenario.act(root), kill_at, without)  # type: ignore[misc]
         if power:
             cut_power(calls, root)
-        wrong += [f"killed at call {kill_at}: {problem}" for problem in _problems(scenario, root, died)]
+        wrong += [
+            f"killed at call {kill_at}: {problem}" for problem in _problems(scenario, root, died)
+        ]
         shutil.rmtree(root)
     if kill_at < 15:
         wrong.append(f"only {kill_at} calls were seen")
@@ -179,10 +197,16 @@ def _problems(scenario: Scenario, root: Path, died: bool) -> list[str]:
     wrong = []
     if value not in (scenario.values if died else scenario.values[-1:]):
         wrong.append(f"the newest holds {value}, not one of {scenario.values}")
-    if newest is not None and not bool((StoredCheckpoint(newest[0]).read("model/w") == value).all()):
+    if newest is not None and not bool(
+        (StoredCheckpoint(newest[0]).read("model/w") == value).all()
+    ):
         wrong.append("its tensors are of another save")
     left = [entry.name for entry in root.iterdir()]
-    wrong += [f"{name} is left" for name in left if not name.startswith("step-") and name not in ("latest", "best")]
+    wrong += [
+        f"{name} is left"
+        for name in left
+        if not name.startswith("step-") and name not in ("latest", "best")
+    ]
     for step in store.steps_with_broken():
         try:
             verify(store.path(step))
@@ -197,7 +221,8 @@ def _problems(scenario: Scenario, root: Path, died: bool) -> list[str]:
 
 
 def main(how: str) -> int:
-    """kill, power, power-without-fsync: print the problems after each. calls: print the calls of a save."""
+    """kill, power, power-without-fsync: print the problems after each. calls: print the calls of a
+    save."""
     torch.set_num_threads(1)
     logging.disable()
     with tempfile.TemporaryDirectory() as folder:
@@ -205,7 +230,10 @@ def main(how: str) -> int:
         if how == "calls":
             _steps(5)(base)
             for call in killed(lambda: save(base, 10), kill_at=-1)[1]:
-                print(*(part.replace(str(base), "root").replace("root/", "") for part in call), sep="\t")
+                print(
+                    *(part.replace(str(base), "root").replace("root/", "") for part in call),
+                    sep="\t",
+                )
             return 0
         wrong = False
         scenarios = {"prune": SCENARIOS["prune"]} if how == "power-without-fsync" else SCENARIOS

@@ -1,7 +1,7 @@
 """Many small trainings in one set of processes: starting them costs more than all of the steps.
 
-Run by `ranks.together` as each rank, with a folder that holds `tasks.json`: a list of [name of a function here, its
-arguments]. What the functions return on each rank goes to `results-<rank>.json`.
+Run by `ranks.together` as each rank, with a folder that holds `tasks.json`: a list of [name of a
+function here, its arguments]. What the functions return on each rank goes to `results-<rank>.json`.
 """
 
 import hashlib
@@ -38,13 +38,16 @@ from support.masked import Masked
 from support.toy import Recorder
 
 SYNTHETIC = [
-    "data=synthetic", "data.seq_len=12", "data.vocab_size=19", "data.num_samples=64", "data.num_val_samples=10"
+    "data=synthetic", "data.seq_len=12", "data.vocab_size=19", "data.num_samples=64",
+    "data.num_val_samples=10"
 ]  # fmt: skip
 GPT = ["model=gpt", "model.dim=16", "model.num_layers=3", "model.num_heads=2"]
 DIGITS = ["data=digits", "model=mlp"]
 TINY = [
-    "data.batch_size=12", "optimizer.lr=0.01", "scheduler=cosine", "scheduler.warmup_steps=2", "trainer.max_steps=6",
-    "trainer.max_grad_norm=0.5", "hooks=[checkpointing]", "hooks.checkpointing.best_metric=null", "tracker=[]",
+    "data.batch_size=12", "optimizer.lr=0.01", "scheduler=cosine", "scheduler.warmup_steps=2",
+    "trainer.max_steps=6",
+    "trainer.max_grad_norm=0.5", "hooks=[checkpointing]", "hooks.checkpointing.best_metric=null",
+    "tracker=[]",
     "device=cpu",
 ]  # fmt: skip
 
@@ -59,11 +62,16 @@ class Journal(BaseHook):
         self.rates: list[float] = []
 
     def on_before_optimizer_step(self, trainer: Any) -> None:
-        if trainer.step == self.stop_at and trainer.strategy.ranks.rank == trainer.strategy.ranks.world_size - 1:
+        if (
+            trainer.step == self.stop_at
+            and trainer.strategy.ranks.rank == trainer.strategy.ranks.world_size - 1
+        ):
             os.kill(os.getpid(), signal.SIGTERM)
 
     def on_after_step(self, trainer: Any) -> None:
-        loss = sum(float(loss) for loss in trainer.step_info["loss"]) / len(trainer.step_info["loss"])
+        loss = sum(float(loss) for loss in trainer.step_info["loss"]) / len(
+            trainer.step_info["loss"]
+        )
         self.losses.append(sum(ranks.all_gather(loss)) / ranks.world_size())
         self.norms.append(float(trainer.step_info["grad_norm"]))
         self.rates.append(trainer.optimizer.param_groups[0]["lr"])
@@ -75,11 +83,19 @@ def build(folder: Path, overrides: list[str], journal: BaseHook) -> Trainer:
 
 @cache
 def compose(*overrides: str) -> Any:
-    parts = DIGITS if "digits" in overrides else GPT if "data=custom" in overrides else [*SYNTHETIC, *GPT]
+    parts = (
+        DIGITS
+        if "digits" in overrides
+        else GPT
+        if "data=custom" in overrides
+        else [*SYNTHETIC, *GPT]
+    )
     if "model=pretrained" in overrides:
         parts = []
     rest = [override for override in overrides if override != "digits"]
-    replaced = "scheduler" if any(override.startswith("scheduler=") for override in rest) else "nothing"
+    replaced = (
+        "scheduler" if any(override.startswith("scheduler=") for override in rest) else "nothing"
+    )
     tiny = [override for override in TINY if not override.startswith(replaced)]
     return composed([*parts, *tiny, "run.name=a", "run.id=b", *rest])
 
@@ -87,7 +103,9 @@ def compose(*overrides: str) -> Any:
 def digest(trainer: Trainer) -> str:
     """A hash of this rank's part of all tensors, counters and random state."""
     snapshot = trainer.strategy.snapshot()
-    sha = hashlib.sha256(repr(trainer.training_state()).encode() + torch.get_rng_state().numpy().tobytes())
+    sha = hashlib.sha256(
+        repr(trainer.training_state()).encode() + torch.get_rng_state().numpy().tobytes()
+    )
     tensors, parts = hook_pieces(trainer)
     tensors, parts = snapshot.tensors | tensors, snapshot.parts | parts
     for name in sorted(tensors):
@@ -106,15 +124,22 @@ def train(folder: str, overrides: list[str], stop_at: int = 0) -> dict[str, Any]
     except signals.SignalExit as stop:
         stopped = stop.signum
     signals.forget()
-    result = {"losses": journal.losses, "norms": journal.norms, "rates": journal.rates, "step": trainer.step}
+    result = {
+        "losses": journal.losses,
+        "norms": journal.norms,
+        "rates": journal.rates,
+        "step": trainer.step,
+    }
     result |= {"stopped": stopped, "digest": digest(trainer), "bytes": held_bytes(trainer)}
     trainer.strategy.teardown()
     return result | {"linear": torch.nn.functional.linear.__module__.split(".")[0]}
 
 
-def whole_and_interrupted(folder: str, overrides: list[str], of_parts: list[str] | None = None) -> dict[str, Any]:
-    """One training that nothing interrupts, and one that is stopped in the middle and resumed; with other overrides
-    where they should change nothing."""
+def whole_and_interrupted(
+    folder: str, overrides: list[str], of_parts: list[str] | None = None
+) -> dict[str, Any]:
+    """One training that nothing interrupts, and one that is stopped in the middle and resumed; with
+    other overrides where they should change nothing."""
     whole = train(f"{folder}/whole", overrides)
     first = train(f"{folder}/parts", of_parts or overrides, stop_at=3)
     second = train(f"{folder}/parts", of_parts or overrides)
@@ -123,8 +148,13 @@ def whole_and_interrupted(folder: str, overrides: list[str], of_parts: list[str]
 
 
 def damaged(folder: str, overrides: list[str]) -> dict[str, Any]:
-    """One training, and what it ends with again after the last rank's file of its newest checkpoint was damaged."""
-    overrides = [*overrides, "hooks.checkpointing.interval=3", "hooks.checkpointing.keep_previous=2"]
+    """One training, and what it ends with again after the last rank's file of its newest checkpoint
+    was damaged."""
+    overrides = [
+        *overrides,
+        "hooks.checkpointing.interval=3",
+        "hooks.checkpointing.keep_previous=2",
+    ]
     whole = train(folder, overrides)
     if ranks.Ranks.from_env().is_main:
         shard = max((Path(folder) / "checkpoints" / "latest").glob("shard-*"))
@@ -132,31 +162,47 @@ def damaged(folder: str, overrides: list[str]) -> dict[str, Any]:
         content[-1] ^= 1
         shard.write_bytes(content)
     again = train(folder, overrides)
-    return {"whole": whole, "again": again, "folders": sorted(p.name for p in (Path(folder) / "checkpoints").iterdir())}
+    return {
+        "whole": whole,
+        "again": again,
+        "folders": sorted(p.name for p in (Path(folder) / "checkpoints").iterdir()),
+    }
 
 
 def held_bytes(trainer: Trainer) -> dict[str, int]:
-    """Memory of this rank's parameters and optimizer state, and what whole ones take in fp32 under Adam."""
+    """Memory of this rank's parameters and optimizer state, and what whole ones take in fp32 under
+    Adam."""
     parameters, state = list(trainer.model.parameters()), trainer.optimizer.state
     tensors = [*parameters, *state, *(getattr(p, "ds_tensor", p) for p in parameters)]
-    tensors += [t for values in state.values() for t in values.values() if isinstance(t, torch.Tensor)]
+    tensors += [
+        t for values in state.values() for t in values.values() if isinstance(t, torch.Tensor)
+    ]
     here = [t.to_local() if hasattr(t, "to_local") else t for t in tensors]
-    storages = {storage.data_ptr(): storage.nbytes() for storage in (t.untyped_storage() for t in here)}
-    return {"here": sum(storages.values()), "all": 12 * sum(getattr(p, "ds_numel", p.numel()) for p in parameters)}
+    storages = {
+        storage.data_ptr(): storage.nbytes() for storage in (t.untyped_storage() for t in here)
+    }
+    return {
+        "here": sum(storages.values()),
+        "all": 12 * sum(getattr(p, "ds_numel", p.numel()) for p in parameters),
+    }
 
 
 def saved(folder: str, overrides: list[str], steps: int = 3) -> None:
     """Train a few steps and leave a checkpoint."""
-    trainer = build(Path(folder), [*overrides, f"trainer.max_steps={steps}", "scheduler.max_steps=9"], Journal())
+    trainer = build(
+        Path(folder), [*overrides, f"trainer.max_steps={steps}", "scheduler.max_steps=9"], Journal()
+    )
     trainer.train()
     trainer.strategy.teardown()
 
 
 def loaded(source: str, folder: str, overrides: list[str], steps: int = 4) -> dict[str, Any]:
-    """Load a copy of `source`'s newest checkpoint. Returns hashes of whole tensors, each rank's RNG, and the samples it
-    takes until step `steps`."""
+    """Load a copy of `source`'s newest checkpoint. Returns hashes of whole tensors, each rank's
+    RNG, and the samples it takes until step `steps`."""
     ranks.on_main(lambda: shutil.copytree(source, folder, symlinks=True) and None)
-    trainer = build(Path(folder), [*overrides, f"trainer.max_steps={steps}", "scheduler.max_steps=9"], Journal())
+    trainer = build(
+        Path(folder), [*overrides, f"trainer.max_steps={steps}", "scheduler.max_steps=9"], Journal()
+    )
     trainer.restore()
     spoil(trainer)
     trainer.restore()  # as after a checkpoint that turned out to be broken
@@ -168,7 +214,11 @@ def loaded(source: str, folder: str, overrides: list[str], steps: int = 4) -> di
     whole = {name: t.full_tensor() if hasattr(t, "full_tensor") else t for name, t in live.items()}
     check_full_weights(trainer, whole)
     result = {"tensors": {name: _sha(tensor) for name, tensor in whole.items()}}
-    result |= {"rng": _sha(trainer.resumed_rng["torch"]), "samples": trainer.samples, "step": trainer.step}
+    result |= {
+        "rng": _sha(trainer.resumed_rng["torch"]),
+        "samples": trainer.samples,
+        "step": trainer.step,
+    }
     taken: list[str] = []
     forward = trainer.forward
     trainer.forward = lambda batch: taken.extend(map(_sha, batch[0])) or forward(batch)  # type: ignore[method-assign]
@@ -178,7 +228,8 @@ def loaded(source: str, folder: str, overrides: list[str], steps: int = 4) -> di
 
 
 def misfits(source: str, folder: str, overrides: list[str]) -> dict[str, str]:
-    """What each change of the configuration is rejected with, over a copy of `source`'s newest checkpoint."""
+    """What each change of the configuration is rejected with, over a copy of `source`'s newest
+    checkpoint."""
     ranks.on_main(lambda: shutil.copytree(source, folder, symlinks=True) and None)
     sentences = {}
     for change in ("optimizer=sgd", "optimizer=lion", "model.dim=32", "model.num_layers=4"):
@@ -224,7 +275,8 @@ def broken(folder: str, overrides: list[str]) -> list[str]:
 
 
 def flipped(folder: str, overrides: list[str]) -> str:
-    """One bit of an output flips on the last rank, in the last of the passes that step 4 makes; the error of that."""
+    """One bit of an output flips on the last rank, in the last of the passes that step 4 makes; the
+    error of that."""
     trainer = build(Path(folder), overrides, Journal())
     calls = 0
 
@@ -287,19 +339,27 @@ def spoil(trainer: Trainer) -> None:
 
 
 def reloaded(source: str, folder: str, overrides: list[str]) -> dict[str, Any]:
-    """As `loaded`, by the values of each rank's snapshot: for a strategy that lays them out in its own way."""
+    """As `loaded`, by the values of each rank's snapshot: for a strategy that lays them out in its
+    own way."""
     ranks.on_main(lambda: shutil.copytree(source, folder, symlinks=True) and None)
-    trainer = build(Path(folder), ["trainer.max_steps=4", "scheduler.max_steps=9", *overrides], Journal())
+    trainer = build(
+        Path(folder), ["trainer.max_steps=4", "scheduler.max_steps=9", *overrides], Journal()
+    )
     trainer.restore()
     snapshot = trainer.strategy.snapshot()
-    pieces = [(name, tensor.clone(), snapshot.parts.get(name)) for name, tensor in snapshot.tensors.items()]
+    pieces = [
+        (name, tensor.clone(), snapshot.parts.get(name))
+        for name, tensor in snapshot.tensors.items()
+    ]
     whole: dict[str, torch.Tensor] = {}
     for name, tensor, part in (piece for of_rank in ranks.all_gather(pieces) for piece in of_rank):
         if part is None:
             assert name not in whole, "two ranks have written it"
             whole[name] = tensor
         else:
-            flat = whole.setdefault(name, torch.full(part.shape, torch.nan, dtype=tensor.dtype)).view(-1)
+            flat = whole.setdefault(
+                name, torch.full(part.shape, torch.nan, dtype=tensor.dtype)
+            ).view(-1)
             assert flat[part.offset[0] :][: len(tensor)].isnan().all(), "two ranks have written it"
             flat[part.offset[0] :][: len(tensor)] = tensor
     check_full_weights(trainer, whole)
@@ -321,16 +381,22 @@ def check_full_weights(trainer: Trainer, whole: dict[str, torch.Tensor]) -> None
 
 
 def _sha(tensor: torch.Tensor) -> str:
-    return hashlib.sha256(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
+    return hashlib.sha256(
+        tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    ).hexdigest()
 
 
 def stored(folder: str) -> dict[str, Any]:
-    """The newest checkpoint as its files say: hashes of whole tensors, and how many values all files hold of each."""
+    """The newest checkpoint as its files say: hashes of whole tensors, and how many values all
+    files hold of each."""
     checkpoint = StoredCheckpoint(Path(folder) / "checkpoints" / "latest")
     names = checkpoint.names()
     return {
         "tensors": {name: _sha(checkpoint.read(name)) for name in names},
-        "written": {name: sum(torch.Size(piece.shape).numel() for piece in checkpoint._pieces[name]) for name in names},
+        "written": {
+            name: sum(torch.Size(piece.shape).numel() for piece in checkpoint._pieces[name])
+            for name in names
+        },
         "numel": {name: torch.Size(checkpoint.shape(name)).numel() for name in names},
     }
 
@@ -343,14 +409,22 @@ def overflow(folder: str, overrides: list[str]) -> dict[str, Any]:
 
     def spoiled(batch: Any) -> Any:
         loss, records = forward(batch)
-        if trainer.step == 2 and not done and trainer.strategy.ranks.rank == trainer.strategy.ranks.world_size - 1:
+        if (
+            trainer.step == 2
+            and not done
+            and trainer.strategy.ranks.rank == trainer.strategy.ranks.world_size - 1
+        ):
             done.append(True)
             loss = loss * float("inf")
         return loss, records
 
     trainer.forward = spoiled  # type: ignore[method-assign]
     trainer.train()
-    result = {"skipped": trainer.state.skipped_steps, "digest": digest(trainer), "samples": trainer.samples}
+    result = {
+        "skipped": trainer.state.skipped_steps,
+        "digest": digest(trainer),
+        "samples": trainer.samples,
+    }
     result |= {"scale": trainer.grad_scaler.get_scale(), "losses": journal.losses}
     result["loss_scale"] = trainer.strategy.snapshot().meta.get("loss_scaler", {}).get("cur_scale")
     trainer.strategy.teardown()
@@ -363,7 +437,11 @@ def none_loss(folder: str, overrides: list[str]) -> dict[str, Any]:
     forward, done = trainer.forward, []
 
     def sometimes(batch: Any) -> Any:
-        if trainer.step == 2 and not done and trainer.strategy.ranks.rank == trainer.strategy.ranks.world_size - 1:
+        if (
+            trainer.step == 2
+            and not done
+            and trainer.strategy.ranks.rank == trainer.strategy.ranks.world_size - 1
+        ):
             done.append(True)
             return None, {}
         return forward(batch)
@@ -379,10 +457,19 @@ def steered(folder: str, overrides: list[str]) -> dict[str, Any]:
     logged = Recorder()
     trainer = build(Path(folder) / "run", overrides, logged)
     trainer.train()
-    (best,) = [hook.best for hook in trainer.hooks if isinstance(hook, CheckpointingHook) and hook.best is not None]
+    (best,) = [
+        hook.best
+        for hook in trainer.hooks
+        if isinstance(hook, CheckpointingHook) and hook.best is not None
+    ]
     trainer.strategy.teardown()
     losses = [records["train"]["loss"] for _, records in logged.records]
-    return {"losses": losses, "step": trainer.step, "reason": trainer.state.stop_reason, "best": best.state()}
+    return {
+        "losses": losses,
+        "step": trainer.step,
+        "reason": trainer.state.stop_reason,
+        "best": best.state(),
+    }
 
 
 def validated(overrides: list[str]) -> dict[str, float]:
@@ -396,8 +483,11 @@ def validated(overrides: list[str]) -> dict[str, float]:
     return {name: float(value) for name, value in logged.records[0][1]["val"].items()}
 
 
-def uneven_evaluation(overrides: list[str], batches: list[int], stop: bool = False) -> dict[str, Any]:
-    """Held-out batches of one sample each, `batches[rank]` of them on this rank; `stop`: a signal to the last rank."""
+def uneven_evaluation(
+    overrides: list[str], batches: list[int], stop: bool = False
+) -> dict[str, Any]:
+    """Held-out batches of one sample each, `batches[rank]` of them on this rank; `stop`: a signal
+    to the last rank."""
     from launcher.hooks.evaluation import evaluate
 
     trainer = build(Path("unused"), overrides, Journal())
@@ -432,12 +522,19 @@ def masked(folder: str, overrides: list[str], micro: int) -> dict[str, Any]:
     """Train on masked targets; the losses, and what an evaluation of 17 samples gives."""
     from launcher.hooks.evaluation import evaluate
 
-    data = ["data=custom", "data.dataset._target_=support.masked.Masked", "data.seq_len=12", "data.vocab_size=19"]
+    data = [
+        "data=custom",
+        "data.dataset._target_=support.masked.Masked",
+        "data.seq_len=12",
+        "data.vocab_size=19",
+    ]
     journal = Journal()
     trainer = build(Path(folder), [*data, *overrides, f"trainer.micro_batch_size={micro}"], journal)
     trainer.train()
     own = [Masked(17)[i] for i in range(ranks.rank(), 17, ranks.world_size())]
-    batches = [torch.utils.data.default_collate(own[i : i + micro]) for i in range(0, len(own), micro)]
+    batches = [
+        torch.utils.data.default_collate(own[i : i + micro]) for i in range(0, len(own), micro)
+    ]
     context = trainer.strategy.forward_context
     val = evaluate(trainer.forward, trainer.model, batches, context, trainer.num_targets)
     weights = trainer.strategy.full_weights() or {}
@@ -452,14 +549,18 @@ def initial_weights(overrides: list[str]) -> dict[str, Any]:
     trainer = build(Path("unused"), overrides, Journal())
     weights = trainer.strategy.full_weights()
     buffers = {name: _sha(buffer) for name, buffer in trainer.model.named_buffers()}
-    result = {"weights": {name: _sha(tensor) for name, tensor in (weights or {}).items()}, "buffers": buffers}
+    result = {
+        "weights": {name: _sha(tensor) for name, tensor in (weights or {}).items()},
+        "buffers": buffers,
+    }
     result["next"] = float(torch.rand(()))
     trainer.strategy.teardown()
     return result
 
 
 class Wrapping(BaseTrainer):
-    """A user's trainer, who has joined the group and wrapped the model themselves: by `ddp`, or by `fsdp`."""
+    """A user's trainer, who has joined the group and wrapped the model themselves: by `ddp`, or by
+    `fsdp`."""
 
     def __init__(self, wrapper: str, journal: BaseHook, **settings: Any):
         super().__init__(device="cpu", grad_clip=0.5, gradient_accumulation_steps=2, **settings)
@@ -467,7 +568,9 @@ class Wrapping(BaseTrainer):
 
     def build_data_loader(self) -> Any:
         generator = torch.Generator().manual_seed(ranks.rank())
-        samples = TensorDataset(torch.randn(16, 5, generator=generator), torch.randn(16, 1, generator=generator))
+        samples = TensorDataset(
+            torch.randn(16, 5, generator=generator), torch.randn(16, 1, generator=generator)
+        )
         return DataLoader(samples, 4, shuffle=True, num_workers=1, generator=generator)
 
     def build_model(self) -> torch.nn.Module:
@@ -496,9 +599,13 @@ def wrapped_by_the_user(folder: str) -> dict[str, Any]:
         for name, steps in {"whole": [5], "parts": [3, 5]}.items():  # two steps are an epoch
             for last in steps:
                 journal = Journal()
-                trainer = Wrapping(wrapper, journal, max_steps=last, workspace=Path(folder) / wrapper / name)
+                trainer = Wrapping(
+                    wrapper, journal, max_steps=last, workspace=Path(folder) / wrapper / name
+                )
                 trainer.train()
-            tensors = {key: _sha(value) for key, value in trainer.strategy.snapshot().tensors.items()}
+            tensors = {
+                key: _sha(value) for key, value in trainer.strategy.snapshot().tensors.items()
+            }
             results[f"{wrapper} {name}"] = {
                 "losses": journal.losses[-2:],
                 "norms": journal.norms[-2:],

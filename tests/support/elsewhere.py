@@ -1,4 +1,5 @@
-"""`python -m support.elsewhere HOST ...`: the launcher as if it ran on another machine, patient for a second only."""
+"""`python -m support.elsewhere HOST ...`: the launcher as if it ran on another machine, patient for
+a second only."""
 
 import socket
 import sys

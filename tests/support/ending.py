@@ -1,8 +1,8 @@
 """A run in a SLURM job that gets SIGTERM: `python -m support.ending FOLDER POINT CALLS`.
 
-Two threads may end it: the main thread once the save has ended, and the forced exit. The first of them waits at POINT
-for the other one, and then LONGER: a process whose end has no owner would end meanwhile. The file CALLS has the calls
-of scontrol.
+Two threads may end it: the main thread once the save has ended, and the forced exit. The first of
+them waits at POINT for the other one, and then LONGER: a process whose end has no owner would end
+meanwhile. The file CALLS has the calls of scontrol.
 """
 
 import os
@@ -29,9 +29,18 @@ MAIN_FIRST = ("its end is being recorded", "its end is recorded")
 """Where the main thread is when the forced exit begins."""
 DISARMED = "the cause is asked for"
 """From here on, no forced exit begins."""
-FORCED_FIRST = ("it begins", "its end is being recorded, forced", "its end is recorded, forced", "the job is left")
+FORCED_FIRST = (
+    "it begins",
+    "its end is being recorded, forced",
+    "its end is recorded, forced",
+    "the job is left",
+)
 """Where the forced exit is when the save ends."""
-CALLS = {"the cause is asked for, forced": 1, "the job is being requeued, forced": 2, "it is confirmed, forced": 3}
+CALLS = {
+    "the cause is asked for, forced": 1,
+    "the job is being requeued, forced": 2,
+    "it is confirmed, forced": 3,
+}
 """The same, by the number of the call of scontrol."""
 POINTS = (*MAIN_FIRST, DISARMED, *FORCED_FIRST, *CALLS)
 
@@ -70,7 +79,8 @@ def at_forced_exit(name: str) -> None:
         forced_has_begun.set()
         reach(name)
 
-    deadline._state.callbacks.append(callback)  # without a context, whose end would wait for the forced exit
+    # Without a context, whose end would wait for the forced exit.
+    deadline._state.callbacks.append(callback)
 
 
 def seconds_left() -> float:
@@ -84,7 +94,10 @@ def work() -> None:
     log = AttemptLog(config, folder, on_begin=lambda: None)
     log.record = RunRecord(folder, check_lock=reach_record)
     log.trainer = trainer = cast(
-        Any, SimpleNamespace(strategy=SimpleNamespace(name="none"), step=0, hooks=[], device=torch.device("cpu"))
+        Any,
+        SimpleNamespace(
+            strategy=SimpleNamespace(name="none"), step=0, hooks=[], device=torch.device("cpu")
+        ),
     )
     try:
         with log.recorded():
@@ -101,7 +114,9 @@ def work() -> None:
 
 
 signals.install()
-config: Any = OmegaConf.create({"run": {"dir": sys.argv[1]}, "trainer": {"max_steps": 10}, "dispatch": {}})
+config: Any = OmegaConf.create(
+    {"run": {"dir": sys.argv[1]}, "trainer": {"max_steps": 10}, "dispatch": {}}
+)
 if point in CALLS or point == DISARMED:
     threading.Thread(target=watch_calls, daemon=True).start()
 at_forced_exit("the job is left")

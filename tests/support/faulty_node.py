@@ -1,5 +1,5 @@
-"""A hook with which a node computes wrong numbers. It is configured as a tracker, which is not part of a run's
-identity."""
+"""A hook with which a node computes wrong numbers. It is configured as a tracker, which is not part
+of a run's identity."""
 
 import os
 from typing import Any
@@ -8,7 +8,8 @@ from launcher import BaseHook
 
 
 class FaultyNode(BaseHook):
-    """Adds noise to the loss of the last rank from step `step` on, in the first start of a SLURM job."""
+    """Adds noise to the loss of the last rank from step `step` on, in the first start of a SLURM
+    job."""
 
     def __init__(self, step: int):
         self.step = step
@@ -17,7 +18,9 @@ class FaultyNode(BaseHook):
         ranks = trainer.strategy.ranks
         if ranks.rank == ranks.world_size - 1 and os.environ.get("SLURM_RESTART_COUNT", "0") == "0":
             trainer.unwrapped_model.register_forward_hook(
-                lambda module, inputs, output: self._noisy(output) if trainer.step >= self.step else None
+                lambda module, inputs, output: (
+                    self._noisy(output) if trainer.step >= self.step else None
+                )
             )
 
     def _noisy(self, output: Any) -> Any:

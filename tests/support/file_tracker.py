@@ -18,7 +18,11 @@ class FileTracker(Tracker):
     """
 
     def __init__(
-        self, fails_while: str | None = None, hangs_while: str | None = None, needs: str = "json", name: str = "tracked"
+        self,
+        fails_while: str | None = None,
+        hangs_while: str | None = None,
+        needs: str = "json",
+        name: str = "tracked",
     ):
         self.fails_while, self.hangs_while = fails_while, hangs_while
         self.library, self.extra, self.name = needs, "files", name
@@ -42,4 +46,8 @@ class FileTracker(Tracker):
         (self.run.folder.path / f"{self.name}.state").write_text(state)
 
     def lines(self) -> list[Line]:
-        return [json.loads(line) for line in self.path.read_text().splitlines()] if self.path.exists() else []
+        return (
+            [json.loads(line) for line in self.path.read_text().splitlines()]
+            if self.path.exists()
+            else []
+        )

@@ -1,15 +1,16 @@
 """A process that has imported torch and forks one that is like a new `python ...` for each request.
 
-An interpreter that imports torch costs 2.5 CPU-seconds, a fork 0.05. No module of launcher is imported
-here, and no thread is started, so the child is as new as an interpreter's. It ends as one does, too, with its own exit
-code, traceback, threads that are waited for and atexit functions.
+An interpreter that imports torch costs 2.5 CPU-seconds, a fork 0.05. No module of launcher is
+imported here, and no thread is started, so the child is as new as an interpreter's. It ends as one
+does, too, with its own exit code, traceback, threads that are waited for and atexit functions.
 
-What a child does not do is clear its modules at the end, which would first copy every page that it shares with the
-server; and its hash seed and interpreter flags are the server's. A test of those needs a real process. Linux only.
+What a child does not do is clear its modules at the end, which would first copy every page that it
+shares with the server; and its hash seed and interpreter flags are the server's. A test of those
+needs a real process. Linux only.
 
-A child can start children of its own in the same way: before it runs its program it forks those that wait, and its
-`subprocess.Popen` lets one of them run a command of the module that the request names. They are its own children, with
-its session and its streams, as those that it would start.
+A child can start children of its own in the same way: before it runs its program it forks those
+that wait, and its `subprocess.Popen` lets one of them run a command of the module that the request
+names. They are its own children, with its session and its streams, as those that it would start.
 """
 
 import atexit
@@ -50,7 +51,8 @@ OWN_PATH = sys.path[1:]
 
 
 def main(control: socket.socket) -> dict | None:
-    """Answer requests until the client has ended. Returns a request in the child that is to do it, None at the end."""
+    """Answer requests until the client has ended. Returns a request in the child that is to do it,
+    None at the end."""
     selector = selectors.DefaultSelector()
     selector.register(control, selectors.EVENT_READ)
     while True:
@@ -95,14 +97,19 @@ def become(request: dict, files: list[int]) -> None:
     unbuffered = bool(request["env"].get("PYTHONUNBUFFERED"))
     sys.stdout = sys.__stdout__ = stream(1, unbuffered)
     sys.stderr = sys.__stderr__ = stream(2, unbuffered)
-    sys.path[:] = [request["cwd"], *filter(None, request["env"].get("PYTHONPATH", "").split(os.pathsep)), *OWN_PATH]
+    sys.path[:] = [
+        request["cwd"],
+        *filter(None, request["env"].get("PYTHONPATH", "").split(os.pathsep)),
+        *OWN_PATH,
+    ]
     importlib.invalidate_caches()
     tempfile.tempdir = None  # the server's, from its own environment
     sys.modules["numpy"].random.seed()  # torch and `random` seed themselves
 
 
 def with_children(module: str, count: int) -> dict | None:
-    """Fork children that wait. Returns None in this process, and in a child the request that it is to do."""
+    """Fork children that wait. Returns None in this process, and in a child the request that it is
+    to do."""
     waiting: list[tuple[int, socket.socket]] = []
     for _ in range(count):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -122,13 +129,20 @@ def with_children(module: str, count: int) -> dict | None:
                 return super()._execute_child(args, *how)  # type: ignore[misc]
             pass_fds, cwd, env = how[3:6]
             pipes = how[9:15]
-            inherited = [number if fd == -1 else fd for number, fd in enumerate((pipes[0], pipes[3], pipes[5]))]
+            inherited = [
+                number if fd == -1 else fd
+                for number, fd in enumerate((pipes[0], pipes[3], pipes[5]))
+            ]
             request = {
                 "program": ("-m", module, list(args[3:])),
                 "env": dict(os.environ if env is None else env),
                 "cwd": cwd or os.getcwd(),
                 "pass_fds": list(pass_fds),
-                "ignored": [each for each in signal.valid_signals() if signal.getsignal(each) == signal.SIG_IGN],
+                "ignored": [
+                    each
+                    for each in signal.valid_signals()
+                    if signal.getsignal(each) == signal.SIG_IGN
+                ],
                 "blocked": list(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
             }
             self.pid, channel = waiting.pop(0)
@@ -165,7 +179,9 @@ def stream(fd: int, unbuffered: bool) -> io.TextIOWrapper:
     errors = "backslashreplace" if fd == 2 else "strict"
     if unbuffered:
         return io.TextIOWrapper(raw, errors=errors, write_through=True)  # type: ignore[type-var]
-    return io.TextIOWrapper(io.BufferedWriter(raw), errors=errors, line_buffering=fd == 2 or os.isatty(fd))
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw), errors=errors, line_buffering=fd == 2 or os.isatty(fd)
+    )
 
 
 def report(status: int, number: int) -> None:
@@ -189,7 +205,8 @@ def execute(kind: str, what: str, arguments: list[str]) -> None:
 
 
 def end(code: int) -> None:
-    """End as an interpreter does, without clearing its modules: that takes 0.2 CPU-seconds of each rank."""
+    """End as an interpreter does, without clearing its modules: that takes 0.2 CPU-seconds of each
+    rank."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()

@@ -1,5 +1,5 @@
-"""What can happen to a job, and how its run must end. The incidents happen in parallel, each on its own nodes, since
-SLURM mostly waits. Only a few runs start at once, since that takes CPU time."""
+"""What can happen to a job, and how its run must end. The incidents happen in parallel, each on its
+own nodes, since SLURM mostly waits. Only a few runs start at once, since that takes CPU time."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +14,8 @@ from support.paths import TESTS
 from support.runner import record
 
 AT_ONCE = 6
-"""At most this many incidents at the same time: each run starts two or three times, and a start takes CPU time."""
+"""At most this many incidents at the same time: each run starts two or three times, and a start
+takes CPU time."""
 STARTING = BoundedSemaphore(3)
 """At most this many runs start at the same time."""
 
@@ -26,7 +27,8 @@ class Incident:
         name: of the test.
         act: called with the cluster, the job and its first node once the run has done some steps.
         partition: where the run is.
-        user_signal: on the cluster that sends a job's own signal at a preemption, or on the one that does not.
+        user_signal: on the cluster that sends a job's own signal at a preemption, or on the one
+            that does not.
         nodes: how many nodes the run has for itself.
         overrides: of the command line.
         ranks: of the run.
@@ -68,7 +70,9 @@ def wait(lab: Lab, job: str, node: str, outputs: Path) -> None:
 def cut_power(lab: Lab, job: str, node: str, outputs: Path) -> None:
     """The machine crashes, and returns once SLURM has noticed."""
     lab.node("crash", node)
-    wait_for(lambda: lab.info(job)["JobState"] in ("PENDING", "NODE_FAIL"), "SLURM to miss the node")
+    wait_for(
+        lambda: lab.info(job)["JobState"] in ("PENDING", "NODE_FAIL"), "SLURM to miss the node"
+    )
     lab.node("start", node)
 
 
@@ -95,21 +99,30 @@ def preempt_then_cancel(lab: Lab, job: str, node: str, outputs: Path) -> None:
 
 
 def requeue_and_signal_late(lab: Lab, job: str, node: str, outputs: Path) -> None:
-    """A SIGTERM that was meant for the start before, as SLURM delivers it where a node was away for a while."""
+    """A SIGTERM that was meant for the start before, as SLURM delivers it where a node was away for
+    a while."""
     lab.run("scontrol", "requeue", job)
     wait_for(lambda: len(record(outputs)["attempts"]) == 2, "the second start")
     (folder,) = run_folders(outputs)
     first = record(outputs)["attempts"][0]["end_step"]
     wait_for(lambda: steps_done(folder) > first + 1, "its second step")
-    lab.run("scancel", "--signal=KILL", f"{job}.0", check=False)  # from a frozen node that wakes: it has no effect
+    # From a frozen node that wakes: it has no effect.
+    lab.run("scancel", "--signal=KILL", f"{job}.0", check=False)
     lab.run("scancel", "--signal=TERM", f"{job}.1")
 
 
 def preempt_and_look(lab: Lab, job: str, node: str, outputs: Path) -> None:
-    """The job stays until SLURM ends it, but does not keep the run's lock: another node may resume the run."""
+    """The job stays until SLURM ends it, but does not keep the run's lock: another node may resume
+    the run."""
     lab.preempt(node, seconds=30)
-    wait_for(lambda: "not answer" in str(record(outputs)["attempts"][-1]["reason"]), "the run to report the silence")
-    assert record(outputs)["state"] == "preempted" and lab.info(job)["JobState"] in ("RUNNING", "COMPLETING")
+    wait_for(
+        lambda: "not answer" in str(record(outputs)["attempts"][-1]["reason"]),
+        "the run to report the silence",
+    )
+    assert record(outputs)["state"] == "preempted" and lab.info(job)["JobState"] in (
+        "RUNNING",
+        "COMPLETING",
+    )
     (folder,) = run_folders(outputs)
     assert not (folder / "run.lock").exists()
 
@@ -128,11 +141,14 @@ INCIDENTS = [  # the longest start first
     Incident(
         "time limit",
         wait,
-        # SLURM warns up to 30 s early: within 50 to 80 s of a start, of which the first takes 120 s and the second few
+        # SLURM warns up to 30 s early: within 50 to 80 s of a start, of which the first takes 120 s
+        # and the second few
         overrides=["dispatch.time=3", "dispatch.signal_delay=100", "tracker.pace.seconds=1"],
         reason="timed out, requeued",
     ),
-    Incident("power cut", cut_power, outcome="killed", reason="without recording why", lossless=False),
+    Incident(
+        "power cut", cut_power, outcome="killed", reason="without recording why", lossless=False
+    ),
     Incident(
         "daemon lost",
         lose_daemon,
@@ -149,11 +165,26 @@ INCIDENTS = [  # the longest start first
         reason="requeued by SLURM",
         starts=3,
     ),
-    Incident("preempted, hangs", preempt, "pcancel", overrides=HANG, reason="preempted, requeued; ", lossless=False),
+    Incident(
+        "preempted, hangs",
+        preempt,
+        "pcancel",
+        overrides=HANG,
+        reason="preempted, requeued; ",
+        lossless=False,
+    ),
     Incident("preempted before it runs", preempt, "pcancel", at_once=True, overrides=SLOW_PYTHON),
-    Incident("preempted, 2 nodes x 2 tasks", preempt, "preempt", nodes=2, overrides=FOUR_RANKS, ranks=4),
+    Incident(
+        "preempted, 2 nodes x 2 tasks", preempt, "preempt", nodes=2, overrides=FOUR_RANKS, ranks=4
+    ),
     *(
-        Incident(f"preempted, {partition}, user signal {'on' if on else 'off'}", preempt, partition, on, reason=reason)
+        Incident(
+            f"preempted, {partition}, user signal {'on' if on else 'off'}",
+            preempt,
+            partition,
+            on,
+            reason=reason,
+        )
         for on in (True, False)
         for partition, reason in (
             ("preempt", PREEMPTED),
@@ -164,7 +195,14 @@ INCIDENTS = [  # the longest start first
         if on or partition != "ncancel"  # it gets SIGTERM on both clusters
     ),
     Incident("preempted at its start", preempt, "preempt", at_once=True),
-    Incident("cancelled", cancel, outcome="cancelled", reason="was cancelled", final="CANCELLED", starts=1),
+    Incident(
+        "cancelled",
+        cancel,
+        outcome="cancelled",
+        reason="was cancelled",
+        final="CANCELLED",
+        starts=1,
+    ),
     Incident(
         "preempted, then cancelled, hangs",
         preempt_then_cancel,
@@ -177,7 +215,14 @@ INCIDENTS = [  # the longest start first
         starts=1,
     ),
     Incident("killed by hand", kill_task, reason="", final="FAILED", starts=1),
-    Incident("drained", drain, outcome="completed", reason="", starts=1, overrides=["tracker.pace.seconds=0.12"]),
+    Incident(
+        "drained",
+        drain,
+        outcome="completed",
+        reason="",
+        starts=1,
+        overrides=["tracker.pace.seconds=0.12"],
+    ),
     *(
         Incident(
             f"preempted, {partition}, budget spent",
@@ -205,7 +250,11 @@ Happened = dict[str, tuple[Path, Future[tuple[str, int, str]]]]
 
 def happen(incident: Incident, lab: Lab, nodes: list[str], outputs: Path) -> tuple[str, int, str]:
     """The job's id, the step at which it happened, and the job's last state."""
-    others = [f"node{number}" for number in range(1, int(lab.settings["NODES"]) + 1) if f"node{number}" not in nodes]
+    others = [
+        f"node{number}"
+        for number in range(1, int(lab.settings["NODES"]) + 1)
+        if f"node{number}" not in nodes
+    ]
     place = [f"dispatch.partition={incident.partition}", f"dispatch.exclude='{','.join(others)}'"]
     overrides = [override.replace("OUTPUTS", str(outputs)) for override in incident.overrides]
     with STARTING:
@@ -234,5 +283,8 @@ def begun(
         for incident in incidents:
             nodes = [f"node{next(free[incident.user_signal])}" for _ in range(incident.nodes)]
             outputs = folder()
-            started[incident.name] = outputs, pool.submit(happen, incident, lab_of(incident), nodes, outputs)
+            started[incident.name] = (
+                outputs,
+                pool.submit(happen, incident, lab_of(incident), nodes, outputs),
+            )
         yield started

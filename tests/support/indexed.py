@@ -1,4 +1,5 @@
-"""What the loaders really gave: a dataset whose samples carry their index, and a hook that notes them."""
+"""What the loaders really gave: a dataset whose samples carry their index, and a hook that notes
+them."""
 
 import json
 from pathlib import Path

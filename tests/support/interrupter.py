@@ -1,5 +1,5 @@
-"""A hook that sends real signals at an exact moment of a run. It is configured as a tracker, which is not part of a
-run's identity."""
+"""A hook that sends real signals at an exact moment of a run. It is configured as a tracker, which
+is not part of a run's identity."""
 
 import os
 import signal
@@ -13,8 +13,8 @@ from launcher.data.digits import load_digits
 
 
 class Interrupter(BaseHook):
-    """Sends `signum` to the whole process group, or to this process alone, when `step` reaches `moment`; on each rank,
-    or on one."""
+    """Sends `signum` to the whole process group, or to this process alone, when `step` reaches
+    `moment`; on each rank, or on one."""
 
     def __init__(
         self,
@@ -24,7 +24,12 @@ class Interrupter(BaseHook):
         group: bool = True,
         rank: int | None = None,
     ):
-        self.step, self.moment, self.signum, self.group = step, moment, signal.Signals[signum], group
+        self.step, self.moment, self.signum, self.group = (
+            step,
+            moment,
+            signal.Signals[signum],
+            group,
+        )
         if rank not in (None, int(os.environ.get("RANK", "0"))):
             self.step = -1
 
@@ -49,7 +54,9 @@ class Interrupter(BaseHook):
                 lambda module, inputs: self._at(trainer, "forward") if module.training else None
             )
         if self.moment == "backward":
-            next(trainer.model.parameters()).register_hook(lambda grad: self._at(trainer, "backward"))
+            next(trainer.model.parameters()).register_hook(
+                lambda grad: self._at(trainer, "backward")
+            )
 
     def on_before_step(self, trainer: Any) -> None:
         self._at(trainer, "before_step")

@@ -35,7 +35,8 @@ class Samples:
         return 50
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.full((8,), float(index)) + torch.rand(8)  # an augmentation: by sample, whatever the attempt
+        # An augmentation: by sample, whatever the attempt.
+        return torch.full((8,), float(index)) + torch.rand(8)
 
 
 class Tiny(BaseTrainer):
@@ -73,8 +74,8 @@ class Reached(BaseHook):
 
 
 def attempt(workspace: Path, asynchronous: bool, life: float | None) -> tuple[bool, int, int]:
-    """A child trains, and is killed after `life` seconds (None: never). Returns whether it completed, and its first and
-    last step."""
+    """A child trains, and is killed after `life` seconds (None: never). Returns whether it
+    completed, and its first and last step."""
     Reached.memory = mmap.mmap(-1, 8)
     child = os.fork()
     if child == 0:
@@ -103,7 +104,9 @@ def final_state(workspace: Path) -> tuple[str, list[Any]]:
         if path.name not in ("manifest.json", "rank-00000.json"):  # the line of metrics has a time
             digest.update(path.name.encode() + path.read_bytes())
     lines = [json.loads(line) for line in (workspace / "metrics.jsonl").read_text().splitlines()]
-    return digest.hexdigest(), [{key: value for key, value in line.items() if key != "time"} for line in lines]
+    return digest.hexdigest(), [
+        {key: value for key, value in line.items() if key != "time"} for line in lines
+    ]
 
 
 def main() -> None:
@@ -127,7 +130,8 @@ def main() -> None:
                 completed, begun, reached = attempt(
                     workspace, asynchronous, chance.uniform(0, seconds / 3) if is_killed else None
                 )
-                # What may be lost: an interval; and another while its save has not reached the disk.
+                # What may be lost: an interval; and another while its save has not reached the
+                # disk.
                 if reached:
                     assert begun >= before - INTERVAL * (2 if asynchronous else 1), (begun, before)
                 before = max(reached, 0) or before

@@ -19,7 +19,8 @@ from support.paths import ROOT, TESTS
 SCRIPTS = ROOT / "slurm" / "lab"
 REQUIRED = os.environ.get("LAUNCHER_REQUIRE_SLURM") == "1"
 MAX_WAIT_S = 600.0
-"""Seconds after which every wait ends: many times what is needed, since other tests keep the machine busy."""
+"""Seconds after which every wait ends: many times what is needed, since other tests keep the
+machine busy."""
 STEPS, INTERVAL = 120, 10
 """Of a run, and between two of its checkpoints."""
 PATIENT = {"MESSAGE_TIMEOUT": "5", "GRACE": "20", "KILLWAIT": "15"}
@@ -29,17 +30,23 @@ QUICK = ["tracker.pace.seconds=0"]
 
 
 def impossible() -> str | None:
-    """The reason why no cluster can be started here, or None. SLURM is installed only if it is required."""
+    """The reason why no cluster can be started here, or None. SLURM is installed only if it is
+    required."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "a private SLURM cluster needs Linux and root"
     if shutil.which("slurmctld") is None and not REQUIRED:
-        return "SLURM is not installed; slurm/lab/up.sh installs it, as does LAUNCHER_REQUIRE_SLURM=1"
+        return (
+            "SLURM is not installed; slurm/lab/up.sh installs it, as does LAUNCHER_REQUIRE_SLURM=1"
+        )
     if shutil.which("apt-get") is None and shutil.which("slurmctld") is None:
         return "SLURM is not installed, and there is no apt-get to install it"
-    spaces = subprocess.run(["unshare", "--mount", "--uts", "--pid", "--fork", "true"], capture_output=True, text=True)
+    spaces = subprocess.run(
+        ["unshare", "--mount", "--uts", "--pid", "--fork", "true"], capture_output=True, text=True
+    )
     if spaces.returncode != 0:
         return (
-            f"each node of the cluster needs its own namespace, which cannot be created here: {spaces.stderr.strip()}"
+            "each node of the cluster needs its own namespace, which cannot be created here:"
+            f" {spaces.stderr.strip()}"
         )
     return None
 
@@ -61,7 +68,11 @@ class Lab:
     @property
     def environment(self) -> dict[str, str]:
         """With this a command finds this cluster and the tests' hooks."""
-        clean = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "SBATCH_"))}
+        clean = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("SLURM_", "SBATCH_"))
+        }
         return {
             **clean,
             **{f"SLURM_LAB_{key}": value for key, value in self.settings.items()},
@@ -76,7 +87,9 @@ class Lab:
     def script(self, name: str, *arguments: str, timeout: float = MAX_WAIT_S) -> None:
         """Run one of the lab's own scripts."""
         command = [str(SCRIPTS / name), *arguments]
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=timeout)
+        done = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=timeout
+        )
         if done.returncode != 0:
             raise RuntimeError(f"{name} failed:\n{done.stderr}")
 
@@ -88,7 +101,9 @@ class Lab:
 
     def run(self, *command: str, check: bool = True, timeout: float = MAX_WAIT_S) -> str:
         """The output of a command on this cluster."""
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=timeout, cwd=ROOT)
+        done = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=timeout, cwd=ROOT
+        )
         if check and done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
         return done.stdout
@@ -100,7 +115,8 @@ class Lab:
         os.kill(int((self.state / "run" / "slurmctld.pid").read_text()), signal.SIGKILL)
 
     def wait_until_saved(self, job: str) -> None:
-        """Until a controller that is killed would still know that the job runs: it writes its state seconds later."""
+        """Until a controller that is killed would still know that the job runs: it writes its state
+        seconds later."""
         state = self.state / "ctld" / "job_state"
         before = state.stat().st_mtime_ns
         self.run("scontrol", "update", f"jobid={job}", "comment=save")
@@ -109,9 +125,14 @@ class Lab:
     def start_controller(self) -> None:
         self.run("slurmctld")
 
-    def launcher(self, *arguments: str, module: str = "launcher", **variables: str) -> subprocess.CompletedProcess[str]:
-        """`python -m launcher ...`, as a user of this cluster types it, with these environment variables."""
-        return python.run("-m", module, *arguments, env=self.environment | variables, cwd=ROOT, timeout=MAX_WAIT_S)
+    def launcher(
+        self, *arguments: str, module: str = "launcher", **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        """`python -m launcher ...`, as a user of this cluster types it, with these environment
+        variables."""
+        return python.run(
+            "-m", module, *arguments, env=self.environment | variables, cwd=ROOT, timeout=MAX_WAIT_S
+        )
 
     def submit(self, outputs: Path, *overrides: str, **variables: str) -> str:
         """Submit runs of the small experiment; the id of the job, without an array's tasks."""
@@ -123,7 +144,19 @@ class Lab:
 
     def preempt(self, node: str, seconds: int = 1) -> None:
         """Submit a job with a higher priority that needs a whole node for some seconds."""
-        wanted = ["-p", "main", "-w", node, "--exclusive", "-o", "/dev/null", "-t", "1", "--wrap", f"sleep {seconds}"]
+        wanted = [
+            "-p",
+            "main",
+            "-w",
+            node,
+            "--exclusive",
+            "-o",
+            "/dev/null",
+            "-t",
+            "1",
+            "--wrap",
+            f"sleep {seconds}",
+        ]
         self.run("sbatch", *wanted)
 
     def info(self, job: str) -> dict[str, str]:
@@ -132,7 +165,16 @@ class Lab:
 
     def wait_until_ended(self, job: str, timeout: float = MAX_WAIT_S) -> str:
         """The job's last state; a requeued job has not ended."""
-        ended = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL")
+        ended = (
+            "COMPLETED",
+            "FAILED",
+            "CANCELLED",
+            "TIMEOUT",
+            "PREEMPTED",
+            "NODE_FAIL",
+            "OUT_OF_MEMORY",
+            "BOOT_FAIL",
+        )
         for _ in ticks(timeout, f"job {job} to end", pause=1.5):
             state = self.info(job)["JobState"]
             if state in ended:

@@ -6,7 +6,8 @@ import torch
 
 
 class Masked(torch.utils.data.Dataset[Any]):
-    """Input and target [12] of 19 token values. Of sample i the first i % 5 * 3 targets are -100."""
+    """Input and target [12] of 19 token values. Of sample i the first i % 5 * 3 targets are
+    -100."""
 
     def __init__(self, size: int = 48):
         self.samples = torch.randint(0, 19, (size, 13), generator=torch.Generator().manual_seed(0))

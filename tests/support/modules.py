@@ -25,7 +25,10 @@ class Loaded(Base):
         super().__init__()
         generator = torch.Generator().manual_seed(5)
         with torch.device("cpu"):
-            stored = {name: torch.randn(p.shape, generator=generator) for name, p in self.named_parameters()}
+            stored = {
+                name: torch.randn(p.shape, generator=generator)
+                for name, p in self.named_parameters()
+            }
         self.load_state_dict(stored)
 
 
@@ -86,7 +89,8 @@ class Swapped(nn.Module):
 
 
 class Partly(Base):
-    """An `init_weights` of the tutorials' kind: called by the constructor, and of some weights alone."""
+    """An `init_weights` of the tutorials' kind: called by the constructor, and of some weights
+    alone."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +109,8 @@ class Rescaled(Base):
 
 
 class Counting(Base):
-    """A constructor that cannot run on the meta device, draws Python's numbers, and keeps a tensor unregistered."""
+    """A constructor that cannot run on the meta device, draws Python's numbers, and keeps a tensor
+    unregistered."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -21,6 +21,10 @@ def config_of(outputs: Path, *overrides: str) -> DictConfig:
 def begin(config: DictConfig) -> RunRecord:
     record = RunRecord(RunFolder(config.run.dir).create())
     record.begin_attempt(
-        start_step=0, max_steps=1, world_size=1, strategy="none", command=command_record(stored(config), None)
+        start_step=0,
+        max_steps=1,
+        world_size=1,
+        strategy="none",
+        command=command_record(stored(config), None),
     )
     return record

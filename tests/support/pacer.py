@@ -1,5 +1,5 @@
-"""A hook that makes a run last until something happens to it. It is configured as a tracker, which is not part of a
-run's identity."""
+"""A hook that makes a run last until something happens to it. It is configured as a tracker, which
+is not part of a run's identity."""
 
 import os
 import time
@@ -9,8 +9,8 @@ from launcher import BaseHook
 
 
 class Pacer(BaseHook):
-    """Waits `seconds` after each step, and hangs after step `hang_at` (the file `hangs` tells), but only in the first
-    `starts` starts of a SLURM job."""
+    """Waits `seconds` after each step, and hangs after step `hang_at` (the file `hangs` tells), but
+    only in the first `starts` starts of a SLURM job."""
 
     def __init__(self, seconds: float = 0.1, starts: int = 1, hang_at: int | None = None):
         is_active = int(os.environ.get("SLURM_RESTART_COUNT", 0)) < starts

@@ -12,10 +12,15 @@ from support import runner
 
 
 class Command:
-    """`python -m launcher ...` in its own session, killed at the end of the `with` if it has not ended."""
+    """`python -m launcher ...` in its own session, killed at the end of the `with` if it has not
+    ended."""
 
     def __init__(
-        self, *arguments: str, start: tuple[str, ...] = ("-m", "launcher"), timeout: float = 400, real: bool = False
+        self,
+        *arguments: str,
+        start: tuple[str, ...] = ("-m", "launcher"),
+        timeout: float = 400,
+        real: bool = False,
     ):
         self.process = runner.start(*start, *arguments, real=real)
         self.pid = self.process.pid
@@ -27,7 +32,10 @@ class Command:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._watchdog.cancel()
         self.kill()

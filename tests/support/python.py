@@ -1,4 +1,5 @@
-"""`python ...` as a user types it, forked from a process that has imported torch where that is possible."""
+"""`python ...` as a user types it, forked from a process that has imported torch where that is
+possible."""
 
 import atexit
 import functools
@@ -42,7 +43,8 @@ def start(
         env: as for `subprocess.Popen`, and so are cwd, stdout, stderr and pass_fds.
         preloaded: modules that the process may find imported, next to torch.
         children: a module, and how many processes that run it by `python -m` are forked as well.
-        real: a new interpreter. Needed where imports, the interpreter's options or its hash seed are the point.
+        real: a new interpreter. Needed where imports, the interpreter's options or its hash seed
+            are the point.
     """
     environment = dict(os.environ if env is None else env)
     if real or not CAN_FORK:
@@ -97,12 +99,21 @@ def run(
 class Forked:
     """What the tests use of `subprocess.Popen`, for a process that the server forks."""
 
-    def __init__(self, args: tuple[str, ...], request: dict[str, Any], stdout: Any, stderr: Any, server: socket.socket):
+    def __init__(
+        self,
+        args: tuple[str, ...],
+        request: dict[str, Any],
+        stdout: Any,
+        stderr: Any,
+        server: socket.socket,
+    ):
         self.args = args
         self.returncode: int | None = None
         ours: list[int] = []
         self.stdout, output = _output(stdout, ours)
-        self.stderr, errors = (None, output) if stderr == subprocess.STDOUT else _output(stderr, ours)
+        self.stderr, errors = (
+            (None, output) if stderr == subprocess.STDOUT else _output(stderr, ours)
+        )
         nothing = os.open(os.devnull, os.O_RDONLY)
         self._status, status = os.pipe()
         files = [status, nothing, output, errors, *request["pass_fds"]]
@@ -147,7 +158,9 @@ class Forked:
 
     def communicate(self, input: None = None, timeout: float | None = None) -> tuple[str, str]:
         """Its output, where not both streams are pipes of their own."""
-        texts = [stream.read() if stream is not None else "" for stream in (self.stdout, self.stderr)]
+        texts = [
+            stream.read() if stream is not None else "" for stream in (self.stdout, self.stderr)
+        ]
         self.wait(timeout)
         return texts[0], texts[1]
 
@@ -166,7 +179,8 @@ def _output(where: Any, ours: list[int]) -> tuple[IO[str] | None, int]:
 
 @functools.cache
 def _server(preloaded: tuple[str, ...]) -> socket.socket:
-    """One for each process of pytest; it ends when that one does. Those that import more are forked from the others."""
+    """One for each process of pytest; it ends when that one does. Those that import more are forked
+    from the others."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     process = start(

@@ -17,7 +17,8 @@ LIMIT = 560.0
 
 
 def together(count: int, folder: Path, tasks: list[Task]) -> list[list[Any]]:
-    """Do the tasks (functions of `drive` and their arguments) on `count` ranks; for each task, each rank's result."""
+    """Do the tasks (functions of `drive` and their arguments) on `count` ranks; for each task, each
+    rank's result."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tasks.json").write_text(json.dumps(tasks))
     outputs = [folder / f"rank-{number}.out" for number in range(count)]
@@ -29,7 +30,9 @@ def together(count: int, folder: Path, tasks: list[Task]) -> list[list[Any]]:
                 env = environment(number, count, listening)
                 fds = (listening.fileno(),) if number == 0 else ()
                 words = "-m", "support.drive", str(folder)
-                ranks.append(python.start(*words, env=env, stdout=file, pass_fds=fds, preloaded=preloaded))
+                ranks.append(
+                    python.start(*words, env=env, stdout=file, pass_fds=fds, preloaded=preloaded)
+                )
     try:
         wait(ranks)
     finally:
@@ -39,7 +42,9 @@ def together(count: int, folder: Path, tasks: list[Task]) -> list[list[Any]]:
     wrong = [(number, rank.returncode) for number, rank in enumerate(ranks) if rank.returncode != 0]
     for number, code in sorted(wrong, key=lambda end: end[1] < 0):  # those that we killed come last
         raise AssertionError(f"rank {number}, code {code}:\n{outputs[number].read_text()}")
-    results = [json.loads((folder / f"results-{number}.json").read_text()) for number in range(count)]
+    results = [
+        json.loads((folder / f"results-{number}.json").read_text()) for number in range(count)
+    ]
     return [list(of_task) for of_task in zip(*results, strict=True)]
 
 

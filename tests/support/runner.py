@@ -19,8 +19,8 @@ from support import python
 from support.paths import TESTS
 
 TEMPORARY = tempfile.mkdtemp(prefix="tests-")
-"""The folder for temporary files of the processes under test: those that are killed leave some. It is not a folder of
-pytest's, since the path of a socket in it has at most 107 characters."""
+"""The folder for temporary files of the processes under test: those that are killed leave some. It
+is not a folder of pytest's, since the path of a socket in it has at most 107 characters."""
 atexit.register(shutil.rmtree, TEMPORARY, ignore_errors=True)
 
 ENVIRONMENT = {
@@ -41,9 +41,15 @@ class Outcome:
     output: str
 
 
-def start(*words: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, real: bool = False) -> Any:
-    """Start `python <words>`; a forked process forks its ranks too, and has imported what they will."""
-    count = next((int(word[len(NPROC) :]) for word in reversed(words) if re.fullmatch(rf"{NPROC}\d+", word)), 1)
+def start(
+    *words: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, real: bool = False
+) -> Any:
+    """Start `python <words>`; a forked process forks its ranks too, and has imported what they
+    will."""
+    count = next(
+        (int(word[len(NPROC) :]) for word in reversed(words) if re.fullmatch(rf"{NPROC}\d+", word)),
+        1,
+    )
     preloaded = python.DISTRIBUTED if count > 1 else ()
     if "strategy=deepspeed" in words:
         preloaded = python.DEEPSPEED
@@ -53,7 +59,11 @@ def start(*words: str, env: Mapping[str, str] | None = None, cwd: Path | None = 
 
 
 def launch(
-    outputs: Path, *overrides: str, module: str = "launcher", timeout: float = 400, real: bool = False
+    outputs: Path,
+    *overrides: str,
+    module: str = "launcher",
+    timeout: float = 400,
+    real: bool = False,
 ) -> Outcome:
     """Run to the end."""
     return interrupt(outputs, *overrides, at=None, module=module, timeout=timeout, real=real)
@@ -68,7 +78,8 @@ def interrupt(
     timeout: float = 400,
     real: bool = False,
 ) -> Outcome:
-    """Run, and send a signal to the whole group once a line with `at` has been printed (None: never)."""
+    """Run, and send a signal to the whole group once a line with `at` has been printed (None:
+    never)."""
     process = start("-m", module, f"paths.outputs={outputs}", *overrides, real=real)
     assert process.stdout is not None
     watchdog = threading.Timer(timeout, lambda: os.killpg(process.pid, signal.SIGKILL))
@@ -87,9 +98,15 @@ def interrupt(
     return Outcome(process.wait(), "".join(lines))
 
 
-def stop_at(step: int, moment: str = "after_step", signum: str = "SIGTERM", group: bool = True) -> list[str]:
-    """Overrides with which the run sends itself a signal at that moment of that step (see `interrupter`)."""
-    hook = f"{{_target_:support.interrupter.Interrupter,step:{step},moment:{moment},signum:{signum},group:{group}}}"
+def stop_at(
+    step: int, moment: str = "after_step", signum: str = "SIGTERM", group: bool = True
+) -> list[str]:
+    """Overrides with which the run sends itself a signal at that moment of that step (see
+    `interrupter`)."""
+    hook = (
+        f"{{_target_:support.interrupter.Interrupter,step:{step},moment:{moment},"
+        f"signum:{signum},group:{group}}}"
+    )
     return [f"+tracker.interrupter={hook}"]
 
 
@@ -111,11 +128,15 @@ def metrics(outputs: Path) -> list[dict[str, Any]]:
 def metrics_of(folder: Path) -> list[dict[str, Any]]:
     """The lines of a run's metrics.jsonl without the times."""
     lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{key: value for key, value in json.loads(line).items() if key not in TIMES} for line in lines]
+    return [
+        {key: value for key, value in json.loads(line).items() if key not in TIMES}
+        for line in lines
+    ]
 
 
 def final_state(outputs: Path) -> dict[str, str]:
-    """Hashes of a run's final weights, moments, scaler, LR, counters, random state and data position."""
+    """Hashes of a run's final weights, moments, scaler, LR, counters, random state and data
+    position."""
     latest = run_folder(outputs) / "checkpoints" / "latest"
     names = ["shard-00000.safetensors", "rank-00000.safetensors", "state.json"]
     return {name: hashlib.sha256((latest / name).read_bytes()).hexdigest() for name in names}

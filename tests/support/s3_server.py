@@ -14,7 +14,8 @@ KEY = {"key": "me", "secret": "mine"}
 class S3Server:
     """Serves until `close`. `faults` are asked before each request, and may answer it.
 
-    A fault gets the WSGI environment and `start_response`. It returns the body of its answer; None: moto answers.
+    A fault gets the WSGI environment and `start_response`. It returns the body of its answer; None:
+    moto answers.
     """
 
     def __init__(self) -> None:
@@ -44,14 +45,26 @@ class ConfigIssue:
     """What happens to the first `count` requests of a method whose path and query match.
 
     Args:
-        how: a status such as "503 Slow Down" (`code` is in the body), "hang" for `seconds`, or "cut": half of the body
-            is read, then the connection is closed.
+        how: a status such as "503 Slow Down" (`code` is in the body), "hang" for `seconds`, or
+            "cut": half of the body is read, then the connection is closed.
     """
 
     def __init__(
-        self, method: str, path: str, how: str, code: str = "", count: int = 1 << 30, seconds: float = 0.0
+        self,
+        method: str,
+        path: str,
+        how: str,
+        code: str = "",
+        count: int = 1 << 30,
+        seconds: float = 0.0,
     ) -> None:
-        self.method, self.path, self.how, self.code, self.seconds = method, re.compile(path), how, code, seconds
+        self.method, self.path, self.how, self.code, self.seconds = (
+            method,
+            re.compile(path),
+            how,
+            code,
+            seconds,
+        )
         self.left = count
         self.done = 0
         self._lock = threading.Lock()
@@ -59,7 +72,11 @@ class ConfigIssue:
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes] | None:
         request = f"{environ['PATH_INFO']}?{environ['QUERY_STRING']}"
         with self._lock:
-            if environ["REQUEST_METHOD"] != self.method or not self.path.search(request) or not self.left:
+            if (
+                environ["REQUEST_METHOD"] != self.method
+                or not self.path.search(request)
+                or not self.left
+            ):
                 return None
             self.left, self.done = self.left - 1, self.done + 1
         if self.how == "cut":

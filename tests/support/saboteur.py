@@ -32,7 +32,8 @@ class Saboteur(BaseHook):
 
 
 class Exits(BaseHook):
-    """Calls `sys.exit` in the user's code: in a constructor, in a forward pass, or in a method of a hook."""
+    """Calls `sys.exit` in the user's code: in a constructor, in a forward pass, or in a method of a
+    hook."""
 
     def __init__(self, where: str, code: Any):
         self.where, self.code = where, code

@@ -1,6 +1,8 @@
-"""SLURM's commands as shell scripts that answer from files: for what follows signals and losses, where no cluster runs.
+"""SLURM's commands as shell scripts that answer from files: for what follows signals and losses,
+where no cluster runs.
 
-What a real cluster answers is in `tests/unit/slurm/scontrol.txt`; `tests/end_to_end/slurm` runs on one.
+What a real cluster answers is in `tests/unit/slurm/scontrol.txt`; `tests/end_to_end/slurm` runs on
+one.
 """
 
 import os
@@ -18,7 +20,8 @@ from launcher.slurm.sbatch import runs_path
 from support.paths import TESTS
 
 ANSWERS = dict(
-    block.split("\n", 1) for block in (TESTS / "unit" / "slurm" / "scontrol.txt").read_text().split("## ")[1:]
+    block.split("\n", 1)
+    for block in (TESTS / "unit" / "slurm" / "scontrol.txt").read_text().split("## ")[1:]
 )
 """Lines of `scontrol show job -o` by what had happened to the job."""
 
@@ -71,8 +74,12 @@ class ScriptedSlurm:
         (self.folder / "config").write_text("KillWait                = 30 sec\n")
         (self.folder / "requeued").write_text(ANSWERS["preempted without a grace, REQUEUE"])
         variables = {"SLURM_JOB_ID": "6", "SLURM_JOB_NODELIST": "node1"}
-        variables |= {"SLURM_RESTART_COUNT": str(restarts)} if restarts else {}  # SLURM does not set it at first
-        for name, value in {**variables, "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}"}.items():
+        # SLURM does not set it at first.
+        variables |= {"SLURM_RESTART_COUNT": str(restarts)} if restarts else {}
+        for name, value in {
+            **variables,
+            "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}",
+        }.items():
             patch.setenv(name, value)
         for name in ("RANK", "WORLD_SIZE", *(() if restarts else ("SLURM_RESTART_COUNT",))):
             patch.delenv(name, raising=False)
@@ -86,7 +93,9 @@ class ScriptedSlurm:
 
     def requeue_as(self, name: str, restarts: int = 1) -> None:
         """What `scontrol show job` says after a requeue."""
-        (self.folder / "requeued").write_text(ANSWERS[name].replace("Restarts=1", f"Restarts={restarts}"))
+        (self.folder / "requeued").write_text(
+            ANSWERS[name].replace("Restarts=1", f"Restarts={restarts}")
+        )
 
     def reject(self, text: str) -> None:
         """Let `scontrol requeue` fail."""
@@ -107,7 +116,8 @@ class ScriptedSlurm:
 
     @property
     def steps(self) -> list[str]:
-        """What srun has started: the tasks and their nodes. A node `N` is lost while the file `lost-N` is there."""
+        """What srun has started: the tasks and their nodes. A node `N` is lost while the file
+        `lost-N` is there."""
         path = self.folder / "steps"
         return path.read_text().splitlines() if path.exists() else []
 
@@ -132,8 +142,8 @@ class ScriptedJob:
 
 @dataclass
 class ScriptedQueue:
-    """SLURM's queue in this process: a job waits for one call of squeue, runs until the next one, and has ended, or is
-    requeued.
+    """SLURM's queue in this process: a job waits for one call of squeue, runs until the next one,
+    and has ended, or is requeued.
 
     Args:
         work: what a job does, by its run and the number of its start; True: it is requeued.
@@ -171,10 +181,12 @@ class ScriptedQueue:
                 self.cancel(job)
         if command[:3] == ["scontrol", "show", "job"]:
             state = self.ended.get(command[-1], "FAILED")
-            if state == "PENDING":  # SLURM has no record of an array's task that was cancelled before it started
+            # SLURM has no record of an array's task that was cancelled before it started.
+            if state == "PENDING":
                 raise scheduler.SchedulerError(f"scontrol show failed: Job {command[-1]} not found")
             return (
-                f"JobId=1 JobName=x UserId=me(1) JobState={'CANCELLED' if command[-1] in self.cancelled else 'FAILED'}"
+                "JobId=1 JobName=x UserId=me(1)"
+                f" JobState={'CANCELLED' if command[-1] in self.cancelled else 'FAILED'}"
             )
         return self.list() if command[0] == "squeue" else ""
 
@@ -185,7 +197,9 @@ class ScriptedQueue:
         number, is_array = len(self.submitted) + 1, "#SBATCH --array" in script.read_text()
         self.arrays += is_array
         for index, folder in enumerate(folders):
-            self.jobs[f"{number}_{index}" if is_array else str(number)] = ScriptedJob(str(script), folder)
+            self.jobs[f"{number}_{index}" if is_array else str(number)] = ScriptedJob(
+                str(script), folder
+            )
             self.submitted.append(folder.path.name)
         self.most = max(self.most, len(self.jobs))
         return str(number)
@@ -209,7 +223,8 @@ class ScriptedQueue:
                 job.state = "RUNNING"
                 job.starts += 1
         rows = [
-            f"{name}|{job.state}|{'Priority' if job.state == 'PENDING' else 'None'}|node1|{job.script}"
+            f"{name}|{job.state}|{'Priority' if job.state == 'PENDING' else 'None'}"
+            f"|node1|{job.script}"
             for name, job in self.jobs.items()
         ]
         return "\n".join(rows)

@@ -15,7 +15,11 @@ from launcher.process.ranks import Ranks
 
 
 def payload(step: int, value: float = 0.0, best_step: int | None = None, size: int = 4) -> Payload:
-    hooks = {} if best_step is None else {"CheckpointingHook": {"checkpointing": {"best": {"step": best_step}}}}
+    hooks = (
+        {}
+        if best_step is None
+        else {"CheckpointingHook": {"checkpointing": {"best": {"step": best_step}}}}
+    )
     return Payload(
         step=step,
         manifest=Manifest(step, 1, "none", "sharded"),
@@ -27,10 +31,17 @@ def payload(step: int, value: float = 0.0, best_step: int | None = None, size: i
 
 
 def save(
-    store: CheckpointStore, step: int, value: float = 0.0, best: bool = False, keep: int = 9, size: int = 4
+    store: CheckpointStore,
+    step: int,
+    value: float = 0.0,
+    best: bool = False,
+    keep: int = 9,
+    size: int = 4,
 ) -> None:
     best_step = step if best else store.best() if store.root.is_dir() else None
-    Saver(store, Ranks(), Retention(keep_previous=keep)).save(payload(step, value, best_step, size), wait=True)
+    Saver(store, Ranks(), Retention(keep_previous=keep)).save(
+        payload(step, value, best_step, size), wait=True
+    )
 
 
 def change_manifest(folder: Path, **values: Any) -> None:

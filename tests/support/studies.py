@@ -17,8 +17,11 @@ SPACE = {
 VALUES = {0.0001: 0.9, 0.001: 0.3, 0.01: 0.2, 0.1: 0.8, 0.05: 0.7, 0.003: 0.25}
 
 
-def study_on_disk(outputs: Path, objectives: tuple[str, ...] = ("val/loss",), paused: bool = False) -> Path:
-    """Six trials. Accuracy is better where the loss is worse; with `paused`, only the best run is completed."""
+def study_on_disk(
+    outputs: Path, objectives: tuple[str, ...] = ("val/loss",), paused: bool = False
+) -> Path:
+    """Six trials. Accuracy is better where the loss is worse; with `paused`, only the best run is
+    completed."""
     folder = outputs / "studies" / "toy-0123abcd"
     folder.mkdir(parents=True)
     directions = ["maximize" if name == "val/accuracy" else "minimize" for name in objectives]
@@ -38,7 +41,10 @@ def study_on_disk(outputs: Path, objectives: tuple[str, ...] = ("val/loss",), pa
             "step": steps[-1],
         }
         run.record_path.write_text(json.dumps({"attempts": [], "max_steps": 30, **record}))
-        rows = [{"step": step, "time": 1.8e9, "val/loss": loss + 1 / step, "val/accuracy": loss} for step in steps]
+        rows = [
+            {"step": step, "time": 1.8e9, "val/loss": loss + 1 / step, "val/accuracy": loss}
+            for step in steps
+        ]
         run.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         store.queue = [*store.queue, params]
         trials.append(store.ask(trials))

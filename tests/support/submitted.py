@@ -13,5 +13,8 @@ def note_job(folder: RunFolder, *script_and_task: Any, job_id: str | None = None
     path = folder.path / FROZEN
     saved = json.loads(path.read_text()) if path.exists() else {"config": {}, "hydra": None}
     path.write_text(
-        json.dumps(saved | {"job": asdict(JobNote(*script_and_task, job_id=job_id)), "folder": str(folder.path)})
+        json.dumps(
+            saved
+            | {"job": asdict(JobNote(*script_and_task, job_id=job_id)), "folder": str(folder.path)}
+        )
     )

@@ -12,7 +12,8 @@ SEQUENCE = re.compile(r"\x1b\[[?0-9;]*[a-zA-Z]|\x1b.|[\r\n\b]|[^\x1b\r\n\b]+")
 
 
 def screen(output: str, width: int) -> list[str]:
-    """The lines of a terminal of this width after `output`; it knows no more than cursor up, erasing and wrapping."""
+    """The lines of a terminal of this width after `output`; it knows no more than cursor up,
+    erasing and wrapping."""
     lines, row, column = [""], 0, 0
     for token in SEQUENCE.findall(output):
         if token == "\r":
@@ -30,7 +31,9 @@ def screen(output: str, width: int) -> list[str]:
                 if column == width:
                     row, column = row + 1, 0
                 lines += [""] * (row + 1 - len(lines))
-                lines[row] = lines[row].ljust(column)[:column] + character + lines[row][column + 1 :]
+                lines[row] = (
+                    lines[row].ljust(column)[:column] + character + lines[row][column + 1 :]
+                )
                 column += 1
         lines += [""] * (row + 1 - len(lines))
     return [line.rstrip() for line in lines]
@@ -76,4 +79,6 @@ def in_terminal(
             type_at = None
     _, status = os.waitpid(pid, 0)
     os.close(terminal)
-    return os.waitstatus_to_exitcode(status), printed.decode(errors="replace").replace("\r\n", "\n\r")
+    return os.waitstatus_to_exitcode(status), printed.decode(errors="replace").replace(
+        "\r\n", "\n\r"
+    )

@@ -16,13 +16,21 @@ def write_tokenizer(folder: Path, chat: bool = True) -> Path:
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer.pre_tokenizer, tokenizer.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=SIZE, special_tokens=["<pad>", "<s>", "</s>"], initial_alphabet=alphabet, show_progress=False
+        vocab_size=SIZE,
+        special_tokens=["<pad>", "<s>", "</s>"],
+        initial_alphabet=alphabet,
+        show_progress=False,
     )
     tokenizer.train([argparse.__file__], trainer)
-    whole = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
+    whole = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>"
+    )
     if chat:
         whole.chat_template = CHAT
     whole.save_pretrained(folder)

@@ -17,7 +17,12 @@ class Toy(BaseTrainer):
     """A small model with dropout on batches [B, 2], under a learning rate that halves each step."""
 
     def __init__(
-        self, hooks: Sequence[BaseHook], max_steps: int, workspace: Path, batches: Any = None, **settings: Any
+        self,
+        hooks: Sequence[BaseHook],
+        max_steps: int,
+        workspace: Path,
+        batches: Any = None,
+        **settings: Any,
     ):
         super().__init__(max_steps, 1.0, workspace=workspace, device="cpu", **settings)
         self.given, self.batches = hooks, batches

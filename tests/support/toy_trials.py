@@ -30,7 +30,8 @@ class ToyRunner:
     """
     Args:
         value: of `val/loss`, by x and step.
-        breaks: the exit code with which a trial ends half-way, by its number and its start; 0: it does not.
+        breaks: the exit code with which a trial ends half-way, by its number and its start; 0: it
+            does not.
     """
 
     def __init__(
@@ -52,13 +53,27 @@ class ToyRunner:
         code = self.breaks(number, self.starts.count(number))
         if code:
             end = (record.step + end) // 2
-        record.begin_attempt(start_step=record.step, max_steps=MAX_STEPS, world_size=1, strategy="none")
+        record.begin_attempt(
+            start_step=record.step, max_steps=MAX_STEPS, world_size=1, strategy="none"
+        )
         with open(folder.metrics_path, "a") as file:
             for step in range(record.step + 1, end + 1):
                 if step % EVERY == 0:
-                    file.write(json.dumps({"step": step, "val/loss": self.value(config["x"], step)}) + "\n")
-        outcome = "preempted" if code == 143 else "failed" if code else "completed" if end == MAX_STEPS else "paused"
-        record.end_attempt(outcome, end_step=end, exit_code=code, reason="a toy breaks" if code else None)  # type: ignore[arg-type]
+                    file.write(
+                        json.dumps({"step": step, "val/loss": self.value(config["x"], step)}) + "\n"
+                    )
+        outcome = (
+            "preempted"
+            if code == 143
+            else "failed"
+            if code
+            else "completed"
+            if end == MAX_STEPS
+            else "paused"
+        )
+        record.end_attempt(
+            outcome, end_step=end, exit_code=code, reason="a toy breaks" if code else None
+        )  # type: ignore[arg-type]
         self.codes[number] = code
 
     def running(self) -> set[int]:
@@ -122,7 +137,16 @@ def search(
     study.mkdir(parents=True, exist_ok=True)
     lines: list[str] = []
     made = Search(
-        study, folder, keys, space, [*fixed], compose, runner, rungs_of(keys, CONFIG), MAX_STEPS, say or lines.append
+        study,
+        folder,
+        keys,
+        space,
+        [*fixed],
+        compose,
+        runner,
+        rungs_of(keys, CONFIG),
+        MAX_STEPS,
+        say or lines.append,
     )
     made.load()
     made.lines = lines  # type: ignore[attr-defined]

@@ -18,9 +18,15 @@ class WrittenRun:
         tracker: the group `tracker` of its configuration.
     """
 
-    def __init__(self, path: Path, tracker: Any = None, overrides: list[str] | None = None, **config: Any):
+    def __init__(
+        self, path: Path, tracker: Any = None, overrides: list[str] | None = None, **config: Any
+    ):
         self.folder = RunFolder(path).create()
-        content = {"run": {"name": path.parent.name, "id": path.name}, "tracker": tracker or {}, **config}
+        content = {
+            "run": {"name": path.parent.name, "id": path.name},
+            "tracker": tracker or {},
+            **config,
+        }
         self.command = command_record(content, {"overrides": {"task": overrides or []}})
         self.lock = RunLock(self.folder)
         self.begin()
@@ -29,7 +35,11 @@ class WrittenRun:
         self.lock.acquire()
         self.record = RunRecord(self.folder)
         self.record.begin_attempt(
-            start_step=start_step, max_steps=max_steps, world_size=1, strategy="none", command=self.command
+            start_step=start_step,
+            max_steps=max_steps,
+            world_size=1,
+            strategy="none",
+            command=self.command,
         )
 
     def log(self, *steps: int, **metrics: Any) -> None:
@@ -46,7 +56,9 @@ class WrittenRun:
 
     def end(self, outcome: Any = "completed", **details: Any) -> None:
         reason = details.pop("reason", "early" if outcome == "completed" else None)
-        self.record.end_attempt(outcome, end_step=details.pop("step", 100), reason=reason, **details)
+        self.record.end_attempt(
+            outcome, end_step=details.pop("step", 100), reason=reason, **details
+        )
         self.lock.release()
 
     def tracked(self, tracker: Tracker) -> TrackedRun:

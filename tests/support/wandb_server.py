@@ -1,7 +1,8 @@
-"""A stand-in for a W&B server: what the real client needs of GraphQL, of the file stream and of file uploads.
+"""A stand-in for a W&B server: what the real client needs of GraphQL, of the file stream and of
+file uploads.
 
-It keeps a run's history as the protocol has it: lines that the client addresses by offset. How the real server treats a
-step that is sent twice is not modelled; tests look at whether one ever is.
+It keeps a run's history as the protocol has it: lines that the client addresses by offset. How the
+real server treats a step that is sent twice is not modelled; tests look at whether one ever is.
 """
 
 import gzip
@@ -14,13 +15,21 @@ from typing import Any, Self
 
 PROJECT = {"id": "p1", "name": "project", "entity": {"id": "e1", "name": "me"}}
 INFO = {"cliVersionInfo": {"max_cli_version": "99"}, "latestLocalVersionInfo": None, "features": []}
-VIEWER = {"id": "u1", "entity": "me", "username": "me", "email": "a@b", "flags": "{}", "teams": {"edges": []}}
+VIEWER = {
+    "id": "u1",
+    "entity": "me",
+    "username": "me",
+    "email": "a@b",
+    "flags": "{}",
+    "teams": {"edges": []},
+}
 
 
 class WandbServer:
     """Used by `with`.
 
-    `runs` has what arrived, by run id; `mode` is ok, 500, hang or "no uploads"; `stopped`: somebody pressed "Stop run".
+    `runs` has what arrived, by run id; `mode` is ok, 500, hang or "no uploads"; `stopped`: somebody
+    pressed "Stop run".
     """
 
     def __init__(self, port: int = 0) -> None:
@@ -43,8 +52,18 @@ class WandbServer:
         self._server.server_close()
 
     def run(self, name: str) -> dict[str, Any]:
-        empty = {"history": [], "events": [], "summary": {}, "config": {}, "started": False, "output": {}, "alerts": []}
-        return self.runs.setdefault(name, {**empty, "upsert": {}, "exit": None, "preempting": False, "overwritten": 0})
+        empty = {
+            "history": [],
+            "events": [],
+            "summary": {},
+            "config": {},
+            "started": False,
+            "output": {},
+            "alerts": [],
+        }
+        return self.runs.setdefault(
+            name, {**empty, "upsert": {}, "exit": None, "preempting": False, "overwritten": 0}
+        )
 
     def history(self) -> list[dict[str, Any]]:
         """Of the only run."""
@@ -78,11 +97,17 @@ class WandbServer:
     def on_RunResumeStatus(self, given: dict[str, Any]) -> dict[str, Any]:
         run, bucket = self.runs.get(given["name"]), None
         if run and run["started"]:
-            tails = {f"{key}Tail": json.dumps([json.dumps(x) for x in run[key][-1:]]) for key in ("history", "events")}
+            tails = {
+                f"{key}Tail": json.dumps([json.dumps(x) for x in run[key][-1:]])
+                for key in ("history", "events")
+            }
             bucket = {
-                "id": f"s-{given['name']}", "name": given["name"], "summaryMetrics": json.dumps(run["summary"]),
-                "displayName": given["name"], "logLineCount": len(run["output"]), "config": json.dumps(run["config"]),
-                "historyLineCount": len(run["history"]), "eventsLineCount": len(run["events"]), **tails,
+                "id": f"s-{given['name']}", "name": given["name"],
+                "summaryMetrics": json.dumps(run["summary"]),
+                "displayName": given["name"], "logLineCount": len(run["output"]),
+                "config": json.dumps(run["config"]),
+                "historyLineCount": len(run["history"]), "eventsLineCount": len(run["events"]),
+                **tails,
                 "tags": [], "notes": None, "wandbConfig": json.dumps({"t": 1}),
             }  # fmt: skip
         return {"model": {**PROJECT, "bucket": bucket}}
@@ -94,7 +119,8 @@ class WandbServer:
         run["upsert"] |= {key: value for key, value in given.items() if value is not None}
         run["config"] = json.loads(given["config"]) if given.get("config") else run["config"]
         bucket = {
-            "id": f"s-{name}", "name": name, "displayName": given.get("displayName") or name, "description": None,
+            "id": f"s-{name}", "name": name, "displayName": given.get("displayName") or name,
+            "description": None,
             "config": json.dumps(run["config"]), "sweepName": None, "project": PROJECT,
             "historyLineCount": len(run["history"]),
         }  # fmt: skip
@@ -104,7 +130,9 @@ class WandbServer:
         return {"project": {"run": {"stopped": self.stopped}}}
 
     def on_CreateRunFiles(self, given: dict[str, Any]) -> dict[str, Any]:
-        files = [{"name": name, "uploadUrl": f"{self.url}/upload/{name}"} for name in given["files"]]
+        files = [
+            {"name": name, "uploadUrl": f"{self.url}/upload/{name}"} for name in given["files"]
+        ]
         return {"createRunFiles": {"runID": given["run"], "uploadHeaders": [], "files": files}}
 
     def on_MarkRunFilesUploaded(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -134,7 +162,8 @@ class WandbServer:
         names = [file["name"] for file in given["input"]["artifactFiles"]]
         nodes = [
             {
-                "storagePath": name, "uploadUrl": f"{self.url}/artifact/{name}", "uploadHeaders": [],
+                "storagePath": name, "uploadUrl": f"{self.url}/artifact/{name}",
+                "uploadHeaders": [],
                 "uploadMultipartUrls": None, "artifact": {"id": "a1"},
             }
             for name in names
@@ -196,7 +225,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if self.path.startswith("/graphql"):
             request = json.loads(body)
-            self._reply({"data": self.owner.answer(request["query"], request.get("variables") or {})})
+            self._reply(
+                {"data": self.owner.answer(request["query"], request.get("variables") or {})}
+            )
         else:
             self._reply(self.owner.stream(self.path.split("/")[4], json.loads(body)))
 

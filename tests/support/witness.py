@@ -1,5 +1,5 @@
-"""A hook that writes down which samples the model really gets. It is configured as a tracker, which is not part of a
-run's identity."""
+"""A hook that writes down which samples the model really gets. It is configured as a tracker, which
+is not part of a run's identity."""
 
 import json
 import zlib
@@ -29,15 +29,21 @@ class Witness(BaseHook):
 
 
 def samples_of_steps(folder: Path) -> dict[int, list[int]]:
-    """The samples of each step in their global order: micro-batch after micro-batch, in each rank after rank. Of a step
-    that was computed by several starts, those of the last one."""
+    """The samples of each step in their global order: micro-batch after micro-batch, in each rank
+    after rank. Of a step that was computed by several starts, those of the last one."""
     steps: dict[int, list[int]] = {}
-    starts = {path.name.rpartition("-")[0]: path.stat().st_mtime for path in folder.glob("witness-*.jsonl")}
+    starts = {
+        path.name.rpartition("-")[0]: path.stat().st_mtime
+        for path in folder.glob("witness-*.jsonl")
+    }
     for start in sorted(starts, key=lambda start: (start.split("-")[1], starts[start])):
         of_ranks = [_read(path) for path in sorted(folder.glob(f"{start}-*.jsonl"))]
         for step in of_ranks[0]:
-            micro_batches = zip(*(own[step] for own in of_ranks), strict=False)  # the last step may be cut short
-            steps[step] = [sample for together in micro_batches for part in together for sample in part]
+            # The last step may be cut short.
+            micro_batches = zip(*(own[step] for own in of_ranks), strict=False)
+            steps[step] = [
+                sample for together in micro_batches for part in together for sample in part
+            ]
     return steps
 
 

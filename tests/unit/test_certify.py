@@ -53,7 +53,9 @@ def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def certified(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any], str]:
-    code = main([*words[:-1], "--json", "--epoch", r"epoch (\d+)", "--", "python", "train.py", words[-1]])
+    code = main(
+        [*words[:-1], "--json", "--epoch", r"epoch (\d+)", "--", "python", "train.py", words[-1]]
+    )
     output, errors = capfd.readouterr()
     return code, json.loads(output) if output else {}, errors
 
@@ -63,19 +65,41 @@ def certified(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict
     [
         (["nothing"], "exact", "losses after it are equal."),
         (["--kill", "nothing"], "exact", "with SIGKILL, exit code -9."),
-        (["saves nothing"], "restarted", "The second start begins with step 1 again: nothing was saved or restored."),
+        (
+            ["saves nothing"],
+            "restarted",
+            "The second start begins with step 1 again: nothing was saved or restored.",
+        ),
         (["saves seldom"], "exact", "It repeats"),
         (["forgets a bit"], "close", "losses differ, the first at step"),
         (["forgets more"], "other losses", "losses differ, the first at step"),
         (["skips"], "skipped steps", "2 steps were never printed, the first of them"),
         (["loses its epoch"], "wrong epoch", "is in epoch "),
-        (["draws"], "does not repeat", "Before the stop, the loss of step 1 is another in two equal starts."),
-        (["cannot load"], "did not resume", "The second start printed no loss; its exit code was 1."),
-        (["--grace=0.2", "--at=7", "ignores the signal"], "did not exit", "It did not exit within --grace=0.2 seconds"),
-        (["--resume-args=again", "fails at the end"], "failed", "The second start ended with exit code 3."),
+        (
+            ["draws"],
+            "does not repeat",
+            "Before the stop, the loss of step 1 is another in two equal starts.",
+        ),
+        (
+            ["cannot load"],
+            "did not resume",
+            "The second start printed no loss; its exit code was 1.",
+        ),
+        (
+            ["--grace=0.2", "--at=7", "ignores the signal"],
+            "did not exit",
+            "It did not exit within --grace=0.2 seconds",
+        ),
+        (
+            ["--resume-args=again", "fails at the end"],
+            "failed",
+            "The second start ended with exit code 3.",
+        ),
     ],
 )
-def test_each_fault_is_named(training: Path, capfd: Any, words: list[str], verdict: str, finding: str) -> None:
+def test_each_fault_is_named(
+    training: Path, capfd: Any, words: list[str], verdict: str, finding: str
+) -> None:
     code, report, errors = certified(capfd, *words)
     assert report["verdict"] == verdict, (report, errors)
     assert any(finding in text for text in report["findings"]), report
@@ -92,14 +116,18 @@ def test_each_fault_is_named(training: Path, capfd: Any, words: list[str], verdi
         (["--at", "x"], "argument --at: invalid float value: 'x'"),
     ],
 )
-def test_what_cannot_be_checked_is_one_sentence(training: Path, capfd: Any, words: list[str], message: str) -> None:
+def test_what_cannot_be_checked_is_one_sentence(
+    training: Path, capfd: Any, words: list[str], message: str
+) -> None:
     code, _, errors = certified(capfd, *words, "nothing")
     assert code == 2 and message in errors and "Traceback" not in errors
 
 
 def test_a_command_that_cannot_start_or_fails_is_reported(training: Path, capfd: Any) -> None:
     assert main(["--", "no-such-program"]) == 2
-    assert "no-such-program: cannot be started (No such file or directory)." in capfd.readouterr().err
+    assert (
+        "no-such-program: cannot be started (No such file or directory)." in capfd.readouterr().err
+    )
     assert main(["--", "python", "-c", "raise SystemExit(4)"]) == 2
     assert "The command ended with exit code 4:" in capfd.readouterr().err
     assert main(["--timeout=0.5", "--", "python", "-c", "import time; time.sleep(60)"]) == 2

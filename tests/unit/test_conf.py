@@ -67,13 +67,18 @@ def test_every_file_is_an_option_of_a_group() -> None:
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS)
 def test_every_option_is_valid_and_matches_its_class(group: str, option: str) -> None:
-    """The signature read from source is the one that Python sees, and each part that is not a partial can be built."""
+    """The signature read from source is the one that Python sees, and each part that is not a
+    partial can be built."""
     config = chosen(group, option)
     validate(config)
     node = OmegaConf.select(config, group)
     for target in targets(OmegaConf.to_container(node, resolve=True) if node is not None else {}):
         read, real = signature(target), inspect.signature(get_object(target))
-        named = [each for each in real.parameters.values() if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
+        named = [
+            each
+            for each in real.parameters.values()
+            if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+        ]
         assert read is not None and read.names == [each.name for each in named]
     if (group, option) in EXTRAS:
         pytest.importorskip(EXTRAS[group, option])
@@ -82,4 +87,7 @@ def test_every_option_is_valid_and_matches_its_class(group: str, option: str) ->
     parts = node.values() if group in ("hooks", "tracker") else [node]
     for part in parts:
         if isinstance(part, DictConfig) and "_target_" in part:
-            assert instantiate(part, _recursive_=group != "job" and part.get("_recursive_", True)) is not None
+            assert (
+                instantiate(part, _recursive_=group != "job" and part.get("_recursive_", True))
+                is not None
+            )

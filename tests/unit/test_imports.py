@@ -1,4 +1,5 @@
-"""Who may import whom, read from the source: imports go downward only, and what must start fast imports no torch."""
+"""Who may import whom, read from the source: imports go downward only, and what must start fast
+imports no torch."""
 
 import ast
 import subprocess
@@ -14,7 +15,8 @@ from support.paths import ROOT
 
 SRC = ROOT / "src"
 
-# Top to bottom: a folder imports from itself and from the rows below its own, and never from its own row.
+# Top to bottom: a folder imports from itself and from the rows below its own, and never from its
+# own row.
 ORDER = [
     {"hydra_plugins"},
     {"__main__"},
@@ -100,19 +102,26 @@ def tree(path: Path) -> ast.Module:
 
 
 def imported(node: ast.AST, late: bool = True) -> Iterator[str]:
-    """Dotted names that are imported anywhere in a tree; without `late`, only what its import itself imports."""
+    """Dotted names that are imported anywhere in a tree; without `late`, only what its import
+    itself imports."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import):
             yield from (alias.name for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
             assert child.level == 0, "imports are absolute"
             yield from (f"{child.module}.{alias.name}" for alias in child.names)
-        elif late or not (isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) or is_for_types(child)):
+        elif late or not (
+            isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) or is_for_types(child)
+        ):
             yield from imported(child, late)
 
 
 def is_for_types(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    return (
+        isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
+    )
 
 
 def dotted(path: Path) -> str:
@@ -125,7 +134,8 @@ def row(name: str) -> int:
 
 def test_every_module_has_its_place():
     """A folder that is new or renamed gets its row here."""
-    present = {part(dotted(path)) for path in modules()} - {"launcher"}  # the package itself is lazy
+    # The package itself is lazy.
+    present = {part(dotted(path)) for path in modules()} - {"launcher"}
     assert present == set().union(*ORDER)
     names = {dotted(path) for path in modules()}
     assert names >= ENTRIES
@@ -136,14 +146,17 @@ def test_imports_go_downward():
     for path in modules():
         here = part(dotted(path))
         if here == "launcher":
-            names = [name for name in imported(tree(path), late=False) if name.startswith("launcher")]
+            names = [
+                name for name in imported(tree(path), late=False) if name.startswith("launcher")
+            ]
             assert {part(name) for name in names} == {"errors"}, "the package is lazy"
             continue
         for name in imported(tree(path)):
             if not name.startswith(("launcher.", "hydra_plugins.")):
                 continue
             there = part(name)
-            if there == here or there not in set().union(*ORDER):  # its own folder, or a name of the lazy launcher
+            # Its own folder, or a name of the lazy launcher.
+            if there == here or there not in set().union(*ORDER):
                 continue
             assert row(there) > row(here), f"{dotted(path)} imports {name}, which is not below it"
             is_allowed = (here, there) not in STRANGERS or (dotted(path), there) in ACQUAINTED
@@ -153,11 +166,14 @@ def test_imports_go_downward():
 def test_one_module_builds_what_a_configuration_names():
     """A stored configuration is checked before; see `launcher.config.trust`."""
     names = {dotted(path): " ".join(imported(tree(path))) for path in modules()}
-    assert [module for module in names if "hydra.utils" in names[module]] == ["launcher.config.construct"]
+    assert [module for module in names if "hydra.utils" in names[module]] == [
+        "launcher.config.construct"
+    ]
 
 
 def test_no_module_imports_itself_by_others():
-    """Nor within a function, or for types alone: two modules that need each other are one idea, or miss a third one."""
+    """Nor within a function, or for types alone: two modules that need each other are one idea, or
+    miss a third one."""
     graph = {dotted(path): set() for path in modules()}
     for path in modules():
         for name in imported(tree(path)):
@@ -179,21 +195,33 @@ def test_no_module_imports_itself_by_others():
 
 @pytest.mark.parametrize("name", ["trainer", "batches", "events"])
 def test_the_trainer_names_no_strategy_and_no_model(name):
-    chosen = [yaml.safe_load(file.read_text()) for group in ("strategy", "model") for file in conf(group)]
+    chosen = [
+        yaml.safe_load(file.read_text()) for group in ("strategy", "model") for file in conf(group)
+    ]
     targets = {config["_target_"] for config in chosen if "_target_" in config}
     assert targets
     trainer = tree(SRC / "launcher" / "train" / f"{name}.py")
-    forbidden = {target.rpartition(".")[0] for target in targets} | {target.rpartition(".")[2] for target in targets}
+    forbidden = {target.rpartition(".")[0] for target in targets} | {
+        target.rpartition(".")[2] for target in targets
+    }
     forbidden |= {"DistributedDataParallel", "FullyShardedDataParallel", "fully_shard", "deepspeed"}
     forbidden |= {file.stem for group in ("strategy", "model") for file in conf(group)}
     docstrings = {id(node.value) for node in ast.walk(trainer) if isinstance(node, ast.Expr)}
-    names = {word for name in imported(trainer) for word in (name, name.rpartition(".")[0], name.rpartition(".")[2])}
+    names = {
+        word
+        for name in imported(trainer)
+        for word in (name, name.rpartition(".")[0], name.rpartition(".")[2])
+    }
     for node in ast.walk(trainer):
         if isinstance(node, ast.Name):
             names.add(node.id)
         elif isinstance(node, ast.Attribute):
             names.add(node.attr)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in docstrings
+        ):
             names.add(node.value)
     assert names & forbidden == set()
 
@@ -211,7 +239,9 @@ def test_what_must_start_fast_imports_no_torch():
         if dotted(path) not in {"launcher.runs.digest"}
     )
     command = f"import sys, {', '.join(['launcher', *names])}; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", command], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", command], check=True, capture_output=True, text=True
+    )
     assert done.stdout == "False\n"
 
 
@@ -221,8 +251,13 @@ def is_within(name: str, package: str) -> bool:
 
 @pytest.mark.parametrize("name", ["dim", "BaseTrainer"])
 def test_the_package_is_lazy(name):
-    command = f"import sys, launcher; assert 'torch' not in sys.modules; print(hasattr(launcher, {name!r}))"
-    done = subprocess.run([sys.executable, "-c", command], check=True, capture_output=True, text=True)
+    command = (
+        "import sys, launcher; assert 'torch' not in sys.modules; print(hasattr(launcher,"
+        f" {name!r}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", command], check=True, capture_output=True, text=True
+    )
     assert done.stdout == f"{name == 'BaseTrainer'}\n"
 
 
@@ -249,6 +284,11 @@ COMMANDS = {
 @pytest.mark.parametrize(("module", "words", "unused"), COMMANDS.values(), ids=COMMANDS)
 def test_a_command_loads_only_what_it_needs(tmp_path, module, words, unused):
     report = f"print(sorted(set({unused!r}) & set(sys.modules)))"
-    code = f"import sys, atexit; atexit.register(lambda: {report}); from {module} import main; main({words!r})"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    code = (
+        f"import sys, atexit; atexit.register(lambda: {report}); from {module} import main;"
+        f" main({words!r})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.stdout.splitlines()[-1] == "[]", done.stdout + done.stderr

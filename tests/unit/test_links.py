@@ -12,7 +12,9 @@ LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)#?([^)\s]*)\)")
 
 def anchors(text):
     """The anchors that GitHub makes of a page's headings."""
-    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    headings = re.findall(
+        r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE
+    )
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
@@ -21,7 +23,9 @@ def test_links_lead_somewhere(page):
     for path, anchor in LINK.findall(page.read_text()):
         target = page.parent / path if path else page
         assert target.exists(), f"{path} does not exist"
-        assert not anchor or anchor in anchors(target.read_text()), f"{path}#{anchor}: no such heading"
+        assert not anchor or anchor in anchors(target.read_text()), (
+            f"{path}#{anchor}: no such heading"
+        )
 
 
 def test_the_first_page_leads_to_every_other_page():

@@ -37,7 +37,9 @@ def test_unknown_name_is_an_attribute_error() -> None:
         launcher.nothing  # noqa: B018
 
 
-@pytest.mark.parametrize("name", ["EmaHook", "EMAHook", "CudaMaxMemoryHook", "ImageFileLoggerHook", "key_average"])
+@pytest.mark.parametrize(
+    "name", ["EmaHook", "EMAHook", "CudaMaxMemoryHook", "ImageFileLoggerHook", "key_average"]
+)
 def test_trainloops_names(name: str) -> None:
     assert callable(getattr(launcher, name))
 
@@ -51,7 +53,11 @@ def test_one_process_joins_and_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     distributed.join(torch.device("cpu"))
     try:
         assert torch.distributed.is_initialized()
-        assert (distributed.rank(), distributed.world_size(), distributed.broadcast("x")) == (0, 1, "x")
+        assert (distributed.rank(), distributed.world_size(), distributed.broadcast("x")) == (
+            0,
+            1,
+            "x",
+        )
     finally:
         distributed.leave()
     assert not torch.distributed.is_initialized()

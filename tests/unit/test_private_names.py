@@ -1,4 +1,5 @@
-"""Private names of other libraries stand in this list; each may break with the library's next version."""
+"""Private names of other libraries stand in this list; each may break with the library's next
+version."""
 
 import ast
 import re
@@ -36,7 +37,8 @@ ALLOWED = {
 
 
 def own_names(tree: ast.Module) -> Iterator[str]:
-    """Names that a module defines: functions, classes, variables, arguments, attributes of `self`."""
+    """Names that a module defines: functions, classes, variables, arguments, attributes of
+    `self`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield node.name
@@ -61,7 +63,9 @@ def foreign_names(source: str, own: set[str]) -> Iterator[str]:
             used = [node.attr]
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(BY_TEXT):
             used = [str(each.value) for each in node.args[:2] if isinstance(each, ast.Constant)]
-        yield from (name for name in used if PRIVATE.fullmatch(name) and name not in own | DOCUMENTED)
+        yield from (
+            name for name in used if PRIVATE.fullmatch(name) and name not in own | DOCUMENTED
+        )
 
 
 @pytest.mark.parametrize(
@@ -82,4 +86,6 @@ def test_private_names_of_others_are_seen(source: str, names: list[str]) -> None
 def test_private_names_of_other_libraries_are_those_of_the_list() -> None:
     sources = {path.relative_to(SRC).as_posix(): path.read_text() for path in SRC.rglob("*.py")}
     own = {name for source in sources.values() for name in own_names(ast.parse(source))}
-    assert {(file, name) for file, source in sources.items() for name in foreign_names(source, own)} == ALLOWED
+    assert {
+        (file, name) for file, source in sources.items() for name in foreign_names(source, own)
+    } == ALLOWED

@@ -1,4 +1,5 @@
-"""Hydra plugins for sweeps (`-m`): `hydra/sweeper=grid` and `=optuna`, and `hydra/launcher=dispatch`.
+"""Hydra plugins for sweeps (`-m`): `hydra/sweeper=grid` and `=optuna`, and
+`hydra/launcher=dispatch`.
 
 Every Hydra application of the environment imports this, so `launcher.cli.sweep` is imported on use.
 """
@@ -40,19 +41,22 @@ class OptunaSweeperConf:
 
 
 class InstalledOptions(SearchPathPlugin):
-    """Adds the options of installed packages, for Launcher alone and not for other Hydra applications."""
+    """Adds the options of installed packages, for Launcher alone and not for other Hydra
+    applications."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         from launcher.config.options import ENTRY_POINTS, config_path, installed
         from launcher.errors import ConfigError
 
-        main = [element.path or "" for element in search_path.get_path() if element.provider == "main"]
+        main = [
+            element.path or "" for element in search_path.get_path() if element.provider == "main"
+        ]
         if main and main[0].removeprefix("file://") == config_path():
             for name, folder in installed().items():
                 if folder is None:
                     raise ConfigError(
-                        f"{ENTRY_POINTS}={name}: an installed package names this folder of options, which does not "
-                        "exist; reinstall that package."
+                        f"{ENTRY_POINTS}={name}: an installed package names this folder of options,"
+                        " which does not exist; reinstall that package."
                     )
                 search_path.append(name, f"file://{folder}")
 
@@ -67,10 +71,14 @@ class DispatchLauncher(Launcher):
         self.checked: dict[tuple[str, ...], SweepJob] = {}
         """Jobs that the sweeper has checked, by their overrides."""
 
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
         self.config, self.context, self.task = config, hydra_context, task_function
 
-    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+    def launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:
         from launcher.cli.sweep import check_jobs, run_jobs
 
         assert self.config is not None and self.context is not None and self.task is not None
@@ -78,13 +86,15 @@ class DispatchLauncher(Launcher):
         if all(tuple(overrides) in self.checked for overrides in job_overrides):
             jobs = [self.checked[tuple(overrides)] for overrides in job_overrides]
         else:  # a sweeper that launches batch after batch
-            jobs = check_jobs(self.context.config_loader, self.config, job_overrides, initial_job_idx)
+            jobs = check_jobs(
+                self.context.config_loader, self.config, job_overrides, initial_job_idx
+            )
         return run_jobs(jobs, self.task, self.context)
 
 
 class GridSweeper(Sweeper):
-    """Runs every combination of the values, like Hydra's basic sweeper, but checks all of them before the first starts
-    or anything is written. A job that fails does not stop the others.
+    """Runs every combination of the values, like Hydra's basic sweeper, but checks all of them
+    before the first starts or anything is written. A job that fails does not stop the others.
 
     Args:
         max_batch_size: hand at most this many jobs to the launcher at a time; None: all.
@@ -97,7 +107,9 @@ class GridSweeper(Sweeper):
         self.launcher: Launcher | None = None
         self.loader: Any = None
 
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
         self.config, self.loader = config, hydra_context.config_loader
         self.launcher = Plugins.instance().instantiate_launcher(
             config=config, hydra_context=hydra_context, task_function=task_function
@@ -129,7 +141,9 @@ class OptunaSweeper(Sweeper):
         self.config: DictConfig | None = None
         self.loader: Any = None
 
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
         self.config, self.loader = config, hydra_context.config_loader
 
     def sweep(self, arguments: list[str]) -> None:
@@ -139,7 +153,9 @@ class OptunaSweeper(Sweeper):
         try:
             import optuna  # noqa: F401
         except ImportError as error:
-            raise ConfigError("hydra/sweeper=optuna: needs Optuna; pip install 'torch-launcher[optuna]'.") from error
+            raise ConfigError(
+                "hydra/sweeper=optuna: needs Optuna; pip install 'torch-launcher[optuna]'."
+            ) from error
         from launcher.search.entry import sweep
 
         setup_globals()

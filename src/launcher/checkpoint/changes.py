@@ -20,7 +20,8 @@ SOURCES = "sources.json"
 
 
 def changes_since(checkpoint: Path, config: dict[str, Any], code: dict[str, Any]) -> list[str]:
-    """A sentence for each difference in configuration, code and versions between a checkpoint and now."""
+    """A sentence for each difference in configuration, code and versions between a checkpoint and
+    now."""
     sentences: list[str] = []
     for name, present in (("config.yaml", config), ("code.yaml", code)):
         if (file := checkpoint / name).exists() and _loaded_fast(file) != present:
@@ -30,18 +31,24 @@ def changes_since(checkpoint: Path, config: dict[str, Any], code: dict[str, Any]
 
 
 def with_sources(texts: Mapping[str, str]) -> dict[str, str]:
-    """The texts of a checkpoint, with the source files that this process has imported, if it has any."""
+    """The texts of a checkpoint, with the source files that this process has imported, if it has
+    any."""
     sources = imported_sources()
     return {**texts, **({SOURCES: json.dumps(sources, indent=1) + "\n"} if sources else {})}
 
 
 def stored_sources(checkpoint: Path) -> dict[str, str]:
-    """The source files that the process of a checkpoint had imported; empty if they cannot be read."""
+    """The source files that the process of a checkpoint had imported; empty if they cannot be
+    read."""
     try:
         sources = json.loads((checkpoint / SOURCES).read_bytes())
     except (OSError, ValueError, RecursionError):
         return {}
-    return {str(name): str(digest) for name, digest in sources.items()} if isinstance(sources, dict) else {}
+    return (
+        {str(name): str(digest) for name, digest in sources.items()}
+        if isinstance(sources, dict)
+        else {}
+    )
 
 
 def _loaded_fast(file: Path) -> Any:

@@ -1,5 +1,6 @@
-"""Large files are written past the page cache: allocating, filling and evicting its pages would slow the training that
-continues during a save. Two chunks are being written while the next is filled."""
+"""Large files are written past the page cache: allocating, filling and evicting its pages would
+slow the training that continues during a save. Two chunks are being written while the next is
+filled."""
 
 import ctypes
 import errno
@@ -12,7 +13,8 @@ from queue import SimpleQueue
 from typing import Any
 
 CHUNK = 2 << 20
-"""Bytes that are written at a time: so few that all chunks stay in the processor's cache, where the disk reads them."""
+"""Bytes that are written at a time: so few that all chunks stay in the processor's cache, where the
+disk reads them."""
 READ = 4 << 20
 """Bytes that are read and hashed at a time, while they are in the processor's cache."""
 WRITERS = 2
@@ -24,8 +26,9 @@ DIRECT = getattr(os, "O_DIRECT", 0)
 class ChunkWriter:
     """Writes a new file. On leaving, the kernel has all bytes; the caller does the fsync.
 
-    Full chunks are written with O_DIRECT, from page-aligned memory, into reserved space: writes that make a file longer
-    wait for each other. The rest, small files, and file systems without O_DIRECT use ordinary writes.
+    Full chunks are written with O_DIRECT, from page-aligned memory, into reserved space: writes
+    that make a file longer wait for each other. The rest, small files, and file systems without
+    O_DIRECT use ordinary writes.
 
     Args:
         size: the approximate number of bytes.
@@ -54,7 +57,9 @@ class ChunkWriter:
             for _ in range(WRITERS):
                 self._empty.put(mmap.mmap(-1, CHUNK))
                 # A daemon: a hanging disk must not keep the process from exiting.
-                self._threads.append(threading.Thread(target=self._work, name="checkpoint-disk", daemon=True))
+                self._threads.append(
+                    threading.Thread(target=self._work, name="checkpoint-disk", daemon=True)
+                )
                 self._threads[-1].start()
         return self
 
@@ -67,7 +72,8 @@ class ChunkWriter:
             write_all(self.fd, view, self._start)
             self._start += len(view)
             return
-        import numpy as np  # its copies release the GIL; imported late, since small files do not need it
+        # Its copies release the GIL; imported late, since small files do not need it.
+        import numpy as np
 
         source = np.frombuffer(view, np.uint8)
         while len(source):
@@ -99,7 +105,8 @@ class ChunkWriter:
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            self._set_flags(self._flags)  # O_DIRECT is not supported by this file system, or not after a short write
+            # O_DIRECT is not supported by this file system, or not after a short write.
+            self._set_flags(self._flags)
             write_all(self.fd, memoryview(chunk), start)
 
     def _set_flags(self, flags: int) -> None:
@@ -124,8 +131,8 @@ class ChunkWriter:
 
 
 def reserve(fd: int, size: int) -> None:
-    """Make an empty file `size` bytes long and give it space on the disk, if the file system can. Python has only
-    `posix_fallocate`, which writes to every block where the file system cannot.
+    """Make an empty file `size` bytes long and give it space on the disk, if the file system can.
+    Python has only `posix_fallocate`, which writes to every block where the file system cannot.
 
     Raises:
         OSError: the disk is full.

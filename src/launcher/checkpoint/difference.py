@@ -1,4 +1,5 @@
-"""Bitwise differences between two checkpoints: tensors, counters, and the random state of each rank."""
+"""Bitwise differences between two checkpoints: tensors, counters, and the random state of each
+rank."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -56,19 +57,26 @@ def _of_tensors(left: StoredCheckpoint, right: StoredCheckpoint) -> Iterator[Dif
 
 
 def tensor_difference(before: torch.Tensor, after: torch.Tensor) -> str | None:
-    """Describe the difference between two tensors: how many elements, the first one, and the largest distance. None if
-    they are bitwise identical."""
+    """Describe the difference between two tensors: how many elements, the first one, and the
+    largest distance. None if they are bitwise identical."""
     if before.dtype != after.dtype or before.shape != after.shape:
         return f"{after.dtype} {list(after.shape)} instead of {before.dtype} {list(before.shape)}"
     rows = before.numel(), -1
-    bits = [torch.frombuffer(bytearray(as_bytes(each)), dtype=torch.uint8) for each in (before, after) if each.numel()]
+    bits = [
+        torch.frombuffer(bytearray(as_bytes(each)), dtype=torch.uint8)
+        for each in (before, after)
+        if each.numel()
+    ]
     if not bits or torch.equal(*bits):
         return None
     unequal = (bits[0].view(rows) != bits[1].view(rows)).any(dim=1)
     place = int(unequal.nonzero()[0])
     index = [int(number) for number in torch.unravel_index(torch.tensor(place), before.shape)]
     old, new = before.reshape(-1), after.reshape(-1)
-    text = f"{int(unequal.sum())} of {len(old)} elements, the first at {index}: {new[place].item()!r} instead of "
+    text = (
+        f"{int(unequal.sum())} of {len(old)} elements, the first at {index}: {new[place].item()!r}"
+        " instead of "
+    )
     text += repr(old[place].item())
     if before.is_floating_point():
         text += f"; the largest distance is {float((new.double() - old.double()).abs().max()):.3g}"
@@ -85,7 +93,11 @@ def _of_values(name: str, before: object, after: object) -> Iterator[Difference]
     elif isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor):
         if (text := tensor_difference(before, after)) is not None:
             yield Difference(name, text)
-    elif isinstance(before, list | tuple) and isinstance(after, list | tuple) and len(before) == len(after):
+    elif (
+        isinstance(before, list | tuple)
+        and isinstance(after, list | tuple)
+        and len(before) == len(after)
+    ):
         for number, pair in enumerate(zip(before, after, strict=True)):
             yield from _of_values(f"{name}/{number}", *pair)
     elif repr(before) != repr(after):

@@ -11,7 +11,8 @@ import xxhash
 from launcher.checkpoint.chunks import ChunkWriter
 
 CHUNK = 1 << 20
-"""Bytes that are hashed and then written at a time: small enough to still be in the cache for the write."""
+"""Bytes that are hashed and then written at a time: small enough to still be in the cache for the
+write."""
 
 
 @dataclass(frozen=True)
@@ -21,10 +22,11 @@ class FileEntry:
     name: str
     size: int
     xxh3: str
-    """xxh3-128 of its bytes, in hex; for a file in pieces, of their concatenated checksums. It detects rot and torn
-    writes, not forgery."""
+    """xxh3-128 of its bytes, in hex; for a file in pieces, of their concatenated checksums. It
+    detects rot and torn writes, not forgery."""
     pieces: tuple[tuple[int, str], ...] = ()
-    """Length and checksum of the header and of each tensor, in order, so that each can be verified on its own."""
+    """Length and checksum of the header and of each tensor, in order, so that each can be verified
+    on its own."""
 
 
 def nothing() -> None:
@@ -32,7 +34,10 @@ def nothing() -> None:
 
 
 def write_file(
-    path: Path, buffers: Iterable[memoryview | bytes], advanced: Callable[[], None] = nothing, size: int = 0
+    path: Path,
+    buffers: Iterable[memoryview | bytes],
+    advanced: Callable[[], None] = nothing,
+    size: int = 0,
 ) -> FileEntry:
     """Write, hash, fsync. The folder's own fsync is the caller's.
 
@@ -67,7 +72,10 @@ def entry_of(name: str, pieces: list[tuple[int, str]]) -> FileEntry:
     if len(pieces) == 1:
         return FileEntry(name, size, pieces[0][1])
     return FileEntry(
-        name, size, xxhash.xxh3_128_hexdigest("".join(checksum for _, checksum in pieces).encode()), tuple(pieces)
+        name,
+        size,
+        xxhash.xxh3_128_hexdigest("".join(checksum for _, checksum in pieces).encode()),
+        tuple(pieces),
     )
 
 
@@ -75,7 +83,9 @@ def write_json(path: Path, data: object) -> FileEntry:
     return write_file(path, [json.dumps(data, indent=1, allow_nan=False).encode()])
 
 
-def hash_file(path: Path, name: str | None = None, pieces: Iterable[tuple[int, str]] = ()) -> FileEntry:
+def hash_file(
+    path: Path, name: str | None = None, pieces: Iterable[tuple[int, str]] = ()
+) -> FileEntry:
     """The entry that `write_file` returned, if the bytes are unchanged.
 
     Args:

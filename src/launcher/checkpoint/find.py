@@ -1,4 +1,5 @@
-"""Finds the checkpoint that `latest`, `best`, a step or a path means; one sentence for each way that can fail."""
+"""Finds the checkpoint that `latest`, `best`, a step or a path means; one sentence for each way
+that can fail."""
 
 from pathlib import Path
 
@@ -50,7 +51,8 @@ def checkpoint_path(root: Path, which: str | int | Path) -> Path | None:
 
 
 def request_name(root: Path, which: str | int | Path) -> str:
-    """One name for each way to spell a request: a checkpoint of this run by its name, another by its path."""
+    """One name for each way to spell a request: a checkpoint of this run by its name, another by
+    its path."""
     name = str(which)
     if name.removeprefix("step-").isdecimal():
         return step_name(int(name.removeprefix("step-")))
@@ -61,14 +63,17 @@ def request_name(root: Path, which: str | int | Path) -> str:
 
 
 def damaged(key: str, which: str | int | Path, path: Path, error: CorruptCheckpoint) -> ConfigError:
-    return ConfigError(f"{key}={which}: {path} is damaged: {error.problem}. Use another checkpoint.")
+    return ConfigError(
+        f"{key}={which}: {path} is damaged: {error.problem}. Use another checkpoint."
+    )
 
 
 def has_checkpoints(store: CheckpointStore) -> ConfigError:
     """The error of `run.resume=never` in a run with checkpoints."""
     return ConfigError(
-        f"run.resume=never: {store.root} has checkpoints up to step {store.steps()[-1]}; use run.tag=<word> for "
-        "another run of the same configuration, or run.resume=auto to resume this one."
+        f"run.resume=never: {store.root} has checkpoints up to step {store.steps()[-1]}; use"
+        " run.tag=<word> for another run of the same configuration, or run.resume=auto to resume"
+        " this one."
     )
 
 

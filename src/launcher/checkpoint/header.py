@@ -14,14 +14,16 @@ from launcher.checkpoint.manifest import CorruptCheckpoint, changed
 
 DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
-    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",
+    torch.bool: "BOOL",
     torch.uint16: "U16", torch.uint32: "U32", torch.uint64: "U64",
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
 }  # fmt: skip
 TORCH = {name: dtype for dtype, name in DTYPES.items()}
 PARTS = "launcher.parts"
 OTHER_DTYPES = "launcher.dtypes"
-"""The dtypes that safetensors does not have. Such a tensor is stored as bytes, with one more dimension."""
+"""The dtypes that safetensors does not have. Such a tensor is stored as bytes, with one more
+dimension."""
 
 
 def read_header(path: Path, checksum: str | None = None) -> tuple[dict[str, Any], int]:
@@ -30,7 +32,8 @@ def read_header(path: Path, checksum: str | None = None) -> tuple[dict[str, Any]
     Args:
         checksum: of the header; None: unknown.
     Raises:
-        CorruptCheckpoint: it does not have this checksum, or is not the header of a safetensors file of this size.
+        CorruptCheckpoint: it does not have this checksum, or is not the header of a safetensors
+            file of this size.
     """
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -45,9 +48,14 @@ def read_header(path: Path, checksum: str | None = None) -> tuple[dict[str, Any]
 
 
 def _header_fault(text: bytes, size: int, length: int) -> str | None:
-    """Why these bytes cannot be the header of a safetensors file of `size` bytes; None if they can."""
+    """Why these bytes cannot be the header of a safetensors file of `size` bytes; None if they
+    can."""
     if not length or 8 + length > size:
-        return f"it has {size} bytes, its header should have {length}" if length else f"it has {size} bytes"
+        return (
+            f"it has {size} bytes, its header should have {length}"
+            if length
+            else f"it has {size} bytes"
+        )
     try:
         header = json.loads(text)
     except (ValueError, RecursionError):

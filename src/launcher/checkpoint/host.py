@@ -6,13 +6,15 @@ import torch
 
 
 class HostBuffers:
-    """Buffers that are reused by each save: allocating new ones costs more in page faults than the copy itself."""
+    """Buffers that are reused by each save: allocating new ones costs more in page faults than the
+    copy itself."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, torch.Tensor] = {}
 
     def copy(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The present values, on the CPU; valid until the next call. On CUDA it waits once for the current stream."""
+        """The present values, on the CPU; valid until the next call. On CUDA it waits once for the
+        current stream."""
         copies, on_device = {}, False
         for name, tensor in tensors.items():
             buffer = self._buffers.get(name)

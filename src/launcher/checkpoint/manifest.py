@@ -1,4 +1,5 @@
-"""The manifest is written last: a folder is a checkpoint only if it has one that matches its files."""
+"""The manifest is written last: a folder is a checkpoint only if it has one that matches its
+files."""
 
 import json
 import os
@@ -33,7 +34,8 @@ class CorruptCheckpoint(Exception):
 
 
 class UnsupportedCheckpoint(ConfigError):
-    """The checkpoint is in the format of a newer version. It is not damaged, so it must not be set aside."""
+    """The checkpoint is in the format of a newer version. It is not damaged, so it must not be set
+    aside."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class Manifest:
     run: str | None = None
     """`<name>/<id>` of the run that wrote it; None: a program without a workspace."""
     rollbacks: list[str] = field(default_factory=list)
-    """Names of the checkpoints that the run was rolled back to, in order (see `checkpoint.find.request_name`)."""
+    """Names of the checkpoints that the run was rolled back to, in order (see
+    `checkpoint.find.request_name`)."""
     files: list[FileEntry] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     format_version: int = VERSION
@@ -63,7 +66,8 @@ class Manifest:
         """
         Raises:
             CorruptCheckpoint: it is missing, or not as it was written.
-            UnsupportedCheckpoint: it is of a newer format version, or has keys that this version does not know.
+            UnsupportedCheckpoint: it is of a newer format version, or has keys that this version
+                does not know.
             OSError: it cannot be read; that says nothing about its content.
         """
         try:
@@ -94,24 +98,33 @@ def _parse(folder: Path, content: bytes) -> Manifest:
     version = data["format_version"]
     if version > VERSION:
         raise UnsupportedCheckpoint(
-            f"{folder}: this checkpoint has format version {version}, and this version of Launcher reads up to "
-            f"{VERSION}; use the version that wrote it, or a newer one."
+            f"{folder}: this checkpoint has format version {version}, and this version of Launcher"
+            f" reads up to {VERSION}; use the version that wrote it, or a newer one."
         )
     if data.pop("xxh3") != _digest(data):
         raise ValueError("its checksum does not match")
     if unknown := sorted(data.keys() - {field.name for field in fields(Manifest)}):
         raise UnsupportedCheckpoint(
-            f"{folder}: the manifest of this checkpoint has {', '.join(unknown)}, which this version of Launcher does "
-            "not know; use the version that wrote it, or a newer one."
+            f"{folder}: the manifest of this checkpoint has {', '.join(unknown)}, which this"
+            " version of Launcher does not know; use the version that wrote it, or a newer one."
         )
-    types = {"step": int, "world_size": int, "strategy": str, "files": list, "rollbacks": list, "format_version": int}
+    types = {
+        "step": int,
+        "world_size": int,
+        "strategy": str,
+        "files": list,
+        "rollbacks": list,
+        "format_version": int,
+    }
     for key, kind in types.items():
         if type(data[key]) is not kind:
             raise ValueError(f"{key} has a wrong type")
     if not all(isinstance(name, str) for name in data["rollbacks"]):
         raise ValueError("rollbacks has a wrong type")
     files = [_entry(**entry) for entry in data.pop("files")]
-    if outside := [e.name for e in files if Path(e.name).is_absolute() or ".." in Path(e.name).parts]:
+    if outside := [
+        e.name for e in files if Path(e.name).is_absolute() or ".." in Path(e.name).parts
+    ]:
         raise ValueError(f"{outside[0]} is outside the folder")
     return Manifest(files=files, **data)
 
@@ -121,7 +134,8 @@ def _entry(name: str, size: int, xxh3: str, pieces: Any = ()) -> FileEntry:
 
 
 def _digest(data: dict[str, Any]) -> str:
-    """A checksum of all other fields: a flipped bit in the step or in a file's size must be noticed as well."""
+    """A checksum of all other fields: a flipped bit in the step or in a file's size must be noticed
+    as well."""
     return xxhash.xxh3_128_hexdigest(json.dumps(data, sort_keys=True).encode())
 
 
@@ -129,7 +143,8 @@ def verify(folder: Path, hashes: bool | Callable[[FileEntry], bool] = True) -> M
     """Compare a folder with its manifest.
 
     Args:
-        hashes: whether to read the files, or which of them. Of the others only the size is compared.
+        hashes: whether to read the files, or which of them. Of the others only the size is
+            compared.
     Raises:
         CorruptCheckpoint: a file is missing or differs.
         UnsupportedCheckpoint: it is of a newer format version.
@@ -142,14 +157,18 @@ def verify(folder: Path, hashes: bool | Callable[[FileEntry], bool] = True) -> M
 
 
 def is_small(entry: FileEntry) -> bool:
-    """Return whether `verify` should read this file. `StoredCheckpoint` verifies the shards' tensors as it loads
-    them."""
+    """Return whether `verify` should read this file. `StoredCheckpoint` verifies the shards'
+    tensors as it loads them."""
     return not entry.name.startswith("shard-")
 
 
-def faults(folder: Path, manifest: Manifest, hashes: bool | Callable[[FileEntry], bool] = True) -> list[str]:
+def faults(
+    folder: Path, manifest: Manifest, hashes: bool | Callable[[FileEntry], bool] = True
+) -> list[str]:
     """Messages about damaged files, one for each file; see `verify`."""
-    if (named := re.match(r"(?:corrupt-)?step-(\d+)", folder.name)) and int(named.group(1)) != manifest.step:
+    if (named := re.match(r"(?:corrupt-)?step-(\d+)", folder.name)) and int(
+        named.group(1)
+    ) != manifest.step:
         return [f"{NAME} is that of step {manifest.step}"]
     wrong, to_read = [], []
     for entry in manifest.files:
@@ -165,8 +184,12 @@ def faults(folder: Path, manifest: Manifest, hashes: bool | Callable[[FileEntry]
         elif hashes(entry) if callable(hashes) else hashes:
             to_read.append(entry)
     with ThreadPoolExecutor(max_workers=4) as pool:  # hashing is faster than one disk queue
-        entries = pool.map(lambda entry: hash_file(folder / entry.name, entry.name, entry.pieces), to_read)
-        wrong += [changed(entry.name) for entry, now in zip(to_read, entries, strict=True) if now != entry]
+        entries = pool.map(
+            lambda entry: hash_file(folder / entry.name, entry.name, entry.pieces), to_read
+        )
+        wrong += [
+            changed(entry.name) for entry, now in zip(to_read, entries, strict=True) if now != entry
+        ]
     return wrong
 
 

@@ -1,4 +1,5 @@
-"""A remote copy of checkpoints, through any of fsspec's schemes: for machines that lose their disk."""
+"""A remote copy of checkpoints, through any of fsspec's schemes: for machines that lose their
+disk."""
 
 import hashlib
 import logging
@@ -17,7 +18,8 @@ from launcher.rundir.folder import STEP, run_name
 
 CHUNK = 8 << 20
 BUCKETS = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "oci"}
-"""Schemes of object stores. They have no folders: creating one could create a bucket, perhaps with a misspelt name."""
+"""Schemes of object stores. They have no folders: creating one could create a bucket, perhaps with
+a misspelt name."""
 
 
 def open_remote(url: str) -> tuple[Any, str]:
@@ -38,8 +40,9 @@ def open_remote(url: str) -> tuple[Any, str]:
 class RemoteStore(CheckpointStore):
     """A folder of checkpoints; each is copied to `<url>/` when it is committed.
 
-    An object store has no rename. So each save gets its own folder name there, and its manifest is written last: a
-    folder without one is no checkpoint. A killed upload leaves existing checkpoints unchanged, also of the same step.
+    An object store has no rename. So each save gets its own folder name there, and its manifest is
+    written last: a folder without one is no checkpoint. A killed upload leaves existing checkpoints
+    unchanged, also of the same step.
 
     Args:
         url: for this run's checkpoints only.
@@ -56,11 +59,15 @@ class RemoteStore(CheckpointStore):
         super().__init__(root, logger, link, own)
         self.fs, self.base = open_remote(url)
         self.url = url
-        protocols = {self.fs.protocol} if isinstance(self.fs.protocol, str) else set(self.fs.protocol)
+        protocols = (
+            {self.fs.protocol} if isinstance(self.fs.protocol, str) else set(self.fs.protocol)
+        )
         self.in_bucket = bool(protocols & BUCKETS)
 
-    # ------------------------------------------------------------------------------------------------------ upload
-    def commit(self, folder: Path, manifest: Manifest, check: Callable[[], None] = lambda: None) -> Path:
+    # --------------------------------------------------------------------------------------- upload
+    def commit(
+        self, folder: Path, manifest: Manifest, check: Callable[[], None] = lambda: None
+    ) -> Path:
         """Commit as any store does, then copy; `check` is called after each chunk.
 
         Raises:
@@ -70,7 +77,9 @@ class RemoteStore(CheckpointStore):
         self._copy(final, manifest, check)
         return final
 
-    def _copy(self, final: Path, manifest: Manifest, check: Callable[[], None] = lambda: None) -> None:
+    def _copy(
+        self, final: Path, manifest: Manifest, check: Callable[[], None] = lambda: None
+    ) -> None:
         remote = self._folder_for(final)
         if not self.fs.exists(f"{remote}/{NAME}"):
             for name in [*(entry.name for entry in manifest.files), NAME]:
@@ -97,14 +106,19 @@ class RemoteStore(CheckpointStore):
                 self.fs.pipe_file(f"{self.base}/{BEST}", step_name(step).encode())
             best = self._best()
             folders = self._listed()
-            old = retention.to_remove({at for at, _ in folders}, step, () if best is None else (best,))
+            old = retention.to_remove(
+                {at for at, _ in folders}, step, () if best is None else (best,)
+            )
             for name in [name for at, name in folders if at in old]:
                 if self._is_own(self._manifest(name)):
                     self._remove(name)
             for _, name in self._listed(complete=False):  # left by interrupted uploads
                 self.fs.rm(f"{self.base}/{name}", recursive=True)
-        except Exception as error:  # each file system has its own errors; the checkpoint is already copied
-            self.logger.error("Step %d is saved to %s, but tidying up after it failed: %s", step, self.url, error)
+        except Exception as error:
+            # Each file system has its own errors; the checkpoint is already copied.
+            self.logger.error(
+                "Step %d is saved to %s, but tidying up after it failed: %s", step, self.url, error
+            )
 
     def _best(self) -> int | None:
         try:
@@ -130,7 +144,7 @@ class RemoteStore(CheckpointStore):
             self.fs.cp_file(file, f"{target}/{file.rpartition(f'/{name}/')[2]}")
         self._remove(name)
 
-    # ---------------------------------------------------------------------------------------------------- download
+    # ------------------------------------------------------------------------------------- download
     def remote_steps(self) -> list[int]:
         """Steps that have a remote checkpoint, in ascending order."""
         return sorted({step for step, _ in self._listed()})
@@ -139,7 +153,8 @@ class RemoteStore(CheckpointStore):
         return Manifest.parse(Path(name), self.fs.cat_file(f"{self.base}/{name}/{NAME}"))
 
     def _listed(self, complete: bool = True) -> list[tuple[int, str]]:
-        """Step and name of each remote folder with a manifest; `complete=False`: of each without."""
+        """Step and name of each remote folder with a manifest; `complete=False`: of each
+        without."""
         self.fs.invalidate_cache()
         try:
             names = [PurePosixPath(path).name for path in self.fs.ls(self.base, detail=False)]
@@ -152,15 +167,21 @@ class RemoteStore(CheckpointStore):
             return []
         matches = ((STEP.match(name.rpartition("-")[0]), name) for name in names)
         folders = sorted((int(match.group(1)), name) for match, name in matches if match)
-        return [entry for entry in folders if self.fs.exists(f"{self.base}/{entry[1]}/{NAME}") == complete]
+        return [
+            entry
+            for entry in folders
+            if self.fs.exists(f"{self.base}/{entry[1]}/{NAME}") == complete
+        ]
 
-    def newest_valid(self, hashes: bool | Callable[[FileEntry], bool] = True) -> tuple[Path, Manifest] | None:
-        """The newest valid checkpoint, local or remote; a remote one is fetched first. A remote one that was saved
-        before a rollback of this machine's run is set aside there.
+    def newest_valid(
+        self, hashes: bool | Callable[[FileEntry], bool] = True
+    ) -> tuple[Path, Manifest] | None:
+        """The newest valid checkpoint, local or remote; a remote one is fetched first. A remote one
+        that was saved before a rollback of this machine's run is set aside there.
 
         Raises:
-            ConfigError: the newest is another run's; or the remote copy cannot be reached, so it is unknown whether it
-                has a newer one.
+            ConfigError: the newest is another run's; or the remote copy cannot be reached, so it is
+                unknown whether it has a newer one.
         """
         newest, problem = None, None
         try:
@@ -177,15 +198,20 @@ class RemoteStore(CheckpointStore):
                         self._rename(name, f"{ABANDONED}{name}")
                         self.logger.warning(
                             "%s has %s from before the run was rolled back: set aside as %s%s.",
-                            self.url, name, ABANDONED, name,
-                        )  # fmt: skip
+                            self.url,
+                            name,
+                            ABANDONED,
+                            name,
+                        )
                         continue
                     self._check_own(manifest, f"{self.url}/{name}")
                     return self._fetch(name, step)
                 except CorruptCheckpoint as error:
                     problem = error
                     self._rename(name, f"{CORRUPT}{name}")
-                    self.logger.error("In %s, %s; set aside as %s%s.", self.url, error, CORRUPT, name)
+                    self.logger.error(
+                        "In %s, %s; set aside as %s%s.", self.url, error, CORRUPT, name
+                    )
             if newest is not None and newest[1].step not in self.remote_steps():
                 self._copy(*newest)  # the copy failed when it was saved
         except ConfigError:
@@ -196,10 +222,16 @@ class RemoteStore(CheckpointStore):
             raise problem
         return newest
 
-    def _is_abandoned(self, name: str, manifest: Manifest, newest: tuple[Path, Manifest] | None) -> bool:
-        """Return whether a remote checkpoint belongs to a course of the run that was given up on this machine: a
-        rollback may have been made while the remote copy was out of use."""
-        given_up = {_digest(folder) for folder in self.root.glob(f"{ABANDONED}step-*") if (folder / NAME).is_file()}
+    def _is_abandoned(
+        self, name: str, manifest: Manifest, newest: tuple[Path, Manifest] | None
+    ) -> bool:
+        """Return whether a remote checkpoint belongs to a course of the run that was given up on
+        this machine: a rollback may have been made while the remote copy was out of use."""
+        given_up = {
+            _digest(folder)
+            for folder in self.root.glob(f"{ABANDONED}step-*")
+            if (folder / NAME).is_file()
+        }
         if name.rpartition("-")[2] in given_up:
             return True
         ours = [] if newest is None else newest[1].rollbacks
@@ -221,8 +253,9 @@ class RemoteStore(CheckpointStore):
 
     def _unreachable(self, error: Exception) -> ConfigError:
         return ConfigError(
-            f"hooks.checkpointing.remote={self.url}: cannot be reached ({type(error).__name__}: {error}); fix the "
-            "connection, or resume from this machine's checkpoints with hooks.checkpointing.remote=null."
+            f"hooks.checkpointing.remote={self.url}: cannot be reached ({type(error).__name__}:"
+            f" {error}); fix the connection, or resume from this machine's checkpoints with"
+            " hooks.checkpointing.remote=null."
         )
 
     def _fetch(self, name: str, step: int) -> tuple[Path, Manifest]:

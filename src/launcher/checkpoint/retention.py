@@ -19,9 +19,13 @@ class Retention:
 
     def is_permanent(self, step: int) -> bool:
         """Return whether this step's checkpoint is never deleted."""
-        return step in self.keep_steps or bool(self.keep_interval and step % self.keep_interval == 0)
+        return step in self.keep_steps or bool(
+            self.keep_interval and step % self.keep_interval == 0
+        )
 
-    def to_remove(self, steps: Iterable[int], newest: int, protected: Collection[int] = ()) -> list[int]:
+    def to_remove(
+        self, steps: Iterable[int], newest: int, protected: Collection[int] = ()
+    ) -> list[int]:
         """The checkpoints to delete once `newest` is durable.
 
         Args:
@@ -31,4 +35,6 @@ class Retention:
         """
         older = sorted(step for step in steps if step < newest)
         candidates = older[: max(0, len(older) - self.keep_previous)]
-        return [step for step in candidates if not self.is_permanent(step) and step not in protected]
+        return [
+            step for step in candidates if not self.is_permanent(step) and step not in protected
+        ]

@@ -1,4 +1,5 @@
-"""Saving: each rank writes its files, then rank 0 commits; in a thread, so that training need not wait for the disk."""
+"""Saving: each rank writes its files, then rank 0 commits; in a thread, so that training need not
+wait for the disk."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -28,7 +29,8 @@ DONE, ALIVE, HUNG = 0, 1, 2
 
 
 class SaveFailed(Exception):
-    """A checkpoint could not be written; every rank raises the same. The previous one is unchanged."""
+    """A checkpoint could not be written; every rank raises the same. The previous one is
+    unchanged."""
 
 
 @dataclass
@@ -36,7 +38,8 @@ class Payload:
     """State that one rank saves at a step boundary.
 
     Args:
-        tensors: live tensors of this rank, by name; `parts` gives the place of pieces of sharded ones.
+        tensors: live tensors of this rank, by name; `parts` gives the place of pieces of sharded
+            ones.
         rank_state: tree of this rank (random state, hooks).
         global_state: tree that rank 0 writes (counters, scheduler, optimizer settings).
         texts: further small files of rank 0.
@@ -60,10 +63,13 @@ class Saver:
         patience: seconds without progress after which a writer is abandoned.
     """
 
-    def __init__(self, store: CheckpointStore, ranks: Ranks, retention: Retention, patience: float = 600.0):
+    def __init__(
+        self, store: CheckpointStore, ranks: Ranks, retention: Retention, patience: float = 600.0
+    ):
         self.store, self.ranks, self.retention, self.patience = store, ranks, retention, patience
         self.must_wait = False
-        """Set once a writer has hung: from then on training waits for each save, so that it knows the result."""
+        """Set once a writer has hung: from then on training waits for each save, so that it knows
+        the result."""
         self._writing: Writing | None = None
         self._open()
 
@@ -84,19 +90,24 @@ class Saver:
         rank_tree = encode(payload.rank_state, rank_tensors)
         global_tensors: dict[str, torch.Tensor] = {}
         global_tree = encode(payload.global_state, global_tensors)
-        job = _Job(payload, payload.tensors, (rank_tree, rank_tensors), (global_tree, global_tensors))
+        job = _Job(
+            payload, payload.tensors, (rank_tree, rank_tensors), (global_tree, global_tensors)
+        )
         self._writing = writing = Writing()
         wait |= self.must_wait
         if not wait:
             job.detach(self._buffers)
-        writing.thread = threading.Thread(target=self._run, args=(job, writing), name="checkpoint-writer", daemon=True)
+        writing.thread = threading.Thread(
+            target=self._run, args=(job, writing), name="checkpoint-writer", daemon=True
+        )
         writing.thread.start()
         if wait:
             self.finish()
 
     @property
     def in_flight(self) -> bool:
-        """Return whether a save was started and not yet waited for. The same on all ranks, even once it is done."""
+        """Return whether a save was started and not yet waited for. The same on all ranks, even
+        once it is done."""
         return self._writing is not None
 
     def finish(self) -> None:
@@ -109,7 +120,13 @@ class Saver:
             return
         while True:
             writing.join(POLL)
-            state = DONE if not writing.is_alive() else HUNG if writing.idle() > self.patience else ALIVE
+            state = (
+                DONE
+                if not writing.is_alive()
+                else HUNG
+                if writing.idle() > self.patience
+                else ALIVE
+            )
             worst = maximum(state)
             progress()  # all ranks have answered, and none has a hanging writer
             if worst == DONE:
@@ -122,7 +139,8 @@ class Saver:
             raise SaveFailed(str(writing.error)) from writing.error
 
     def close(self) -> None:
-        """Wait for the save in flight for as long as it makes progress. The other ranks may be gone.
+        """Wait for the save in flight for as long as it makes progress. The other ranks may be
+        gone.
 
         Raises:
             SaveFailed: as `finish`.
@@ -137,12 +155,13 @@ class Saver:
             raise SaveFailed(str(writing.error)) from writing.error
 
     def _give_up(self, writing: Writing) -> None:
-        """Abandon a hanging writer. It keeps its buffers, group and folder, and the next save gets its own."""
+        """Abandon a hanging writer. It keeps its buffers, group and folder, and the next save gets
+        its own."""
         writing.give_up(self.patience)
         self.must_wait = True
         self._open()
 
-    # ------------------------------------------------------------------------------------------------ in the thread
+    # -------------------------------------------------------------------------------- in the thread
     def _run(self, job: "_Job", writing: Writing) -> None:
         try:
             self._write(job, writing, self._group)
@@ -164,13 +183,16 @@ class Saver:
                 self.store.discard(folder)
             raise
 
-    def _commit(self, job: "_Job", folder: Path, entries: list[FileEntry], advanced: Callable[[], None]) -> None:
+    def _commit(
+        self, job: "_Job", folder: Path, entries: list[FileEntry], advanced: Callable[[], None]
+    ) -> None:
         entries = sorted(entries + job.write_global(folder), key=lambda entry: entry.name)
         self.store.commit(folder, replace(job.payload.manifest, files=entries), advanced)
         self.store.tidy(job.payload.step, self.retention, job.payload.is_best)
 
     def _collect(self, act: Callable[[], Any], writing: Writing, group: object) -> list[Any]:
-        """Call `act` on each rank; every rank gets all results, and learns whether it failed anywhere.
+        """Call `act` on each rank; every rank gets all results, and learns whether it failed
+        anywhere.
 
         Raises:
             SaveFailed: it failed somewhere.
@@ -202,26 +224,40 @@ class _Job:
     def detach(self, buffers: HostBuffers) -> None:
         """Copy every tensor, so that training may change its own."""
         groups = {"t": self.tensors, "r": self.rank[1], "g": self.whole[1]}
-        copies = buffers.copy({f"{k}:{name}": t for k, group in groups.items() for name, t in group.items()})
+        copies = buffers.copy(
+            {f"{k}:{name}": t for k, group in groups.items() for name, t in group.items()}
+        )
         own = {k: {name: copies[f"{k}:{name}"] for name in group} for k, group in groups.items()}
-        self.tensors, self.rank, self.whole = own["t"], (self.rank[0], own["r"]), (self.whole[0], own["g"])
+        self.tensors, self.rank, self.whole = (
+            own["t"],
+            (self.rank[0], own["r"]),
+            (self.whole[0], own["g"]),
+        )
 
-    def write_files(self, folder: Path, ranks: Ranks, advanced: Callable[[], None]) -> list[FileEntry]:
+    def write_files(
+        self, folder: Path, ranks: Ranks, advanced: Callable[[], None]
+    ) -> list[FileEntry]:
         """The shard and the state of this rank."""
         rank = ranks.rank
         entries = [write_json(folder / f"rank-{rank:05d}.json", self.rank[0])]
         if self.rank[1]:
-            entries.append(write_tensors(folder / f"rank-{rank:05d}.safetensors", _on_cpu(self.rank[1])))
+            entries.append(
+                write_tensors(folder / f"rank-{rank:05d}.safetensors", _on_cpu(self.rank[1]))
+            )
         if self.tensors:
             name = f"shard-{rank:05d}.safetensors"
-            entries.append(write_tensors(folder / name, _on_cpu(self.tensors), self.payload.parts, advanced))
+            entries.append(
+                write_tensors(folder / name, _on_cpu(self.tensors), self.payload.parts, advanced)
+            )
         return entries
 
     def write_global(self, folder: Path) -> list[FileEntry]:
         entries = [write_json(folder / "state.json", self.whole[0])]
         if self.whole[1]:
             entries.append(write_tensors(folder / "state.safetensors", _on_cpu(self.whole[1])))
-        return entries + [write_file(folder / name, [text.encode()]) for name, text in self.payload.texts.items()]
+        return entries + [
+            write_file(folder / name, [text.encode()]) for name, text in self.payload.texts.items()
+        ]
 
 
 def _on_cpu(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -236,8 +272,8 @@ def check_storable(snapshot: Snapshot) -> None:
     for name, tensor in snapshot.tensors.items():
         if (reason := why_not_stored(tensor)) is not None:
             raise ConfigError(
-                f"model: {name.removeprefix('model/')} has {reason}, which a checkpoint cannot store; convert it, or "
-                "register it with persistent=False."
+                f"model: {name.removeprefix('model/')} has {reason}, which a checkpoint cannot"
+                " store; convert it, or register it with persistent=False."
             )
     try:
         encode(snapshot.meta, {})

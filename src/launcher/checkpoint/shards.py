@@ -1,9 +1,10 @@
 """Tensors on disk: one file per rank in the safetensors format, and a reader for all of them.
 
-The format is eight bytes of header length (little endian), a JSON header, and the tensors' bytes; any safetensors
-library opens the files (https://huggingface.co/docs/safetensors). They are written here and not by that library, so
-that the bytes go straight from the host buffers to the disk and are hashed on the way. For a tensor that is sharded
-over ranks, the header's metadata has the position of each piece in the full tensor.
+The format is eight bytes of header length (little endian), a JSON header, and the tensors' bytes;
+any safetensors library opens the files (https://huggingface.co/docs/safetensors). They are written
+here and not by that library, so that the bytes go straight from the host buffers to the disk and
+are hashed on the way. For a tensor that is sharded over ranks, the header's metadata has the
+position of each piece in the full tensor.
 """
 
 import json
@@ -38,11 +39,14 @@ def as_bytes(tensor: torch.Tensor) -> memoryview:
 
 
 def why_not_stored(tensor: torch.Tensor) -> str | None:
-    """The property of a tensor that a checkpoint does not support, as a noun; None if it can be stored."""
+    """The property of a tensor that a checkpoint does not support, as a noun; None if it can be
+    stored."""
     if tensor.layout is not torch.strided:
         return f"layout {str(tensor.layout).removeprefix('torch.')}"
     try:
-        torch.empty(1, dtype=tensor.dtype).copy_(torch.empty(1, dtype=tensor.dtype)).view(torch.uint8)
+        torch.empty(1, dtype=tensor.dtype).copy_(torch.empty(1, dtype=tensor.dtype)).view(
+            torch.uint8
+        )
     except (RuntimeError, NotImplementedError):
         return f"dtype {str(tensor.dtype).removeprefix('torch.')}"
     return None
@@ -65,9 +69,13 @@ def write_tensors(
     header: dict[str, Any] = {}
     metadata: dict[str, str] = {}
     if parts:
-        described = {name: {"shape": part.shape, "offset": part.offset} for name, part in parts.items()}
+        described = {
+            name: {"shape": part.shape, "offset": part.offset} for name, part in parts.items()
+        }
         metadata[PARTS] = json.dumps(described)
-    if others := {n: str(t.dtype).removeprefix("torch.") for n, t in tensors.items() if t.dtype not in DTYPES}:
+    if others := {
+        n: str(t.dtype).removeprefix("torch.") for n, t in tensors.items() if t.dtype not in DTYPES
+    }:
         metadata[OTHER_DTYPES] = json.dumps(others)
     if metadata:
         header["__metadata__"] = metadata
@@ -75,7 +83,11 @@ def write_tensors(
     for name, tensor in tensors.items():
         start, end = end, end + tensor.numel() * tensor.element_size()
         shape = [*tensor.shape, *([tensor.element_size()] if name in others else [])]
-        header[name] = {"dtype": DTYPES.get(tensor.dtype, "U8"), "shape": shape, "data_offsets": [start, end]}
+        header[name] = {
+            "dtype": DTYPES.get(tensor.dtype, "U8"),
+            "shape": shape,
+            "data_offsets": [start, end],
+        }
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     buffers = (as_bytes(tensor) for tensor in tensors.values() if tensor.numel())
@@ -100,7 +112,8 @@ class _Piece:
 
 
 class ShardReader:
-    """All tensors of some safetensors files, sharded or whole. Each is read straight into its target.
+    """All tensors of some safetensors files, sharded or whole. Each is read straight into its
+    target.
 
     Args:
         entries: the manifest's entries by file name; what is read is compared with their checksums.
@@ -124,7 +137,9 @@ class ShardReader:
             pieces = entries[file.name].pieces if entries is not None else ()
             header, base = read_header(file, pieces[0][1] if pieces else None)
             ends = accumulate(length for length, _ in pieces)
-            sums = {end - length: checksum for end, (length, checksum) in zip(ends, pieces, strict=True)}
+            sums = {
+                end - length: checksum for end, (length, checksum) in zip(ends, pieces, strict=True)
+            }
             metadata = header.pop("__metadata__", {})
             parts, others = (json.loads(metadata.get(key, "{}")) for key in (PARTS, OTHER_DTYPES))
             for name, entry in header.items():
@@ -133,7 +148,9 @@ class ShardReader:
                     shape, dtype = shape[:-1], getattr(torch, others[name])
                 part = parts.get(name, {"shape": shape, "offset": [0] * len(shape)})
                 start, _ = entry["data_offsets"]
-                piece = _Piece(file, base + start, dtype, shape, tuple(part["offset"]), sums.get(base + start))
+                piece = _Piece(
+                    file, base + start, dtype, shape, tuple(part["offset"]), sums.get(base + start)
+                )
                 self._pieces.setdefault(name, []).append(piece)
                 self._shapes[name] = tuple(part["shape"])
 
@@ -154,7 +171,8 @@ class ShardReader:
 
     @contextmanager
     def concurrent_reads(self) -> Iterator[None]:
-        """Reads inside this context run concurrently; their targets have their values when it ends."""
+        """Reads inside this context run concurrently; their targets have their values when it
+        ends."""
         with ThreadPoolExecutor(READERS, "checkpoint-reader") as self._pool:
             try:
                 yield
@@ -164,18 +182,26 @@ class ShardReader:
                 self._pool.shutdown(cancel_futures=True)
                 self._pool, self._reads = None, []
 
-    def read_into(self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None) -> None:
-        """Fill `target`, the box or range (see `ShardSpec`) of the full tensor at `offset` (default: the origin)."""
+    def read_into(
+        self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None
+    ) -> None:
+        """Fill `target`, the box or range (see `ShardSpec`) of the full tensor at `offset`
+        (default: the origin)."""
         target = target.detach()
         offset = offset or (0,) * target.dim()
         whole, pieces = self._shapes[name], self._pieces[name]
-        if any(len(piece.offset) != len(offset) for piece in pieces):  # one is a box, the other a run
+        # One is a box, the other a run.
+        if any(len(piece.offset) != len(offset) for piece in pieces):
             start = _run_start(whole, tuple(target.shape), offset)
             runs = [_as_run(piece, whole) for piece in pieces]
             if start is None or None in runs or not target.is_contiguous():
                 target.copy_(_cut(self._now(name), target, offset))
                 return
-            target, offset, pieces = target.view(-1), (start,), [run for run in runs if run is not None]
+            target, offset, pieces = (
+                target.view(-1),
+                (start,),
+                [run for run in runs if run is not None],
+            )
         filled = 0
         for piece in pieces:
             if piece.shape == tuple(target.shape) and piece.offset == offset:
@@ -198,14 +224,18 @@ class ShardReader:
         return whole
 
     def _read_whole(self, piece: _Piece, target: torch.Tensor) -> None:
-        direct = target.device.type == "cpu" and target.is_contiguous() and target.dtype == piece.dtype
+        direct = (
+            target.device.type == "cpu" and target.is_contiguous() and target.dtype == piece.dtype
+        )
         buffer = target if direct else torch.empty(piece.shape, dtype=piece.dtype)
         if buffer.numel():
             self._read_bytes(piece, piece.start, as_bytes(buffer), piece.checksum)
         if not direct:
             target.copy_(buffer)
 
-    def _read_bytes(self, piece: _Piece, start: int, view: memoryview, checksum: str | None = None) -> None:
+    def _read_bytes(
+        self, piece: _Piece, start: int, view: memoryview, checksum: str | None = None
+    ) -> None:
         digest = None if checksum is None else xxhash.xxh3_128()
         read_bytes(piece.file, start, view, digest)
         if digest is not None and digest.hexdigest() != checksum:
@@ -214,18 +244,24 @@ class ShardReader:
     def _read_overlap(self, piece: _Piece, target: torch.Tensor, offset: tuple[int, ...]) -> int:
         """Copy the overlap of a piece and the target's box; returns its number of values."""
         low = [max(a, b) for a, b in zip(piece.offset, offset, strict=True)]
-        high = [min(a + n, b + m) for a, n, b, m in zip(piece.offset, piece.shape, offset, target.shape, strict=True)]
+        high = [
+            min(a + n, b + m)
+            for a, n, b, m in zip(piece.offset, piece.shape, offset, target.shape, strict=True)
+        ]
         if any(h <= lo for lo, h in zip(low, high, strict=True)):
             return 0
         rows = self._read_rows(piece, low[0] - piece.offset[0], high[0] - piece.offset[0])
-        columns = tuple(slice(a - o, b - o) for a, b, o in zip(low[1:], high[1:], piece.offset[1:], strict=True))
+        columns = tuple(
+            slice(a - o, b - o) for a, b, o in zip(low[1:], high[1:], piece.offset[1:], strict=True)
+        )
         source = rows[(slice(None), *columns)]
         place = tuple(slice(a - o, b - o) for a, b, o in zip(low, high, offset, strict=True))
         target[place].copy_(source)
         return source.numel()
 
     def _read_rows(self, piece: _Piece, first: int, last: int) -> torch.Tensor:
-        """Rows are contiguous on disk, so only these are read; with a checksum the whole piece is, to verify it."""
+        """Rows are contiguous on disk, so only these are read; with a checksum the whole piece is,
+        to verify it."""
         if piece.checksum is not None:
             whole = torch.empty(piece.shape, dtype=piece.dtype)
             self._read_whole(piece, whole)
@@ -238,11 +274,16 @@ class ShardReader:
 
 def _expect(name: str, filled: int, target: torch.Tensor) -> None:
     if filled < target.numel():
-        raise ValueError(f"{name}: the files hold {filled} of the {target.numel()} values asked for.")
+        raise ValueError(
+            f"{name}: the files hold {filled} of the {target.numel()} values asked for."
+        )
 
 
-def _run_start(whole: tuple[int, ...], shape: tuple[int, ...], offset: tuple[int, ...]) -> int | None:
-    """The position of a run, or of a box of whole rows, among the whole tensor's values; None for other boxes."""
+def _run_start(
+    whole: tuple[int, ...], shape: tuple[int, ...], offset: tuple[int, ...]
+) -> int | None:
+    """The position of a run, or of a box of whole rows, among the whole tensor's values; None for
+    other boxes."""
     if len(offset) != len(whole):
         return offset[0]
     return (offset[0] * prod(whole[1:]) if whole else 0) if shape[1:] == whole[1:] else None
@@ -257,4 +298,6 @@ def _cut(whole: torch.Tensor, target: torch.Tensor, offset: tuple[int, ...]) -> 
     """The part of the whole tensor that is `target`'s box or run."""
     if len(offset) != whole.dim():
         return whole.view(-1)[offset[0] : offset[0] + target.numel()].view(target.shape)
-    return whole[tuple(slice(start, start + n) for start, n in zip(offset, target.shape, strict=True))]
+    return whole[
+        tuple(slice(start, start + n) for start, n in zip(offset, target.shape, strict=True))
+    ]

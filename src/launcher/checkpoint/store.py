@@ -1,4 +1,5 @@
-"""The folder of a run's checkpoints: how one is committed, which exist, and which one a run resumes from."""
+"""The folder of a run's checkpoints: how one is committed, which exist, and which one a run resumes
+from."""
 
 import json
 import logging
@@ -28,16 +29,19 @@ def step_name(step: int) -> str:
 
 
 class CheckpointStore:
-    """`checkpoints/step-00000100/`, and the links `latest` and `best` next to it. Only one process writes: rank 0.
+    """`checkpoints/step-00000100/`, and the links `latest` and `best` next to it. Only one process
+    writes: rank 0.
 
-    The links are a convenience for people: they are rebuilt from the checkpoints where they are missing or wrong.
+    The links are a convenience for people: they are rebuilt from the checkpoints where they are
+    missing or wrong.
 
     Args:
         root: the folder of the checkpoints.
-        link: the place of that folder within the run's folder, where people and `launcher.runs` look for it. If it is
-            another folder, this becomes a link to `root`. None: no link is needed.
-        own: names (`<name>/<id>`) of the run that they belong to. Checkpoints of others are neither resumed from nor
-            deleted. Empty: all are its own.
+        link: the place of that folder within the run's folder, where people and `launcher.runs`
+            look for it. If it is another folder, this becomes a link to `root`. None: no link is
+            needed.
+        own: names (`<name>/<id>`) of the run that they belong to. Checkpoints of others are neither
+            resumed from nor deleted. Empty: all are its own.
     """
 
     def __init__(
@@ -65,10 +69,10 @@ class CheckpointStore:
     def path(self, step: int) -> Path:
         return self.root / step_name(step)
 
-    # ------------------------------------------------------------------------------------------------------ commit
+    # --------------------------------------------------------------------------------------- commit
     def begin(self, step: int) -> Path:
-        """A new hidden folder to write into. Each has its own name, so that an abandoned writer that wakes up later
-        does not write into its successor's folder.
+        """A new hidden folder to write into. Each has its own name, so that an abandoned writer
+        that wakes up later does not write into its successor's folder.
 
         Raises:
             OSError: it cannot be created.
@@ -77,8 +81,8 @@ class CheckpointStore:
             self.check_lock()  # stops a run whose whole folder was removed
             if self._begun:
                 self.logger.warning(
-                    "%s was removed while the run was training, and with it the run's earlier checkpoints. It is "
-                    "created again.",
+                    "%s was removed while the run was training, and with it the run's earlier"
+                    " checkpoints. It is created again.",
                     self.root,
                 )
             root = Path(os.path.realpath(self.root))  # where a link leads that has lost its target
@@ -94,11 +98,15 @@ class CheckpointStore:
         """Remove what a failed save has written: on a full disk the next one needs the space."""
         shutil.rmtree(folder, ignore_errors=True)
 
-    def commit(self, folder: Path, manifest: Manifest, check: Callable[[], None] = lambda: None) -> Path:
-        """Make a written folder the checkpoint of its step. A kill at any call in here leaves the previous one valid.
+    def commit(
+        self, folder: Path, manifest: Manifest, check: Callable[[], None] = lambda: None
+    ) -> Path:
+        """Make a written folder the checkpoint of its step. A kill at any call in here leaves the
+        previous one valid.
 
         Args:
-            check: called before the checkpoint gets its name; raises if it must not be committed any more.
+            check: called before the checkpoint gets its name; raises if it must not be committed
+                any more.
         Raises:
             OSError: it is not committed, and the earlier checkpoints are unchanged.
         """
@@ -124,8 +132,9 @@ class CheckpointStore:
         return final
 
     def tidy(self, step: int, retention: Retention, is_best: bool = False) -> None:
-        """Update the links after a commit, and delete what is not kept. The checkpoint is durable already, so a failure
-        in here is only logged. Nothing is deleted unless the new one has all its files.
+        """Update the links after a commit, and delete what is not kept. The checkpoint is durable
+        already, so a failure in here is only logged. Nothing is deleted unless the new one has all
+        its files.
         """
         final = self.path(step)
         try:
@@ -139,7 +148,9 @@ class CheckpointStore:
                 if self.is_own(self.path(old)):
                     self.remove(old)
         except (OSError, CorruptCheckpoint) as error:
-            self.logger.error("Checkpoint %s is written, but tidying up after it failed: %s", final.name, error)
+            self.logger.error(
+                "Checkpoint %s is written, but tidying up after it failed: %s", final.name, error
+            )
 
     def remove(self, step: int) -> None:
         """Delete a checkpoint: under a hidden name first, so that half of one is never visible."""
@@ -149,16 +160,17 @@ class CheckpointStore:
         shutil.rmtree(self.hide(folder), ignore_errors=True)
 
     def hide(self, folder: Path) -> Path:
-        """Give a checkpoint the hidden name under which it is deleted; `recover` deletes what a kill leaves there."""
+        """Give a checkpoint the hidden name under which it is deleted; `recover` deletes what a
+        kill leaves there."""
         hidden = self.root / f"{TEMPORARY}remove-{folder.name}"
         shutil.rmtree(hidden, ignore_errors=True)
         os.rename(folder, hidden)
         return hidden
 
-    # ----------------------------------------------------------------------------------------------------- whose
+    # ---------------------------------------------------------------------------------------- whose
     def is_own(self, folder: Path) -> bool:
-        """Return whether a checkpoint is this run's. One whose manifest cannot be read is: nobody else's name is on
-        it."""
+        """Return whether a checkpoint is this run's. One whose manifest cannot be read is: nobody
+        else's name is on it."""
         try:
             return self._is_own(Manifest.read(folder))
         except (CorruptCheckpoint, UnsupportedCheckpoint, OSError):
@@ -174,8 +186,8 @@ class CheckpointStore:
         """
         if not self._is_own(manifest):
             raise ConfigError(
-                f"{place} is a checkpoint of the run {manifest.run}, not of {next(iter(self.own))}: train on from it "
-                f"with run.resume={place}, or move it away."
+                f"{place} is a checkpoint of the run {manifest.run}, not of {next(iter(self.own))}:"
+                f" train on from it with run.resume={place}, or move it away."
             )
 
     def _lead_here(self) -> None:
@@ -189,8 +201,9 @@ class CheckpointStore:
             return
         if checkpoint_steps(self.place, broken=True):
             raise ConfigError(
-                f"hooks.checkpointing.path: the checkpoints of this run are in {os.path.realpath(self.place)}, and "
-                f"not in {self.root}: move them there, or leave out the key."
+                "hooks.checkpointing.path: the checkpoints of this run are in"
+                f" {os.path.realpath(self.place)}, and not in {self.root}: move them there, or"
+                " leave out the key."
             )
         if self.place.is_symlink():
             self.place.unlink()
@@ -201,7 +214,7 @@ class CheckpointStore:
         self.place.symlink_to(self.root.name if is_within else os.path.abspath(self.root))
         fsync_folder(self.place.parent)
 
-    # ------------------------------------------------------------------------------------------------------- links
+    # ---------------------------------------------------------------------------------------- links
     def link(self, name: str, target: str) -> None:
         """Point `latest` or `best` at a checkpoint, atomically."""
         temporary = self.root / f"{TEMPORARY}{name}"
@@ -211,7 +224,8 @@ class CheckpointStore:
         fsync_folder(self.root)
 
     def linked(self, name: str) -> int | None:
-        """The step that `latest` or `best` points to, if it exists. A copy of a checkpoint in its place counts."""
+        """The step that `latest` or `best` points to, if it exists. A copy of a checkpoint in its
+        place counts."""
         place = self.root / name
         try:
             match = STEP.match(os.readlink(place).rstrip("/").rpartition("/")[2])
@@ -221,22 +235,32 @@ class CheckpointStore:
         return step if step is not None and self.path(step).is_dir() else None
 
     def best(self) -> int | None:
-        """The step of the best checkpoint: what `best` points to, else the one that the newest checkpoints name."""
+        """The step of the best checkpoint: what `best` points to, else the one that the newest
+        checkpoints name."""
         if (step := self.linked(BEST)) is not None:
             return step
         steps = self.steps()
         bests = ((noted(self.path(step)) or {}).get("best") for step in reversed(steps))
-        return next((best["step"] for best in bests if isinstance(best, dict) and best.get("step") in steps), None)
+        return next(
+            (
+                best["step"]
+                for best in bests
+                if isinstance(best, dict) and best.get("step") in steps
+            ),
+            None,
+        )
 
     def rollbacks(self) -> list[str]:
-        """Read the rollbacks before the newest readable checkpoint, in order (see `request_name`)."""
+        """Read the rollbacks before the newest readable checkpoint, in order (see
+        `request_name`)."""
         for step in reversed(self.steps()):
             with suppress(CorruptCheckpoint, UnsupportedCheckpoint, OSError):
                 return Manifest.read(self.path(step)).rollbacks
         return []
 
     def relink(self) -> None:
-        """Rebuild the links where they are missing or wrong. `cp -rL` and `scp -r` make folders of them."""
+        """Rebuild the links where they are missing or wrong. `cp -rL` and `scp -r` make folders of
+        them."""
         newest, best = max(self.steps(), default=None), self.best()
         for name, step in ((LATEST, newest), (BEST, best)):
             place = self.root / name
@@ -254,14 +278,19 @@ class CheckpointStore:
             elif step is None:
                 place.unlink(missing_ok=True)
 
-    # --------------------------------------------------------------------------------------------------- discovery
+    # ------------------------------------------------------------------------------------ discovery
     def recover(self) -> None:
-        """Tidy up after a writer that died: a checkpoint whose replacement was not completed gets its name back.
+        """Tidy up after a writer that died: a checkpoint whose replacement was not completed gets
+        its name back.
 
         Raises:
             ConfigError: the run has its checkpoints at another place.
         """
-        if any(checkpoint_steps(folder, broken=True) for folder in (self.root, self.place) if folder is not None):
+        if any(
+            checkpoint_steps(folder, broken=True)
+            for folder in (self.root, self.place)
+            if folder is not None
+        ):
             self._lead_here()
         if not self.root.is_dir():
             return
@@ -276,9 +305,11 @@ class CheckpointStore:
                 entry.unlink() if entry.is_symlink() else shutil.rmtree(entry, ignore_errors=True)
         self.relink()
 
-    def newest_valid(self, hashes: bool | Callable[[FileEntry], bool] = True) -> tuple[Path, Manifest] | None:
-        """The newest checkpoint that verifies. Newer ones that do not are set aside and reported; one that was set
-        aside earlier and verifies now gets its name back.
+    def newest_valid(
+        self, hashes: bool | Callable[[FileEntry], bool] = True
+    ) -> tuple[Path, Manifest] | None:
+        """The newest checkpoint that verifies. Newer ones that do not are set aside and reported;
+        one that was set aside earlier and verifies now gets its name back.
 
         Args:
             hashes: see `verify`.
@@ -314,7 +345,8 @@ class CheckpointStore:
         return None
 
     def _candidates(self) -> list[tuple[int, Path]]:
-        """Step and folder of each checkpoint, and of those that were set aside as damaged, newest first."""
+        """Step and folder of each checkpoint, and of those that were set aside as damaged, newest
+        first."""
         folders = [(step, 1, self.path(step)) for step in self.steps_with_broken()]
         for folder in self.root.glob(f"{CORRUPT}step-*"):
             if match := re.match(rf"{CORRUPT}step-(\d+)", folder.name):
@@ -322,11 +354,14 @@ class CheckpointStore:
         return [(step, folder) for step, _, folder in sorted(folders, reverse=True)]
 
     def set_aside(self, folder: Path, error: CorruptCheckpoint) -> Path:
-        """Rename a damaged checkpoint, and report it. It is never deleted, since it may be the only one."""
+        """Rename a damaged checkpoint, and report it. It is never deleted, since it may be the only
+        one."""
         target = self._rename_aside(folder, CORRUPT)
         self._set_aside.add(target.name)
         self.logger.error(
-            "Checkpoint %s. It is renamed to %s, and an older one is used if there is one.", error, target.name
+            "Checkpoint %s. It is renamed to %s, and an older one is used if there is one.",
+            error,
+            target.name,
         )
         return target
 
@@ -334,11 +369,14 @@ class CheckpointStore:
         final = self.path(manifest.step)
         os.rename(folder, final)
         fsync_folder(self.root)
-        self.logger.warning("%s had been set aside, and is valid now: renamed to %s.", folder.name, final.name)
+        self.logger.warning(
+            "%s had been set aside, and is valid now: renamed to %s.", folder.name, final.name
+        )
         return final
 
     def abandon(self, after: int) -> list[str]:
-        """Set aside every checkpoint later than a step that the run is rolled back to. They are never deleted.
+        """Set aside every checkpoint later than a step that the run is rolled back to. They are
+        never deleted.
 
         Returns:
             The new names.
@@ -370,6 +408,8 @@ def noted(folder: Path) -> dict[str, Any] | None:
     """The checkpointing hook's state in a checkpoint: `best`. None where it is unreadable."""
     try:
         hooks = json.loads((folder / "rank-00000.json").read_bytes())["hooks"]
-        return next((state[NOTES] for state in hooks.values() if isinstance(state.get(NOTES), dict)), {})
+        return next(
+            (state[NOTES] for state in hooks.values() if isinstance(state.get(NOTES), dict)), {}
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

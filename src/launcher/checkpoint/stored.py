@@ -27,7 +27,9 @@ class StoredCheckpoint(ShardReader):
     def __init__(self, path: Path):
         self.manifest = Manifest.read(path)
         entries = {entry.name: entry for entry in self.manifest.files}
-        super().__init__([path / name for name in sorted(entries) if name.startswith("shard-")], path, entries)
+        super().__init__(
+            [path / name for name in sorted(entries) if name.startswith("shard-")], path, entries
+        )
         self.meta = self._read_tree("state") or {}
 
     def use_average(self, which: str) -> None:
@@ -38,13 +40,21 @@ class StoredCheckpoint(ShardReader):
         Raises:
             ConfigError: there is no such average, or there are several.
         """
-        averages = sorted({"/".join(name.split("/", 2)[:2]) for name in self.names() if not name.startswith(OWN)})
-        chosen = [average for average in averages if average == which or average.startswith(f"{which}/")]
+        averages = sorted(
+            {"/".join(name.split("/", 2)[:2]) for name in self.names() if not name.startswith(OWN)}
+        )
+        chosen = [
+            average for average in averages if average == which or average.startswith(f"{which}/")
+        ]
         if not chosen:
-            has = f"it has {', '.join(averages)}" if averages else "it was trained without hooks.ema"
+            has = (
+                f"it has {', '.join(averages)}" if averages else "it was trained without hooks.ema"
+            )
             raise ConfigError(f"job.weights={which}: {self.path} has no such weights; {has}.")
         if len(chosen) > 1:
-            raise ConfigError(f"job.weights={which}: there are {', '.join(chosen)}; name one of them.")
+            raise ConfigError(
+                f"job.weights={which}: there are {', '.join(chosen)}; name one of them."
+            )
         for name in [name for name in self.names() if name.startswith(f"{chosen[0]}/")]:
             self._pieces[MODEL + name.removeprefix(f"{chosen[0]}/")] = self._pieces.pop(name)
 
@@ -54,17 +64,20 @@ class StoredCheckpoint(ShardReader):
         return state
 
     def _read_tree(self, name: str) -> Any:
-        listed = {entry.name for entry in self.manifest.files}  # a copy over another save may leave that one's files
+        # A copy over another save may leave that one's files.
+        listed = {entry.name for entry in self.manifest.files}
         if f"{name}.json" not in listed:
             return None
-        tensors = ShardReader([self.path / file for file in (f"{name}.safetensors",) if file in listed])
+        tensors = ShardReader(
+            [self.path / file for file in (f"{name}.safetensors",) if file in listed]
+        )
         data = json.loads((self.path / f"{name}.json").read_bytes())
         return decode(data, {key: tensors.read(key) for key in tensors.names()})
 
 
 def weights_digest(path: Path) -> str:
-    """SHA-256 over the model's tensors: name, dtype, shape and bytes of each, by name. However they were sharded or
-    saved, equal weights have equal digests."""
+    """SHA-256 over the model's tensors: name, dtype, shape and bytes of each, by name. However they
+    were sharded or saved, equal weights have equal digests."""
     stored = StoredCheckpoint(path)
     digest = hashlib.sha256()
     for name in sorted(name for name in stored.names() if name.startswith(MODEL)):

@@ -35,7 +35,10 @@ def encode(obj: object, tensors: dict[str, torch.Tensor], path: str = "") -> Any
     if isinstance(obj, np.ndarray):
         return {MARK: ["array", _add(tensors, path, torch.from_numpy(obj.copy()))]}
     if isinstance(obj, Mapping):
-        items = [(key, encode(value, tensors, f"{path}/{key}" if path else str(key))) for key, value in obj.items()]
+        items = [
+            (key, encode(value, tensors, f"{path}/{key}" if path else str(key)))
+            for key, value in obj.items()
+        ]
         if all(isinstance(key, str) and key != MARK for key, _ in items):
             return dict(items)
         return {MARK: ["dict", [[encode(key, {}, path), value] for key, value in items]]}
@@ -48,13 +51,14 @@ def encode(obj: object, tensors: dict[str, torch.Tensor], path: str = "") -> Any
     if isinstance(obj, Path):
         return {MARK: ["path", str(obj)]}
     raise TypeError(
-        f"The state at {path or 'the top'} is a {type(obj).__name__}, which a checkpoint cannot hold; use numbers, "
-        "strings, tensors, arrays, or lists, tuples, sets and dicts of them."
+        f"The state at {path or 'the top'} is a {type(obj).__name__}, which a checkpoint cannot"
+        " hold; use numbers, strings, tensors, arrays, or lists, tuples, sets and dicts of them."
     )
 
 
 def _add(tensors: dict[str, torch.Tensor], path: str, tensor: torch.Tensor) -> str:
-    """Store a tensor; returns its key. Two tensors have the same path in `{"a/b": x, "a": {"b": y}}`."""
+    """Store a tensor; returns its key. Two tensors have the same path in `{"a/b": x, "a": {"b":
+    y}}`."""
     key = path or "value"
     while key in tensors:
         key += "'"
@@ -88,7 +92,9 @@ def decode(data: object, tensors: Mapping[str, torch.Tensor]) -> Any:
         return base64.b64decode(value)
     if kind == "path":
         return Path(value)
-    raise ValueError(f"Unknown kind of stored value: {kind!r}; the checkpoint is of a newer version.")
+    raise ValueError(
+        f"Unknown kind of stored value: {kind!r}; the checkpoint is of a newer version."
+    )
 
 
 def _hashable(key: object) -> Any:

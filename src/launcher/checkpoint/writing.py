@@ -49,7 +49,8 @@ class Writing:
     def give_up(self, patience: float) -> None:
         self._given_up = True
         self.error = TimeoutError(
-            f"its writer has hung for {patience:g} s and is abandoned; from now on training waits for each save"
+            f"its writer has hung for {patience:g} s and is abandoned; from now on training waits"
+            " for each save"
         )
 
     @contextmanager
@@ -64,8 +65,8 @@ class Writing:
 
 
 def gather(value: object, group: object, writing: Writing) -> list[Any]:
-    """Every rank's value, in rank order. A blocking collective cannot be interrupted, and crashes a process that exits
-    during it; this one is polled, so that an abandoned writer can leave it.
+    """Every rank's value, in rank order. A blocking collective cannot be interrupted, and crashes a
+    process that exits during it; this one is polled, so that an abandoned writer can leave it.
 
     Raises:
         Abandoned: see `Writing.advance`.
@@ -75,7 +76,9 @@ def gather(value: object, group: object, writing: Writing) -> list[Any]:
     room = torch.zeros(int(max(sizes)), dtype=torch.uint8)
     room[: mine.numel()] = mine
     answers = _gathered(room, group, writing)
-    return [pickle.loads(row[: int(n)].numpy().tobytes()) for row, n in zip(answers, sizes, strict=True)]
+    return [
+        pickle.loads(row[: int(n)].numpy().tobytes()) for row, n in zip(answers, sizes, strict=True)
+    ]
 
 
 def _gathered(tensor: torch.Tensor, group: Any, writing: Writing) -> list[torch.Tensor]:

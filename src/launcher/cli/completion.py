@@ -1,4 +1,5 @@
-"""Completion for bash and zsh: `eval "$(launcher -sc install=bash)"`. Hydra's own takes a second per key press."""
+"""Completion for bash and zsh: `eval "$(launcher -sc install=bash)"`. Hydra's own takes a second
+per key press."""
 
 import os
 import re
@@ -15,12 +16,25 @@ from launcher.config.reference import Key, group_options, top_keys
 from launcher.rundir.files import expanded
 
 SHELLS = ("bash", "zsh")
-FLAGS = ("--help", "--version", "--cfg", "--resolve", "--package", "--multirun", "--run", "--config-dir",
-         "--config-name", "--info", "--shell-completion", "--verbose")  # fmt: skip
+FLAGS = (
+    "--help",
+    "--version",
+    "--cfg",
+    "--resolve",
+    "--package",
+    "--multirun",
+    "--run",
+    "--config-dir",
+    "--config-name",
+    "--info",
+    "--shell-completion",
+    "--verbose",
+)
 FLAG_VALUES = {"--cfg": ("job", "hydra", "all"), "-c": ("job", "hydra", "all")}
 FOLDER_FLAGS = ("--config-dir", "-cd")
 
-# The script asks the very command that is being typed. It passes COMP_LINE: bash and zsh count COMP_WORDS differently.
+# The script asks the very command that is being typed. It passes COMP_LINE: bash and zsh count
+# COMP_WORDS differently.
 SCRIPT = """\
 _launcher_complete() {
     local program=${COMP_LINE%% *}
@@ -30,7 +44,8 @@ _launcher_complete() {
         *python*) return ;;
     esac
     local IFS=$'\\n'
-    COMPREPLY=($(IFS=' '; COMP_LINE=$COMP_LINE COMP_POINT=$COMP_POINT eval "$program -sc query=SHELL" 2>/dev/null))
+    COMPREPLY=($(IFS=' '; COMP_LINE=$COMP_LINE COMP_POINT=$COMP_POINT \\
+        eval "$program -sc query=SHELL" 2>/dev/null))
 }
 complete -o nospace -o default -F _launcher_complete launcher python python3
 """
@@ -38,16 +53,22 @@ ZSH = "autoload -U +X compinit && compinit; autoload -U +X bashcompinit && bashc
 
 
 def request_of(words: Sequence[str]) -> str | None:
-    """The request of a command line: `install=bash`, `query=bash`, ...; None: it has none that is handled here."""
+    """The request of a command line: `install=bash`, `query=bash`, ...; None: it has none that is
+    handled here."""
     for flag, value in zip(words, [*words[1:], ""], strict=True):
-        request = value if flag in ("-sc", "--shell-completion") else flag.partition("--shell-completion=")[2]
+        request = (
+            value
+            if flag in ("-sc", "--shell-completion")
+            else flag.partition("--shell-completion=")[2]
+        )
         if re.fullmatch(rf"(install|query)=({'|'.join(SHELLS)})", request):
             return request
     return None
 
 
 def answer(request: str) -> str:
-    """The script to evaluate, or the candidates for the line that the shell passes, one per line."""
+    """The script to evaluate, or the candidates for the line that the shell passes, one per
+    line."""
     kind, _, shell = request.partition("=")
     if kind == "install":
         return (ZSH if shell == "zsh" else "") + SCRIPT.replace("SHELL", shell)
@@ -56,12 +77,14 @@ def answer(request: str) -> str:
     current = line.rpartition(" ")[2]
     texts = candidates(line.removesuffix(current).split(), current)
     if shell == "bash" and (cut := max(current.rfind("="), current.rfind(":")) + 1):
-        texts = [text[cut:] for text in texts]  # bash breaks words there, and replaces only the last part
+        # Bash breaks words there, and replaces only the last part.
+        texts = [text[cut:] for text in texts]
     return "".join(f"{text}\n" for text in texts)
 
 
 def candidates(words: Sequence[str], current: str) -> list[str]:
-    """Completions of the word that is being typed; a trailing blank means that the word is complete.
+    """Completions of the word that is being typed; a trailing blank means that the word is
+    complete.
 
     Args:
         words: the words before it, with the program.
@@ -101,11 +124,17 @@ def _values(word: str, folders: Sequence[Traversable], listed: dict[str, list[st
     """The options of a group (`hooks=[default,` takes several), or the values of a key with few."""
     key, _, value = word.partition("=")
     if key in listed:
-        several = value.rpartition(",")[0] + "," if "," in value else "[" if value.startswith("[") else ""
+        several = (
+            value.rpartition(",")[0] + "," if "," in value else "[" if value.startswith("[") else ""
+        )
         ends = "" if several else " "
         return _matching(word, (f"{key}={several}{option}{ends}" for option in listed[key]))
-    kinds = [each.kind for each in _keys(key.partition(".")[0], (), folders, listed) if each.name == key]
-    return _matching(word, (f"{key}={each} " for kind in dict.fromkeys(kinds) for each in _choices(kind)))
+    kinds = [
+        each.kind for each in _keys(key.partition(".")[0], (), folders, listed) if each.name == key
+    ]
+    return _matching(
+        word, (f"{key}={each} " for kind in dict.fromkeys(kinds) for each in _choices(kind))
+    )
 
 
 def _choices(kind: str) -> list[str]:
@@ -114,23 +143,32 @@ def _choices(kind: str) -> list[str]:
     for part in kind.split(" or "):
         part = part.removeprefix("one of ")
         texts += part.split(", ") if re.fullmatch(r"[\w.+-]+(, [\w.+-]+)*", part) else []
-    return ["true", "false"] if kind == "true or false" else [text for text in texts if not text.isdecimal()]
+    return (
+        ["true", "false"]
+        if kind == "true or false"
+        else [text for text in texts if not text.isdecimal()]
+    )
 
 
 def _keys(
     part: str, words: Sequence[str], folders: Sequence[Traversable], listed: dict[str, list[str]]
 ) -> Iterable[Key]:
-    """The keys of a group's chosen option (by the command line, else the default), or of a section."""
+    """The keys of a group's chosen option (by the command line, else the default), or of a
+    section."""
     if part not in listed:
         return top_keys(folders[0])
-    chosen = [word.partition("=")[2] for word in words if word.startswith(f"{part}=")] or list(_defaults(part))
+    chosen = [word.partition("=")[2] for word in words if word.startswith(f"{part}=")] or list(
+        _defaults(part)
+    )
     each = group_options(folders, part)
     keys = [key for option in each for key in option.keys if option.name in chosen]
     return keys or [key for option in each for key in option.keys]
 
 
 def _defaults(group: str) -> Iterator[str]:
-    for entry in yaml.safe_load((main_folder() / "config.yaml").read_text(encoding="utf-8"))["defaults"]:
+    for entry in yaml.safe_load((main_folder() / "config.yaml").read_text(encoding="utf-8"))[
+        "defaults"
+    ]:
         if isinstance(entry, dict) and isinstance(entry.get(group), str):
             yield entry[group]
 
@@ -139,7 +177,11 @@ def _subfolders(text: str) -> Iterator[Path]:
     start = expanded(text or ".")
     parent = start if text.endswith("/") or not text else start.parent
     if parent.is_dir():
-        yield from (path for path in sorted(parent.iterdir()) if path.is_dir() and not path.name.startswith("."))
+        yield from (
+            path
+            for path in sorted(parent.iterdir())
+            if path.is_dir() and not path.name.startswith(".")
+        )
 
 
 def _matching(word: str, texts: Iterable[str]) -> list[str]:

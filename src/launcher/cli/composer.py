@@ -25,7 +25,9 @@ class Composer:
         self.continued: dict[str, str] = {}
         """New keys of each run, by its id, that resumes under an equivalent configuration."""
         self._runs = runs or Runs()
-        self._compositions = Compositions(lambda overrides: loader.load_sweep_config(master, overrides), loader)
+        self._compositions = Compositions(
+            lambda overrides: loader.load_sweep_config(master, overrides), loader
+        )
 
     def compose(self, overrides: Sequence[str], index: int) -> DictConfig:
         """The configuration of one job.
@@ -44,6 +46,11 @@ class Composer:
 
 
 def sweep_name(master: DictConfig) -> str:
-    """A name for a sweep: the same when the command is repeated, wherever and however its jobs run."""
-    words = sorted(word for word in master.hydra.overrides.task if not str(word).lstrip("+~").startswith(NOT_IN_NAME))
+    """A name for a sweep: the same when the command is repeated, wherever and however its jobs
+    run."""
+    words = sorted(
+        word
+        for word in master.hydra.overrides.task
+        if not str(word).lstrip("+~").startswith(NOT_IN_NAME)
+    )
     return f"sweep-{hashlib.sha256(chr(10).join(words).encode()).hexdigest()[:8]}"

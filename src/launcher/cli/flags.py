@@ -12,8 +12,17 @@ from launcher.errors import ConfigError
 VERBOSE = dict.fromkeys(("-v", "--verbose"), "hydra.verbose=true")
 COMMANDS = ("run", "multirun", "cfg", "info", "shell_completion")
 """Flags that exclude each other."""
-FOR_HYDRA = ("hydra_help", "cfg", "info", "shell_completion", "package", "config_path", "experimental_rerun")
-"""Flags that Hydra's own `main` serves; it composes the configuration once more than a run or a sweep needs."""
+FOR_HYDRA = (
+    "hydra_help",
+    "cfg",
+    "info",
+    "shell_completion",
+    "package",
+    "config_path",
+    "experimental_rerun",
+)
+"""Flags that Hydra's own `main` serves; it composes the configuration once more than a run or a
+sweep needs."""
 
 
 class FlagParser(ArgumentParser):
@@ -22,10 +31,21 @@ class FlagParser(ArgumentParser):
     def __init__(self) -> None:
         super().__init__(add_help=False)
         self.add_argument("overrides", nargs="*")
-        for flags in (["--help", "-h"], ["--hydra-help"], ["--resolve"], ["--run", "-r"], ["--multirun", "-m"]):
+        for flags in (
+            ["--help", "-h"],
+            ["--hydra-help"],
+            ["--resolve"],
+            ["--run", "-r"],
+            ["--multirun", "-m"],
+        ):
             self.add_argument(*flags, action="store_true")
         self.add_argument("--shell-completion", "-sc", action="store_true")
-        for flags in (["--package", "-p"], ["--config-path", "-cp"], ["--config-dir", "-cd"], ["--experimental-rerun"]):
+        for flags in (
+            ["--package", "-p"],
+            ["--config-path", "-cp"],
+            ["--config-dir", "-cd"],
+            ["--experimental-rerun"],
+        ):
             self.add_argument(*flags)
         self.add_argument("--config-name", "-cn", default="config")
         self.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
@@ -40,7 +60,8 @@ def read(argv: Sequence[str]) -> Namespace:
     """Parse the flags, which may be anywhere among the overrides.
 
     Returns:
-        The flags, the overrides as Hydra takes them, and `for_hydra`: the other arguments if Hydra's own `main` serves
+        The flags, the overrides as Hydra takes them, and `for_hydra`: the other arguments if
+            Hydra's own `main` serves
         the command, None for a run or a sweep.
 
     Raises:
@@ -67,7 +88,8 @@ def read(argv: Sequence[str]) -> Namespace:
 
 
 def with_own_folder(argv: Sequence[str]) -> list[str]:
-    """The command line with `--config-dir conf`, if there is such a folder (`own_folder`) and no other is named."""
+    """The command line with `--config-dir conf`, if there is such a folder (`own_folder`) and no
+    other is named."""
     is_named = any(word.startswith(("--config-dir", "-cd")) for word in argv)
     folder = None if is_named else own_folder()
     return [*argv, *([] if folder is None else ["--config-dir", str(folder)])]

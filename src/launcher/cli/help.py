@@ -1,4 +1,5 @@
-"""`--help`, without importing Hydra, which takes half a second. Its general text is conf/hydra/help/launcher.yaml."""
+"""`--help`, without importing Hydra, which takes half a second. Its general text is
+conf/hydra/help/launcher.yaml."""
 
 import shutil
 import string
@@ -48,7 +49,9 @@ def print_help(argv: Sequence[str] | None = None) -> None:
 
     try:
         width = min(shutil.get_terminal_size().columns, 120)
-        texts = [topic_text(topic, folders_of(known.config_dir), max(width, 40)) for topic in topics]
+        texts = [
+            topic_text(topic, folders_of(known.config_dir), max(width, 40)) for topic in topics
+        ]
     except ConfigError as error:
         print("\n".join(error.messages), file=sys.stderr)
         raise SystemExit(2) from None

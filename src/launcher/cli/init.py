@@ -1,4 +1,5 @@
-"""`python -m launcher init my_project`: a project with a model, data, an experiment and tests, ready to train."""
+"""`python -m launcher init my_project`: a project with a model, data, an experiment and tests,
+ready to train."""
 
 import keyword
 import sys
@@ -21,8 +22,12 @@ def main(argv: Sequence[str]) -> None:
     Raises:
         SystemExit: with code 2, if the project cannot be written.
     """
-    parser = ArgumentParser("python -m launcher init", description="Make a project of your own that trains at once.")
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a new or empty folder, e.g. my_project")
+    parser = ArgumentParser(
+        "python -m launcher init", description="Make a project of your own that trains at once."
+    )
+    parser.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="a new or empty folder, e.g. my_project"
+    )
     folder: Path = parser.parse_args(argv).folder
     try:
         package = make_project(folder)
@@ -34,7 +39,8 @@ def main(argv: Sequence[str]) -> None:
 
 
 def make_project(folder: Path) -> str:
-    """Write the project's files. Returns the name of its package, which is derived from the folder's.
+    """Write the project's files. Returns the name of its package, which is derived from the
+    folder's.
 
     Raises:
         ConfigError: the folder has files, cannot be written, or its name does not fit a package.
@@ -42,26 +48,40 @@ def make_project(folder: Path) -> str:
     name = folder.absolute().name
     package = name.replace("-", "_").lower()
     if not package.isidentifier() or keyword.iskeyword(package):
-        raise ConfigError(f"init {folder}: a package cannot be called {package}; e.g. init my_project.")
+        raise ConfigError(
+            f"init {folder}: a package cannot be called {package}; e.g. init my_project."
+        )
     if package in sys.stdlib_module_names or _is_installed(package, folder):
-        raise ConfigError(f"init {folder}: there is an installed package {package}; choose another name.")
+        raise ConfigError(
+            f"init {folder}: there is an installed package {package}; choose another name."
+        )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"init {folder}: it exists and is not an empty folder; choose another name.")
+        raise ConfigError(
+            f"init {folder}: it exists and is not an empty folder; choose another name."
+        )
     try:
         for path, template in _templates(resources.files("launcher.cli") / "project"):
             file = folder / path.replace("package/", f"{package}/")
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(Template(template.read_text(encoding="utf-8")).substitute(name=name, package=package))
+            file.write_text(
+                Template(template.read_text(encoding="utf-8")).substitute(
+                    name=name, package=package
+                )
+            )
     except OSError as error:
-        raise ConfigError(f"init {folder}: cannot be written: {error.strerror or error}.") from error
+        raise ConfigError(
+            f"init {folder}: cannot be written: {error.strerror or error}."
+        ) from error
     return package
 
 
 def _is_installed(package: str, folder: Path) -> bool:
-    """Return whether there is such a package. The empty folder itself does not count, though Python takes it for
-    one."""
+    """Return whether there is such a package. The empty folder itself does not count, though Python
+    takes it for one."""
     spec = find_spec(package)
-    return spec is not None and [Path(path) for path in spec.submodule_search_locations or ()] != [folder.absolute()]
+    return spec is not None and [Path(path) for path in spec.submodule_search_locations or ()] != [
+        folder.absolute()
+    ]
 
 
 def _templates(folder: Traversable, path: str = "") -> Iterator[tuple[str, Traversable]]:

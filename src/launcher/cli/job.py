@@ -1,7 +1,8 @@
-"""One job as a process of its own: `python -m launcher.cli.job FILE [RESULT]`, started by `launcher.dispatch.pool`.
+"""One job as a process of its own: `python -m launcher.cli.job FILE [RESULT]`, started by
+`launcher.dispatch.pool`.
 
-FILE has a checked and resolved configuration; RESULT gets what the job returns. When the command that started it ends,
-the job saves and ends too.
+FILE has a checked and resolved configuration; RESULT gets what the job returns. When the command
+that started it ends, the job saves and ends too.
 """
 
 import json

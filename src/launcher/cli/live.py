@@ -10,7 +10,8 @@ from launcher.runs.table import Table
 
 MOST_ROWS = 20
 LINES_BESIDES = 4
-"""Lines of a terminal that rows cannot use: the heading, the last message and the shell's output."""
+"""Lines of a terminal that rows cannot use: the heading, the last message and the shell's
+output."""
 
 
 class LiveTable:

@@ -1,4 +1,5 @@
-"""Hydra's command line. Every error in a configuration is reported as a sentence, with exit code 2."""
+"""Hydra's command line. Every error in a configuration is reported as a sentence, with exit code
+2."""
 
 import os
 import sys
@@ -55,7 +56,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _main(argv: Sequence[str]) -> None:
     global _task_started
     _task_started = False
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints exceptions itself and exits with 1
+    # Otherwise Hydra prints exceptions itself and exits with 1.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
     # a folder of hydra.searchpath that does not exist is an error, see `schema.check_hydra`
     warnings.filterwarnings("ignore", r"provider=.*\n?.*is not available", UserWarning)
     arguments = None
@@ -76,7 +78,9 @@ def _main(argv: Sequence[str]) -> None:
             _execute(arguments)
         if arguments.cfg:
             sys.stdout.flush()
-            schema.validate(compose(arguments.overrides, arguments.config_dir, arguments.config_name))
+            schema.validate(
+                compose(arguments.overrides, arguments.config_dir, arguments.config_name)
+            )
     except JobFailed as failed:
         raise SystemExit(_reported(failed.error, None)) from None
     except BrokenPipeError:
@@ -102,8 +106,17 @@ def _reported(error: BaseException, arguments: Namespace | None) -> int:
     """Print an error as sentences, or as a traceback. Returns the exit code."""
     if isinstance(error, TrainingError):
         return 1  # the job has reported it, and it needs no traceback
-    if isinstance(error, OSError) and error.filename and not (_task_started or os.path.lexists(error.filename)):
-        report([f"paths.outputs: {error.filename} cannot be created ({error.strerror}); use another folder."])
+    if (
+        isinstance(error, OSError)
+        and error.filename
+        and not (_task_started or os.path.lexists(error.filename))
+    ):
+        report(
+            [
+                f"paths.outputs: {error.filename} cannot be created ({error.strerror}); use another"
+                " folder."
+            ]
+        )
         return BAD_COMMAND
     sentences = explain(error, arguments)
     report(sentences or [user_traceback(error).rstrip()])
@@ -111,8 +124,8 @@ def _reported(error: BaseException, arguments: Namespace | None) -> int:
 
 
 def task(config: DictConfig) -> Any:
-    """Function that Hydra runs for each job; importable, so that any of its launchers can send it to another
-    process."""
+    """Function that Hydra runs for each job; importable, so that any of its launchers can send it
+    to another process."""
     note_start()
     from launcher.dispatch.task import task as dispatch
 
@@ -157,14 +170,16 @@ def _is_sweep() -> bool:
 
 
 def _metrics(folder: RunFolder) -> dict[str, Any]:
-    """The newest metrics of a run that was already complete: a repeated sweep returns the same as the first."""
+    """The newest metrics of a run that was already complete: a repeated sweep returns the same as
+    the first."""
     from launcher.rundir.metrics import newest_metrics
 
     return {name: newest.value for name, newest in newest_metrics(folder.metrics_path).items()}
 
 
 def _remove_empty(folder: Path) -> None:
-    """Remove the empty folders that Hydra made for a run that did not start, but none that were there before."""
+    """Remove the empty folders that Hydra made for a run that did not start, but none that were
+    there before."""
     for empty in (folder, *folder.parents) if _existing_folders else ():
         try:
             if empty in _existing_folders:
@@ -193,9 +208,12 @@ class Validation(Callback):
         _warn_of_quota(config)
 
     def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """The last callback. Otherwise Hydra would print its own line about a failed job, and raise its error."""
+        """The last callback. Otherwise Hydra would print its own line about a failed job, and raise
+        its error."""
         job_return: JobReturn = kwargs["job_return"]
-        if job_return.status == JobStatus.FAILED and isinstance(error := returned(job_return), Exception):
+        if job_return.status == JobStatus.FAILED and isinstance(
+            error := returned(job_return), Exception
+        ):
             raise JobFailed(error)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: object) -> None:
@@ -206,7 +224,8 @@ class Validation(Callback):
 
 
 def _find_run(config: DictConfig) -> None:
-    """Choose the run that the configuration names, and print a line if it is another configuration's, or a new one."""
+    """Choose the run that the configuration names, and print a line if it is another
+    configuration's, or a new one."""
     runs = Runs()
     if (run := name_run(config, runs)) is not None:
         line: str | None = continues(config, run)

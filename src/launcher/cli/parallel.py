@@ -52,7 +52,13 @@ class Queue:
         fail_fast: stop at the first job that fails.
     """
 
-    def __init__(self, jobs: Sequence[SweepJob], slots: int, is_done: Callable[[SweepJob], bool], fail_fast: bool):
+    def __init__(
+        self,
+        jobs: Sequence[SweepJob],
+        slots: int,
+        is_done: Callable[[SweepJob], bool],
+        fail_fast: bool,
+    ):
         self.jobs, self.slots, self.is_done, self.fail_fast = jobs, slots, is_done, fail_fast
         self.waiting = deque(range(len(jobs)))
         self.results: dict[int, JobReturn] = {}
@@ -83,7 +89,9 @@ class Queue:
 
     @property
     def failed(self) -> list[int]:
-        return [index for index, result in self.results.items() if result.status == JobStatus.FAILED]
+        return [
+            index for index, result in self.results.items() if result.status == JobStatus.FAILED
+        ]
 
     def _work(self, pool: JobPool) -> None:
         while self.waiting or pool.running():
@@ -115,7 +123,9 @@ class Queue:
             self.display.say(f"{job.label}: completed{_outcome(job)}")
             return
         text = _recorded(job) or pool.why(index, code)
-        error: BaseException = SystemExit(code) if code == 2 or _recorded(job) else ChildProcessError(text)
+        error: BaseException = (
+            SystemExit(code) if code == 2 or _recorded(job) else ChildProcessError(text)
+        )
         if code == 2:
             error.add_note(text)
         result.status, result.return_value = JobStatus.FAILED, error
@@ -130,15 +140,22 @@ class Queue:
         counts = f"{len(running) - len(ended)} saved{more}, {len(self.waiting)} not started"
         self.display.say(f"{why}: {counts}; the same command resumes them.")
 
-    # -------------------------------------------------------------------------------------------------------- table
+    # ---------------------------------------------------------------------------------------- table
     def _show(self, pool: JobPool) -> None:
         if not self.display.is_live:
             return
         running = sorted(pool.running())
         done, failed = len(self.results) - len(self.failed), len(self.failed)
-        counts = {"done": done, "failed": failed, "running": len(running), "waiting": len(self.waiting)}
+        counts = {
+            "done": done,
+            "failed": failed,
+            "running": len(running),
+            "waiting": len(self.waiting),
+        }
         heading = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-        self.display.draw(self._table([*running, *self.waiting][: self.display.rows], {*running}), heading)
+        self.display.draw(
+            self._table([*running, *self.waiting][: self.display.rows], {*running}), heading
+        )
 
     def _table(self, indices: Sequence[int], running: set[int]) -> Table:
         rows = []
@@ -155,7 +172,9 @@ class Queue:
             rows,
             right=frozenset((0, 4, 5)),
             shrinks=(2, 1),
-            styles={(row, 3): COLORS["running"] for row, index in enumerate(indices) if index in running},
+            styles={
+                (row, 3): COLORS["running"] for row, index in enumerate(indices) if index in running
+            },
         )
 
 

@@ -1,7 +1,8 @@
 """The jobs of a sweep. All are checked before the first starts.
 
-The plugins in `hydra_plugins.launcher_dispatch` call this. A dispatch with a method `sweep(jobs, task) ->
-Sequence[JobReturn]` gets the whole list (for an array of jobs on a cluster); otherwise they run here, one by one.
+The plugins in `hydra_plugins.launcher_dispatch` call this. A dispatch with a method `sweep(jobs,
+task) -> Sequence[JobReturn]` gets the whole list (for an array of jobs on a cluster); otherwise
+they run here, one by one.
 """
 
 import sys
@@ -33,7 +34,10 @@ from launcher.runs.table import terminal_width
 
 
 def check_jobs(
-    loader: ConfigLoader, master: DictConfig, overrides: Sequence[Sequence[str]], first_index: int = 0
+    loader: ConfigLoader,
+    master: DictConfig,
+    overrides: Sequence[Sequence[str]],
+    first_index: int = 0,
 ) -> list[SweepJob]:
     """Compose and validate the jobs of a sweep.
 
@@ -42,12 +46,18 @@ def check_jobs(
         hydra.errors.HydraException: some overrides do not compose.
     """
     composer = Composer(loader, master)
-    common = frozenset.intersection(*map(frozenset, overrides)) if len(overrides) > 1 else frozenset[str]()
+    common = (
+        frozenset.intersection(*map(frozenset, overrides))
+        if len(overrides) > 1
+        else frozenset[str]()
+    )
     jobs: list[SweepJob] = []
     faults: list[str] = []
     runs: dict[str, SweepJob] = {}
     for index, job_overrides in enumerate(overrides, first_index):
-        job = SweepJob(index, list(job_overrides), composer, common=common, count=first_index + len(overrides))
+        job = SweepJob(
+            index, list(job_overrides), composer, common=common, count=first_index + len(overrides)
+        )
         jobs.append(job)
         try:
             job.check()
@@ -60,23 +70,31 @@ def check_jobs(
         raise ConfigError(*dict.fromkeys(faults))
     if composer.continued:
         changes = "; ".join(dict.fromkeys(composer.continued.values()))
-        print(f"{len(composer.continued)} of {len(jobs)} jobs continue runs of an equivalent configuration: {changes}")
+        print(
+            f"{len(composer.continued)} of {len(jobs)} jobs continue runs of an equivalent"
+            f" configuration: {changes}"
+        )
     return jobs
 
 
 def _same_run(first: SweepJob, second: SweepJob) -> str:
-    """The sentence that rejects two jobs with one id. It names the keys that differ but do not count."""
+    """The sentence that rejects two jobs with one id. It names the keys that differ but do not
+    count."""
     keys = changed_keys(first.plain, second.plain)
-    same = f"jobs {first.index + 1} and {second.index + 1} of the sweep are the same run, {second.run}"
+    same = (
+        f"jobs {first.index + 1} and {second.index + 1} of the sweep are the same run, {second.run}"
+    )
     if not keys:
         return f"{' '.join(second.overrides)}: {same}; remove one, or give each its own run.tag."
     return (
-        f"{', '.join(keys)}: {same}, since this key does not count (see docs/naming.md); sweep over another key, "
-        "or give each job its own run.tag."
+        f"{', '.join(keys)}: {same}, since this key does not count (see docs/naming.md); sweep over"
+        " another key, or give each job its own run.tag."
     )
 
 
-def run_jobs(jobs: Sequence[SweepJob], task: TaskFunction, context: HydraContext) -> Sequence[JobReturn]:
+def run_jobs(
+    jobs: Sequence[SweepJob], task: TaskFunction, context: HydraContext
+) -> Sequence[JobReturn]:
     """Run the jobs through their dispatch. A failing job does not stop the others.
 
     Raises:
@@ -86,7 +104,9 @@ def run_jobs(jobs: Sequence[SweepJob], task: TaskFunction, context: HydraContext
     if not jobs:
         return []
     if any(job.plain["dispatch"] != jobs[0].plain["dispatch"] for job in jobs):
-        raise ConfigError("dispatch: all jobs of a sweep must have the same dispatch; sweep over other keys.")
+        raise ConfigError(
+            "dispatch: all jobs of a sweep must have the same dispatch; sweep over other keys."
+        )
     dispatch = construct(jobs[0].plain["dispatch"])
     if hasattr(dispatch, "sweep"):
         results: Sequence[JobReturn] = dispatch.sweep(jobs, task)
@@ -95,7 +115,12 @@ def run_jobs(jobs: Sequence[SweepJob], task: TaskFunction, context: HydraContext
     fail_fast = bool(get(jobs[0].plain, "sweep.fail_fast"))
     slots = min(len(jobs), dispatch.slots()) if hasattr(dispatch, "slots") else 1
     if slots > 1:
-        return Queue(jobs, slots, lambda job: is_complete is not None and _is_done(job, is_complete), fail_fast).run()
+        return Queue(
+            jobs,
+            slots,
+            lambda job: is_complete is not None and _is_done(job, is_complete),
+            fail_fast,
+        ).run()
     return _run_in_turn(jobs, task, context, is_complete, fail_fast)
 
 
@@ -117,25 +142,41 @@ def _run_in_turn(
             is_done = is_complete is not None and _is_done(job, is_complete)
             result = completed(job) if is_done else _run(job, task, context)
         except SystemExit as stop:
-            print(f"{job.label}: stopped, and {len(jobs) - len(results) - 1} more not started", flush=True)
+            print(
+                f"{job.label}: stopped, and {len(jobs) - len(results) - 1} more not started",
+                flush=True,
+            )
             raise stop
         results.append(result)
         print(
-            f"{job.label}: {'completed' if result.status == JobStatus.COMPLETED else reason(job, result)}", flush=True
+            f"{job.label}:"
+            f" {'completed' if result.status == JobStatus.COMPLETED else reason(job, result)}",
+            flush=True,
         )
         if fail_fast and result.status == JobStatus.FAILED:
-            print(f"sweep.fail_fast: {len(jobs) - len(results)} not started", file=sys.stderr, flush=True)
+            print(
+                f"sweep.fail_fast: {len(jobs) - len(results)} not started",
+                file=sys.stderr,
+                flush=True,
+            )
             raise SystemExit(1)
     return results
 
 
 def _is_done(job: SweepJob, is_complete: IsComplete) -> bool:
-    """Return whether a job's run is complete, so that the job need not start: starting them is most of the cost of a
-    repeated sweep. It starts all the same for another package's sweeper, for `job.objective`, and for a user's
-    callback."""
+    """Return whether a job's run is complete, so that the job need not start: starting them is most
+    of the cost of a repeated sweep. It starts all the same for another package's sweeper, for
+    `job.objective`, and for a user's callback."""
     plain, hydra = job.plain, job.hydra
-    is_own = hydra["runtime"]["choices"]["hydra/sweeper"] in OWN_SWEEPERS and get(plain, "job.objective") is None
-    if not is_own or len(hydra["callbacks"]) > 1 or StoredRun.read(job.folder).record.get("state") != "completed":
+    is_own = (
+        hydra["runtime"]["choices"]["hydra/sweeper"] in OWN_SWEEPERS
+        and get(plain, "job.objective") is None
+    )
+    if (
+        not is_own
+        or len(hydra["callbacks"]) > 1
+        or StoredRun.read(job.folder).record.get("state") != "completed"
+    ):
         return False
     try:
         return is_complete(of_the_run(plain))
@@ -154,7 +195,9 @@ def _run(job: SweepJob, task: TaskFunction, context: HydraContext) -> JobReturn:
             hydra_context=context,
         )
     except SystemExit as stop:
-        if isinstance(stop, signals.SignalExit) or (isinstance(stop.code, int) and stop.code >= 128):
+        if isinstance(stop, signals.SignalExit) or (
+            isinstance(stop.code, int) and stop.code >= 128
+        ):
             raise
         result = JobReturn(overrides=job.overrides, cfg=job.config)
         result.status, result.return_value = JobStatus.FAILED, stop
@@ -165,7 +208,8 @@ def _run(job: SweepJob, task: TaskFunction, context: HydraContext) -> JobReturn:
 
 
 def reason(job: SweepJob, result: JobReturn) -> str:
-    """Why a job failed, in a line: its error, why it was rejected, or what its processes recorded."""
+    """Why a job failed, in a line: its error, why it was rejected, or what its processes
+    recorded."""
     error = unwrapped(returned(result))
     if not isinstance(error, SystemExit):
         return f"failed: {type(error).__name__}: {first_line(str(error))}"
@@ -181,7 +225,8 @@ def first_line(text: str) -> str:
 
 
 def show_ranking(jobs: Sequence[SweepJob]) -> None:
-    """Print the runs of a sweep that trained, best first, if all are judged by the same metric and direction."""
+    """Print the runs of a sweep that trained, best first, if all are judged by the same metric and
+    direction."""
     runs = [StoredRun.read(job.folder) for job in jobs if job.plain["job"]["_target_"] == TRAIN_JOB]
     judged = {run.judged_by for run in runs if run.judged_by is not None}
     if len(runs) < 2 or not judged or any(run.state in ("queued", "running") for run in runs):
@@ -192,7 +237,9 @@ def show_ranking(jobs: Sequence[SweepJob]) -> None:
         return
     ((metric, mode),) = judged
     print(f"Ranked by {metric}:")
-    table(ranked(runs, lambda run: run.best.get("value"), mode), time.time(), terminal_width()).print()
+    table(
+        ranked(runs, lambda run: run.best.get("value"), mode), time.time(), terminal_width()
+    ).print()
 
 
 def conclude(jobs: Sequence[SweepJob], results: Sequence[JobReturn]) -> None:
@@ -202,9 +249,17 @@ def conclude(jobs: Sequence[SweepJob], results: Sequence[JobReturn]) -> None:
         SystemExit: some job failed.
     """
     show_ranking(jobs)
-    failed = [(job, result) for job, result in zip(jobs, results, strict=False) if result.status == JobStatus.FAILED]
+    failed = [
+        (job, result)
+        for job, result in zip(jobs, results, strict=False)
+        if result.status == JobStatus.FAILED
+    ]
     if failed:
         width = max(len(job.label) for job, _ in failed)
         lines = [f"  {job.label:<{width}}  {reason(job, result)}" for job, result in failed]
-        print("\n".join([f"{len(failed)} of {len(jobs)} jobs failed:", *lines]), file=sys.stderr, flush=True)
+        print(
+            "\n".join([f"{len(failed)} of {len(jobs)} jobs failed:", *lines]),
+            file=sys.stderr,
+            flush=True,
+        )
         raise SystemExit(1)

@@ -52,7 +52,11 @@ class SweepJob:
 
     @property
     def label(self) -> str:
-        shown = [each for each in self.overrides if each not in self.common and not each.startswith("hydra.")]
+        shown = [
+            each
+            for each in self.overrides
+            if each not in self.common and not each.startswith("hydra.")
+        ]
         return " ".join([f"job {self.index + 1}/{self.count}", self.run, *shown])
 
     @property

@@ -1,4 +1,5 @@
-"""`--help optimizer`: the options and keys of a group, of one option (`optimizer=sgd`), of a section or a key."""
+"""`--help optimizer`: the options and keys of a group, of one option (`optimizer=sgd`), of a
+section or a key."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -21,21 +22,35 @@ def topic_text(topic: str, folders: Sequence[Traversable], width: int = 80) -> s
     listed = group_options(folders, part)
     tops = [key for key in top_keys(folders[0]) if part in (key.name, key.name.partition(".")[0])]
     if not listed and not tops:
-        known = [*groups(folders), *dict.fromkeys(key.name.partition(".")[0] for key in top_keys(folders[0]))]
-        raise ConfigError(f"--help {topic}: no group or key {part}{hint(part, known)} There are {', '.join(known)}.")
+        known = [
+            *groups(folders),
+            *dict.fromkeys(key.name.partition(".")[0] for key in top_keys(folders[0])),
+        ]
+        raise ConfigError(
+            f"--help {topic}: no group or key {part}{hint(part, known)} There are"
+            f" {', '.join(known)}."
+        )
     if dot:
         return _keys_text(
-            name, topic, [(f"{part}={each.name}", each.keys) for each in listed] + [("", tuple(tops))], width
+            name,
+            topic,
+            [(f"{part}={each.name}", each.keys) for each in listed] + [("", tuple(tops))],
+            width,
         )
     if option and option not in [each.name for each in listed]:
         names = [each.name for each in listed]
-        raise ConfigError(f"--help {topic}: no option {option}{hint(option, names)} {part} has {', '.join(names)}.")
+        raise ConfigError(
+            f"--help {topic}: no option {option}{hint(option, names)} {part} has"
+            f" {', '.join(names)}."
+        )
     parts = ["\n".join(_option_lines(each, width)) for each in listed if option in ("", each.name)]
     parts += ["\n".join(_key_lines(tops, width))] if tops else []
     return "\n\n".join(parts) + "\n"
 
 
-def _keys_text(name: str, topic: str, groups: Sequence[tuple[str, Sequence[Key]]], width: int) -> str:
+def _keys_text(
+    name: str, topic: str, groups: Sequence[tuple[str, Sequence[Key]]], width: int
+) -> str:
     """A key and the keys below it, for each option that has them."""
     lines = []
     for heading, keys in groups:
@@ -50,7 +65,9 @@ def _keys_text(name: str, topic: str, groups: Sequence[tuple[str, Sequence[Key]]
 def _option_lines(option: Option, width: int) -> Iterator[str]:
     yield f"{option.group}={option.name}" + (f"   {option.target}" if option.target else "")
     if option.comment:
-        yield from textwrap.wrap(option.comment, width - 2, initial_indent="  ", subsequent_indent="  ")
+        yield from textwrap.wrap(
+            option.comment, width - 2, initial_indent="  ", subsequent_indent="  "
+        )
     if option.includes:
         text = f"includes {' '.join(option.includes)}"
         yield from textwrap.wrap(text, width - 2, initial_indent="  ", subsequent_indent="  ")
@@ -61,5 +78,7 @@ def _key_lines(keys: Sequence[Key], width: int) -> Iterator[str]:
     """Each key with its default; below it the comment, and the type in parentheses."""
     for key in keys:
         yield f"  {'' if key.is_set else '+'}{key.name}={key.default}"
-        text = f"{key.comment} ({key.kind})" if key.comment and key.kind else key.comment or key.kind
+        text = (
+            f"{key.comment} ({key.kind})" if key.comment and key.kind else key.comment or key.kind
+        )
         yield from textwrap.wrap(text, width - 6, initial_indent=" " * 6, subsequent_indent=" " * 6)

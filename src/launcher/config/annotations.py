@@ -1,9 +1,10 @@
 """Annotations read from source. A name counts by its last part: `nn.Module` is `Module`.
 
-The types are those that YAML can express: int, float, bool, str, None, list, dict, Literal, unions and `Annotated`
-bounds. `Path` counts as text; tuples, sets and sequences count as lists. A class that YAML cannot express (`Tensor`)
-is dropped from a union: `lr: float | Tensor` must be a number in a configuration. Every other name is `Any`, unless it
-is an alias in the same module (`Kind = Literal["a", "b"]`).
+The types are those that YAML can express: int, float, bool, str, None, list, dict, Literal, unions
+and `Annotated` bounds. `Path` counts as text; tuples, sets and sequences count as lists. A class
+that YAML cannot express (`Tensor`) is dropped from a union: `lr: float | Tensor` must be a number
+in a configuration. Every other name is `Any`, unless it is an alias in the same module (`Kind =
+Literal["a", "b"]`).
 """
 
 import ast
@@ -24,19 +25,34 @@ class Sentinel:
 
 
 NAMES: dict[str, Any] = {
-    "int": int, "float": float, "bool": bool, "str": str, "Path": str, "PurePath": str, "PathLike": str, "AnyStr": str,
+    "int": int, "float": float, "bool": bool, "str": str, "Path": str, "PurePath": str,
+    "PathLike": str, "AnyStr": str,
     "Literal": Literal, "Optional": Optional, "Union": Union, "Annotated": Annotated,
-    **dict.fromkeys(["Collection", "Iterable", "List", "MutableSequence", "Sequence", "list"], list),
+    **dict.fromkeys(
+        ["Collection", "Iterable", "List", "MutableSequence", "Sequence", "list"], list
+    ),
     **dict.fromkeys(["FrozenSet", "Set", "Tuple", "frozenset", "set", "tuple"], tuple),
     **dict.fromkeys(["Dict", "Mapping", "MutableMapping", "dict"], dict),
-    **dict.fromkeys(["Generator", "Tensor", "Module", "Parameter", "Optimizer", "timedelta"], Sentinel),
+    **dict.fromkeys(
+        ["Generator", "Tensor", "Module", "Parameter", "Optimizer", "timedelta"], Sentinel
+    ),
     **{name: getattr(annotated_types, name) for name in ("Gt", "Ge", "Lt", "Le")},
     **{name: kind for name, kind in vars(bounded).items() if get_origin(kind) is Annotated},
 }  # fmt: skip
 TYPE_SYNTAX = (
-    ast.Name, ast.Subscript, ast.Constant, ast.Tuple, ast.BinOp, ast.BitOr, ast.UnaryOp, ast.USub, ast.Call, ast.Load,
-    ast.keyword, ast.List,
-)  # fmt: skip
+    ast.Name,
+    ast.Subscript,
+    ast.Constant,
+    ast.Tuple,
+    ast.BinOp,
+    ast.BitOr,
+    ast.UnaryOp,
+    ast.USub,
+    ast.Call,
+    ast.Load,
+    ast.keyword,
+    ast.List,
+)
 WRAPPERS = {"Final", "ClassVar", "InitVar", "Required", "NotRequired"}
 
 
@@ -81,7 +97,11 @@ class _Spelled(ast.NodeTransformer):
         return ast.Name(node.attr, ast.Load())
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        return self.visit(ast.parse(node.value, mode="eval").body) if isinstance(node.value, str) else node
+        return (
+            self.visit(ast.parse(node.value, mode="eval").body)
+            if isinstance(node.value, str)
+            else node
+        )
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         name = self.visit(node.value)
@@ -94,7 +114,9 @@ class _Spelled(ast.NodeTransformer):
             kind, *marks = node.slice.elts
             bounds = [mark for mark in map(self.visit, marks) if isinstance(mark, ast.Call)]
             return (
-                ast.Subscript(name, ast.Tuple([self.visit(kind), *bounds], ast.Load()), ast.Load()) if bounds else kind
+                ast.Subscript(name, ast.Tuple([self.visit(kind), *bounds], ast.Load()), ast.Load())
+                if bounds
+                else kind
             )
         return ast.Subscript(name, self.visit(node.slice), ast.Load())
 

@@ -1,4 +1,5 @@
-"""Bounds of a signature's annotations, checked in a call from Python as the schema checks them in a configuration."""
+"""Bounds of a signature's annotations, checked in a call from Python as the schema checks them in a
+configuration."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,7 +10,9 @@ from launcher.config.fits import bounds, describe, fits
 from launcher.config.messages import show
 
 
-def check_bounds(owner: str, function: Callable[..., Any], positional: Sequence[Any], named: Mapping[str, Any]) -> None:
+def check_bounds(
+    owner: str, function: Callable[..., Any], positional: Sequence[Any], named: Mapping[str, Any]
+) -> None:
     """Check the numbers that a function is about to be called with.
 
     Raises:
@@ -23,7 +26,11 @@ def check_bounds(owner: str, function: Callable[..., Any], positional: Sequence[
     for name, value in given.items():
         if type(value) not in (int, float):
             continue
-        kinds = [kind for kind in _bounded(signature.parameters[name].annotation) if fits(value, get_args(kind)[0])]
+        kinds = [
+            kind
+            for kind in _bounded(signature.parameters[name].annotation)
+            if fits(value, get_args(kind)[0])
+        ]
         if kinds and not any(fits(value, kind) for kind in kinds):
             raise ValueError(f"{owner}: {name}={show(value)}: should be {describe(kinds[0])}.")
 

@@ -1,4 +1,5 @@
-"""Rules across several keys, and about files and folders. The code that depends on a rule calls the same function."""
+"""Rules across several keys, and about files and folders. The code that depends on a rule calls the
+same function."""
 
 import os
 import re
@@ -24,7 +25,8 @@ CHECKPOINTING = "launcher.hooks.checkpointing.CheckpointingHook"
 RESUME = ("auto", "never", "must", "best")
 STEP = re.compile(r"(step-)?\d+")
 SIMILAR = 4
-"""A batch size is suggested if it is at most this many times the one that does not divide evenly."""
+"""A batch size is suggested if it is at most this many times the one that does not divide
+evenly."""
 NAME = re.compile(r"\w[\w.+=@-]{0,127}")
 PICKLES = {".pt", ".pth", ".ckpt", ".bin", ".pkl"}
 PICKLES_OF_FOLDERS = ("pytorch_model.bin", "pytorch_model.pt", "model.pt")
@@ -48,7 +50,9 @@ def crosschecks(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     if isinstance(prices, str) and not expanded(prices).is_file():
         yield ConfigIssue("paths.prices", show(prices, 200), "there is no such file.")
     if isinstance(quota, str) and parse_size(quota) is None:
-        yield ConfigIssue("paths.quota", show(quota), "should be a number and a unit; e.g. 500GB or 2TB.")
+        yield ConfigIssue(
+            "paths.quota", show(quota), "should be a number and a unit; e.g. 500GB or 2TB."
+        )
     yield from _signals(tree)
     yield from deepspeed_file.crosschecks(tree)
 
@@ -67,7 +71,11 @@ def batch_issue(size: int, world_size: int, source: str | None = None) -> Config
     if size % world_size == 0:
         return None
     ranks = f"{world_size} ranks{f' ({source})' if source else ''}"
-    return ConfigIssue("data.batch_size", str(size), f"is not divisible by {ranks}; use {_nearest(size, world_size)}.")
+    return ConfigIssue(
+        "data.batch_size",
+        str(size),
+        f"is not divisible by {ranks}; use {_nearest(size, world_size)}.",
+    )
 
 
 def _nearest(size: int, unit: int) -> str:
@@ -97,28 +105,37 @@ def _nodes(size: int, nodes: NodeRange, tasks: int) -> Iterator[ConfigIssue]:
         return
     ranks = ", ".join(str(count * tasks) for count in bad)
     text = (
-        f"data.batch_size={size} is not divisible by {ranks} ranks ({', '.join(map(str, bad))} nodes, {tasks} per node)"
+        f"data.batch_size={size} is not divisible by {ranks} ranks ({', '.join(map(str, bad))}"
+        f" nodes, {tasks} per node)"
     )
     good = [count for count in nodes.counts if count not in bad]
-    ends = [(start, max(end for end in good if set(range(start, end + 1)) <= set(good))) for start in good]
+    ends = [
+        (start, max(end for end in good if set(range(start, end + 1)) <= set(good)))
+        for start in good
+    ]
     start, end = max(ends, key=lambda pair: (pair[1] - pair[0], pair[1]), default=(0, 0))
     advice = [f"dispatch.nodes={NodeRange(start, end)}"] if good else []
     unit = lcm(*(count * tasks for count in nodes.counts))
     if unit <= SIMILAR * size:
         advice.append(f"data.batch_size={_nearest(size, unit)}")
-    yield ConfigIssue("dispatch.nodes", str(nodes), f"{text}; use {' or '.join(advice) or 'a smaller range'}.")
+    yield ConfigIssue(
+        "dispatch.nodes", str(nodes), f"{text}; use {' or '.join(advice) or 'a smaller range'}."
+    )
 
 
 def warmup_issue(steps: int | None, ratio: float | None, total: int | None) -> ConfigIssue | None:
     """Check that at most one of the two is set, and that the warm-up is not longer than the run."""
     if steps and ratio:
         text = (
-            f"scheduler.warmup_ratio={show(ratio)} is set too, and only one may be; e.g. scheduler.warmup_ratio=null."
+            f"scheduler.warmup_ratio={show(ratio)} is set too, and only one may be; e.g."
+            " scheduler.warmup_ratio=null."
         )
         return ConfigIssue("scheduler.warmup_steps", show(steps), text)
     if steps and total and steps > total:
         return ConfigIssue(
-            "scheduler.warmup_steps", show(steps), f"the run has only {total} steps; use at most {total}."
+            "scheduler.warmup_steps",
+            show(steps),
+            f"the run has only {total} steps; use at most {total}.",
         )
     return None
 
@@ -136,14 +153,26 @@ def _without_checkpoints(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     """Reject settings that need hooks.checkpointing, which saves and resumes."""
     if has_checkpointing(tree):
         return
-    pause_at, resume, fork_from = (get(tree, key) for key in ("trainer.pause_at", "run.resume", "run.fork_from"))
+    pause_at, resume, fork_from = (
+        get(tree, key) for key in ("trainer.pause_at", "run.resume", "run.fork_from")
+    )
     if type(pause_at) is int:
-        yield ConfigIssue("trainer.pause_at", show(pause_at), "a pause needs a checkpoint; keep hooks.checkpointing.")
+        yield ConfigIssue(
+            "trainer.pause_at",
+            show(pause_at),
+            "a pause needs a checkpoint; keep hooks.checkpointing.",
+        )
     if resume not in (None, "auto", "never"):
-        yield ConfigIssue("run.resume", show(resume).strip("'"), "only hooks.checkpointing resumes a run; keep it.")
+        yield ConfigIssue(
+            "run.resume",
+            show(resume).strip("'"),
+            "only hooks.checkpointing resumes a run; keep it.",
+        )
     if fork_from is not None:
         yield ConfigIssue(
-            "run.fork_from", show(fork_from, 200).strip("'"), "only hooks.checkpointing starts a fork; keep it."
+            "run.fork_from",
+            show(fork_from, 200).strip("'"),
+            "only hooks.checkpointing starts a fork; keep it.",
         )
 
 
@@ -151,12 +180,15 @@ def has_checkpointing(config: Mapping[str, Any]) -> bool:
     """Return whether a resolved configuration has the hook that saves and resumes."""
     hooks = config.get("hooks")
     nodes = hooks.items() if isinstance(hooks, dict) else ()
-    return any(node and (name == "checkpointing" or get(node, "_target_") == CHECKPOINTING) for name, node in nodes)
+    return any(
+        node and (name == "checkpointing" or get(node, "_target_") == CHECKPOINTING)
+        for name, node in nodes
+    )
 
 
 def replays_random_state(backend: str) -> bool:
-    """Return whether a compiled block that is recomputed draws the same dropout masks again. Only backends with AOT
-    autograd are known to: the compiler leaves the random state to them."""
+    """Return whether a compiled block that is recomputed draws the same dropout masks again. Only
+    backends with AOT autograd are known to: the compiler leaves the random state to them."""
     return backend in ("inductor", "cudagraphs") or backend.startswith("aot_")
 
 
@@ -165,12 +197,16 @@ def _recomputed(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     backend = get(tree, "trainer.compile.backend")
     if not isinstance(backend, str) or replays_random_state(backend):
         return
-    for key, off in {"trainer.activation_checkpointing": "none", "model.gradient_checkpointing": False}.items():
+    for key, off in {
+        "trainer.activation_checkpointing": "none",
+        "model.gradient_checkpointing": False,
+    }.items():
         if (value := get(tree, key)) not in (None, off):
             value, off = (each if isinstance(each, str) else show(each) for each in (value, off))
             text = (
-                f"with {key}={value} a block that is recomputed draws other dropout masks than before, so the "
-                f"gradient is wrong; use trainer.compile.backend=aot_eager, or {key}={off}."
+                f"with {key}={value} a block that is recomputed draws other dropout masks than"
+                " before, so the gradient is wrong; use trainer.compile.backend=aot_eager, or"
+                f" {key}={off}."
             )
             yield ConfigIssue("trainer.compile.backend", backend, text)
 
@@ -198,13 +234,17 @@ def _names(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     for key in ("run.name", "run.id", "run.tag", "hpo.name"):
         value = get(tree, key)
         if isinstance(value, str) and not NAME.fullmatch(value):
-            text = "should be a valid folder name: letters, digits and . _ - + = @, starting with a letter, digit or _."
+            text = (
+                "should be a valid folder name: letters, digits and . _ - + = @, starting with a"
+                " letter, digit or _."
+            )
             yield ConfigIssue(key, show(value), text)
 
 
 def _start(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     resume, init_from = get(tree, "run.resume"), get(tree, "run.init_from")
-    is_step = isinstance(resume, str) and STEP.fullmatch(resume.rstrip("/").rpartition("/")[2])  # retention deletes it
+    # Retention deletes it.
+    is_step = isinstance(resume, str) and STEP.fullmatch(resume.rstrip("/").rpartition("/")[2])
     is_path = isinstance(resume, str) and bool(resume) and expanded(resume).exists()
     if isinstance(resume, str) and not (is_step or is_path or resume in RESUME):
         ways = "auto, never, must, best, a step or the folder of a checkpoint"
@@ -217,39 +257,54 @@ def _start(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
         outputs = expanded(str(get(tree, "paths.outputs")))
         if "/" in init_from or not any(outputs.glob(f"*/{init_from}")):
             yield ConfigIssue(
-                "run.init_from", show(init_from, 200), "there is no such file or folder, and no run of this id."
+                "run.init_from",
+                show(init_from, 200),
+                "there is no such file or folder, and no run of this id.",
             )
 
 
 def no_weights(source: Path) -> str | None:
-    """Why weights cannot be read from a file, or from a folder that has only pickles; None: they may be readable."""
+    """Why weights cannot be read from a file, or from a folder that has only pickles; None: they
+    may be readable."""
     file = source
     if source.is_dir() and not any(source.glob("*.safetensors")):
-        file = next((source / name for name in PICKLES_OF_FOLDERS if (source / name).is_file()), source)
+        file = next(
+            (source / name for name in PICKLES_OF_FOLDERS if (source / name).is_file()), source
+        )
     if not file.is_file() or file.suffix == ".safetensors":
         return None
     if file.suffix not in PICKLES:
-        return "is not a .safetensors file, nor the folder of a checkpoint, a run or a Hugging Face model."
+        return (
+            "is not a .safetensors file, nor the folder of a checkpoint, a run or a Hugging Face"
+            " model."
+        )
     weights = f"torch.load({str(file)!r}, map_location='cpu', weights_only=True)"
     weights += "['state_dict']" if file.suffix == ".ckpt" else ""
     target = repr(f"{file.stem}.safetensors")
     return (
-        "is a pickle, which is not read since it may run code. Convert it once, in Python:\n"
-        "    import torch; from safetensors.torch import save_file\n"
-        f"    save_file({{name: t.contiguous().clone() for name, t in {weights}.items()}}, {target})"
+        "is a pickle, which is not read since it may run code. Convert it once, in Python:\n   "
+        " import torch; from safetensors.torch import save_file\n    save_file({name:"
+        f" t.contiguous().clone() for name, t in {weights}.items()}}, {target})"
     )
 
 
 def _fork(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """The checkpoint that a fork starts from. Once the fork has checkpoints of its own, it is not needed."""
+    """The checkpoint that a fork starts from. Once the fork has checkpoints of its own, it is not
+    needed."""
     source, without = get(tree, "run.fork_from"), get(tree, "run.fork_without")
     if without and source is None:
-        yield ConfigIssue("run.fork_without", show(without), "is for a fork; set run.fork_from too.")
-    if not isinstance(source, str) or checkpoint_steps(expanded(str(get(tree, "run.dir"))) / "checkpoints"):
+        yield ConfigIssue(
+            "run.fork_without", show(without), "is for a fork; set run.fork_from too."
+        )
+    if not isinstance(source, str) or checkpoint_steps(
+        expanded(str(get(tree, "run.dir"))) / "checkpoints"
+    ):
         return
     if get(tree, "run.init_from") is not None:
         yield ConfigIssue(
-            "run.fork_from", show(source, 200), "run.init_from is set too; a run starts from one of them."
+            "run.fork_from",
+            show(source, 200),
+            "run.init_from is set too; a run starts from one of them.",
         )
     if checkpoint_of(expanded(str(get(tree, "paths.outputs"))), source) is None:
         text = "there is no such checkpoint; give <run id>/<step>, or the folder of a checkpoint."
@@ -274,7 +329,11 @@ def _why_not_writable(folder: str) -> str | None:
     existing = next((each for each in (path, *path.parents) if os.path.lexists(each)), path)
     if not existing.is_dir():
         return f"{existing} is not a folder; use another folder."
-    return None if os.access(existing, os.W_OK | os.X_OK) else f"{existing} is not writable; use another folder."
+    return (
+        None
+        if os.access(existing, os.W_OK | os.X_OK)
+        else f"{existing} is not writable; use another folder."
+    )
 
 
 def parse_signal(value: str | int) -> signal.Signals | None:
@@ -292,7 +351,9 @@ def signal_issue(key: str, value: str | int) -> ConfigIssue | None:
     if number is None:
         return ConfigIssue(key, show(value), f"there is no such signal; e.g. {key}=[SIGUSR1].")
     if number in (signal.SIGKILL, signal.SIGSTOP):
-        return ConfigIssue(key, show(value), f"a process cannot handle this signal; e.g. {key}=[SIGUSR1].")
+        return ConfigIssue(
+            key, show(value), f"a process cannot handle this signal; e.g. {key}=[SIGUSR1]."
+        )
     return None
 
 

@@ -9,8 +9,8 @@ from launcher.rundir.record_format import json_value
 
 
 def task_overrides() -> list[str]:
-    """The overrides of the command line as they were typed, none where Hydra did not start the job: an interpolation in
-    them may be that of a secret."""
+    """The overrides of the command line as they were typed, none where Hydra did not start the job:
+    an interpolation in them may be that of a secret."""
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
 
@@ -25,7 +25,8 @@ def command_record(config: Mapping[str, Any], hydra: Mapping[str, Any] | None) -
         config: as it is stored (see `launcher.config.resolve.stored`).
         hydra: Hydra's node as plain containers; None: no command line composed the configuration.
     Returns:
-        `overrides`, `choices` and `config_dir` of the command, `config` by dotted keys, `identity`, and `identity_id`,
+        `overrides`, `choices` and `config_dir` of the command, `config` by dotted keys, `identity`,
+            and `identity_id`,
         the id that it gives; null for a run that `run.id=...` names.
     """
     node = hydra or {}
@@ -44,8 +45,8 @@ def command_record(config: Mapping[str, Any], hydra: Mapping[str, Any] | None) -
 
 
 def stored_identity(run: Mapping[Any, Any]) -> tuple[str, dict[str, Any]] | None:
-    """The id that a configuration gives its run, and the run's identity, without values from the environment; None:
-    they are not known.
+    """The id that a configuration gives its run, and the run's identity, without values from the
+    environment; None: they are not known.
 
     Args:
         run: the node `run`.

@@ -14,14 +14,17 @@ from launcher.config.session import COMPOSITION_ERRORS, loader, session
 from launcher.errors import ConfigError
 
 
-def not_applicable(values: Sequence[str], overrides: Sequence[str], config_dir: str | Path | None) -> list[str]:
+def not_applicable(
+    values: Sequence[str], overrides: Sequence[str], config_dir: str | Path | None
+) -> list[str]:
     """
     Args:
         values: overrides of values.
         overrides: those and all others of the command line.
 
     Returns:
-        The values that do not apply to the groups that the command line chooses; none if the groups do not compose.
+        The values that do not apply to the groups that the command line chooses; none if the groups
+            do not compose.
     """
     with session(config_dir, overrides):
         parsed = [parse(normalize(override)) for override in overrides]
@@ -60,8 +63,11 @@ def compose(
             return _compositions(config_name).config(overrides)
 
 
-def explicit(overrides: Sequence[str], config_dir: str | Path | None, config_name: str) -> list[str]:
-    """The overrides with `++` where Hydra needs it: for arguments of a constructor that the YAML files leave out.
+def explicit(
+    overrides: Sequence[str], config_dir: str | Path | None, config_name: str
+) -> list[str]:
+    """The overrides with `++` where Hydra needs it: for arguments of a constructor that the YAML
+    files leave out.
 
     Raises:
         hydra.errors.HydraException: they do not compose.
@@ -71,4 +77,6 @@ def explicit(overrides: Sequence[str], config_dir: str | Path | None, config_nam
 
 
 def _compositions(config_name: str) -> Compositions:
-    return Compositions(lambda words: hydra_compose(config_name, words, return_hydra_config=True), loader())
+    return Compositions(
+        lambda words: hydra_compose(config_name, words, return_hydra_config=True), loader()
+    )

@@ -1,4 +1,5 @@
-"""Compose the config groups first, then apply the values: shared by sweeps and by the diagnosis of a command line."""
+"""Compose the config groups first, then apply the values: shared by sweeps and by the diagnosis of
+a command line."""
 
 import pickle
 from collections.abc import Callable, Mapping, Sequence
@@ -28,9 +29,9 @@ MAX_CACHED = 64
 
 
 def normalize(override: str) -> str:
-    """An override as Hydra takes it. Names that start with a digit get quotes: an id like 12345e67 would be a number;
-    `~hooks` becomes `hooks=[]`, since Hydra deletes only groups with a single option; `hpo.space` becomes texts; keys
-    of `OPEN` nodes are added.
+    """An override as Hydra takes it. Names that start with a digit get quotes: an id like 12345e67
+    would be a number; `~hooks` becomes `hooks=[]`, since Hydra deletes only groups with a single
+    option; `hpo.space` becomes texts; keys of `OPEN` nodes are added.
 
     Raises:
         ConfigError: `hpo.space` cannot be parsed.
@@ -42,12 +43,16 @@ def normalize(override: str) -> str:
         return f"++{override.lstrip('+')}"
     if key in QUOTED_KEYS and value[:1].isdigit() and value.replace("_", "").isalnum():
         return f"{key}='{value}'"
-    return f"{override[1:]}=[]" if override.removeprefix("~") in COLLECTIONS and override[0] == "~" else override
+    return (
+        f"{override[1:]}=[]"
+        if override.removeprefix("~") in COLLECTIONS and override[0] == "~"
+        else override
+    )
 
 
 def _normalize_space(key: str, value: str) -> str:
-    """`hpo.space.KEY=RANGE` or `hpo.space={KEY:RANGE}` as Hydra takes it. As written, the first would be a sweep, and
-    the second would set keys that the configuration does not have."""
+    """`hpo.space.KEY=RANGE` or `hpo.space={KEY:RANGE}` as Hydra takes it. As written, the first
+    would be a sweep, and the second would set keys that the configuration does not have."""
     if key:
         text = value if value.startswith(("[", "'", '"')) else _range_text(value)
         return f"++{SPACE}={{{key}:{text}}}"
@@ -117,7 +122,8 @@ def dirname(overrides: Sequence[Override], job: Mapping[str, Any]) -> str:
 
 
 class Compositions:
-    """Composes the groups of a configuration once, and applies values to copies: composing takes 100 ms, a copy 1 ms.
+    """Composes the groups of a configuration once, and applies values to copies: composing takes
+    100 ms, a copy 1 ms.
 
     Args:
         compose: composes overrides.
@@ -138,13 +144,18 @@ class Compositions:
         """
         parsed = [parse(override) for override in overrides]
         values = [override for override in parsed if self.is_value(override)]
-        config = self.groups([str(override.input_line) for override in parsed if override not in values])
+        config = self.groups(
+            [str(override.input_line) for override in parsed if override not in values]
+        )
         if config.hydra.searchpath:  # it may have groups that look like values
-            config = self._compose([str(_with_plus(override, config).input_line) for override in parsed])
+            config = self._compose(
+                [str(_with_plus(override, config).input_line) for override in parsed]
+            )
         else:
             apply_values(values, config)
         config.hydra.overrides.task = task_words(parsed)
-        if not OmegaConf.is_interpolation(config.hydra.job, "override_dirname"):  # since Hydra 1.4, it follows the list
+        # Since Hydra 1.4, it follows the list.
+        if not OmegaConf.is_interpolation(config.hydra.job, "override_dirname"):
             config.hydra.job.override_dirname = dirname(parsed, config.hydra.job)
         return config
 
@@ -156,7 +167,11 @@ class Compositions:
         """
         parsed = [parse(override) for override in overrides]
         values = [override for override in parsed if self.is_value(override)]
-        rest = [override for override in parsed if override not in values and not override.is_sweep_override()]
+        rest = [
+            override
+            for override in parsed
+            if override not in values and not override.is_sweep_override()
+        ]
         config = self.groups([str(override.input_line) for override in rest])
         texts = []
         for override in parsed:
@@ -176,8 +191,8 @@ class Compositions:
         return config
 
     def is_value(self, override: Override) -> bool:
-        """Return whether Hydra applies an override after it has composed the groups, and it does not change Hydra's
-        node."""
+        """Return whether Hydra applies an override after it has composed the groups, and it does
+        not change Hydra's node."""
         key = override.key_or_group
         is_hydras = override.is_hydra_override() or key == "hydra" or override.is_sweep_override()
         return not is_hydras and not self.is_group(override)
@@ -188,8 +203,8 @@ class Compositions:
 
 
 def apply_values(overrides: Sequence[Override], config: DictConfig) -> None:
-    """Change, add or delete values of a composed configuration, as Hydra does. A key that its node does not have is
-    added without a `+` if the node's `_target_` takes it.
+    """Change, add or delete values of a composed configuration, as Hydra does. A key that its node
+    does not have is added without a `+` if the node's `_target_` takes it.
 
     Raises:
         hydra.errors.HydraException: an override does not apply.
@@ -198,7 +213,9 @@ def apply_values(overrides: Sequence[Override], config: DictConfig) -> None:
         try:
             _apply(_with_plus(override, config), config)
         except OmegaConfBaseException as error:
-            raise ConfigCompositionException(f"Error merging override {override.input_line}") from error
+            raise ConfigCompositionException(
+                f"Error merging override {override.input_line}"
+            ) from error
 
 
 def parameters(node: DictConfig) -> list[str]:
@@ -211,13 +228,18 @@ def parameters(node: DictConfig) -> list[str]:
 
 
 def _with_plus(override: Override, config: DictConfig) -> Override:
-    """`++key=value` if the key's node does not have it and its `_target_` takes it, or if it makes a part of a name
-    (`model.loss._target_=...` in place of `model.loss=mse`); else the override as it is."""
+    """`++key=value` if the key's node does not have it and its `_target_` takes it, or if it makes
+    a part of a name (`model.loss._target_=...` in place of `model.loss=mse`); else the override as
+    it is."""
     path, _, name = override.key_or_group.rpartition(".")
     if override.type != OverrideType.CHANGE or override.package is not None or not path:
         return override
     node = OmegaConf.select(config, path, throw_on_missing=False, throw_on_resolution_failure=False)
-    is_new = isinstance(node, DictConfig) and name not in node and (name in parameters(node) or name == "_partial_")
+    is_new = (
+        isinstance(node, DictConfig)
+        and name not in node
+        and (name in parameters(node) or name == "_partial_")
+    )
     is_new = is_new or (name == "_target_" and isinstance(node, str))
     return parse(f"++{override.input_line}") if is_new else override
 
@@ -231,7 +253,9 @@ def _apply(override: Override, config: DictConfig) -> None:
         return
     if override.is_add() and not isinstance(value, dict | list) and _value(config, key) is not None:
         raise ConfigCompositionException(f"{override.input_line}: the key exists already.")
-    OmegaConf.update(config, key, value, merge=True, force_add=override.is_add() or override.is_force_add())
+    OmegaConf.update(
+        config, key, value, merge=True, force_add=override.is_add() or override.is_force_add()
+    )
 
 
 def _delete(override: Override, config: DictConfig) -> None:
@@ -239,7 +263,9 @@ def _delete(override: Override, config: DictConfig) -> None:
     present = _value(config, key)
     if present is None or (expected is not None and expected != present):
         is_other = "is not set" if present is None else f"is {present}"
-        raise ConfigCompositionException(f"{override.input_line}: cannot be deleted, since it {is_other}.")
+        raise ConfigCompositionException(
+            f"{override.input_line}: cannot be deleted, since it {is_other}."
+        )
     parent, _, name = key.rpartition(".")
     with open_dict(config):
         del (OmegaConf.select(config, parent) if parent else config)[name]

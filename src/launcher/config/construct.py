@@ -1,7 +1,7 @@
 """Builds parts from their settings. Only here are Hydra's own functions for it imported.
 
-Whatever a configuration names as `_target_` is imported and called: a stored configuration that may come from somebody
-else is checked before (see `launcher.config.trust`).
+Whatever a configuration names as `_target_` is imported and called: a stored configuration that may
+come from somebody else is checked before (see `launcher.config.trust`).
 """
 
 from collections.abc import Mapping
@@ -16,12 +16,13 @@ from omegaconf import OmegaConf
 from launcher.config.resolve import escaped
 
 UNCHECKED = getattr(hydra_utils, "UNSAFE_DISABLE_EXECUTION_CHECKS", None)
-"""Since Hydra 1.4: Hydra's own list of what may be called is not used, since `launcher.config.trust` has decided; None:
-Hydra has no such list."""
+"""Since Hydra 1.4: Hydra's own list of what may be called is not used, since
+`launcher.config.trust` has decided; None: Hydra has no such list."""
 
 
 def decided_here() -> AbstractContextManager[Any]:
-    """Build without Hydra's own list of what may be called: also what Hydra builds itself, its callbacks."""
+    """Build without Hydra's own list of what may be called: also what Hydra builds itself, its
+    callbacks."""
     if UNCHECKED is None:
         return nullcontext()
     context: AbstractContextManager[Any] = hydra_utils.execution_whitelist(UNCHECKED)  # type: ignore[attr-defined]
@@ -42,14 +43,19 @@ def instantiate(node: object, **changes: object) -> Any:
 
 
 def construct(settings: Mapping[str, Any]) -> Any:
-    """Call what `_target_` names with the other settings. `instantiate` would resolve them once more: a
-    shell line with `${HOME}`, which is written `\\${HOME}` in a configuration, would become an interpolation.
+    """Call what `_target_` names with the other settings. `instantiate` would resolve them once
+    more: a shell line with `${HOME}`, which is written `\\${HOME}` in a configuration, would become
+    an interpolation.
 
     Args:
         settings: plain containers, as they are stored: values from the environment are read now.
     """
     stored: Any = OmegaConf.to_container(OmegaConf.create(escaped(settings)), resolve=True)
-    arguments = {key: value for key, value in stored.items() if key not in ("_target_", "_recursive_", "_convert_")}
+    arguments = {
+        key: value
+        for key, value in stored.items()
+        if key not in ("_target_", "_recursive_", "_convert_")
+    }
     return target_object(str(settings["_target_"]))(**arguments)
 
 

@@ -1,7 +1,7 @@
 """A DeepSpeed configuration file (`strategy.config_file`): the keys that it may have.
 
-It tunes DeepSpeed. What Launcher sets is not in it; all such keys are reported at once. A value of "auto" is left out.
-https://www.deepspeed.ai/docs/config-json/ documents the keys.
+It tunes DeepSpeed. What Launcher sets is not in it; all such keys are reported at once. A value of
+"auto" is left out. https://www.deepspeed.ai/docs/config-json/ documents the keys.
 """
 
 import json
@@ -66,7 +66,8 @@ REQUIRED_ZERO_DEFAULTS = {
     "zero_quantized_nontrainable_weights": False,
     "zero_quantized_weights": False,
 }
-"""Settings which a resume may not change, because the shards on each rank would differ from a checkpoint's."""
+"""Settings which a resume may not change, because the shards on each rank would differ from a
+checkpoint's."""
 
 
 def crosschecks(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
@@ -75,15 +76,21 @@ def crosschecks(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     if not isinstance(strategy, dict) or strategy.get("_target_") != TARGET:
         return
     if strategy.get("offload_optimizer") is True and strategy.get("zero_stage") == 0:
-        yield ConfigIssue("strategy.offload_optimizer", "true", "needs strategy.zero_stage=1, 2 or 3.")
+        yield ConfigIssue(
+            "strategy.offload_optimizer", "true", "needs strategy.zero_stage=1, 2 or 3."
+        )
     if strategy.get("offload_param") is True and strategy.get("zero_stage") != 3:
-        yield ConfigIssue("strategy.offload_param", "true", "needs strategy.zero_stage=3, which shards parameters.")
+        yield ConfigIssue(
+            "strategy.offload_param",
+            "true",
+            "needs strategy.zero_stage=3, which shards parameters.",
+        )
     if get(tree, "trainer.sync_every_micro_batch"):
         yield ConfigIssue(
             "trainer.sync_every_micro_batch",
             "true",
-            "DeepSpeed's stage decides when gradients are exchanged (0 and 1: once a step; 2 and 3: with each "
-            "micro-batch); set trainer.sync_every_micro_batch=false.",
+            "DeepSpeed's stage decides when gradients are exchanged (0 and 1: once a step; 2 and 3:"
+            " with each micro-batch); set trainer.sync_every_micro_batch=false.",
         )
     if isinstance(strategy.get("config_file"), str):
         path = Path(strategy["config_file"])
@@ -95,7 +102,8 @@ def read_file(path: Path) -> dict[str, Any]:
     """The file's content without values of "auto".
 
     Raises:
-        ConfigError: it cannot be read, is not a mapping of sections, or has a key that Launcher sets.
+        ConfigError: it cannot be read, is not a mapping of sections, or has a key that Launcher
+            sets.
     """
     file, faults = _parse(path)
     if faults:
@@ -122,7 +130,9 @@ def _parse(path: Path) -> tuple[dict[str, Any], list[ConfigIssue]]:
         config[BF16] = config.pop("bfloat16")
     sections = [key for key in (FP16, BF16, ZERO, "data_types") if config.get(key)]
     wrong = [key for key in sections if not isinstance(config[key], dict)]
-    texts = [f"{key} should hold an object of keys and values." for key in wrong] or _unsupported(config)
+    texts = [f"{key} should hold an object of keys and values." for key in wrong] or _unsupported(
+        config
+    )
     return config, [ConfigIssue(KEY, str(path), text) for text in texts]
 
 
@@ -147,13 +157,18 @@ def _unsupported(file: dict[str, Any]) -> Iterator[str]:
         offload = zero.get(key) or {}
         if not isinstance(offload, dict):
             yield f"{ZERO}.{key} should hold an object of keys and values."
-        elif offload.get("device", "none") not in ("none", "cpu") or offload.get("ratio", 1.0) != 1.0:
-            yield f"{ZERO}.{key} is supported with device cpu or none and ratio 1 only; change it in the file."
+        elif (
+            offload.get("device", "none") not in ("none", "cpu") or offload.get("ratio", 1.0) != 1.0
+        ):
+            yield (
+                f"{ZERO}.{key} is supported with device cpu or none and ratio 1 only; change it in"
+                " the file."
+            )
     dtype = (file.get("data_types") or {}).get("grad_accum_dtype")
     if dtype not in (None, "fp32") or (dtype and zero.get("stage", 0) < 2):
         yield (
-            f"data_types.grad_accum_dtype={show(dtype)} is supported with the value fp32 from {ZERO}.stage=2 on "
-            "only; remove it from the file."
+            f"data_types.grad_accum_dtype={show(dtype)} is supported with the value fp32 from"
+            f" {ZERO}.stage=2 on only; remove it from the file."
         )
 
 
@@ -163,12 +178,21 @@ def _options(path: Path, strategy: dict[str, Any]) -> Iterator[ConfigIssue]:
     for option in known.parameters if known else ():
         value = strategy.get(option.name, option.default)
         if option.name not in ("config_file", "timeout") and value != option.default:
-            text = f"{KEY}={path} replaces this option; set {'.'.join(_place(option.name))} in the file."
+            text = (
+                f"{KEY}={path} replaces this option; set {'.'.join(_place(option.name))} in the"
+                " file."
+            )
             yield ConfigIssue(f"strategy.{option.name}", show(value), text)
 
 
 def _place(option: str) -> tuple[str, ...]:
     """The place of an option of the strategy in DeepSpeed's configuration."""
-    if option in ("loss_scale", "loss_scale_window", "initial_scale_power", "hysteresis", "min_loss_scale"):
+    if option in (
+        "loss_scale",
+        "loss_scale_window",
+        "initial_scale_power",
+        "hysteresis",
+        "min_loss_scale",
+    ):
         return FP16, option
     return (option,) if option == "wall_clock_breakdown" else (ZERO, option.removeprefix("zero_"))

@@ -1,7 +1,7 @@
 """Finds every fault of a command line.
 
-Hydra stops at the first one. `diagnose` applies the overrides one by one, reports each that fails, and validates the
-rest.
+Hydra stops at the first one. `diagnose` applies the overrides one by one, reports each that fails,
+and validates the rest.
 """
 
 import re
@@ -37,7 +37,8 @@ def diagnose(
     config_name: str = "config",
     multirun: bool = False,
 ) -> list[str]:
-    """A sentence for each fault of a command line: syntax, names, options, and the faults of `schema.validate`."""
+    """A sentence for each fault of a command line: syntax, names, options, and the faults of
+    `schema.validate`."""
     if config_dir is not None and not Path(config_dir).is_dir():
         return [f"--config-dir={config_dir}: there is no such folder."]
     faults: list[str] = []
@@ -60,7 +61,8 @@ def diagnose(
 
 
 def _searches(overrides: Sequence[str]) -> bool:
-    """Return whether the chosen sweeper takes intervals. Grid sweepers, ours and Hydra's, do not."""
+    """Return whether the chosen sweeper takes intervals. Grid sweepers, ours and Hydra's, do
+    not."""
     chosen = [text.partition("=")[2] for text in overrides if text.startswith("hydra/sweeper=")]
     return bool(chosen) and chosen[-1] not in GRID_SWEEPERS
 
@@ -69,7 +71,9 @@ def _readable(overrides: Sequence[str], multirun: bool, faults: list[str]) -> li
     readable = []
     for text in overrides:
         if text.startswith("="):
-            faults.append(f"{text}: should be KEY=VALUE or GROUP=OPTION, without spaces around the =.")
+            faults.append(
+                f"{text}: should be KEY=VALUE or GROUP=OPTION, without spaces around the =."
+            )
             continue
         try:
             parsed = parse(text)
@@ -79,7 +83,9 @@ def _readable(overrides: Sequence[str], multirun: bool, faults: list[str]) -> li
         if parsed.is_sweep_override() and not multirun:
             key = parsed.get_key_element()
             value = text.partition("=")[2]
-            faults.append(f"{text}: several values make a sweep, which needs -m; a list is {key}=[{value}].")
+            faults.append(
+                f"{text}: several values make a sweep, which needs -m; a list is {key}=[{value}]."
+            )
         elif parsed.key_or_group == "hydra.searchpath" and not isinstance(parsed.value(), list):
             faults.append(str(bad_searchpath(parsed.value())))
         else:
@@ -93,10 +99,15 @@ def _unreadable(text: str, error: Exception) -> str:
     key, _, value = text.partition("=")
     if value.endswith(","):
         return f"{text}: ends with a comma; remove it, or add another value."
-    detail = first_line(error).rstrip(".") if isinstance(error, OverrideParseException) else str(error)
+    detail = (
+        first_line(error).rstrip(".") if isinstance(error, OverrideParseException) else str(error)
+    )
     # The names of the grammar's tokens help nobody.
     detail = detail.partition(" expecting {")[0]
-    return f"{text}: cannot be read ({detail}); quote a text with special characters: '{key}=\"{value}\"'."
+    return (
+        f"{text}: cannot be read ({detail}); quote a text with special characters:"
+        f" '{key}=\"{value}\"'."
+    )
 
 
 class _Diagnosis:
@@ -109,11 +120,13 @@ class _Diagnosis:
         self.bad_groups: set[str] = set()
         """Groups whose chosen option is already reported."""
         self.compositions = Compositions(
-            lambda overrides: hydra_compose(config_name, overrides, return_hydra_config=True), loader()
+            lambda overrides: hydra_compose(config_name, overrides, return_hydra_config=True),
+            loader(),
         )
 
     def examine(self, overrides: Sequence[str]) -> None:
-        """Apply the overrides of a job, groups first since keys depend on them; then validate what applies."""
+        """Apply the overrides of a job, groups first since keys depend on them; then validate what
+        applies."""
         parsed = [parse(text) for text in overrides]
         groups = [override for override in parsed if self.compositions.is_group(override)]
         options = self._choose(groups)
@@ -127,7 +140,8 @@ class _Diagnosis:
                 apply_values([override], config)
                 applied.append(override)
             except COMPOSITION_ERRORS as error:
-                config = self.compositions.groups(options)  # an override that fails may have changed something
+                # An override that fails may have changed something.
+                config = self.compositions.groups(options)
                 apply_values(applied, config)
                 self.bad_keys.add(override.key_or_group)
                 if (
@@ -138,10 +152,13 @@ class _Diagnosis:
         try:
             validate(config)
         except ConfigError as error:
-            self.faults += [sentence for sentence in error.messages if not self._follows_from_a_group(sentence)]
+            self.faults += [
+                sentence for sentence in error.messages if not self._follows_from_a_group(sentence)
+            ]
 
     def _follows_from_a_group(self, sentence: str) -> bool:
-        """Return whether a message is about the default option of a group that the user has set to something else."""
+        """Return whether a message is about the default option of a group that the user has set to
+        something else."""
         return any(re.search(rf"\b{re.escape(group)}[.=]", sentence) for group in self.bad_groups)
 
     def _choose(self, groups: Sequence[Override]) -> list[str] | None:
@@ -177,7 +194,9 @@ class _Diagnosis:
 def _broken_base(config_name: str, error: Exception) -> str:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file == config_name:
         names = loader().repository.get_group_options("", ObjectType.CONFIG)
-        return f"--config-name={config_name}: there is no such configuration{hint(config_name, names)}"
+        return (
+            f"--config-name={config_name}: there is no such configuration{hint(config_name, names)}"
+        )
     return first_line(error)
 
 
@@ -208,8 +227,13 @@ def _bad_option(error: Exception) -> str:
         return f"it needs {error.missing_cfg_file}, which does not exist{near}"
     sentence = first_line(error)
     # Hydra looks for the group inside the package of the preset, which is the preset's own name.
-    pattern = r"In '([^']+)': (?:Could not override '(\w+)@\w+\.\2'|Invalid Defaults List override '/?(\w+): )"
-    if (match := re.match(pattern, sentence)) and loader().repository.get_group_options(group := match[2] or match[3]):
+    pattern = (
+        r"In '([^']+)': (?:Could not override '(\w+)@\w+\.\2'|Invalid Defaults List override"
+        r" '/?(\w+): )"
+    )
+    if (match := re.match(pattern, sentence)) and loader().repository.get_group_options(
+        group := match[2] or match[3]
+    ):
         return f"{match[1]}.yaml should begin with `# @package _global_`, since it sets {group}."
     return sentence
 
@@ -228,12 +252,19 @@ def _bad_key(override: Override, config: DictConfig, error: Exception) -> str:
         if not isinstance(node, DictConfig):
             return f"{path} is {show(node)} and has no keys."
         if part not in node:
-            return _unknown_key(override, config) if not path else _unknown_part(override, path, part, node)
+            return (
+                _unknown_key(override, config)
+                if not path
+                else _unknown_part(override, path, part, node)
+            )
     if override.is_delete():
         return "its value is null, and Hydra deletes only keys with a value."
     cause = error.__cause__ or error
     if match := re.match(r"Key '(\w+)' is not in struct", str(cause)):
-        return f"{key} has no key {match[1]}; set it alone with +{key}.{match[1]}=..., or make an option of your own."
+        return (
+            f"{key} has no key {match[1]}; set it alone with +{key}.{match[1]}=..., or make an"
+            " option of your own."
+        )
     return first_line(cause)
 
 
@@ -251,7 +282,9 @@ def _unknown_key(override: Override, config: DictConfig) -> str:
     parts = {key: node for key in keys if isinstance(node := _select(config, key), DictConfig)}
     if below := nearest(name, [str(key) for node in parts.values() for key in node]):
         echoes = references(to_plain(config))
-        owners = [key for key, node in parts.items() if below in node and f"{key}.{below}" not in echoes]
+        owners = [
+            key for key, node in parts.items() if below in node and f"{key}.{below}" not in echoes
+        ]
         meant = " or ".join(_rewritten(override, f"{owner}.{below}{dot}{rest}") for owner in owners)
         return f"no key {name}; did you mean {meant}?"
     return f"no key {name}; a run has {', '.join(keys)}."

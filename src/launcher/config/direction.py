@@ -10,33 +10,68 @@ Mode = Literal["min", "max"]
 T = TypeVar("T")
 
 NOISE = 1e-6
-"""Share of the value; a smaller difference is rounding. The order of summation changes a float32 mean by about 1e-7."""
+"""Share of the value; a smaller difference is rounding. The order of summation changes a float32
+mean by about 1e-7."""
 LESS_IS_BETTER = {
-    "loss", "logloss", "error", "err", "perplexity", "ppl", "nll", "entropy", "ce", "bce", "mse", "rmse", "mae", "mape",
-    "wer", "cer", "ter", "fid", "kid", "lpips", "ece", "brier", "bits", "bpb", "bpc", "divergence", "kl",
+    "loss", "logloss", "error", "err", "perplexity", "ppl", "nll", "entropy", "ce", "bce", "mse",
+    "rmse", "mae", "mape",
+    "wer", "cer", "ter", "fid", "kid", "lpips", "ece", "brier", "bits", "bpb", "bpc", "divergence",
+    "kl",
     "distance", "regret",
 }  # fmt: skip
 MORE_IS_BETTER = {
-    "accuracy", "acc", "f", "auc", "auroc", "auprc", "ap", "map", "precision", "recall", "sensitivity",
-    "specificity", "bleu", "rouge", "chrf", "meteor", "cider", "spice", "bertscore", "iou", "miou", "dice",
-    "jaccard", "psnr", "ssim", "r", "score", "reward", "return", "success", "hit", "hits", "mrr", "ndcg", "em",
+    "accuracy", "acc", "f", "auc", "auroc", "auprc", "ap", "map", "precision", "recall",
+    "sensitivity",
+    "specificity", "bleu", "rouge", "chrf", "meteor", "cider", "spice", "bertscore", "iou", "miou",
+    "dice",
+    "jaccard", "psnr", "ssim", "r", "score", "reward", "return", "success", "hit", "hits", "mrr",
+    "ndcg", "em",
     "kappa", "mcc", "correlation", "pearson", "spearman", "top",
 }  # fmt: skip
 QUALIFIERS = {
-    "score", "top", "rate", "value", "percent", "pct", "total", "sum", "mean", "avg", "average", "macro", "micro",
-    "weighted", "overall", "all", "ema", "best", "last", "final", "train", "val", "valid", "validation", "dev", "test",
+    "score", "top", "rate", "value", "percent", "pct", "total", "sum", "mean", "avg", "average",
+    "macro", "micro",
+    "weighted", "overall", "all", "ema", "best", "last", "final", "train", "val", "valid",
+    "validation", "dev", "test",
 }  # fmt: skip
 """They may follow the word that decides, and do not change its direction."""
-PREPOSITIONS = {"at", "of", "per", "to", "until", "by", "for", "from", "in", "on", "over", "under", "vs", "with"}
-NEGATIONS = {"neg", "negative", "negated", "minus", "inv", "inverse", "inverted", "reciprocal", "non", "not", "un"}
+PREPOSITIONS = {
+    "at",
+    "of",
+    "per",
+    "to",
+    "until",
+    "by",
+    "for",
+    "from",
+    "in",
+    "on",
+    "over",
+    "under",
+    "vs",
+    "with",
+}
+NEGATIONS = {
+    "neg",
+    "negative",
+    "negated",
+    "minus",
+    "inv",
+    "inverse",
+    "inverted",
+    "reciprocal",
+    "non",
+    "not",
+    "un",
+}
 
 
 def direction(metric: str) -> Mode | None:
     """The direction in which a metric improves, by its name; None: the name does not say.
 
-    As in English, the last word of a compound decides (`top1_error`), but for qualifiers (`loss_total`) and what
-    follows a preposition (`recall_at_5`). An unknown word there may turn the meaning round (`accuracy_drop`), and so
-    does a negation (`neg_mse`).
+    As in English, the last word of a compound decides (`top1_error`), but for qualifiers
+    (`loss_total`) and what follows a preposition (`recall_at_5`). An unknown word there may turn
+    the meaning round (`accuracy_drop`), and so does a negation (`neg_mse`).
     """
     words = re.findall(r"[a-z]+", metric.lower())
     head = list(takewhile(lambda word: word not in PREPOSITIONS, words))
@@ -52,7 +87,8 @@ def direction(metric: str) -> Mode | None:
 
 
 def is_better(new: float, old: float | None, mode: Mode, min_delta: float = 0.0) -> bool:
-    """Compare two values: True if the new one improves on the old one by more than rounding and `min_delta`.
+    """Compare two values: True if the new one improves on the old one by more than rounding and
+    `min_delta`.
 
     NaN and infinity never do, and any finite value improves on None.
     """
@@ -65,7 +101,8 @@ def is_better(new: float, old: float | None, mode: Mode, min_delta: float = 0.0)
 
 
 def best_index(values: Iterable[float], mode: Mode) -> int | None:
-    """The place of the best value, as training keeps it: of equal ones the first; None: no value is finite."""
+    """The place of the best value, as training keeps it: of equal ones the first; None: no value is
+    finite."""
     best, place = None, None
     for index, value in enumerate(values):
         if is_better(value, best, mode):
@@ -74,14 +111,16 @@ def best_index(values: Iterable[float], mode: Mode) -> int | None:
 
 
 def ranked(items: Iterable[T], value: Callable[[T], float | None], mode: Mode) -> list[T]:
-    """The items, the best first; those whose values differ by rounding only keep their order, those without a finite
-    value come last."""
+    """The items, the best first; those whose values differ by rounding only keep their order, those
+    without a finite value come last."""
 
     def finite(item: T) -> float | None:
         number = value(item)
         return number if number is not None and math.isfinite(number) else None
 
-    pairs: Sequence[tuple[int, T, float | None]] = [(place, item, finite(item)) for place, item in enumerate(items)]
+    pairs: Sequence[tuple[int, T, float | None]] = [
+        (place, item, finite(item)) for place, item in enumerate(items)
+    ]
     known = [(place, item, number) for place, item, number in pairs if number is not None]
     known.sort(key=lambda each: each[2], reverse=mode == "max")
     groups: list[list[tuple[int, T, float]]] = []
@@ -89,5 +128,9 @@ def ranked(items: Iterable[T], value: Callable[[T], float | None], mode: Mode) -
         if not groups or is_better(groups[-1][0][2], each[2], mode):
             groups.append([])
         groups[-1].append(each)
-    order = [(place, item) for group in groups for place, item, _ in sorted(group, key=lambda each: each[0])]
+    order = [
+        (place, item)
+        for group in groups
+        for place, item, _ in sorted(group, key=lambda each: each[0])
+    ]
     return [item for _, item in order] + [item for _, item, number in pairs if number is None]

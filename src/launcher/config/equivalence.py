@@ -1,9 +1,9 @@
-"""Identities that name the same run although they differ: by keys that have the value which the code uses without
-them, or by declared renames.
+"""Identities that name the same run although they differ: by keys that have the value which the
+code uses without them, or by declared renames.
 
-`canonical` leaves out every key that has its default, so two identities are equivalent exactly if their canonical trees
-are equal. A value that changed is never equivalent, even if the default changed to the same value: only the identity
-that has the new value loses the key.
+`canonical` leaves out every key that has its default, so two identities are equivalent exactly if
+their canonical trees are equal. A value that changed is never equivalent, even if the default
+changed to the same value: only the identity that has the new value loses the key.
 """
 
 import hashlib
@@ -18,7 +18,8 @@ from launcher.config.source import NotFound
 from launcher.config.tree import get, join
 
 RENAMES: dict[str, dict[str, str]] = {}
-"""Renames of Launcher's own keys and classes, by the version that made them. Version 0.1 is the first."""
+"""Renames of Launcher's own keys and classes, by the version that made them. Version 0.1 is the
+first."""
 
 OPTIONAL_GROUPS = ("scheduler",)
 """Groups that a run does without if they are null."""
@@ -33,7 +34,8 @@ def identity_key(identity: Mapping[str, Any], renames: Mapping[str, str]) -> str
 
     Args:
         identity: as `run.json` stores it.
-        renames: the project's own (`identity_renames`): dotted keys and targets, old name to new name.
+        renames: the project's own (`identity_renames`): dotted keys and targets, old name to new
+            name.
     """
     text = json.dumps(canonical(identity, renames), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
@@ -49,8 +51,8 @@ def canonical(identity: Mapping[str, Any], renames: Mapping[str, str]) -> dict[s
 
 
 def renamed(identity: Mapping[str, Any], renames: Mapping[str, str]) -> dict[str, Any]:
-    """An identity with the keys and the targets renamed, and whatever is below them. A key that would replace another
-    key keeps its name."""
+    """An identity with the keys and the targets renamed, and whatever is below them. A key that
+    would replace another key keeps its name."""
     tree: dict[str, Any] = _with_targets(identity, renames) if renames else dict(identity)
     for old, new in renames.items():
         parent, _, name = old.rpartition(".")
@@ -97,9 +99,17 @@ def _reduced(tree: Any, path: str) -> Any:
     if not isinstance(tree, Mapping):
         return tree
     defaults = _defaults(tree, path)
-    kept = {key: value for key, value in tree.items() if not (key in defaults and _is_equal(value, defaults[key]))}
+    kept = {
+        key: value
+        for key, value in tree.items()
+        if not (key in defaults and _is_equal(value, defaults[key]))
+    }
     reduced = {key: _reduced(value, join(path, key)) for key, value in kept.items()}
-    return reduced if path else {key: value for key, value in reduced.items() if not _is_absent(key, value)}
+    return (
+        reduced
+        if path
+        else {key: value for key, value in reduced.items() if not _is_absent(key, value)}
+    )
 
 
 def _is_absent(group: str, node: Any) -> bool:
@@ -133,7 +143,8 @@ def _defaults_of(spec: Signature) -> dict[str, Any]:
 
 
 def _is_equal(value: Any, default: Any) -> bool:
-    """Return whether two values are equal: 1 and 1.0 are, 1 and true are not. A list equals a tuple."""
+    """Return whether two values are equal: 1 and 1.0 are, 1 and true are not. A list equals a
+    tuple."""
     if isinstance(value, list):
         same_length = isinstance(default, list | tuple) and len(value) == len(default)
         return same_length and all(map(_is_equal, value, default))

@@ -23,8 +23,15 @@ from launcher.rundir.folder import RunFolder
 
 LOG = "launcher_log"
 LIBRARIES = (
-    *{f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")},
-    *{f"{folder}{os.sep}" for folder in sys.path if folder.endswith(("site-packages", "dist-packages"))},
+    *{
+        f"{sysconfig.get_path(name)}{os.sep}"
+        for name in ("stdlib", "platstdlib", "purelib", "platlib")
+    },
+    *{
+        f"{folder}{os.sep}"
+        for folder in sys.path
+        if folder.endswith(("site-packages", "dist-packages"))
+    },
     f"{Path(__file__).parents[1]}{os.sep}",
     "<frozen",
 )
@@ -39,7 +46,8 @@ def explain(error: BaseException, arguments: Namespace | None = None) -> list[st
     """The sentences for an exception that the user can fix; none for other exceptions.
 
     Args:
-        arguments: the command line, if it failed before its task started: Hydra's own errors are then explained too.
+        arguments: the command line, if it failed before its task started: Hydra's own errors are
+            then explained too.
     """
     if (own := config_error(error)) is not None:
         return own.messages
@@ -51,10 +59,12 @@ def explain(error: BaseException, arguments: Namespace | None = None) -> list[st
         return [f"{first_line(error).rstrip('.')}; e.g. -sc install=bash."]
     if arguments.config_path and "Primary config" in str(error):
         return [
-            f"--config-path={arguments.config_path}: there is no such folder of configurations; to add options of your "
-            "own, use --config-dir=FOLDER."
+            f"--config-path={arguments.config_path}: there is no such folder of configurations; to"
+            " add options of your own, use --config-dir=FOLDER."
         ]
-    sentences = diagnose(arguments.overrides, arguments.config_dir, arguments.config_name, arguments.multirun)
+    sentences = diagnose(
+        arguments.overrides, arguments.config_dir, arguments.config_name, arguments.multirun
+    )
     hidden = own_folder() if arguments.config_dir is not None else None
     if (
         hidden is not None
@@ -62,8 +72,9 @@ def explain(error: BaseException, arguments: Namespace | None = None) -> list[st
         and any(": no option " in sentence for sentence in sentences)
     ):
         sentences.append(
-            f"--config-dir={arguments.config_dir}: takes the place of {hidden.name}/, whose options are not used; "
-            f"for both, leave it out and add hydra.searchpath=[file://{Path(arguments.config_dir).resolve()}]."
+            f"--config-dir={arguments.config_dir}: takes the place of {hidden.name}/, whose options"
+            " are not used; for both, leave it out and add"
+            f" hydra.searchpath=[file://{Path(arguments.config_dir).resolve()}]."
         )
     return sentences
 
@@ -89,7 +100,8 @@ def _not_located(error: InstantiationException) -> str | None:
 
 
 def _where(error: BaseException) -> str:
-    """Return the line of the user's own code at which an import failed, with a colon; "" if there is none."""
+    """Return the line of the user's own code at which an import failed, with a colon; "" if there
+    is none."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}: "
     frames = traceback.extract_tb(error.__traceback__)

@@ -7,7 +7,13 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from launcher.config.messages import show
 
-NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", NoneType: "null"}
+NOUNS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    NoneType: "null",
+}
 LIMITS = {
     Gt: ("gt", "greater than"),
     Ge: ("ge", "of at least"),
@@ -25,17 +31,22 @@ def describe(annotation: Any) -> str:
             top = f"to {limits[Le]}" if Le in limits else f"to below {limits[Lt]}"
             return f"{describe(arguments[0])} from {limits[Ge]} {top}"
         return (
-            f"{describe(arguments[0])} {' and '.join(f'{LIMITS[kind][1]} {limit}' for kind, limit in limits.items())}"
+            f"{describe(arguments[0])}"
+            f" {' and '.join(f'{LIMITS[kind][1]} {limit}' for kind, limit in limits.items())}"
         )
     if origin in (Union, UnionType):
         kinds = [describe(argument) for argument in arguments]
-        return " or ".join(sorted(kinds, key=lambda kind: kind.startswith("a list")))  # "or null" would be an item's
+        return " or ".join(
+            sorted(kinds, key=lambda kind: kind.startswith("a list"))
+        )  # "or null" would be an item's
     if origin is Literal:
         choices = ", ".join(show(value).strip("'") for value in arguments)
         return f"one of {choices}" if len(arguments) > 1 else choices
     kind = origin or annotation
     if kind is list:
-        return "a list" if arguments in ((), (Any,)) else f"a list, each item {describe(arguments[0])}"
+        return (
+            "a list" if arguments in ((), (Any,)) else f"a list, each item {describe(arguments[0])}"
+        )
     if kind is dict:
         return "a mapping of keys to values"
     return NOUNS.get(kind, "another type")
@@ -47,21 +58,27 @@ def bounds(annotation: object) -> list[Ge | Gt | Le | Lt]:
 
 
 def fits(value: object, annotation: object) -> bool:
-    """Return whether a plain value has a type of `launcher.config.annotations`, strictly: text is not a number, and
-    neither a bool nor 2.0 is an int. An int is a float, as in Python.
+    """Return whether a plain value has a type of `launcher.config.annotations`, strictly: text is
+    not a number, and neither a bool nor 2.0 is an int. An int is a float, as in Python.
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return fits(value, arguments[0]) and all(_within(value, mark) for mark in bounds(annotation))
+        return fits(value, arguments[0]) and all(
+            _within(value, mark) for mark in bounds(annotation)
+        )
     if origin in (Union, UnionType):
         return any(fits(value, argument) for argument in arguments)
     if origin is Literal:
         return any(type(value) is type(choice) and value == choice for choice in arguments)
     kind = origin or annotation
     if kind is list:
-        return isinstance(value, list) and all(fits(item, kind) for item in value for kind in arguments)
+        return isinstance(value, list) and all(
+            fits(item, kind) for item in value for kind in arguments
+        )
     if kind is dict:
-        return isinstance(value, dict) and all(fits(item, kind) for item in value.values() for kind in arguments[1:])
+        return isinstance(value, dict) and all(
+            fits(item, kind) for item in value.values() for kind in arguments[1:]
+        )
     if kind is float:
         return type(value) in (int, float)
     if kind in (None, NoneType):

@@ -28,9 +28,11 @@ def expand(overrides: Sequence[Override], with_intervals: bool = False) -> list[
         elif override.is_discrete_sweep():
             values[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
         elif with_intervals and isinstance(interval := override.value(), IntervalSweep):
-            values[key] = [f"{key}={interval.start:.12g}"]  # 1 and not 1.0, which a whole number cannot be
+            # 1 and not 1.0, which a whole number cannot be.
+            values[key] = [f"{key}={interval.start:.12g}"]
         else:
             raise ConfigError(
-                f"{text}: has no list of values; e.g. {key}=0.1,0.2 or {key}=range(1,5), or search it with {SEARCH}."
+                f"{text}: has no list of values; e.g. {key}=0.1,0.2 or {key}=range(1,5), or search"
+                f" it with {SEARCH}."
             )
     return [list(job) for job in product(*values.values())]

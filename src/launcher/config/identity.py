@@ -1,8 +1,10 @@
-"""Name and id of a run (the id is a hash of the configuration), and the differences between two configurations.
+"""Name and id of a run (the id is a hash of the configuration), and the differences between two
+configurations.
 
-Importing this registers the resolvers that conf/config.yaml uses: `${launcher.name:}`, `${launcher.id:}`,
-`${launcher.path:...}` and `${launcher.steps:...}`. They see the whole configuration, so they resolve to the same value
-while Hydra composes, inside the run, and in a sweep's child process.
+Importing this registers the resolvers that conf/config.yaml uses: `${launcher.name:}`,
+`${launcher.id:}`, `${launcher.path:...}` and `${launcher.steps:...}`. They see the whole
+configuration, so they resolve to the same value while Hydra composes, inside the run, and in a
+sweep's child process.
 """
 
 import hashlib
@@ -26,11 +28,20 @@ from launcher.config.secrets import as_stored
 from launcher.config.tree import is_interpolation, leaves, mapped
 from launcher.rundir.files import expanded
 
-LOCATION_PREFIXES = ("${run.", "${paths.", "${hydra", "${launcher.id", "${launcher.name", "${launcher.path")
-"""Interpolations that tell where a run is stored, not what it computes; they are hashed as written."""
+LOCATION_PREFIXES = (
+    "${run.",
+    "${paths.",
+    "${hydra",
+    "${launcher.id",
+    "${launcher.name",
+    "${launcher.path",
+)
+"""Interpolations that tell where a run is stored, not what it computes; they are hashed as
+written."""
 
 HASHED_RUN_KEYS = ("run.tag", "run.init_from", "run.fork_from", "run.fork_without")
-"""The keys of `run` that are hashed if they are set: they make another run, or start it from another state."""
+"""The keys of `run` that are hashed if they are set: they make another run, or start it from
+another state."""
 
 NEVER_HASHED = {"run", "hydra", "identity_renames"}
 
@@ -68,10 +79,13 @@ def digest(hashed: Mapping[str, Any]) -> str:
 
 
 def identity(config: DictConfig) -> dict[str, Any]:
-    """Return the tree that is hashed: the resolved configuration without the keys of `run.identity_exclude`, and with
-    the keys of `HASHED_RUN_KEYS` that are set. Whole floats become ints (`lr=1.0` is `lr=1`)."""
+    """Return the tree that is hashed: the resolved configuration without the keys of
+    `run.identity_exclude`, and with the keys of `HASHED_RUN_KEYS` that are set. Whole floats become
+    ints (`lr=1.0` is `lr=1`)."""
     listed = OmegaConf.select(config, "run.identity_exclude")  # the schema rejects all but a list
-    excluded = {str(path) for path in (listed if isinstance(listed, ListConfig) else ())} | NEVER_HASHED
+    excluded = {
+        str(path) for path in (listed if isinstance(listed, ListConfig) else ())
+    } | NEVER_HASHED
     tree = to_plain(config)
     excluded -= _steering(_without(tree, excluded), config)
 
@@ -101,12 +115,18 @@ def _without(tree: Any, excluded: set[str], keys: tuple[Any, ...] = ()) -> Any:
 
 
 def _steering(tree: dict[str, Any], config: DictConfig) -> set[str]:
-    """The hooks that measure a metric by which a counted part steers training, as early stopping by `val/loss`."""
+    """The hooks that measure a metric by which a counted part steers training, as early stopping by
+    `val/loss`."""
     nodes = {f"hooks.{name}": node for name, node in parts(tree, "hooks").items()}
-    if isinstance(tree.get("scheduler"), dict) and OmegaConf.select(config, "scheduler.metric") is not None:
+    if (
+        isinstance(tree.get("scheduler"), dict)
+        and OmegaConf.select(config, "scheduler.metric") is not None
+    ):
         nodes["scheduler"] = tree["scheduler"] | {"_target_": METRIC_SCHEDULE}
     select = partial(OmegaConf.select, config)
-    return {f"hooks.{other}" for path, node in nodes.items() for other in measuring(path, node, select)}
+    return {
+        f"hooks.{other}" for path, node in nodes.items() for other in measuring(path, node, select)
+    }
 
 
 def _content(file: Path) -> Any:
@@ -133,8 +153,8 @@ def _no_recursion() -> Iterator[None]:
 
 
 def choices(config: DictConfig) -> dict[str, Any]:
-    """The chosen option of each group (`{"model": "gpt", ...}`): from the configuration while Hydra composes it, from
-    Hydra afterwards. Empty for a configuration that Hydra did not compose."""
+    """The chosen option of each group (`{"model": "gpt", ...}`): from the configuration while Hydra
+    composes it, from Hydra afterwards. Empty for a configuration that Hydra did not compose."""
     chosen = OmegaConf.select(config, "hydra.runtime.choices")
     if chosen is None and HydraConfig.initialized():
         chosen = HydraConfig.get().runtime.choices
@@ -142,17 +162,20 @@ def choices(config: DictConfig) -> dict[str, Any]:
 
 
 def run_name(config: DictConfig) -> str:
-    """The experiment's name if there is one, else `<model>-<data>`: the chosen options, else the class names."""
+    """The experiment's name if there is one, else `<model>-<data>`: the chosen options, else the
+    class names."""
     chosen = choices(config)
     if chosen.get("experiment"):
         return _file_name(chosen["experiment"])
-    return "-".join(_file_name(chosen.get(group) or _class_name(config, group)) for group in ("model", "data"))
+    return "-".join(
+        _file_name(chosen.get(group) or _class_name(config, group)) for group in ("model", "data")
+    )
 
 
 def fix_name(config: DictConfig) -> None:
-    """Replace the interpolations of the run's name and id by their values, and set `run.identity`. Each access would
-    hash the configuration again, and a stored configuration no longer has the interpolations that are hashed as
-    written. If they do not resolve, validation reports why."""
+    """Replace the interpolations of the run's name and id by their values, and set `run.identity`.
+    Each access would hash the configuration again, and a stored configuration no longer has the
+    interpolations that are hashed as written. If they do not resolve, validation reports why."""
     try:
         hashed = hashed_identity(config)
         own = digest(hashed)
@@ -186,7 +209,9 @@ def changed_keys(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[s
 def _same(before: dict[str, Any], after: dict[str, Any], key: str) -> bool:
     if key not in before or key not in after:
         return False
-    return before[key] == after[key] and isinstance(before[key], bool) == isinstance(after[key], bool)
+    return before[key] == after[key] and isinstance(before[key], bool) == isinstance(
+        after[key], bool
+    )
 
 
 def drift(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
@@ -212,7 +237,8 @@ def _resolve_path(path: Any) -> str:
 
 
 register: Any = OmegaConf.register_resolver
-if "replace" not in signature(register).parameters:  # before OmegaConf 2.4 another function had this name
+# Before OmegaConf 2.4 another function had this name.
+if "replace" not in signature(register).parameters:
     register = OmegaConf.register_new_resolver
 register("launcher.id", lambda *, _root_: _resolve_id(_root_), replace=True)
 register("launcher.name", lambda *, _root_: run_name(_root_), replace=True)

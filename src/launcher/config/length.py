@@ -1,5 +1,5 @@
-"""The length of a run: `trainer.max_steps`, or `trainer.max_epochs`, from which the steps are computed once the data
-are read (`launcher.train.length`)."""
+"""The length of a run: `trainer.max_steps`, or `trainer.max_epochs`, from which the steps are
+computed once the data are read (`launcher.train.length`)."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -19,28 +19,32 @@ def length_issues(tree: dict[str, Any], sources: Mapping[str, str]) -> Iterator[
     """
     Args:
         tree: resolved.
-        sources: the keys that take their value from another key (`launcher.config.resolve.references`).
+        sources: the keys that take their value from another key
+            (`launcher.config.resolve.references`).
     """
     steps, epochs = get(tree, "trainer.max_steps"), get(tree, "trainer.max_epochs")
     if steps is not None and epochs is not None:
         text = (
-            f"trainer.max_epochs={show(epochs)} is set too, and only one may be; set the other to null: "
-            "trainer.max_epochs=null, or trainer.max_steps=null."
+            f"trainer.max_epochs={show(epochs)} is set too, and only one may be; set the other to"
+            " null: trainer.max_epochs=null, or trainer.max_steps=null."
         )
         yield ConfigIssue("trainer.max_steps", show(steps), text)
     if steps is None and epochs is None and "max_steps" in (tree.get("trainer") or {}):
-        yield ConfigIssue("trainer.max_steps", "null", "a run needs an end; set it, or trainer.max_epochs.")
+        yield ConfigIssue(
+            "trainer.max_steps", "null", "a run needs an end; set it, or trainer.max_epochs."
+        )
     for key, source in sources.items() if steps is None and epochs is not None else ():
         if source == "trainer.max_steps" and key != "scheduler.max_steps":
             text = (
-                f"is not known before the data are read, since trainer.max_epochs={show(epochs)} is set; set {key} to "
-                "a number, or use trainer.max_steps."
+                f"is not known before the data are read, since trainer.max_epochs={show(epochs)} is"
+                f" set; set {key} to a number, or use trainer.max_steps."
             )
             yield ConfigIssue(key, "${trainer.max_steps}", text)
 
 
 def with_steps(config: Mapping[str, Any], steps: float) -> dict[str, Any]:
-    """A configuration with another `trainer.max_steps`, which a schedule over the whole run follows.
+    """A configuration with another `trainer.max_steps`, which a schedule over the whole run
+    follows.
 
     Args:
         config: resolved, as plain containers.

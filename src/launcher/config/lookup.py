@@ -48,14 +48,16 @@ class Known:
 
 @dataclass
 class Runs:
-    """The runs of a name, which a command reads once however many jobs it has. The first job decides the renames."""
+    """The runs of a name, which a command reads once however many jobs it has. The first job
+    decides the renames."""
 
     _in_files: dict[str, str] | None = None
     _by_folder: dict[Path, list[Known]] = field(default_factory=dict)
     _by_key: dict[Path, dict[str, list[Known]]] = field(default_factory=dict)
 
     def declare_renames(self, config: DictConfig) -> None:
-        """Add the renames of the project's files to a configuration, which has those of the command line.
+        """Add the renames of the project's files to a configuration, which has those of the command
+        line.
 
         Raises:
             ConfigError: a file is not a mapping of names.
@@ -103,11 +105,12 @@ def _known(folder: Path) -> Iterator[Known]:
 
 
 def name_run(config: DictConfig, runs: Runs) -> Known | None:
-    """Set a run's name and id. The id is a hash of the configuration, unless a run of an equivalent configuration
-    exists, and none of this one: then the id of that run.
+    """Set a run's name and id. The id is a hash of the configuration, unless a run of an equivalent
+    configuration exists, and none of this one: then the id of that run.
 
     Returns:
-        The equivalent run; None: the run has the id of its own configuration, or one that was typed.
+        The equivalent run; None: the run has the id of its own configuration, or one that was
+            typed.
     Raises:
         ConfigError: several runs are equivalent, or the project's renames cannot be read.
     """
@@ -124,8 +127,8 @@ def name_run(config: DictConfig, runs: Runs) -> Known | None:
     if len(found) > 1:
         listed = ", ".join(run.folder.name for run in found[:MAX_SHOWN])
         raise ConfigError(
-            f"run.id={known[0]}: {len(found)} runs have an equivalent configuration, {listed}; choose one with "
-            "run.id=<id>, or start another run with run.tag=<word>."
+            f"run.id={known[0]}: {len(found)} runs have an equivalent configuration, {listed};"
+            " choose one with run.id=<id>, or start another run with run.tag=<word>."
         )
     if not found:
         return None
@@ -142,8 +145,8 @@ def _has_files(folder: Path) -> bool:
 
 
 def _has_equal_secrets(config: DictConfig, known: tuple[str, dict[str, Any]], run: Known) -> bool:
-    """Return whether the values from the environment, which are not stored, are those that the run was named by: with
-    them, its identity has its id."""
+    """Return whether the values from the environment, which are not stored, are those that the run
+    was named by: with them, its identity has its id."""
     if not any(_is_kept(path, value) for path, value in leaves(run.identity).items()):
         return True
     values = leaves(hashed_identity(config))
@@ -157,7 +160,9 @@ def _has_equal_secrets(config: DictConfig, known: tuple[str, dict[str, Any]], ru
 
 
 def _is_kept(path: str, value: Any) -> bool:
-    return isinstance(value, str | list | dict) and is_expression(str(value), path.rpartition(".")[2])
+    return isinstance(value, str | list | dict) and is_expression(
+        str(value), path.rpartition(".")[2]
+    )
 
 
 def news(config: DictConfig, run: Known) -> str:
@@ -171,11 +176,16 @@ def news(config: DictConfig, run: Known) -> str:
 def continues(config: DictConfig, run: Known) -> str:
     """Return the line that says which run `name_run` has found."""
     changes = news(config, run)
-    return f"Continues {config.run.id}: {changes}" if changes else f"Continues {config.run.id}, by `runs adopt`."
+    return (
+        f"Continues {config.run.id}: {changes}"
+        if changes
+        else f"Continues {config.run.id}, by `runs adopt`."
+    )
 
 
 def nearest(config: DictConfig, runs: Runs) -> str | None:
-    """A line about the run of the same name that differs in the fewest keys; None: this run exists, or no run is near.
+    """A line about the run of the same name that differs in the fewest keys; None: this run exists,
+    or no run is near.
 
     Args:
         config: of the new run, named by `name_run`.
@@ -190,28 +200,37 @@ def nearest(config: DictConfig, runs: Runs) -> str | None:
         before = leaves(canonical(run.identity, renames))
         keys = changed_keys(before, current)
         if 0 < len(keys) <= MAX_NEAR:
-            shown = [f"{key}={as_typed(before[key])}" if key in before else f"no {key}" for key in keys]
+            shown = [
+                f"{key}={as_typed(before[key])}" if key in before else f"no {key}" for key in keys
+            ]
             near.append((-len(keys), run.started, shown, run))
     if not near:
         return None
     _, _, shown, run = max(near, key=lambda each: each[:2])
     best = run.record["best"]
     value = "" if best is None else f", {best['metric']} {best['value']:.4g}"
-    return f"New run. Nearest: {run.folder.name} ({run.record['state']}{value}), which has {', '.join(shown)}."
+    return (
+        f"New run. Nearest: {run.folder.name} ({run.record['state']}{value}), which has"
+        f" {', '.join(shown)}."
+    )
 
 
 def is_same(before: DictConfig, now: DictConfig) -> bool:
-    """Return whether two configurations name the same run: their identities are equal or equivalent."""
+    """Return whether two configurations name the same run: their identities are equal or
+    equivalent."""
     if run_id(before) == run_id(now):
         return True
-    one, other = (identity_key(hashed_identity(each), project_renames(now)) for each in (before, now))
+    one, other = (
+        identity_key(hashed_identity(each), project_renames(now)) for each in (before, now)
+    )
     return one == other
 
 
 def check_identity(run: Mapping[Any, Any]) -> None:
     """
     Args:
-        run: the node `run` of a configuration. A run that it names outright (`run.id=...`) may have any configuration.
+        run: the node `run` of a configuration. A run that it names outright (`run.id=...`) may have
+            any configuration.
     Raises:
         ConfigError: the folder of its id has a run of another configuration.
     """
@@ -227,19 +246,23 @@ def check_identity(run: Mapping[Any, Any]) -> None:
     if different := _differences(record["identity"], known[1]):
         more = ", ..." if len(different) > MAX_SHOWN else ""
         raise ConfigError(
-            f"run.dir='{folder}': is of another configuration ({', '.join(different[:MAX_SHOWN])}{more}); "
-            "move it away, or start another run of this configuration with run.tag=<word>."
+            f"run.dir='{folder}': is of another configuration"
+            f" ({', '.join(different[:MAX_SHOWN])}{more}); move it away, or start another run of"
+            " this configuration with run.tag=<word>."
         )
 
 
 def _differences(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-    """Each key in which two identities of one id differ, with both values. A value from the environment is stored as
-    an expression, so it is not compared."""
+    """Each key in which two identities of one id differ, with both values. A value from the
+    environment is stored as an expression, so it is not compared."""
     before, after = leaves(stored), leaves(current)
     keys = [
         key
         for key in changed_keys(stored, current)
-        if not any(is_expression(str(values.get(key)), key.rpartition(".")[2]) for values in (before, after))
+        if not any(
+            is_expression(str(values.get(key)), key.rpartition(".")[2])
+            for values in (before, after)
+        )
     ]
     return [f"{key}={_shown(before, key)} there, {_shown(after, key)} here" for key in keys]
 

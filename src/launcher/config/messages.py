@@ -14,7 +14,11 @@ class ConfigIssue:
     text: str
 
     def __str__(self) -> str:
-        return f"{self.key}: {self.text}" if self.value is None else f"{self.key}={self.value}: {self.text}"
+        return (
+            f"{self.key}: {self.text}"
+            if self.value is None
+            else f"{self.key}={self.value}: {self.text}"
+        )
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,8 @@ class WrongType(ConfigIssue):
 
 
 def show(value: object, limit: int = 60) -> str:
-    """A value as on a command line: null, true, 'text', 0.001, [1,2]; shortened to `limit` characters."""
+    """A value as on a command line: null, true, 'text', 0.001, [1,2]; shortened to `limit`
+    characters."""
     if value is None:
         text = "null"
     elif isinstance(value, bool):
@@ -36,7 +41,11 @@ def show(value: object, limit: int = 60) -> str:
         text = "{" + ",".join(f"{key}:{show(item, limit)}" for key, item in value.items()) + "}"
     else:
         text = str(value)
-    return text if len(text) <= limit else f"{text[: limit - 4]} ...{text[-1] if text[-1] in ']}' else ''}"
+    return (
+        text
+        if len(text) <= limit
+        else f"{text[: limit - 4]} ...{text[-1] if text[-1] in ']}' else ''}"
+    )
 
 
 def as_typed(value: object) -> str:
@@ -47,23 +56,31 @@ def as_typed(value: object) -> str:
         return f"[{','.join(map(as_typed, value))}]"
     if isinstance(value, dict):
         return "{" + ",".join(f"{key}:{as_typed(item)}" for key, item in value.items()) + "}"
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return (
+        "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    )
 
 
 def reason(error: BaseException) -> str:
-    """The first line of an error's message, without a full stop; its type where it has no message."""
+    """The first line of an error's message, without a full stop; its type where it has no
+    message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0].rstrip(".") if lines else type(error).__name__
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The most similar name, else the shortest that contains it or is part of it; None if there is none."""
+    """The most similar name, else the shortest that contains it or is part of it; None if there is
+    none."""
     candidates = list(names)
     folded = {candidate.lower(): candidate for candidate in candidates}
     for close in get_close_matches(name.lower(), folded):
         if abs(len(close) - len(name)) <= max(2, len(name) // 3):  # `epochs` is not `eps`
             return folded[close]
-    parts = [candidate for candidate in candidates if len(name) > 2 and (name in candidate or candidate in name)]
+    parts = [
+        candidate
+        for candidate in candidates
+        if len(name) > 2 and (name in candidate or candidate in name)
+    ]
     return min(parts, key=len, default=None)
 
 

@@ -44,14 +44,25 @@ def validation_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     for path, setting, other in _needed(tree):
         if other == "evaluation":
             fix = ", or ".join([*(f"set {key}" for key in keys[:1]), "leave it out"])
-            yield ConfigIssue(path, None, f"needs a validation set ({setting}), and the data have none; {fix}.")
+            yield ConfigIssue(
+                path, None, f"needs a validation set ({setting}), and the data have none; {fix}."
+            )
 
 
 def _needed(tree: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """A hook's path, the setting for which it needs another one, and the name of that. Next to a hook of the user's own
-    nothing is known to be missing: it may log what another one follows, or use what it makes."""
-    nodes = {f"{group}.{name}": node for group in COLLECTIONS for name, node in parts(tree, group).items()}
-    own = {path for path, target in _targets(tree).items() if not target.startswith(OWN) or target == FUNCTIONS}
+    """A hook's path, the setting for which it needs another one, and the name of that. Next to a
+    hook of the user's own nothing is known to be missing: it may log what another one follows, or
+    use what it makes."""
+    nodes = {
+        f"{group}.{name}": node
+        for group in COLLECTIONS
+        for name, node in parts(tree, group).items()
+    }
+    own = {
+        path
+        for path, target in _targets(tree).items()
+        if not target.startswith(OWN) or target == FUNCTIONS
+    }
     if get(tree, "scheduler.metric") is not None:
         nodes["scheduler"] = tree["scheduler"] | {"_target_": METRIC_SCHEDULE}
     for path, node in nodes.items():
@@ -59,14 +70,22 @@ def _needed(tree: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def _targets(tree: dict[str, Any]) -> dict[str, str]:
-    return {f"{group}.{name}": node["_target_"] for group in COLLECTIONS for name, node in parts(tree, group).items()}
+    return {
+        f"{group}.{name}": node["_target_"]
+        for group in COLLECTIONS
+        for name, node in parts(tree, group).items()
+    }
 
 
 def parts(tree: dict[str, Any], group: str) -> dict[str, Node]:
     """The parts of a group, by name."""
     nodes = tree.get(group)
     items = nodes.items() if isinstance(nodes, dict) else ()
-    return {name: node for name, node in items if isinstance(node, dict) and isinstance(node.get("_target_"), str)}
+    return {
+        name: node
+        for name, node in items
+        if isinstance(node, dict) and isinstance(node.get("_target_"), str)
+    }
 
 
 def needs(node: Node) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,5 @@
-"""Configuration folders: where they are, and their groups and options. Importing this does not import Hydra."""
+"""Configuration folders: where they are, and their groups and options. Importing this does not
+import Hydra."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +17,9 @@ ENTRY_POINTS = "launcher.conf"
 def config_path() -> str:
     """The repository's `conf/` in a checkout, else the wheel's copy, in Hydra's notation."""
     conf = Path(__file__).resolve().parents[3] / "conf"
-    checkout = Path(__file__).resolve().parents[2].name == "src" and (conf / "config.yaml").is_file()
+    checkout = (
+        Path(__file__).resolve().parents[2].name == "src" and (conf / "config.yaml").is_file()
+    )
     return str(conf) if checkout else "pkg://launcher.conf"
 
 
@@ -39,18 +42,22 @@ def own_folder() -> Path | None:
 
 
 def installed() -> dict[str, Path | None]:
-    """The configuration folders of installed packages, by the package's dotted name: entry points of the group
-    `launcher.conf`. None: the package does not exist. Nothing is imported."""
+    """The configuration folders of installed packages, by the package's dotted name: entry points
+    of the group `launcher.conf`. None: the package does not exist. Nothing is imported."""
     from importlib.metadata import entry_points
 
     from launcher.config.source import find_module
 
     packages = {entry.value: find_module(entry.value) for entry in entry_points(group=ENTRY_POINTS)}
-    return {name: Path(each.folders[0]) if each and each.folders else None for name, each in sorted(packages.items())}
+    return {
+        name: Path(each.folders[0]) if each and each.folders else None
+        for name, each in sorted(packages.items())
+    }
 
 
 def composed_from(tree: Mapping[str, Any]) -> list[Traversable]:
-    """The folders that Hydra composed a configuration from, except its own; none if Hydra did not compose it."""
+    """The folders that Hydra composed a configuration from, except its own; none if Hydra did not
+    compose it."""
     from hydra.core.hydra_config import HydraConfig
 
     sources = get(tree, "hydra.runtime.config_sources")
@@ -67,7 +74,12 @@ def composed_from(tree: Mapping[str, Any]) -> list[Traversable]:
 
 def groups(folders: Sequence[Traversable]) -> dict[str, list[str]]:
     """Each group with its options, except Hydra's own groups."""
-    names = {each.name for folder in folders for each in folder.iterdir() if each.is_dir() and each.name != "hydra"}
+    names = {
+        each.name
+        for folder in folders
+        for each in folder.iterdir()
+        if each.is_dir() and each.name != "hydra"
+    }
     listed = {name: options(folders, name) for name in sorted(names)}
     return {name: group for name, group in listed.items() if group}
 
@@ -80,7 +92,9 @@ def options(folders: Sequence[Traversable], group: str) -> list[str]:
 def options_with(folders: Sequence[Traversable], group: str, key: str) -> list[str]:
     """The options of a group whose file has a key at its top level."""
     pattern = re.compile(rf"^{re.escape(key)}\s*:", re.MULTILINE)
-    files = (file for file in _files(folders, group) if pattern.search(file.read_text(encoding="utf-8")))
+    files = (
+        file for file in _files(folders, group) if pattern.search(file.read_text(encoding="utf-8"))
+    )
     return sorted({file.name.removesuffix(".yaml") for file in files})
 
 

@@ -24,12 +24,14 @@ def resolved_at(config: Any, keys: Iterable[Any]) -> Any:
     """
     for key in keys:
         config = config[key]
-    return OmegaConf.to_container(config, resolve=False) if isinstance(config, Container) else config
+    return (
+        OmegaConf.to_container(config, resolve=False) if isinstance(config, Container) else config
+    )
 
 
 def settings_of(kind: type[T], node: DictConfig) -> T:
-    """A node that `schema.validate` has passed as a dataclass of `launcher.config.sections`. Keys that an earlier
-    version has not stored have their defaults; users may add keys to some nodes."""
+    """A node that `schema.validate` has passed as a dataclass of `launcher.config.sections`. Keys
+    that an earlier version has not stored have their defaults; users may add keys to some nodes."""
     values = OmegaConf.to_container(node, resolve=True)
     assert isinstance(values, dict)
     known = [field.name for field in fields(kind) if field.name in values]  # type: ignore[arg-type]

@@ -17,15 +17,16 @@ FILE = f"{KEY}.yaml"
 
 
 def project_renames(config: DictConfig) -> dict[str, str]:
-    """The renames of a configuration, old name to new name; the schema rejects all but a mapping of texts."""
+    """The renames of a configuration, old name to new name; the schema rejects all but a mapping of
+    texts."""
     written = OmegaConf.select(config, KEY)
     renames = to_plain(written) if isinstance(written, DictConfig) else {}
     return {old: new for old, new in renames.items() if isinstance(new, str)}
 
 
 def renames_in_files(tree: Mapping[str, Any]) -> dict[str, str]:
-    """The renames in the folders of options that a configuration was composed from: the project's own, that of
-    `--config-dir`, and those of installed packages.
+    """The renames in the folders of options that a configuration was composed from: the project's
+    own, that of `--config-dir`, and those of installed packages.
 
     Args:
         tree: the configuration as plain containers.
@@ -43,6 +44,8 @@ def renames_in_files(tree: Mapping[str, Any]) -> dict[str, str]:
             if not isinstance(content, dict) or not all(
                 isinstance(name, str) for each in content.items() for name in each
             ):
-                raise ConfigError(f"{KEY}={show(content)}: {file} should have lines `old.name: new.name`.")
+                raise ConfigError(
+                    f"{KEY}={show(content)}: {file} should have lines `old.name: new.name`."
+                )
             renames |= content
     return renames

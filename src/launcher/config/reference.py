@@ -47,7 +47,9 @@ def group_options(folders: Sequence[Traversable], group: str) -> list[Option]:
     """The options of a group, each from the first folder that has it."""
     listed = []
     for name in options(folders, group):
-        file = next(file for folder in folders if (file := folder / group / f"{name}.yaml").is_file())
+        file = next(
+            file for folder in folders if (file := folder / group / f"{name}.yaml").is_file()
+        )
         listed.append(_option(group, name, file.read_text(encoding="utf-8")))
     return listed
 
@@ -85,7 +87,9 @@ def _option(group: str, name: str, text: str) -> Option:
         keys = _keys(join(group, part), node, _signature(target), lines)
     elif values:
         keys = _keys(group, root, _signature(target), lines)
-    return Option(group, name, target, comment, tuple(keys), _includes(group, yaml.safe_load(text) or {}))
+    return Option(
+        group, name, target, comment, tuple(keys), _includes(group, yaml.safe_load(text) or {})
+    )
 
 
 def _includes(group: str, content: dict[str, Any]) -> tuple[str, ...]:
@@ -93,13 +97,18 @@ def _includes(group: str, content: dict[str, Any]) -> tuple[str, ...]:
     texts = []
     for entry in content.get("defaults", ()):
         if isinstance(entry, dict):
-            texts += [f"{key.removeprefix('override ').lstrip('/')}={_written(value)}" for key, value in entry.items()]
+            texts += [
+                f"{key.removeprefix('override ').lstrip('/')}={_written(value)}"
+                for key, value in entry.items()
+            ]
         elif entry != "_self_":
             texts.append(f"{group}={entry}")
     return tuple(texts)
 
 
-def _keys(path: str, node: yaml.Node | None, spec: Signature | None, lines: Sequence[str]) -> list[Key]:
+def _keys(
+    path: str, node: yaml.Node | None, spec: Signature | None, lines: Sequence[str]
+) -> list[Key]:
     keys = []
     present = []
     for name, value in _items(node):
@@ -114,8 +123,19 @@ def _keys(path: str, node: yaml.Node | None, spec: Signature | None, lines: Sequ
         else:
             keys.append(_key(join(path, name), value, spec, lines))
     for parameter in spec.parameters if spec is not None else ():
-        if parameter.name not in present and parameter.default not in (REQUIRED, UNKNOWN) and _kind(parameter):
-            keys.append(Key(join(path, parameter.name), _written(parameter.default), _kind(parameter), is_set=False))
+        if (
+            parameter.name not in present
+            and parameter.default not in (REQUIRED, UNKNOWN)
+            and _kind(parameter)
+        ):
+            keys.append(
+                Key(
+                    join(path, parameter.name),
+                    _written(parameter.default),
+                    _kind(parameter),
+                    is_set=False,
+                )
+            )
     return keys
 
 
@@ -156,9 +176,12 @@ def _has_target(node: yaml.Node) -> bool:
 
 
 def _comment_of(lines: Sequence[str], value: yaml.Node) -> str:
-    """The comment on the line of a value. For a mapping or list in block style: on its key's line, or above it."""
+    """The comment on the line of a value. For a mapping or list in block style: on its key's line,
+    or above it."""
     first = value.start_mark.line
-    if isinstance(value, yaml.ScalarNode) or (isinstance(value, yaml.CollectionNode) and value.flow_style):
+    if isinstance(value, yaml.ScalarNode) or (
+        isinstance(value, yaml.CollectionNode) and value.flow_style
+    ):
         match = COMMENT.search(lines[first][value.start_mark.column :])
     else:
         above = lines[first - 2].strip() if first > 1 else ""

@@ -24,11 +24,14 @@ OPENING = re.compile(r"(\\*)\$\{")
 
 
 def resolve(config: DictConfig) -> tuple[dict[str, Any], list[ConfigIssue]]:
-    """The configuration as plain containers, without Hydra's node, and the faults of values that do not resolve."""
+    """The configuration as plain containers, without Hydra's node, and the faults of values that do
+    not resolve."""
     return resolve_tree(config, to_plain(config))
 
 
-def resolve_tree(config: DictConfig, tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[ConfigIssue]]:
+def resolve_tree(
+    config: DictConfig, tree: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[ConfigIssue]]:
     """The same for a configuration whose plain containers are known."""
     written = {key: value for key, value in tree.items() if key != "hydra"}
     resolver = _Resolver(config, tree)
@@ -41,12 +44,16 @@ def resolve_tree(config: DictConfig, tree: Mapping[str, Any]) -> tuple[dict[str,
 def without_unresolved(tree: dict[str, Any]) -> dict[str, Any]:
     """The tree without the keys whose values do not resolve."""
     known = {key: value for key, value in tree.items() if value is not UNRESOLVED}
-    return {key: without_unresolved(value) if isinstance(value, dict) else value for key, value in known.items()}
+    return {
+        key: without_unresolved(value) if isinstance(value, dict) else value
+        for key, value in known.items()
+    }
 
 
 def resolved(config: DictConfig) -> dict[str, Any]:
-    """A valid configuration as plain containers, as it is stored: resolved, but for values from the environment (see
-    `launcher.config.secrets`); without `hydra`, and without the settings of a search, on which a run does not depend.
+    """A valid configuration as plain containers, as it is stored: resolved, but for values from the
+    environment (see `launcher.config.secrets`); without `hydra`, and without the settings of a
+    search, on which a run does not depend.
     """
     return of_the_run(stored(config))
 
@@ -63,13 +70,17 @@ def resolved_yaml(config: DictConfig) -> str:
 
 
 def escaped(tree: Any, key: Any = "") -> Any:
-    """A tree as it is stored, in which OmegaConf takes no other text for an interpolation than the expressions of
-    `launcher.config.secrets`: `${HOME}` becomes `\\${HOME}`."""
+    """A tree as it is stored, in which OmegaConf takes no other text for an interpolation than the
+    expressions of `launcher.config.secrets`: `${HOME}` becomes `\\${HOME}`."""
     if isinstance(tree, Mapping):
         return {key: escaped(value, key) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
         return [escaped(value, key) for value in tree]
-    return OPENING.sub(r"\1\1\\${", tree) if is_interpolation(tree) and not is_expression(tree, key) else tree
+    return (
+        OPENING.sub(r"\1\1\\${", tree)
+        if is_interpolation(tree) and not is_expression(tree, key)
+        else tree
+    )
 
 
 def unescaped(tree: Any, key: Any = "") -> Any:
@@ -84,8 +95,11 @@ def unescaped(tree: Any, key: Any = "") -> Any:
 
 
 def references(tree: Any) -> dict[str, str]:
-    """The keys that take their value from another key: `{"model.vocab_size": "data.vocab_size"}`."""
-    matches = ((path, REFERENCE.fullmatch(value)) for path, value in walk(tree) if isinstance(value, str))
+    """The keys that take their value from another key: `{"model.vocab_size":
+    "data.vocab_size"}`."""
+    matches = (
+        (path, REFERENCE.fullmatch(value)) for path, value in walk(tree) if isinstance(value, str)
+    )
     return {path: match[1] for path, match in matches if match}
 
 
@@ -94,13 +108,18 @@ class _Resolver:
         self.config, self.tree = config, tree
         self.faults: list[ConfigIssue] = []
         self.lacking: dict[str, dict[str, str]] = {}
-        """Missing keys by group: the reference (`model.vocab_size=${data.vocab_size}`) -> the key that is missing."""
+        """Missing keys by group: the reference (`model.vocab_size=${data.vocab_size}`) -> the key
+        that is missing."""
 
     def value(self, written: Any, keys: tuple[Any, ...]) -> Any:
         if written == "???":
             path = ".".join(map(str, keys))
             option = choices(self.config).get(str(keys[0]))
-            see = f"; python -m launcher --help {keys[0]}={option} describes it" if isinstance(option, str) else ""
+            see = (
+                f"; python -m launcher --help {keys[0]}={option} describes it"
+                if isinstance(option, str)
+                else ""
+            )
             self.faults.append(ConfigIssue(path, None, f"needs a value; e.g. {path}=...{see}"))
             return UNRESOLVED
         return self.interpolated(written, keys) if is_interpolation(written) else written
@@ -115,10 +134,13 @@ class _Resolver:
         return mapped(value, self.value, keys) if isinstance(value, dict | list) else value
 
     def note(self, path: str, written: str, error: Exception) -> None:
-        """Report an interpolation that does not resolve: usually it refers to a key that does not exist."""
+        """Report an interpolation that does not resolve: usually it refers to a key that does not
+        exist."""
         for reference in REFERENCE.findall(written):
             try:
-                value = OmegaConf.select(self.config, reference, default=UNRESOLVED, throw_on_missing=False)
+                value = OmegaConf.select(
+                    self.config, reference, default=UNRESOLVED, throw_on_missing=False
+                )
             except OmegaConfBaseException:
                 return  # the key exists and does not resolve either: it is reported itself
             if value is not UNRESOLVED:
@@ -132,17 +154,25 @@ class _Resolver:
                 self.faults.append(ConfigIssue(path, written, f"there is no {reference}{text}"))
             return
         if unset := UNSET.search(str(error)):
-            text = f"the environment has no variable {unset[1]}; set it, or give a default: ${{oc.env:{unset[1]},...}}"
+            text = (
+                f"the environment has no variable {unset[1]}; set it, or give a default:"
+                f" ${{oc.env:{unset[1]},...}}"
+            )
             self.faults.append(ConfigIssue(path, written, f"{text}{_for_shell(path, written)}"))
             return
         reason = str(error).splitlines()[0]
-        self.faults.append(ConfigIssue(path, written, f"cannot be resolved: {reason}{_for_shell(path, written)}"))
+        self.faults.append(
+            ConfigIssue(path, written, f"cannot be resolved: {reason}{_for_shell(path, written)}")
+        )
 
     def all_issues(self) -> list[ConfigIssue]:
-        return self.faults + [self._lack(group, referring) for group, referring in self.lacking.items()]
+        return self.faults + [
+            self._lack(group, referring) for group, referring in self.lacking.items()
+        ]
 
     def _lack(self, group: str, referring: dict[str, str]) -> ConfigIssue:
-        """One fault for all keys that the chosen option of a group lacks, with the options that have them."""
+        """One fault for all keys that the chosen option of a group lacks, with the options that
+        have them."""
         folders = composed_from(self.tree)
         having = [set(options_with(folders, group, name)) for name in referring.values()]
         fitting = [f"{group}={option}" for option in sorted(set.intersection(*having))]
@@ -155,7 +185,11 @@ class _Resolver:
 
 def _for_shell(path: str, written: str) -> str:
     """Say how to write a shell's variable in a setting of the dispatch; "" elsewhere."""
-    return f"; for the shell's variable write {escaped(written)}" if path.startswith("dispatch.") else ""
+    return (
+        f"; for the shell's variable write {escaped(written)}"
+        if path.startswith("dispatch.")
+        else ""
+    )
 
 
 def _dotted_keys(tree: Mapping[str, Any]) -> list[str]:

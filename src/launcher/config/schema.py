@@ -1,8 +1,8 @@
 """Finds every fault of a composed configuration, before anything heavy is imported.
 
-The keys that no constructor takes (`seed`, `run`, `trainer`, ...) are in `launcher.config.sections`. For a node with
-`_target_` the target's own signature is the schema, read from its source. Rules across several keys are in
-`launcher.config.checks`.
+The keys that no constructor takes (`seed`, `run`, `trainer`, ...) are in
+`launcher.config.sections`. For a node with `_target_` the target's own signature is the schema,
+read from its source. Rules across several keys are in `launcher.config.checks`.
 """
 
 import re
@@ -44,7 +44,8 @@ HYDRA_KEYS: dict[str, Any] = {
 }
 """Hydra's output folders follow from `paths.outputs`, and it must not change the current folder."""
 FACTORIES = ("optimizer", "scheduler")
-"""Groups whose targets get their first argument from training, with or without `_partial_: true`."""
+"""Groups whose targets get their first argument from training, with or without `_partial_:
+true`."""
 REQUIRED_GROUPS = ("job", "data", "model", "strategy", "precision", "dispatch")
 REQUIRED_TO_TRAIN = ("optimizer", "trainer")
 SCHEDULER_METRIC = Parameter("metric", str, REQUIRED)
@@ -52,7 +53,8 @@ SCHEDULER_METRIC = Parameter("metric", str, REQUIRED)
 SOURCE = re.compile(r"data\.sources\.[^.]+")
 """The path of a source of `data=mixture`."""
 SOURCE_WEIGHT = Parameter("weight", NonNegativeFloat, 1.0)
-"""`weight` and `val_dataset` of a source are used by the mixture, and its `batch_size` is that of the mixture."""
+"""`weight` and `val_dataset` of a source are used by the mixture, and its `batch_size` is that of
+the mixture."""
 INSTANTIATION = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")
 
 
@@ -60,7 +62,8 @@ def validate(config: DictConfig) -> dict[str, Any]:
     """Check a composed configuration, with or without its `hydra` node.
 
     Returns:
-        The resolved configuration as plain containers, without Hydra's node; values from the environment as they are
+        The resolved configuration as plain containers, without Hydra's node; values from the
+            environment as they are
         stored (see `launcher.config.secrets`).
     Raises:
         ConfigError: with a sentence for every fault.
@@ -92,7 +95,9 @@ def validate_tree(config: DictConfig, written: dict[str, Any]) -> dict[str, Any]
     return as_stored(written, tree)
 
 
-def _with_length_issues(faults: list[ConfigIssue], tree: dict[str, Any], sources: dict[str, str]) -> list[ConfigIssue]:
+def _with_length_issues(
+    faults: list[ConfigIssue], tree: dict[str, Any], sources: dict[str, str]
+) -> list[ConfigIssue]:
     """`scheduler.max_steps` is null until the steps of `trainer.max_epochs` are known."""
     if not _trains(tree):
         return faults
@@ -140,7 +145,9 @@ def _check_hydra(tree: dict[str, Any]) -> None:
     for source in get(hydra, "runtime.config_sources") or () if is_path else ():
         path = source["path"]
         if source["schema"] == "pkg" and find_module(path) is None:
-            faults.append(ConfigIssue("hydra.searchpath", f"pkg://{path}", f"there is no package {path}."))
+            faults.append(
+                ConfigIssue("hydra.searchpath", f"pkg://{path}", f"there is no package {path}.")
+            )
         elif source["schema"] == "file" and not Path(path).is_dir():
             faults.append(ConfigIssue("hydra.searchpath", path, "there is no such folder."))
     faults += [] if faults else [*_several_options(tree), *_hidden_options(tree)]
@@ -149,25 +156,31 @@ def _check_hydra(tree: dict[str, Any]) -> None:
 
 
 def _several_options(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """Overrides that choose several options of a group that has one: Hydra would merge them into one node."""
+    """Overrides that choose several options of a group that has one: Hydra would merge them into
+    one node."""
     for text in get(tree, "hydra.overrides.task") or ():
         override = parse(text)
         group, value = override.key_or_group, override.value()
         if group in (*GROUPS, "trainer", "hpo") and isinstance(value, list) and len(value) > 1:
             chosen = ",".join(map(str, value))
             yield ConfigIssue(
-                group, f"[{chosen}]", f"a run has one {group}; choose one, or sweep: -m {group}={chosen}."
+                group,
+                f"[{chosen}]",
+                f"a run has one {group}; choose one, or sweep: -m {group}={chosen}.",
             )
 
 
 def bad_searchpath(value: Any) -> ConfigIssue:
     return ConfigIssue(
-        "hydra.searchpath", show(value), "should be a list; e.g. hydra.searchpath=[pkg://my_package.conf]."
+        "hydra.searchpath",
+        show(value),
+        "should be a list; e.g. hydra.searchpath=[pkg://my_package.conf].",
     )
 
 
 def _hidden_options(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """Chosen options that several folders have, with different content: Hydra silently uses the first."""
+    """Chosen options that several folders have, with different content: Hydra silently uses the
+    first."""
     folders = composed_from(tree)
     choices = get(tree, "hydra.runtime.choices") if len(folders) > 1 else None
     for group, choice in (choices or {}).items():
@@ -177,22 +190,28 @@ def _hidden_options(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
             for folder, content in present[1:]:
                 if content != present[0][1]:
                     used = present[0][0]
-                    text = f"also an option of {used}, which would be used instead of that of {folder}; rename it."
+                    text = (
+                        f"also an option of {used}, which would be used instead of that of"
+                        f" {folder}; rename it."
+                    )
                     yield ConfigIssue(str(group), str(option), text)
 
 
 def without_own_keys(node: DictConfig) -> DictConfig:
-    """A node, resolved, without the keys that its `_target_` does not take: other keys refer to them."""
+    """A node, resolved, without the keys that its `_target_` does not take: other keys refer to
+    them."""
     spec = signature(str(node.get("_target_")))
     if spec is None or spec.takes_more:
         return node
     values: Any = OmegaConf.to_container(node, resolve=True)
-    return OmegaConf.create({key: value for key, value in values.items() if key in (*spec.names, *INSTANTIATION)})
+    return OmegaConf.create(
+        {key: value for key, value in values.items() if key in (*spec.names, *INSTANTIATION)}
+    )
 
 
 def _at_their_source(faults: list[ConfigIssue], written: dict[str, Any]) -> list[ConfigIssue]:
-    """Each fault once. If a key refers to another key that has a fault itself, only that key is reported. If it refers
-    to a valid key of the wrong type for it, the sentence names both."""
+    """Each fault once. If a key refers to another key that has a fault itself, only that key is
+    reported. If it refers to a valid key of the wrong type for it, the sentence names both."""
     sources = references(written)
     keys = {fault.key for fault in faults}
     kept = []
@@ -201,17 +220,25 @@ def _at_their_source(faults: list[ConfigIssue], written: dict[str, Any]) -> list
         source = sources.get(fault.key)
         if source is None or source not in keys:
             from_source = source is not None and isinstance(fault, WrongType)
-            kept.append(replace(fault, text=f"taken from {source}, {fault.text}") if from_source else fault)
+            kept.append(
+                replace(fault, text=f"taken from {source}, {fault.text}") if from_source else fault
+            )
     return kept
 
 
 def _from_environment(fault: ConfigIssue, written: dict[str, Any]) -> ConfigIssue:
-    """The fault of a value of the wrong type; a value of the environment is text, whatever it looks like."""
+    """The fault of a value of the wrong type; a value of the environment is text, whatever it looks
+    like."""
     value = get(written, fault.key)
-    if not (isinstance(fault, WrongType) and isinstance(value, str) and value.startswith("${oc.env:")):
+    if not (
+        isinstance(fault, WrongType) and isinstance(value, str) and value.startswith("${oc.env:")
+    ):
         return fault
     text = fault.text.partition("; e.g. ")[0].rstrip(".")
-    way = f"{text}, and variables of the environment are text; write '{fault.key}=\"${{oc.decode:{value}}}\"'."
+    way = (
+        f"{text}, and variables of the environment are text; write"
+        f" '{fault.key}=\"${{oc.decode:{value}}}\"'."
+    )
     return replace(fault, text=way)
 
 
@@ -231,11 +258,15 @@ def _sections(tree: dict[str, Any], trains: bool) -> Iterator[ConfigIssue]:
             if trains or name != "trainer":  # no constructor has defaults for these keys
                 yield from _missing(name, value, spec.name, spec.parameters)
             if name == "trainer" and isinstance(value.get("compile"), dict):
-                yield from _keys("trainer.compile", value["compile"], section(CompileSettings), partial=False)
+                yield from _keys(
+                    "trainer.compile", value["compile"], section(CompileSettings), partial=False
+                )
         elif name == "hpo" and name not in tree:
             continue  # a stored configuration: one run has no search
         elif value is not UNRESOLVED and not (value is None and name == "trainer"):
-            yield ConfigIssue(name, show(value), f"should have the keys {', '.join(section(keys).names)}.")
+            yield ConfigIssue(
+                name, show(value), f"should have the keys {', '.join(section(keys).names)}."
+            )
 
 
 def _groups(tree: dict[str, Any], written: dict[str, Any]) -> Iterator[ConfigIssue]:
@@ -243,9 +274,14 @@ def _groups(tree: dict[str, Any], written: dict[str, Any]) -> Iterator[ConfigIss
     known = [*section(Top).names, *SECTIONS, *GROUPS, *COLLECTIONS]
     for key, value in tree.items():
         if key not in known and not _is_referred_to(written, key):
-            text = f"a run has no such key, and nothing refers to it by ${{{key}}}{hint(key, known)}"
+            text = (
+                f"a run has no such key, and nothing refers to it by ${{{key}}}{hint(key, known)}"
+            )
             if isinstance(value, dict) and (sections := sorted(value.keys() & known)):
-                text = f"sets {', '.join(sections)} below itself; its file should begin with `# @package _global_`."
+                text = (
+                    f"sets {', '.join(sections)} below itself; its file should begin with `#"
+                    " @package _global_`."
+                )
             yield ConfigIssue(key, show(value), text)
     for name in REQUIRED_GROUPS + (REQUIRED_TO_TRAIN if _trains(tree) else ()):
         if tree.get(name) is None:
@@ -258,7 +294,10 @@ def _groups(tree: dict[str, Any], written: dict[str, Any]) -> Iterator[ConfigIss
         for part, value in parts.items() if isinstance(parts, dict) else ():
             is_option = isinstance(value, dict) and part in options(composed_from(written), name)
             if is_option and "_target_" not in value:
-                text = f"has keys, but {name}=[...] does not choose {part}; add it, or remove the keys: ~{name}.{part}."
+                text = (
+                    f"has keys, but {name}=[...] does not choose {part}; add it, or remove the"
+                    f" keys: ~{name}.{part}."
+                )
                 yield ConfigIssue(f"{name}.{part}", None, text)
             else:
                 yield from _has_target(f"{name}.{part}", value)
@@ -269,7 +308,10 @@ def _has_target(path: str, value: Any) -> Iterator[ConfigIssue]:
         return
     if isinstance(value, dict):
         yield ConfigIssue(
-            path, None, f"has no _target_; name its class or function, e.g. {path}._target_=my_package.MyClass."
+            path,
+            None,
+            "has no _target_; name its class or function, e.g."
+            f" {path}._target_=my_package.MyClass.",
         )
     else:
         yield ConfigIssue(path, show(value), "should be a part with a _target_, or null.")
@@ -300,18 +342,22 @@ def _node(path: str, node: dict[str, Any], referred_to: set[str]) -> Iterator[Co
         keys |= {"batch_size": UNRESOLVED} if "batch_size" in spec.names else {}
     positional = len(node.get("_args_") or ())
     partial = path in FACTORIES or bool(node.get("_partial_")) or positional > 0
-    yield from _keys(path, {key: value for key, value in keys.items() if key not in own}, spec, partial)
+    yield from _keys(
+        path, {key: value for key, value in keys.items() if key not in own}, spec, partial
+    )
 
 
 def target_not_found(path: str, target: str, error: NotFound) -> ConfigIssue:
     """The fault of a `_target_` that does not exist."""
     if not error.where:
         near = hint(error.name, ["launcher", "torch"])
-        text = (
-            f"no module {error.name}{near if near != '.' else '; is its folder on PYTHONPATH or the current folder?'}"
-        )
+        if near == ".":
+            near = "; is its folder on PYTHONPATH or the current folder?"
+        text = f"no module {error.name}{near}"
     else:
-        text = f"no {error.name} in {error.where}{hint(error.name, error.names, error.where + '.{}')}"
+        text = (
+            f"no {error.name} in {error.where}{hint(error.name, error.names, error.where + '.{}')}"
+        )
     return ConfigIssue(join(path, "_target_"), show(target, 200), text)
 
 
@@ -323,13 +369,19 @@ def _keys(path: str, node: dict[str, Any], spec: Signature, partial: bool) -> It
         elif not spec.takes_more:
             near = hint(key, spec.names, join(path, "{}"))
             shown = None if value is UNRESOLVED else show(value)
-            yield ConfigIssue(join(path, key), shown, renamed(join(path, key)) or f"{spec.name} takes no {key}{near}")
+            yield ConfigIssue(
+                join(path, key),
+                shown,
+                renamed(join(path, key)) or f"{spec.name} takes no {key}{near}",
+            )
     if not partial:
         required = [parameter for parameter in spec.parameters if parameter.is_required]
         yield from _missing(path, node, spec.name, required)
 
 
-def _missing(path: str, node: dict[str, Any], owner: str, parameters: Iterable[Parameter]) -> Iterator[ConfigIssue]:
+def _missing(
+    path: str, node: dict[str, Any], owner: str, parameters: Iterable[Parameter]
+) -> Iterator[ConfigIssue]:
     for parameter in parameters:
         if parameter.name not in node:
             key, kind = join(path, parameter.name), describe(parameter.annotation)
@@ -339,7 +391,9 @@ def _missing(path: str, node: dict[str, Any], owner: str, parameters: Iterable[P
 def _typed(key: str, value: Any, parameter: Parameter) -> Iterator[ConfigIssue]:
     if value is UNRESOLVED or (isinstance(value, dict) and "_target_" in value):
         return
-    if _holds_parts(value) or (type(value) is type(parameter.default) and value == parameter.default):
+    if _holds_parts(value) or (
+        type(value) is type(parameter.default) and value == parameter.default
+    ):
         return
     if fits(value, parameter.annotation):
         return
@@ -350,19 +404,25 @@ def _typed(key: str, value: Any, parameter: Parameter) -> Iterator[ConfigIssue]:
     example = f"; e.g. {key}={show(default).strip(chr(39))}" if plain else ""
     epochs = number_of_epochs(value) if key == "trainer.max_steps" else None
     instead = "" if epochs is None else f"; set trainer.max_epochs={float(epochs):g} instead"
-    yield WrongType(key, show(value), f"should be {describe(parameter.annotation)}{instead or example}.")
+    yield WrongType(
+        key, show(value), f"should be {describe(parameter.annotation)}{instead or example}."
+    )
 
 
 def _counts_epochs(value: Any, annotation: Any) -> bool:
-    """Return whether numbers of epochs are in place of whole numbers of steps; `build_trainer` converts them."""
+    """Return whether numbers of epochs are in place of whole numbers of steps; `build_trainer`
+    converts them."""
     whole, *fractions = (
-        with_epochs(value, convert) for convert in (lambda n, _: ceil(n), lambda *_: 0.5, lambda *_: 1.5)
+        with_epochs(value, convert)
+        for convert in (lambda n, _: ceil(n), lambda *_: 0.5, lambda *_: 1.5)
     )
     return fits(whole, annotation) and not any(fits(fraction, annotation) for fraction in fractions)
 
 
 def _holds_parts(value: Any) -> bool:
-    """Return whether a list or mapping has an unresolved value or a part to build, so that its final items are
-    unknown."""
+    """Return whether a list or mapping has an unresolved value or a part to build, so that its
+    final items are unknown."""
     items = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
-    return any(item is UNRESOLVED or (isinstance(item, dict) and "_target_" in item) for item in items)
+    return any(
+        item is UNRESOLVED or (isinstance(item, dict) and "_target_" in item) for item in items
+    )

@@ -1,7 +1,8 @@
 """Values that come from the environment: a run stores the interpolation, not the value.
 
-`tracker.wandb.settings.api_key=${oc.env:WANDB_API_KEY}` is stored as it is written, and resolved again where the run
-starts. The run's id is a hash over the resolved values, so a variable that decides the numbers counts.
+`tracker.wandb.settings.api_key=${oc.env:WANDB_API_KEY}` is stored as it is written, and resolved
+again where the run starts. The run's id is a hash over the resolved values, so a variable that
+decides the numbers counts.
 """
 
 import re
@@ -22,13 +23,21 @@ SECRET = re.compile(
 DEEPEST = 40
 SHORTEST_TOKEN = 16
 """`token` alone also names words of a vocabulary; a shorter literal is not a secret."""
-RESOLVED = ("paths", "trainer", "run.dir", "run.id", "run.name", "run.resume", "run.identity_exclude")
+RESOLVED = (
+    "paths",
+    "trainer",
+    "run.dir",
+    "run.id",
+    "run.name",
+    "run.resume",
+    "run.identity_exclude",
+)
 """Keys that are stored resolved: where the run is, and the lengths that listings read."""
 
 
 def as_stored(written: Mapping[str, Any], resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """A resolved configuration, in which each value that comes from the environment, and each secret that is an
-    interpolation, is an expression again. The expression refers to no other key.
+    """A resolved configuration, in which each value that comes from the environment, and each
+    secret that is an interpolation, is an expression again. The expression refers to no other key.
 
     Args:
         written: the same configuration, interpolations as written.
@@ -61,7 +70,10 @@ def secret_issues(tree: Mapping[str, Any]) -> Iterator[ConfigIssue]:
             continue
         variable = re.sub(r"\W", "_", name).upper()
         if path.startswith("hydra."):
-            text = f"a secret would be stored with the run; set the variable in the shell: export {variable}=..."
+            text = (
+                "a secret would be stored with the run; set the variable in the shell: export"
+                f" {variable}=..."
+            )
         else:
             use = f"'{path}=${{oc.env:{variable}}}'"
             text = f"a secret would be stored with the run; export it as a variable, and use {use}."
@@ -75,7 +87,8 @@ def is_secret(name: str) -> bool:
 
 
 def is_expression(text: str, key: object) -> bool:
-    """True: a text of a stored configuration is an interpolation, and does not only look like one."""
+    """True: a text of a stored configuration is an interpolation, and does not only look like
+    one."""
     return ENVIRONMENT.search(text) is not None or is_secret(str(key))
 
 
@@ -104,9 +117,14 @@ class _Expressions:
             return resolved
         if isinstance(written, Mapping) and isinstance(resolved, Mapping):
             return {
-                key: self.of(written.get(key), value, (*keys, str(key)), depth + 1) for key, value in resolved.items()
+                key: self.of(written.get(key), value, (*keys, str(key)), depth + 1)
+                for key, value in resolved.items()
             }
-        if isinstance(written, list) and isinstance(resolved, list) and len(written) == len(resolved):
+        if (
+            isinstance(written, list)
+            and isinstance(resolved, list)
+            and len(written) == len(resolved)
+        ):
             return [
                 self.of(item, value, (*keys, str(index)), depth + 1)
                 for index, (item, value) in enumerate(zip(written, resolved, strict=True))
@@ -117,9 +135,15 @@ class _Expressions:
             match = REFERENCE.fullmatch(written)
             path = None if match is None else _absolute(match[1], keys[:-1])
             node = None if path is None else get(self.tree, path)
-            return resolved if node is None else self.of(node, resolved, tuple(str(path).split(".")), depth + 1)
+            return (
+                resolved
+                if node is None
+                else self.of(node, resolved, tuple(str(path).split(".")), depth + 1)
+            )
         expression = self.expression(written, keys[:-1], 0)
-        is_kept = ENVIRONMENT.search(expression) or (keys and is_secret(keys[-1]) and is_interpolation(expression))
+        is_kept = ENVIRONMENT.search(expression) or (
+            keys and is_secret(keys[-1]) and is_interpolation(expression)
+        )
         return expression if is_kept else resolved
 
     def expression(self, written: str, parents: tuple[str, ...], depth: int) -> str:
@@ -128,7 +152,11 @@ class _Expressions:
         def replace(match: re.Match[str]) -> str:
             path = _absolute(match[1], parents)
             value = get(self.tree, path)
-            if is_interpolation(value) and depth < DEEPEST and not {path, path.partition(".")[0]} & set(RESOLVED):
+            if (
+                is_interpolation(value)
+                and depth < DEEPEST
+                and not {path, path.partition(".")[0]} & set(RESOLVED)
+            ):
                 inner = self.expression(value, tuple(path.split(".")[:-1]), depth + 1)
                 if ENVIRONMENT.search(inner):
                     return inner

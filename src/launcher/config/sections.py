@@ -1,4 +1,5 @@
-"""The settings that no constructor of a part takes: the schema of their keys, and what the code reads."""
+"""The settings that no constructor of a part takes: the schema of their keys, and what the code
+reads."""
 
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
@@ -89,7 +90,9 @@ class HpoSettings:
 
 @dataclass(frozen=True)
 class CompileSettings:
-    mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = "default"
+    mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = (
+        "default"
+    )
     fullgraph: bool = False
     dynamic: bool | None = None
     backend: str = "inductor"

@@ -22,7 +22,14 @@ from launcher.config.options import config_path
 
 VERSION: dict[str, Any] = {"version_base": "1.3"} if __version__.startswith("1.3.") else {}
 """Hydra 1.3 warns without `version_base`, Hydra 1.4 warns with it."""
-COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, TypeError, AssertionError)
+COMPOSITION_ERRORS = (
+    HydraException,
+    OmegaConfBaseException,
+    YAMLError,
+    ValueError,
+    TypeError,
+    AssertionError,
+)
 """Exceptions that Hydra raises for a bad command line or a bad YAML file."""
 
 
@@ -48,7 +55,8 @@ def session(config_dir: str | Path | None, overrides: Sequence[str] = ()) -> Ite
 
 
 def run_application(task: TaskFunction, arguments: Namespace) -> None:
-    """Run or sweep as `hydra.main` does, in the current session; the configuration is composed once."""
+    """Run or sweep as `hydra.main` does, in the current session; the configuration is composed
+    once."""
     application: Any = GlobalHydra.instance().hydra
     name, overrides = arguments.config_name, arguments.overrides
     if not arguments.multirun:
@@ -64,8 +72,8 @@ def run_application(task: TaskFunction, arguments: Namespace) -> None:
 
 
 def _is_about_mode(error: Exception, overrides: Sequence[str]) -> bool:
-    """Return whether Hydra has rejected a run that might be a sweep, before a job starts. Hydra 1.3 asserts the mode
-    without a text, Hydra 1.4 explains."""
+    """Return whether Hydra has rejected a run that might be a sweep, before a job starts. Hydra 1.3
+    asserts the mode without a text, Hydra 1.4 explains."""
     is_swept = any(parse(override).is_sweep_override() for override in overrides)
     return is_swept or isinstance(error, AssertionError) or "hydra.mode changed" in str(error)
 
@@ -73,7 +81,10 @@ def _is_about_mode(error: Exception, overrides: Sequence[str]) -> bool:
 def _sets_multirun(name: str, overrides: Sequence[str]) -> bool:
     """Return whether the configuration itself asks for a sweep."""
     try:
-        return bool(loader().load_configuration(name, list(overrides), RunMode.MULTIRUN).hydra.mode == RunMode.MULTIRUN)
+        return bool(
+            loader().load_configuration(name, list(overrides), RunMode.MULTIRUN).hydra.mode
+            == RunMode.MULTIRUN
+        )
     except COMPOSITION_ERRORS:
         return False
 
@@ -84,7 +95,8 @@ def loader() -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, as a sentence; both lines of Hydra's on a key that does not exist."""
+    """The first line of an error's message, as a sentence; both lines of Hydra's on a key that does
+    not exist."""
     if "To append to your config use +" in str(error):
         return f"{' '.join(str(error).split())}."
     if isinstance(error, YAMLError):

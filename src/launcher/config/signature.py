@@ -1,4 +1,5 @@
-"""The signature of a `_target_`, without importing it: a constructor's parameters are its configuration's schema."""
+"""The signature of a `_target_`, without importing it: a constructor's parameters are its
+configuration's schema."""
 
 import ast
 from collections.abc import Iterator
@@ -25,7 +26,8 @@ UNKNOWN = object()
 """Default that is not a literal in the source."""
 
 SIGNATURE_PRESERVING = {
-    "abstractmethod", "cache", "classmethod", "contextmanager", "deprecated", "final", "inference_mode",
+    "abstractmethod", "cache", "classmethod", "contextmanager", "deprecated", "final",
+    "inference_mode",
     "lru_cache", "no_grad", "override", "staticmethod",
 }  # fmt: skip
 """Decorators that keep a function's signature."""
@@ -110,7 +112,10 @@ def _constructor(definition: Definition, name: str) -> Signature | None:
     """The signature of a class's constructor, its own or inherited; None: it has none."""
     node = definition.node
     assert isinstance(node, ast.ClassDef)
-    marks = [dotted_name(mark.func if isinstance(mark, ast.Call) else mark) or "" for mark in node.decorator_list]
+    marks = [
+        dotted_name(mark.func if isinstance(mark, ast.Call) else mark) or ""
+        for mark in node.decorator_list
+    ]
     if {mark.partition(".")[0] for mark in marks} & {"attr", "attrs", "define"}:
         raise Unresolvable(name)
     names, _ = bind(node.body)
@@ -135,7 +140,11 @@ def _bases(definition: Definition) -> Iterator[Definition | None]:
         if (dotted_name(base) or "").rpartition(".")[2] in PLAIN_BASES:
             continue
         above = refer(definition.module, base)
-        yield above if isinstance(above, Definition) and isinstance(above.node, ast.ClassDef) else None
+        yield (
+            above
+            if isinstance(above, Definition) and isinstance(above.node, ast.ClassDef)
+            else None
+        )
 
 
 def _function(definition: Definition, name: str, skip_first: bool = False) -> Signature:
@@ -148,9 +157,14 @@ def _function(definition: Definition, name: str, skip_first: bool = False) -> Si
     spec = node.args
     positional = [*spec.posonlyargs, *spec.args]
     defaults = [*[None] * (len(positional) - len(spec.defaults)), *spec.defaults]
-    pairs = list(zip(positional, defaults, strict=True))[1 if skip_first and "staticmethod" not in marks else 0 :]
+    pairs = list(zip(positional, defaults, strict=True))[
+        1 if skip_first and "staticmethod" not in marks else 0 :
+    ]
     pairs += zip(spec.kwonlyargs, spec.kw_defaults, strict=True)
-    parameters = tuple(Parameter(arg.arg, evaluate(arg.annotation, aliases), _default(value)) for arg, value in pairs)
+    parameters = tuple(
+        Parameter(arg.arg, evaluate(arg.annotation, aliases), _default(value))
+        for arg, value in pairs
+    )
     return Signature(name, parameters, spec.kwarg is not None)
 
 
@@ -167,12 +181,18 @@ def _fields(definition: Definition) -> dict[str, Parameter]:
         if "ClassVar" in ast.unparse(statement.annotation):
             continue
         name, default = statement.target.id, _default(statement.value)
-        if isinstance(statement.value, ast.Call) and (dotted_name(statement.value.func) or "").endswith("field"):
+        if isinstance(statement.value, ast.Call) and (
+            dotted_name(statement.value.func) or ""
+        ).endswith("field"):
             options = {keyword.arg: keyword.value for keyword in statement.value.keywords}
             if "init" in options and _default(options["init"]) is False:
                 continue
-            default = _default(options.get("default")) if "default_factory" not in options else UNKNOWN
-        fields[name] = Parameter(name, evaluate(statement.annotation, bindings(definition.module)[0]), default)
+            default = (
+                _default(options.get("default")) if "default_factory" not in options else UNKNOWN
+            )
+        fields[name] = Parameter(
+            name, evaluate(statement.annotation, bindings(definition.module)[0]), default
+        )
     return fields
 
 

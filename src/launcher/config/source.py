@@ -1,7 +1,9 @@
-"""Finds the definition of a dotted name in source code. Nothing is imported, so torch is not loaded.
+"""Finds the definition of a dotted name in source code. Nothing is imported, so torch is not
+loaded.
 
-`torch.optim.AdamW` is looked up as Python would: the module's file, in it a class, a function, an assignment, or an
-import to follow. Names that only exist in running code (extension modules, `__getattr__`, `exec`) are `Unresolvable`.
+`torch.optim.AdamW` is looked up as Python would: the module's file, in it a class, a function, an
+assignment, or an import to follow. Names that only exist in running code (extension modules,
+`__getattr__`, `exec`) are `Unresolvable`.
 """
 
 import ast
@@ -19,7 +21,8 @@ Binding = str | ast.stmt
 
 
 class NotFound(LookupError):
-    """The name does not exist in the module `where`, which has `names`. `where` is "": there is no such module."""
+    """The name does not exist in the module `where`, which has `names`. `where` is "": there is no
+    such module."""
 
     def __init__(self, where: str, name: str, names: tuple[str, ...] = ()):
         super().__init__(f"{name} in {where}")
@@ -55,16 +58,28 @@ def find_module(name: str) -> Module | None:
     if parent and not (package and package.folders):
         return None
     try:
-        spec = PathFinder.find_spec(name, package.folders) if package else importlib.util.find_spec(name)
+        spec = (
+            PathFinder.find_spec(name, package.folders)
+            if package
+            else importlib.util.find_spec(name)
+        )
     except (ValueError, ImportError):
         return None
-    except KeyError:  # a folder without __init__.py: importlib looks for its parent, which is not imported
-        return Module(name, None, tuple(str(Path(each, last)) for each in (package.folders if package else ())))
+    except KeyError:
+        # A folder without __init__.py: importlib looks for its parent, which is not imported.
+        return Module(
+            name,
+            None,
+            tuple(str(Path(each, last)) for each in (package.folders if package else ())),
+        )
     if spec is None:
         return None
     source = Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
-    if package and spec.origin is None:  # a namespace package asks its imported parent for its folders
-        return Module(name, None, tuple(str(path) for path in (Path(each, last) for each in package.folders)))
+    # A namespace package asks its imported parent for its folders.
+    if package and spec.origin is None:
+        return Module(
+            name, None, tuple(str(path) for path in (Path(each, last) for each in package.folders))
+        )
     return Module(name, source, tuple(spec.submodule_search_locations or ()))
 
 
@@ -87,7 +102,12 @@ def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
         if isinstance(statement, ast.If | ast.Try):
             handlers = statement.handlers if isinstance(statement, ast.Try) else []
             finals = statement.finalbody if isinstance(statement, ast.Try) else []
-            for nested in (statement.body, *(handler.body for handler in handlers), statement.orelse, finals):
+            for nested in (
+                statement.body,
+                *(handler.body for handler in handlers),
+                statement.orelse,
+                finals,
+            ):
                 yield from statements(nested)
 
 
@@ -104,7 +124,9 @@ def bind(body: list[ast.stmt], package: str = "") -> tuple[dict[str, Binding], l
                 first = alias.name.partition(".")[0]
                 names[alias.asname or first] = alias.name if alias.asname else first
         elif isinstance(statement, ast.ImportFrom):
-            origin = importlib.util.resolve_name("." * statement.level + (statement.module or ""), package)
+            origin = importlib.util.resolve_name(
+                "." * statement.level + (statement.module or ""), package
+            )
             for alias in statement.names:
                 if alias.name == "*":
                     stars.append(origin)
@@ -125,7 +147,10 @@ def bindings(module: Module) -> tuple[dict[str, Binding], list[str]]:
     if module.path is None:
         return {}, []
     try:
-        return bind(tree(module.path).body, module.name if module.folders else module.name.rpartition(".")[0])
+        return bind(
+            tree(module.path).body,
+            module.name if module.folders else module.name.rpartition(".")[0],
+        )
     except ImportError as error:  # a relative import beyond the top-level package
         raise Unresolvable(module.name) from error
 
@@ -162,7 +187,9 @@ def _member(owner: Module | Definition, name: str, hops: int) -> Module | Defini
     if hops > MAX_HOPS:
         raise Unresolvable(name)
     if isinstance(owner, Definition):
-        method = bind(owner.node.body)[0].get(name) if isinstance(owner.node, ast.ClassDef) else None
+        method = (
+            bind(owner.node.body)[0].get(name) if isinstance(owner.node, ast.ClassDef) else None
+        )
         if not isinstance(method, ast.stmt):  # inherited, or made by a metaclass
             raise Unresolvable(name)
         return Definition(method, owner.module)
@@ -173,7 +200,11 @@ def _member(owner: Module | Definition, name: str, hops: int) -> Module | Defini
         return locate(bound, hops + 1)
     if isinstance(bound, ast.stmt):
         value = getattr(bound, "value", None)
-        return refer(owner, value, hops + 1) if value is not None and dotted_name(value) else Definition(bound, owner)
+        return (
+            refer(owner, value, hops + 1)
+            if value is not None and dotted_name(value)
+            else Definition(bound, owner)
+        )
     if (submodule := find_module(full)) is not None:
         return submodule
     for star in stars:
@@ -184,13 +215,18 @@ def _member(owner: Module | Definition, name: str, hops: int) -> Module | Defini
     if (owner.path is None and not owner.folders) or (owner.path and _is_dynamic(owner.path)):
         raise Unresolvable(full)
     public = [each for each in names if not each.startswith("_")]
-    raise NotFound(owner.name, name, (*public, *(each.name for each in pkgutil.iter_modules(owner.folders))))
+    raise NotFound(
+        owner.name, name, (*public, *(each.name for each in pkgutil.iter_modules(owner.folders)))
+    )
 
 
 def _is_dynamic(path: Path) -> bool:
     return any(
         (isinstance(node, ast.FunctionDef) and node.name == "__getattr__")
-        or (isinstance(node, ast.Call) and dotted_name(node.func) in ("globals", "setattr", "exec", "vars"))
+        or (
+            isinstance(node, ast.Call)
+            and dotted_name(node.func) in ("globals", "setattr", "exec", "vars")
+        )
         for node in ast.walk(tree(path))
     )
 

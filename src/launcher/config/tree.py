@@ -23,7 +23,13 @@ def get(tree: Any, path: str) -> Any:
 
 def walk(tree: Any, path: str = "", lists: bool = False) -> Iterator[tuple[str, Any]]:
     """Every value with its dotted path, outer ones first; with `lists`, also the items of lists."""
-    items = tree.items() if isinstance(tree, Mapping) else enumerate(tree) if lists and isinstance(tree, list) else ()
+    items = (
+        tree.items()
+        if isinstance(tree, Mapping)
+        else enumerate(tree)
+        if lists and isinstance(tree, list)
+        else ()
+    )
     for key, value in items:
         here = join(path, key)
         yield here, value
@@ -36,8 +42,8 @@ def leaves(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_the_run(tree: Mapping[Any, Any]) -> dict[str, Any]:
-    """A resolved configuration without what a run does not depend on: `hydra` and the settings of a search; and without
-    `run.identity`, which follows from it."""
+    """A resolved configuration without what a run does not depend on: `hydra` and the settings of a
+    search; and without `run.identity`, which follows from it."""
     kept = {str(key): value for key, value in tree.items() if key not in ("hydra", "hpo")}
     if isinstance(kept.get("run"), Mapping):
         kept["run"] = {key: value for key, value in kept["run"].items() if key != "identity"}
@@ -45,8 +51,8 @@ def of_the_run(tree: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def flat(tree: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """The values by dotted path, from which `nested` makes the same tree. A mapping is a value if it is empty or has a
-    key with a dot."""
+    """The values by dotted path, from which `nested` makes the same tree. A mapping is a value if
+    it is empty or has a key with a dot."""
     values: dict[str, Any] = {}
     for key, value in tree.items():
         here = f"{path}.{key}" if path else str(key)
@@ -71,7 +77,9 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def mapped(tree: Any, change: Callable[[Any, tuple[Any, ...]], Any], keys: tuple[Any, ...] = ()) -> Any:
+def mapped(
+    tree: Any, change: Callable[[Any, tuple[Any, ...]], Any], keys: tuple[Any, ...] = ()
+) -> Any:
     """The tree with each leaf replaced by `change(leaf, keys)`; `keys` is the path to the leaf."""
     if isinstance(tree, Mapping):
         return {str(key): mapped(value, change, (*keys, key)) for key, value in tree.items()}

@@ -1,11 +1,14 @@
-"""Which code a stored configuration may name. A run folder, a checkpoint or an export may come from somebody else, and
-a `_target_` in it would be imported and called: it is checked before anything of it is built.
+"""Which code a stored configuration may name. A run folder, a checkpoint or an export may come from
+somebody else, and a `_target_` in it would be imported and called: it is checked before anything of
+it is built.
 
-Allowed is what this command's own YAML files and command line name; Launcher's own parts; classes of torch.nn,
-torch.optim and torch.utils.data; and what the project's own files define. All else needs `--trust`.
+Allowed is what this command's own YAML files and command line name; Launcher's own parts; classes
+of torch.nn, torch.optim and torch.utils.data; and what the project's own files define. All else
+needs `--trust`.
 
-A target counts for the definition that it leads to: `launcher.dispatch.local.os.system` is not Launcher's. Every module
-on the way counts too, since importing a module runs it. Nothing is imported for the check.
+A target counts for the definition that it leads to: `launcher.dispatch.local.os.system` is not
+Launcher's. Every module on the way counts too, since importing a module runs it. Nothing is
+imported for the check.
 """
 
 import ast
@@ -34,17 +37,48 @@ from launcher.rundir.sources import is_installed
 
 TARGET = "_target_"
 LAUNCHER = Path(__file__).resolve().parents[1]
-PARTS = tuple(f"launcher.{name}." for name in ("data", "hooks", "models", "optim", "strategies", "trackers"))
-"""Launcher's classes in these packages are allowed; of its functions only those that its YAML files name."""
+PARTS = tuple(
+    f"launcher.{name}." for name in ("data", "hooks", "models", "optim", "strategies", "trackers")
+)
+"""Launcher's classes in these packages are allowed; of its functions only those that its YAML files
+name."""
 TORCH = ("torch.nn.", "torch.optim.", "torch.utils.data.")
 UNPICKLES = "torch.utils.data.datapipes."
-SHELL = ("setup", "modules", "python", "srun", "sbatch", "container", "container_mounts", "interface")
+SHELL = (
+    "setup",
+    "modules",
+    "python",
+    "srun",
+    "sbatch",
+    "container",
+    "container_mounts",
+    "interface",
+)
 """Keys of `dispatch` whose text becomes part of a job's script."""
 RESOURCES = (
-    "account", "begin", "comment", "constraint", "cpus-per-gpu", "deadline", "dependency", "exclude", "exclusive",
-    "gres", "hold", "licenses", "mem-per-cpu", "mem-per-gpu", "nice", "nodelist", "partition", "priority", "qos",
-    "reservation", "switches", "time-min",
-)  # fmt: skip
+    "account",
+    "begin",
+    "comment",
+    "constraint",
+    "cpus-per-gpu",
+    "deadline",
+    "dependency",
+    "exclude",
+    "exclusive",
+    "gres",
+    "hold",
+    "licenses",
+    "mem-per-cpu",
+    "mem-per-gpu",
+    "nice",
+    "nodelist",
+    "partition",
+    "priority",
+    "qos",
+    "reservation",
+    "switches",
+    "time-min",
+)
 """Flags of `dispatch.sbatch` that run nothing."""
 TEXT = ("run", "paths", "trainer", "dispatch", "hpo", "hydra")
 """Nodes of which nothing is built, so their text stays text."""
@@ -59,7 +93,8 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True)
 class Code:
-    """A value that decides which code runs. `written` is the same before interpolations were resolved."""
+    """A value that decides which code runs. `written` is the same before interpolations were
+    resolved."""
 
     path: str
     key: str
@@ -68,12 +103,14 @@ class Code:
 
     @property
     def names(self) -> set[Name]:
-        """Names by which it may be allowed. Text that Hydra would resolve once more has none: anywhere else it stays
-        text."""
+        """Names by which it may be allowed. Text that Hydra would resolve once more has none:
+        anywhere else it stays text."""
         if is_interpolation(self.value) and not self.path.startswith("dispatch."):
             return set()
         is_plain = isinstance(self.written, str) and "${" not in LITERAL.sub("", self.written)
-        return {(self.key, str(self.value))} | ({(self.key, str(self.written))} if is_plain else set())
+        return {(self.key, str(self.value))} | (
+            {(self.key, str(self.written))} if is_plain else set()
+        )
 
     @property
     def is_target(self) -> bool:
@@ -97,30 +134,41 @@ class Origin:
     folder: Path
     remedy: str = "--trust"
 
-    def checked(self, config: DictConfig, keys: Iterable[str], trust: bool, own: Iterable[Name] = ()) -> DictConfig:
+    def checked(
+        self, config: DictConfig, keys: Iterable[str], trust: bool, own: Iterable[Name] = ()
+    ) -> DictConfig:
         """Nodes of a stored configuration, all interpolations resolved.
 
         Args:
             keys: of the nodes that will be built.
             trust: whatever they name may run.
-            own: what this command itself names, in addition to the YAML files of Launcher and of the project.
+            own: what this command itself names, in addition to the YAML files of Launcher and of
+                the project.
         Raises:
             ConfigError: they do not resolve, or name code that is not allowed.
         """
         try:
             nodes = {key: config[key] for key in keys if key in config}
             written, resolved = (
-                {key: OmegaConf.to_container(node, resolve=resolve) if OmegaConf.is_config(node) else node
-                 for key, node in nodes.items()}
+                {
+                    key: (
+                        OmegaConf.to_container(node, resolve=resolve)
+                        if OmegaConf.is_config(node)
+                        else node
+                    )
+                    for key, node in nodes.items()
+                }
                 for resolve in (False, True)
-            )  # fmt: skip
+            )
         except OmegaConfBaseException as error:
             raise ConfigError(f"{self.file}: {reason(error)}.") from error
         if not trust:
             self.check(resolved, written, own)
         return OmegaConf.create(resolved)
 
-    def check(self, resolved: object, written: object, own: Iterable[Name], retype: bool = False) -> None:
+    def check(
+        self, resolved: object, written: object, own: Iterable[Name], retype: bool = False
+    ) -> None:
         """
         Args:
             retype: the message says how to name the code on the command line.
@@ -133,12 +181,15 @@ class Origin:
         named = {*own, *names_in_files([main_folder(), *installed().values(), own_folder()])}
         rejected = [code for code in unknown if not code.names & named]
         if rejected:
-            can_type = retype and all(code.is_target and not re.search(r"\.\d+\.", code.path) for code in rejected)
+            can_type = retype and all(
+                code.is_target and not re.search(r"\.\d+\.", code.path) for code in rejected
+            )
             again = f", or type {' '.join(map(str, rejected))}" if can_type else ""
             self.reject(", ".join(map(str, rejected[:8])), "names it", again)
 
     def in_project(self, folder: Path) -> bool:
-        """Return whether a folder that the stored configuration names is one of the current project."""
+        """Return whether a folder that the stored configuration names is one of the current
+        project."""
         return folder.resolve().is_relative_to(Path.cwd().resolve()) and self._is_own(folder)
 
     def reject(self, what: str, how: str, otherwise: str = "") -> None:
@@ -147,8 +198,8 @@ class Origin:
             ConfigError: always.
         """
         raise ConfigError(
-            f"{what}: only the stored configuration {self.file} {how}, and it would run code; if you trust its author, "
-            f"add {self.remedy}{otherwise}."
+            f"{what}: only the stored configuration {self.file} {how}, and it would run code; if"
+            f" you trust its author, add {self.remedy}{otherwise}."
         )
 
     def _is_allowed(self, code: Code) -> bool:
@@ -162,7 +213,9 @@ class Origin:
         try:
             definition = locate(code.value)
         except NotFound as error:
-            raise ConfigError(str(target_not_found(code.path.removesuffix(f".{TARGET}"), code.value, error))) from error
+            raise ConfigError(
+                str(target_not_found(code.path.removesuffix(f".{TARGET}"), code.value, error))
+            ) from error
         except (Unresolvable, ValueError):
             return False
         if not isinstance(definition, Definition):
@@ -173,7 +226,8 @@ class Origin:
         return definition.module.path is not None and self._is_own(definition.module.path.parent)
 
     def _is_known(self, module: Module) -> bool:
-        """Return whether importing a module runs only Launcher's, torch's or the project's own code."""
+        """Return whether importing a module runs only Launcher's, torch's or the project's own
+        code."""
         if module.path is None:
             return bool(module.folders)  # a namespace package has no code
         if module.path.resolve().is_relative_to(LAUNCHER) or module.name.split(".")[0] == "torch":
@@ -181,17 +235,19 @@ class Origin:
         return self._is_own(module.path.parent)
 
     def _is_own(self, folder: Path) -> bool:
-        """Return whether the files of a folder are the user's own: neither installed, nor next to the stored
-        configuration in the same folder of the project (`outputs`)."""
+        """Return whether the files of a folder are the user's own: neither installed, nor next to
+        the stored configuration in the same folder of the project (`outputs`)."""
         project, stored, folder = Path.cwd().resolve(), self.folder.resolve(), folder.resolve()
         inside = stored.relative_to(project).parts[:1] if stored.is_relative_to(project) else ()
         foreign = [stored, *(project / name for name in inside)]
-        return not is_installed(str(folder)) and not any(folder.is_relative_to(each) for each in foreign)
+        return not is_installed(str(folder)) and not any(
+            folder.is_relative_to(each) for each in foreign
+        )
 
 
 def code_in(resolved: object, written: object, path: str = "", key: str = "") -> Iterator[Code]:
-    """Every value of a tree that decides which code runs, at any depth: also in lists, in `_args_`, and in nodes with
-    `_partial_` or `_recursive_`."""
+    """Every value of a tree that decides which code runs, at any depth: also in lists, in `_args_`,
+    and in nodes with `_partial_` or `_recursive_`."""
     if _decides(path, key, resolved):
         yield Code(path, KERNEL if KERNEL in path else key, resolved, written)
     elif isinstance(resolved, Mapping):
@@ -199,7 +255,11 @@ def code_in(resolved: object, written: object, path: str = "", key: str = "") ->
             inner = written.get(name) if isinstance(written, Mapping) else None
             yield from code_in(value, inner, join(path, name), str(name))
     elif isinstance(resolved, list):
-        items = written if isinstance(written, list) and len(written) == len(resolved) else [None] * len(resolved)
+        items = (
+            written
+            if isinstance(written, list) and len(written) == len(resolved)
+            else [None] * len(resolved)
+        )
         for index, (value, inner) in enumerate(zip(resolved, items, strict=True)):
             yield from code_in(value, inner, join(path, index), key)
 
@@ -222,7 +282,9 @@ def _decides(path: str, key: str, value: object) -> bool:
 def _extends_script(key: str, text: str) -> bool:
     """Return whether a setting of `dispatch` may add a command to a job's script."""
     name, _, flag = key.partition(".")
-    is_plain = (name == "sbatch" and flag in RESOURCES) or (name == "interface" and re.fullmatch(r"[\w.,:=^-]*", text))
+    is_plain = (name == "sbatch" and flag in RESOURCES) or (
+        name == "interface" and re.fullmatch(r"[\w.,:=^-]*", text)
+    )
     return "\n" in text or (name in SHELL and not is_plain)
 
 
@@ -234,9 +296,14 @@ def _modules(target: str) -> list[Module]:
 
 
 def _is_missing(name: str) -> bool:
-    """Return whether importing a module certainly fails, so that nothing runs; the error is then reported."""
+    """Return whether importing a module certainly fails, so that nothing runs; the error is then
+    reported."""
     try:
-        return name.isidentifier() and name not in sys.modules and importlib.util.find_spec(name) is None
+        return (
+            name.isidentifier()
+            and name not in sys.modules
+            and importlib.util.find_spec(name) is None
+        )
     except (ImportError, ValueError):
         return False
 

@@ -1,6 +1,8 @@
-"""Data: sources (what `data=` chooses), the order of samples, and loaders that resume where they stopped.
+"""Data: sources (what `data=` chooses), the order of samples, and loaders that resume where they
+stopped.
 
-Importing this package, or a source, does not import torch: a source can report a missing file before that.
+Importing this package, or a source, does not import torch: a source can report a missing file
+before that.
 """
 
 from importlib import import_module

@@ -1,4 +1,5 @@
-"""DataSource, the target of a `data` configuration. It makes datasets; loaders handle order, ranks and devices."""
+"""DataSource, the target of a `data` configuration. It makes datasets; loaders handle order, ranks
+and devices."""
 
 from __future__ import annotations
 
@@ -35,19 +36,22 @@ class LoaderSettings:
 class DataSource(LoaderSettings, ABC):
     """A source of training and validation samples.
 
-    A source with settings of its own is a dataclass, whose fields are the keys of its configuration. Its constructor
-    only stores them: it opens no file and imports nothing heavy.
+    A source with settings of its own is a dataclass, whose fields are the keys of its
+    configuration. Its constructor only stores them: it opens no file and imports nothing heavy.
 
-    A dataset may be map-style (`__len__` and `__getitem__`) or a `torch.utils.data.IterableDataset`. A map-style
-    dataset may add `get_batch(indices) -> batch`, which takes an int64 array and returns a collated batch, and
-    `fingerprint`, a string that changes when the samples do.
+    A dataset may be map-style (`__len__` and `__getitem__`) or a
+    `torch.utils.data.IterableDataset`. A map-style dataset may add `get_batch(indices) -> batch`,
+    which takes an int64 array and returns a collated batch, and `fingerprint`, a string that
+    changes when the samples do.
     """
 
     seed_samples: bool = False
-    """Seed python's, numpy's and torch's global generators for each sample (see `launcher.data.randomness`)."""
+    """Seed python's, numpy's and torch's global generators for each sample (see
+    `launcher.data.randomness`)."""
 
     collate: Callable[[list[Any]], Any] | None = None
-    """Makes a batch from a list of samples; None: torch's `default_collate`. A subclass may define a method."""
+    """Makes a batch from a list of samples; None: torch's `default_collate`. A subclass may define
+    a method."""
     val_collate: Callable[[list[Any]], Any] | None = None
     """Makes a batch of held-out samples; None: as `collate`. A subclass may define a method."""
 
@@ -55,7 +59,8 @@ class DataSource(LoaderSettings, ABC):
     """The names of further validation sets; their metrics are `val/<name>/...`."""
 
     def check(self) -> None:
-        """Raise ConfigError for faults that show before any data are read, such as a missing file."""
+        """Raise ConfigError for faults that show before any data are read, such as a missing
+        file."""
 
     @abstractmethod
     def train_dataset(self) -> Any:
@@ -82,15 +87,18 @@ class DataSource(LoaderSettings, ABC):
         world_size: int = 1,
         device: torch.device | str | None = None,
     ) -> ResumableLoader:
-        """An endless, resumable loader of this rank's micro-batches; see `launcher.data.loader.ResumableLoader`."""
+        """An endless, resumable loader of this rank's micro-batches; see
+        `launcher.data.loader.ResumableLoader`."""
         from launcher.data.loader import ResumableLoader
 
         dataset = self.train_dataset()
-        # A worker seeds its shuffling anew, and the number of workers is not part of the id of a run.
+        # A worker seeds its shuffling anew, and the number of workers is not part of the id of a
+        # run.
         if self.num_workers and is_hugging_face_stream(dataset) and rank == 0:
             logger.warning(
-                "data.num_workers=%d: a shuffled stream of Hugging Face's datasets has another order with workers than "
-                "without; keep data.num_workers as it is for all attempts of this run, or use 0.",
+                "data.num_workers=%d: a shuffled stream of Hugging Face's datasets has another"
+                " order with workers than without; keep data.num_workers as it is for all attempts"
+                " of this run, or use 0.",
                 self.num_workers,
             )
         return ResumableLoader(
@@ -116,11 +124,12 @@ class DataSource(LoaderSettings, ABC):
         max_samples: int | None = None,
         name: str | None = None,
     ) -> EvaluationLoader | None:
-        """One pass over the held-out samples, or over the first `max_samples` of them, counted over all ranks. None:
-        nothing is held out.
+        """One pass over the held-out samples, or over the first `max_samples` of them, counted over
+        all ranks. None: nothing is held out.
 
         Args:
-            batch_size: samples per rank and forward pass; None: the rank's share of `self.batch_size`.
+            batch_size: samples per rank and forward pass; None: the rank's share of
+                `self.batch_size`.
             name: one of `val_names`; None: the main validation set.
         """
         dataset = self.val_dataset() if name is None else self.named_val_dataset(name)
@@ -136,7 +145,9 @@ class DataSource(LoaderSettings, ABC):
         max_samples: int | None = None,
     ) -> EvaluationLoader | None:
         """One pass over the test samples, as `val_loader`. None: there are none."""
-        return self._pass_over(self.test_dataset(), batch_size, rank, world_size, device, max_samples)
+        return self._pass_over(
+            self.test_dataset(), batch_size, rank, world_size, device, max_samples
+        )
 
     def _pass_over(
         self,

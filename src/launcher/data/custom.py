@@ -11,20 +11,23 @@ from launcher.types import NonNegativeInt, PositiveInt
 class CustomData(DataSource):
     """A user's map-style or iterable dataset; docs/data.md has a complete example.
 
-    Its configuration has `_recursive_: false`: the datasets are passed as nodes, and built when training needs them.
+    Its configuration has `_recursive_: false`: the datasets are passed as nodes, and built when
+    training needs them.
 
     Args:
         dataset: the training samples: a node with `_target_`, or a dataset.
         val_dataset: the held-out samples, likewise; null: none.
         val_datasets: further sets of held-out samples by name; their metrics are `val/<name>/...`.
         test_dataset: the samples of `job=evaluate job.split=test`, likewise; null: none.
-        collate_fn: makes a batch from a list of samples: a node with `_target_` (and `_partial_: true` for a function),
-            or a callable; null: `torch.utils.data.default_collate`.
+        collate_fn: makes a batch from a list of samples: a node with `_target_` (and `_partial_:
+            true` for a function), or a callable; null: `torch.utils.data.default_collate`.
         val_collate_fn: makes a batch of held-out samples, likewise; null: the same as `collate_fn`.
-        seed_samples: seed the random numbers of each sample (see `launcher.data.loader.ResumableLoader`). Without
-            it a dataset's `get_batch` or `__getitems__` is used, and random augmentation depends on the number of
-            workers and cannot be repeated by a resume.
-        vocab_size, seq_len, num_features, num_classes: for models whose configuration refers to them.
+        seed_samples: seed the random numbers of each sample (see
+            `launcher.data.loader.ResumableLoader`). Without it a dataset's `get_batch` or
+            `__getitems__` is used, and random augmentation depends on the number of workers and
+            cannot be repeated by a resume.
+        vocab_size, seq_len, num_features, num_classes: for models whose configuration refers to
+            them.
     """
 
     def __init__(
@@ -73,7 +76,8 @@ class CustomData(DataSource):
 
 
 def make(part: object) -> Any:
-    """Build a node with `_target_`, with plain lists and dicts as arguments; return anything else unchanged."""
+    """Build a node with `_target_`, with plain lists and dicts as arguments; return anything else
+    unchanged."""
     if not (isinstance(part, Mapping) and "_target_" in part):
         return part
     return instantiate(part, _convert_="all")

@@ -9,15 +9,19 @@ from launcher.rundir.files import expanded
 
 
 class DatasetsData(DocumentData):
-    """A document per row, a field per column; see `DocumentData`. `files` are folders of datasets or of splits."""
+    """A document per row, a field per column; see `DocumentData`. `files` are folders of datasets
+    or of splits."""
 
     reader = staticmethod(read_saved)
 
     def find(self, key: str, patterns: str | list[str]) -> list[Path]:
-        folders = [expanded(each) for each in ([patterns] if isinstance(patterns, str) else patterns)]
+        folders = [
+            expanded(each) for each in ([patterns] if isinstance(patterns, str) else patterns)
+        ]
         for folder in folders:
             if not folder.is_dir():
                 raise ConfigError(
-                    f"{key}={folder}: there is no such folder; save_to_disk(FOLDER) of a dataset writes one."
+                    f"{key}={folder}: there is no such folder; save_to_disk(FOLDER) of a dataset"
+                    " writes one."
                 )
         return [folder.absolute() for folder in folders]

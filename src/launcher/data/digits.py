@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, eq=False)
 class DigitsData(DataSource):
-    """Images and their digits: input [B, 64] float32 in 0..1, target [B] int64 in 0..9. Every fifth is held out.
+    """Images and their digits: input [B, 64] float32 in 0..1, target [B] int64 in 0..9. Every fifth
+    is held out.
 
     `num_features` and `num_classes` are always 64 and 10; a model's configuration refers to them.
     """
@@ -62,7 +63,8 @@ def load_digits() -> tuple[np.ndarray, np.ndarray]:
     package = find_spec("sklearn")
     if package is None or package.origin is None:
         raise ConfigError(
-            "data=digits: needs scikit-learn, which is not installed; pip install 'torch-launcher[digits]'."
+            "data=digits: needs scikit-learn, which is not installed; pip install"
+            " 'torch-launcher[digits]'."
         )
     file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
     if file.is_file():  # importing scikit-learn would take a second

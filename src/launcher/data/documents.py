@@ -1,4 +1,5 @@
-"""Documents (text, chats or labelled texts), tokenized once: in JSON lines, in Parquet files, or elsewhere."""
+"""Documents (text, chats or labelled texts), tokenized once: in JSON lines, in Parquet files, or
+elsewhere."""
 
 import errno
 import json
@@ -31,19 +32,23 @@ VERSION = 1
 
 @dataclass(kw_only=True, eq=False)
 class DocumentData(DataSource):
-    """Samples of documents, as mappings with `input_ids` and `labels`; see `launcher.data.rows.PackedDataset`.
+    """Samples of documents, as mappings with `input_ids` and `labels`; see
+    `launcher.data.rows.PackedDataset`.
 
-    The files are read once, a record at a time, and kept as tokens in `cache`, which is memory-mapped.
+    The files are read once, a record at a time, and kept as tokens in `cache`, which is
+    memory-mapped.
 
     Args:
         files: where the documents are: a path or glob, or a list of them.
-        val_files: the same for the held-out documents; None: every (1 / val_fraction)-th of `files`.
+        val_files: the same for the held-out documents; None: every (1 / val_fraction)-th of
+            `files`.
         tokenizer: a folder written by `save_pretrained` of a transformers tokenizer.
         seq_len: T, the most tokens in a row.
         pack: put several documents in a row; False: one per row.
         text_field: the field with the text, on which a model is trained.
         prompt_field: the field with a text before that one, on which the model is not trained.
-        messages_field: the field with a chat, a list of {role, content}; the assistant's turns are trained on.
+        messages_field: the field with a chat, a list of {role, content}; the assistant's turns are
+            trained on.
         label_field: the field with the class of the text, for classification.
         num_classes: the number of classes; models refer to it.
         vocab_size: models with new weights refer to it; None: models have their own.
@@ -66,7 +71,9 @@ class DocumentData(DataSource):
 
     def __post_init__(self) -> None:
         self.tokenizer_folder, self.cache_folder = expanded(self.tokenizer), expanded(self.cache)
-        self.fields = Fields(self.text_field, self.prompt_field, self.messages_field, self.label_field)
+        self.fields = Fields(
+            self.text_field, self.prompt_field, self.messages_field, self.label_field
+        )
 
     @staticmethod
     @abstractmethod
@@ -84,21 +91,33 @@ class DocumentData(DataSource):
             self.find("data.val_files", self.val_files)
         if not self.tokenizer_folder.is_dir():
             raise ConfigError(
-                f"data.tokenizer={self.tokenizer_folder}: there is no such folder; "
-                "AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER) of the package transformers writes one."
+                f"data.tokenizer={self.tokenizer_folder}: there is no such folder;"
+                " AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER) of the package"
+                " transformers writes one."
             )
         if self.fields.label is not None and self.num_classes is None:
-            raise ConfigError(f"data.label_field={self.fields.label}: needs data.num_classes, the number of classes.")
+            raise ConfigError(
+                f"data.label_field={self.fields.label}: needs data.num_classes, the number of"
+                " classes."
+            )
 
     def train_dataset(self) -> PackedDataset:
-        return self._rows("data.files", self.files, 0.0 if self.val_files else self.val_fraction, "train")
+        return self._rows(
+            "data.files", self.files, 0.0 if self.val_files else self.val_fraction, "train"
+        )
 
     def val_dataset(self) -> PackedDataset | None:
         if self.val_files is not None:
             return self._rows("data.val_files", self.val_files, 0.0, "train")
-        return self._rows("data.files", self.files, self.val_fraction, "val") if self.val_fraction else None
+        return (
+            self._rows("data.files", self.files, self.val_fraction, "val")
+            if self.val_fraction
+            else None
+        )
 
-    def _rows(self, key: str, patterns: str | list[str], val_fraction: float, part: str) -> PackedDataset:
+    def _rows(
+        self, key: str, patterns: str | list[str], val_fraction: float, part: str
+    ) -> PackedDataset:
         from launcher.process.ranks import on_main  # imports torch
 
         files = self.find(key, patterns)
@@ -107,25 +126,39 @@ class DocumentData(DataSource):
         store = TokenStore(folder / part)
         if self.vocab_size is not None and self.vocab_size < store.meta["vocab_size"]:
             raise ConfigError(
-                f"data.vocab_size={self.vocab_size}: the tokenizer of {self.tokenizer_folder} has "
-                f"{store.meta['vocab_size']} tokens; set data.vocab_size={store.meta['vocab_size']} or more."
+                f"data.vocab_size={self.vocab_size}: the tokenizer of {self.tokenizer_folder} has"
+                f" {store.meta['vocab_size']} tokens; set"
+                f" data.vocab_size={store.meta['vocab_size']} or more."
             )
         rows = PackedDataset(store, self.seq_len, self.pack)
         if not len(rows):
-            other = "too few to train on with" if part == "train" else "too few to hold any out with"
-            raise ConfigError(f"{key}: the files have {sum(store.meta['documents'].values())} documents, {other} "
-                              f"data.val_fraction={val_fraction}; add documents or set data.val_files.")  # fmt: skip
+            other = (
+                "too few to train on with" if part == "train" else "too few to hold any out with"
+            )
+            raise ConfigError(
+                f"{key}: the files have {sum(store.meta['documents'].values())} documents, {other} "
+                f"data.val_fraction={val_fraction}; add documents or set data.val_files."
+            )
         if part == "train" and (count := rows.cut()):
             logger.warning(
                 "%s: %d of %d documents are longer than data.seq_len=%d and are cut.",
-                key, count, store.meta["documents"][part], self.seq_len,
-            )  # fmt: skip
+                key,
+                count,
+                store.meta["documents"][part],
+                self.seq_len,
+            )
         return rows
 
     def _name(self, files: list[Path], val_fraction: float) -> str:
         """A hash of everything that the tokens depend on."""
         stats = [[str(file), *_stamp(file)] for file in files]
-        what = [VERSION, type(self).__name__, stats, tokenizer_digest(self.tokenizer_folder), vars(self.fields)]
+        what = [
+            VERSION,
+            type(self).__name__,
+            stats,
+            tokenizer_digest(self.tokenizer_folder),
+            vars(self.fields),
+        ]
         text = json.dumps([*what, val_fraction, self.num_classes if self.fields.label else None])
         return xxhash.xxh3_64_hexdigest(text.encode())
 
@@ -140,7 +173,8 @@ class DocumentData(DataSource):
             if error.errno not in NO_ROOM:
                 raise
             raise ConfigError(
-                f"data.cache={self.cache_folder}: the tokens cannot be written ({error.strerror}); use another folder."
+                f"data.cache={self.cache_folder}: the tokens cannot be written ({error.strerror});"
+                " use another folder."
             ) from error
 
     def _documents(self, encoder: Encoder, key: str, files: list[Path]) -> Iterator[Document]:
@@ -169,6 +203,11 @@ class ParquetData(DocumentData):
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Size and modification time of a file; of a folder, the total size and the latest time of its files."""
-    stats = [file.stat() for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path.stat()]
+    """Size and modification time of a file; of a folder, the total size and the latest time of its
+    files."""
+    stats = (
+        [file.stat() for file in path.rglob("*") if file.is_file()]
+        if path.is_dir()
+        else [path.stat()]
+    )
     return sum(each.st_size for each in stats), max((each.st_mtime_ns for each in stats), default=0)

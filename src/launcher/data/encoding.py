@@ -38,10 +38,16 @@ class Fields:
         Raises:
             ConfigError: two fields are set that exclude each other.
         """
-        used = {name: value for name, value in asdict(self).items() if value is not None and name != "text"}
+        used = {
+            name: value
+            for name, value in asdict(self).items()
+            if value is not None and name != "text"
+        }
         if len(used) > 1:
             first, second, *_ = (f"data.{name}_field" for name in used)
-            raise ConfigError(f"{second}: {first} is set too, and only one may be; e.g. {first}=null.")
+            raise ConfigError(
+                f"{second}: {first} is set too, and only one may be; e.g. {first}=null."
+            )
 
 
 class Encoder:
@@ -50,7 +56,8 @@ class Encoder:
         folder: of a transformers tokenizer.
         num_classes: labels must be less than this.
     Raises:
-        ConfigError: transformers is not installed, or the folder has no tokenizer (with a chat template, for messages).
+        ConfigError: transformers is not installed, or the folder has no tokenizer (with a chat
+            template, for messages).
     """
 
     def __init__(self, folder: Path, fields: Fields, num_classes: int | None):
@@ -58,19 +65,21 @@ class Encoder:
             from transformers import AutoTokenizer
         except ImportError as error:
             raise ConfigError(
-                "data.tokenizer: needs the package transformers; pip install 'torch-launcher[huggingface]'."
+                "data.tokenizer: needs the package transformers; pip install"
+                " 'torch-launcher[huggingface]'."
             ) from error
         try:
             self.tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
         except (OSError, ValueError, KeyError) as error:
             raise ConfigError(
-                f"data.tokenizer={folder}: has no tokenizer; AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER)"
-                " of the package transformers writes one."
+                f"data.tokenizer={folder}: has no tokenizer;"
+                " AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER) of the package"
+                " transformers writes one."
             ) from error
         if fields.messages is not None and not self.tokenizer.chat_template:
             raise ConfigError(
-                f"data.messages_field={fields.messages}: the tokenizer of {folder} has no chat template; use that of a "
-                "chat model."
+                f"data.messages_field={fields.messages}: the tokenizer of {folder} has no chat"
+                " template; use that of a chat model."
             )
         self.fields, self.num_classes = fields, num_classes
         self.end: int | None = self.tokenizer.eos_token_id
@@ -100,7 +109,10 @@ class Encoder:
         return Document(ids, np.arange(len(ids)) >= len(prompt))
 
     def _ids(self, text: str, special: bool) -> np.ndarray:
-        return np.array(self.tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"], dtype=np.int64)
+        return np.array(
+            self.tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"],
+            dtype=np.int64,
+        )
 
     def _ended(self, ids: np.ndarray) -> np.ndarray:
         if self.end is None or (len(ids) and ids[-1] == self.end):
@@ -111,36 +123,46 @@ class Encoder:
         label = _field(record, "label", str(self.fields.label), int, where)
         if not 0 <= label < (self.num_classes or 0):
             raise ConfigError(
-                f"data.num_classes={'null' if self.num_classes is None else self.num_classes}: {where} has the label "
-                f"{label}; labels are 0 to data.num_classes - 1."
+                f"data.num_classes={'null' if self.num_classes is None else self.num_classes}:"
+                f" {where} has the label {label}; labels are 0 to data.num_classes - 1."
             )
         return int(label)
 
     def _chat(self, record: dict[str, Any], where: str) -> Document:
         """The assistant's turns are targets, with the tokens that end them."""
         messages = _field(record, "messages", str(self.fields.messages), list, where)
-        if not all(isinstance(each, dict) and isinstance(each.get("role"), str) for each in messages):
+        if not all(
+            isinstance(each, dict) and isinstance(each.get("role"), str) for each in messages
+        ):
             raise ConfigError(
-                f"data.messages_field={self.fields.messages}: {where} has a message without a role; a message is "
-                '{"role": "user", "content": "..."}.'
+                f"data.messages_field={self.fields.messages}: {where} has a message without a role;"
+                ' a message is {"role": "user", "content": "..."}.'
             )
         try:
             text = self._template(messages, answer=False)
             spans = [
-                (self._template(messages[:i], answer=True), self._template(messages[: i + 1], answer=False))
+                (
+                    self._template(messages[:i], answer=True),
+                    self._template(messages[: i + 1], answer=False),
+                )
                 for i, message in enumerate(messages)
                 if message["role"] == "assistant"
             ]
         except Exception as error:  # errors of jinja, and those that the template raises itself
-            raise ConfigError(f"data.messages_field: {where}: the chat template rejects it ({error}).") from error
-        encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+            raise ConfigError(
+                f"data.messages_field: {where}: the chat template rejects it ({error})."
+            ) from error
+        encoded = self.tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+        )
         offsets = np.array(encoded["offset_mapping"], dtype=np.int64).reshape(-1, 2)
         is_target = np.zeros(len(offsets), dtype=bool)
         for before, after in spans:
             if not (text.startswith(before) and text.startswith(after)):
                 raise ConfigError(
-                    f"data.messages_field={self.fields.messages}: {where}: the chat template rewrites earlier turns "
-                    "when a turn is added, so the answers cannot be located; use prompt_field and text_field."
+                    f"data.messages_field={self.fields.messages}: {where}: the chat template"
+                    " rewrites earlier turns when a turn is added, so the answers cannot be"
+                    " located; use prompt_field and text_field."
                 )
             is_target |= (offsets[:, 0] >= len(before)) & (offsets[:, 1] <= len(after))
         return Document(np.array(encoded["input_ids"], dtype=np.int64), is_target)
@@ -148,17 +170,24 @@ class Encoder:
     def _template(self, messages: list[dict[str, Any]], answer: bool) -> str:
         if not messages:
             return ""
-        return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=answer))
+        return str(
+            self.tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=answer
+            )
+        )
 
 
 def _field(record: dict[str, Any], name: str, field: str, kind: type, where: str) -> Any:
     value = record.get(field)
     if value is None:
-        raise ConfigError(f"data.{name}_field={field}: {where}: has no such field; it has {', '.join(record)}.")
+        raise ConfigError(
+            f"data.{name}_field={field}: {where}: has no such field; it has {', '.join(record)}."
+        )
     if not isinstance(value, kind) or isinstance(value, bool):
         nouns = {str: "text", int: "a whole number", list: "a list of messages"}
         raise ConfigError(
-            f"data.{name}_field={field}: {where}: should be {nouns[kind]}, and is of type {type(value).__name__}."
+            f"data.{name}_field={field}: {where}: should be {nouns[kind]}, and is of type"
+            f" {type(value).__name__}."
         )
     return value
 

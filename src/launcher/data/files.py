@@ -10,7 +10,8 @@ from launcher.rundir.files import expanded
 
 
 def find_files(key: str, patterns: str | Sequence[str]) -> list[Path]:
-    """The files that paths or globs (`**` for any depth, `~` for home) name, without folders: sorted, each once.
+    """The files that paths or globs (`**` for any depth, `~` for home) name, without folders:
+    sorted, each once.
 
     Raises ConfigError, naming `key`, for a pattern that matches no file.
     """
@@ -19,23 +20,31 @@ def find_files(key: str, patterns: str | Sequence[str]) -> list[Path]:
         path = expanded(pattern)
         if path.is_dir():
             inside = path / "**" / "*.txt"
-            raise ConfigError(f"{key}='{pattern}': is a folder; name the files in it, e.g. {key}='{inside}'.")
+            raise ConfigError(
+                f"{key}='{pattern}': is a folder; name the files in it, e.g. {key}='{inside}'."
+            )
         named = [path] if path.is_file() else map(Path, glob(str(path), recursive=True))
         matches = [candidate for candidate in named if candidate.is_file()]
         if not matches:
             raise ConfigError(str(no_file(key, pattern)))
         files.update(match.absolute() for match in matches)
     if not files:
-        raise ConfigError(f"{key}=[]: names no file; give a path or a glob, e.g. {key}='corpus/**/*.txt'.")
+        raise ConfigError(
+            f"{key}=[]: names no file; give a path or a glob, e.g. {key}='corpus/**/*.txt'."
+        )
     return sorted(files)
 
 
 def hold_out(files: Sequence[Path], fraction: float) -> tuple[list[Path], list[Path]]:
-    """Divide sorted files into (training, held out): every (1 / fraction)-th is held out, at least one if fraction > 0.
+    """Divide sorted files into (training, held out): every (1 / fraction)-th is held out, at least
+    one if fraction > 0.
 
-    The division depends only on the order of the files, so the same files are always divided in the same way.
+    The division depends only on the order of the files, so the same files are always divided in the
+    same way.
     """
     chosen = {i for i in range(len(files)) if int((i + 1) * fraction) > int(i * fraction)}
     if fraction > 0 and not chosen and files:
         chosen = {len(files) - 1}
-    return [f for i, f in enumerate(files) if i not in chosen], [f for i, f in enumerate(files) if i in chosen]
+    return [f for i, f in enumerate(files) if i not in chosen], [
+        f for i, f in enumerate(files) if i in chosen
+    ]

@@ -1,7 +1,8 @@
 """Streams: a user's `IterableDataset` as an endless, exactly resumable sequence of samples.
 
-Every rank reads the whole stream, in at most one worker process, and keeps its own share. So the order is that of the
-stream, for any number of ranks and workers. The dataset must not divide itself among ranks.
+Every rank reads the whole stream, in at most one worker process, and keeps its own share. So the
+order is that of the stream, for any number of ranks and workers. The dataset must not divide itself
+among ranks.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ def length(dataset: Any) -> int | None:
 def stream_samples(dataset: Any, seed: int | None, position: int = 0) -> Iterator[Any]:
     """The samples of the stream from a global position on, epoch after epoch, without end.
 
-    If the dataset has a length, whole epochs before the position are skipped; the rest is read and dropped. Calls the
-    dataset's `set_epoch(epoch)`, if it has one. With a `seed`, seeds the global generators for each epoch.
+    If the dataset has a length, whole epochs before the position are skipped; the rest is read and
+    dropped. Calls the dataset's `set_epoch(epoch)`, if it has one. With a `seed`, seeds the global
+    generators for each epoch.
 
     Raises ConfigError if an epoch has no sample, or not as many as `len()` says.
     """
@@ -60,16 +62,17 @@ def stream_samples(dataset: Any, seed: int | None, position: int = 0) -> Iterato
             raise ConfigError(_empty(dataset, epoch))
         if size is not None and count != size:
             raise ConfigError(
-                f"data.dataset={type(dataset).__name__}: epoch {epoch} gave {count} samples where len() says {size}, "
-                "so a resume would not find its place; make them agree or define no __len__."
+                f"data.dataset={type(dataset).__name__}: epoch {epoch} gave {count} samples where"
+                f" len() says {size}, so a resume would not find its place; make them agree or"
+                " define no __len__."
             )
         epoch, skip = epoch + 1, max(0, skip - count)
 
 
 def _empty(dataset: object, epoch: int) -> str:
     return (
-        f"data.dataset={type(dataset).__name__}: epoch {epoch} gave no sample; each iter() of it must begin a new "
-        "pass over at least one."
+        f"data.dataset={type(dataset).__name__}: epoch {epoch} gave no sample; each iter() of it"
+        " must begin a new pass over at least one."
     )
 
 
@@ -77,9 +80,15 @@ class TrainingStream:
     """This rank's micro-batches of a stream, without end, from a global sample position on."""
 
     def __init__(
-        self, dataset: Any, collate: Collate, position: int, micro_batch_size: int, rank: int, world_size: int,
+        self,
+        dataset: Any,
+        collate: Collate,
+        position: int,
+        micro_batch_size: int,
+        rank: int,
+        world_size: int,
         seed: int | None,
-    ):  # fmt: skip
+    ):
         self.dataset = dataset
         self.collate = collate
         self.position = position + rank * micro_batch_size
@@ -98,12 +107,19 @@ class TrainingStream:
 
 
 class EvaluationStream:
-    """This rank's batches of one pass over a stream; see `launcher.data.loader.evaluation_loader`."""
+    """This rank's batches of one pass over a stream; see
+    `launcher.data.loader.evaluation_loader`."""
 
     def __init__(
-        self, dataset: Any, collate: Collate, batch_size: int, rank: int, world_size: int, seed: int | None,
+        self,
+        dataset: Any,
+        collate: Collate,
+        batch_size: int,
+        rank: int,
+        world_size: int,
+        seed: int | None,
         max_samples: int | None = None,
-    ):  # fmt: skip
+    ):
         self.dataset = dataset
         self.collate = collate
         self.full = batch_size * world_size
@@ -138,10 +154,11 @@ class EvaluationStream:
 
 
 def _randomness(seed: int | None) -> tuple[Run, Run]:
-    """Return the functions that call the stream's code and the collate function, with private generators if seeded.
+    """Return the functions that call the stream's code and the collate function, with private
+    generators if seeded.
 
-    A rank collates only its own samples, so collating must not advance the generators of the stream: every rank reads
-    the same stream.
+    A rank collates only its own samples, so collating must not advance the generators of the
+    stream: every rank reads the same stream.
     """
     if seed is None:
         return _call, _call
@@ -161,6 +178,6 @@ def share(count: int, rank: int, world_size: int) -> tuple[int, int]:
 def too_few(count: int, world_size: int) -> ConfigError:
     """The error for a validation set that cannot give each rank one sample."""
     return ConfigError(
-        f"data: the validation set holds {count} samples, fewer than the {world_size} ranks; hold out more or switch "
-        "hooks.evaluation off."
+        f"data: the validation set holds {count} samples, fewer than the {world_size} ranks; hold"
+        " out more or switch hooks.evaluation off."
     )

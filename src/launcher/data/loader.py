@@ -1,4 +1,5 @@
-"""Loaders: an endless one for training that resumes at any sample, and one exact pass for evaluation."""
+"""Loaders: an endless one for training that resumes at any sample, and one exact pass for
+evaluation."""
 
 from __future__ import annotations
 
@@ -10,7 +11,15 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from launcher.data.iterable import Collate, EvaluationStream, TrainingStream, is_stream, length, share, too_few
+from launcher.data.iterable import (
+    Collate,
+    EvaluationStream,
+    TrainingStream,
+    is_stream,
+    length,
+    share,
+    too_few,
+)
 from launcher.data.mixture_dataset import Mixture
 from launcher.data.mixture_order import MixtureOrder
 from launcher.data.randomness import sample_seeds
@@ -21,14 +30,16 @@ from launcher.errors import ConfigError
 from launcher.process.rng import isolated, seed_host
 
 CPU = torch.device("cpu")
-Request = tuple[np.ndarray, np.ndarray | None]  # indices int64 [B], and their seeds uint64 [B] or None
+# Indices int64 [B], and their seeds uint64 [B] or None.
+Request = tuple[np.ndarray, np.ndarray | None]
 
 
 class Fetch:
     """`fetch[indices, seeds]` is one collated batch of a map-style dataset.
 
-    Without seeds it comes from the dataset's `get_batch(indices)`, its `__getitems__`, or its `__getitem__`. With
-    seeds, samples are read one by one; the global generators are seeded before each, and restored at the end.
+    Without seeds it comes from the dataset's `get_batch(indices)`, its `__getitems__`, or its
+    `__getitem__`. With seeds, samples are read one by one; the global generators are seeded before
+    each, and restored at the end.
     """
 
     def __init__(self, dataset: Any, collate: Collate):
@@ -55,25 +66,29 @@ class Fetch:
 
 
 class ResumableLoader:
-    """An endless iterable of this rank's micro-batches. Epochs follow each other, and a batch may span two of them.
+    """An endless iterable of this rank's micro-batches. Epochs follow each other, and a batch may
+    span two of them.
 
-    A micro-batch of all ranks together covers the global positions [p, p + micro_batch_size * world_size); rank r has
-    the r-th part. `samples` counts the samples that all ranks have got so far. With the same seed and dataset it
-    determines everything that follows: `num_workers`, `world_size` and `micro_batch_size` may change on a resume.
+    A micro-batch of all ranks together covers the global positions [p, p + micro_batch_size *
+    world_size); rank r has the r-th part. `samples` counts the samples that all ranks have got so
+    far. With the same seed and dataset it determines everything that follows: `num_workers`,
+    `world_size` and `micro_batch_size` may change on a resume.
 
-    `iter()` begins at `samples`. Close the iterator (it is a generator) to end its workers. Batches that were prepared
-    but not yielded do not count.
+    `iter()` begins at `samples`. Close the iterator (it is a generator) to end its workers. Batches
+    that were prepared but not yielded do not count.
 
     Args:
         dataset: map-style or iterable; see `launcher.data.base.DataSource`.
         seed: of the order and of `seed_samples`.
-        seed_samples: seed python's, numpy's and torch's global generators with (seed, epoch, index) for each sample,
-            and leave the training's generators as they were. A stream is seeded at each epoch's start instead.
+        seed_samples: seed python's, numpy's and torch's global generators with (seed, epoch, index)
+            for each sample, and leave the training's generators as they were. A stream is seeded at
+            each epoch's start instead.
         device: where the batches go. On CUDA they are pinned and copied one ahead.
         samples: global position to begin at.
 
     Raises:
-        ConfigError: the dataset is empty, or (`load_state_dict`) not the one that the state was written with.
+        ConfigError: the dataset is empty, or (`load_state_dict`) not the one that the state was
+            written with.
     """
 
     def __init__(
@@ -115,7 +130,8 @@ class ResumableLoader:
 
     @property
     def batches_per_epoch(self) -> Fraction | None:
-        """Micro-batches in a pass over the dataset, usually a fraction; None: a stream without a length."""
+        """Micro-batches in a pass over the dataset, usually a fraction; None: a stream without a
+        length."""
         size = self.samples_per_epoch
         return Fraction(size, self.samples_per_batch) if size else None
 
@@ -133,7 +149,13 @@ class ResumableLoader:
         if self.order is None:
             seed = self.seed if self.seed_samples else None
             stream = TrainingStream(
-                self.dataset, self.collate, self.samples, self.micro_batch_size, self.rank, self.world_size, seed
+                self.dataset,
+                self.collate,
+                self.samples,
+                self.micro_batch_size,
+                self.rank,
+                self.world_size,
+                seed,
             )
             return _load(stream, None, self.num_workers, self.device)
         fetch = Fetch(self.dataset, self.collate)
@@ -144,22 +166,31 @@ class ResumableLoader:
         position = self.samples + self.rank * count
         while True:
             indices = order.indices(position, count)
-            seeds = sample_seeds(self.seed, order.epochs(position, count), indices) if self.seed_samples else None
+            seeds = (
+                sample_seeds(self.seed, order.epochs(position, count), indices)
+                if self.seed_samples
+                else None
+            )
             yield indices, seeds
             position += self.samples_per_batch
 
     def state_dict(self) -> dict[str, Any]:
         """`samples`, the `fingerprint` of the dataset, and the weights that a mixture has had."""
         state = {"samples": self.samples, "dataset": fingerprint(self.dataset)}
-        return state | ({"weights": self.order.state(self.samples)} if isinstance(self.order, MixtureOrder) else {})
+        return state | (
+            {"weights": self.order.state(self.samples)}
+            if isinstance(self.order, MixtureOrder)
+            else {}
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Begin the next `iter()` after `state["samples"]` samples."""
         was, now = state.get("dataset"), fingerprint(self.dataset)
         if was != now and was is not None and now is not None:
             raise ConfigError(
-                f"data: the training data were '{was}' when the checkpoint was written and are '{now}' now; restore "
-                "them, or start another run (run.tag=...), perhaps from this checkpoint's weights (run.init_from=...)."
+                f"data: the training data were '{was}' when the checkpoint was written and are"
+                f" '{now}' now; restore them, or start another run (run.tag=...), perhaps from this"
+                " checkpoint's weights (run.init_from=...)."
             )
         self.samples = int(state["samples"])
         if isinstance(self.order, MixtureOrder) and "weights" in state:
@@ -192,8 +223,8 @@ class EvaluationLoader:
         self.max_samples = max_samples
         if max_samples is not None and max_samples < world_size:
             raise ConfigError(
-                f"hooks.evaluation.max_samples={max_samples}: is fewer than the {world_size} ranks; use at least "
-                f"{world_size}."
+                f"hooks.evaluation.max_samples={max_samples}: is fewer than the {world_size} ranks;"
+                f" use at least {world_size}."
             )
         self.size = None if is_stream(dataset) else _size(dataset, "validation")
         if self.size is not None and max_samples is not None:
@@ -217,10 +248,21 @@ class EvaluationLoader:
     def _batches(self) -> Any:
         if self.size is None:
             stream = EvaluationStream(
-                self.dataset, self.collate, self.batch_size, self.rank, self.world_size, self.seed, self.max_samples
+                self.dataset,
+                self.collate,
+                self.batch_size,
+                self.rank,
+                self.world_size,
+                self.seed,
+                self.max_samples,
             )
             return _load(stream, None, self.num_workers, self.device)
-        return _load(Fetch(self.dataset, self.collate), self._requests(self.size), self.num_workers, self.device)
+        return _load(
+            Fetch(self.dataset, self.collate),
+            self._requests(self.size),
+            self.num_workers,
+            self.device,
+        )
 
     def _requests(self, size: int) -> Iterator[Request]:
         full = self.batch_size * self.world_size
@@ -229,7 +271,14 @@ class EvaluationLoader:
             count = full if number < len(self) - 1 else size - first
             start, stop = share(count, self.rank, self.world_size)
             indices = np.arange(first + start, first + stop, dtype=np.int64)
-            yield indices, None if self.seed is None else sample_seeds(self.seed, np.zeros_like(indices), indices)
+            yield (
+                indices,
+                (
+                    None
+                    if self.seed is None
+                    else sample_seeds(self.seed, np.zeros_like(indices), indices)
+                ),
+            )
 
 
 def evaluation_loader(
@@ -245,18 +294,27 @@ def evaluation_loader(
     seed: int = 0,
     max_samples: int | None = None,
 ) -> EvaluationLoader:
-    """One pass over `dataset` in its own order: each sample exactly once, over all ranks together. `max_samples`:
-    only the first n of them.
+    """One pass over `dataset` in its own order: each sample exactly once, over all ranks together.
+    `max_samples`: only the first n of them.
 
-    Every rank gets the same number of batches, none of them empty, since a sharded model's forward is a collective. All
-    have `batch_size` samples but the last, which shares out what is left: from 1 to batch_size + 1.
+    Every rank gets the same number of batches, none of them empty, since a sharded model's forward
+    is a collective. All have `batch_size` samples but the last, which shares out what is left: from
+    1 to batch_size + 1.
 
     Raises ConfigError when there are fewer samples than ranks.
     """
     target = torch.device(device or CPU)
     collate = collate_fn or default_collate
     return EvaluationLoader(
-        dataset, batch_size, rank, world_size, num_workers, target, collate, seed if seed_samples else None, max_samples
+        dataset,
+        batch_size,
+        rank,
+        world_size,
+        num_workers,
+        target,
+        collate,
+        seed if seed_samples else None,
+        max_samples,
     )
 
 
@@ -272,7 +330,8 @@ def order_of(dataset: Any, seed: int, shuffle: bool) -> SampleOrder | MixtureOrd
 
 
 def fingerprint(dataset: object) -> str | None:
-    """Return what a checkpoint stores about its data: the dataset's `fingerprint`, else its length, else None."""
+    """Return what a checkpoint stores about its data: the dataset's `fingerprint`, else its length,
+    else None."""
     own = getattr(dataset, "fingerprint", None)
     if own is not None:
         return str(own)
@@ -283,7 +342,10 @@ def fingerprint(dataset: object) -> str | None:
 def _size(dataset: object, name: str) -> int:
     size = length(dataset)
     if size is None:
-        raise ConfigError(f"data: {type(dataset).__name__} has no __len__; add one, or make it an IterableDataset.")
+        raise ConfigError(
+            f"data: {type(dataset).__name__} has no __len__; add one, or make it an"
+            " IterableDataset."
+        )
     if size == 0:
         raise ConfigError(f"data: the {name} set ({type(dataset).__name__}) is empty.")
     return size
@@ -295,7 +357,8 @@ def _load(
     num_workers: int,
     device: torch.device,
 ) -> Any:
-    """An iterator with `close()` over the batches, made here or by workers; for CUDA in pinned memory."""
+    """An iterator with `close()` over the batches, made here or by workers; for CUDA in pinned
+    memory."""
     pin = device.type == "cuda"
     if num_workers:
         return WorkerBatches(source, requests, num_workers, pin)

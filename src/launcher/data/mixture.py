@@ -26,14 +26,16 @@ class MixtureData(DataSource):
 
     Args:
         sources: by name, a node with the `_target_` of a dataset (or of a data source such as
-            `launcher.data.tokens.TokenData`), its arguments, `weight` (1 if it is missing) and `val_dataset`.
-        stages: other weights from a position on, `[{at: 10000, weights: {web: 0.5}}]`; sources that a stage does not
-            name keep their weights.
+            `launcher.data.tokens.TokenData`), its arguments, `weight` (1 if it is missing) and
+            `val_dataset`.
+        stages: other weights from a position on, `[{at: 10000, weights: {web: 0.5}}]`; sources that
+            a stage does not name keep their weights.
         stage_unit: the unit of `at`; a sample has `seq_len` tokens.
         exhausted: what happens when a source has no more samples (see `MixtureOrder`).
         seed_samples: seed the random numbers of each sample, by (seed, epoch of its source, index).
         collate_fn: makes a batch of a list of samples; None: torch's `default_collate`.
-        vocab_size, seq_len, num_features, num_classes: for models whose configuration refers to them.
+        vocab_size, seq_len, num_features, num_classes: for models whose configuration refers to
+            them.
     """
 
     sources: dict[str, Any]
@@ -54,11 +56,15 @@ class MixtureData(DataSource):
 
     def check(self) -> None:
         if not self.sources:
-            raise ConfigError("data.sources={}: names no source; e.g. +data.sources.web._target_=my_package.Web.")
+            raise ConfigError(
+                "data.sources={}: names no source; e.g. +data.sources.web._target_=my_package.Web."
+            )
         self.schedule()
         for name in self.sources:
             if "/" in name or name == "loss":
-                raise ConfigError(f"data.sources.{name}: has a name that metrics cannot have; use another.")
+                raise ConfigError(
+                    f"data.sources.{name}: has a name that metrics cannot have; use another."
+                )
 
     def schedule(self) -> list[tuple[int, Weights]]:
         """Return the weights, with the sample from which on they hold.
@@ -72,20 +78,24 @@ class MixtureData(DataSource):
             key = f"data.stages[{number}]"
             if set(stage) != {"at", "weights"} or not isinstance(stage["weights"], Mapping):
                 raise ConfigError(
-                    f"{key}: should have the keys at and weights, e.g. {{at: 10000, weights: {{web: 1}}}}."
+                    f"{key}: should have the keys at and weights, e.g. {{at: 10000, weights: {{web:"
+                    " 1}}."
                 )
             if type(stage["at"]) is not int or stage["at"] < 0:
                 raise ConfigError(f"{key}.at={stage['at']}: should be a whole number, 0 or more.")
             if unknown := [name for name in stage["weights"] if name not in self.sources]:
                 raise ConfigError(
-                    f"{key}.weights.{unknown[0]}: there is no such source; the sources are {', '.join(self.sources)}."
+                    f"{key}.weights.{unknown[0]}: there is no such source; the sources are"
+                    f" {', '.join(self.sources)}."
                 )
             weights = checked({**schedule[-1][1], **stage["weights"]}, f"{key}.weights")
             at = self._samples(stage["at"], key)
             schedule = [*schedule, (at, weights)] if at or number else [(0, weights)]
         for (before, _), (after, _) in pairwise(schedule):
             if after <= before:
-                raise ConfigError(f"data.stages: at={after} follows at={before}; give the stages in their order.")
+                raise ConfigError(
+                    f"data.stages: at={after} follows at={before}; give the stages in their order."
+                )
         return schedule
 
     def _samples(self, at: int, key: str) -> int:
@@ -93,7 +103,8 @@ class MixtureData(DataSource):
             return at
         if self.seq_len is None:
             raise ConfigError(
-                f"{key}.at={at}: is in tokens, and data.seq_len is null; set it to the tokens of a sample."
+                f"{key}.at={at}: is in tokens, and data.seq_len is null; set it to the tokens of a"
+                " sample."
             )
         return ceil(at / self.seq_len)
 

@@ -16,12 +16,15 @@ class Mixture:
         ConfigError: a source has no length, or no sample.
     """
 
-    def __init__(self, datasets: Mapping[str, Any], schedule: Sequence[tuple[int, Weights]], policy: Policy):
+    def __init__(
+        self, datasets: Mapping[str, Any], schedule: Sequence[tuple[int, Weights]], policy: Policy
+    ):
         self.datasets, self.schedule, self.policy = dict(datasets), schedule, policy
         for name, dataset in self.datasets.items():
             if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
                 raise ConfigError(
-                    f"data.sources.{name}: {type(dataset).__name__} lacks __len__ or __getitem__, which a source needs."
+                    f"data.sources.{name}: {type(dataset).__name__} lacks __len__ or __getitem__,"
+                    " which a source needs."
                 )
             if not len(dataset):
                 raise ConfigError(f"data.sources.{name}: {type(dataset).__name__} is empty.")
@@ -36,7 +39,8 @@ class Mixture:
         """Changes when the samples do, and not with the weights: a fork may have others."""
         own = (getattr(dataset, "fingerprint", None) for dataset in self.datasets.values())
         return "; ".join(
-            f"{name}: {mark or f'{size} samples'}" for (name, size), mark in zip(self.sizes.items(), own, strict=True)
+            f"{name}: {mark or f'{size} samples'}"
+            for (name, size), mark in zip(self.sizes.items(), own, strict=True)
         )
 
     def source_of(self, indices: np.ndarray) -> np.ndarray:

@@ -1,8 +1,9 @@
 """The order of samples of a mixture: which source each position is from, and which of its samples.
 
-Positions are divided into segments in which the weights stay the same, and these into blocks. In each block every
-source has its share of the samples, in an order that depends only on (seed, segment, block). So the source of a
-position, and how many samples of each source come before it, are known without computing what comes before.
+Positions are divided into segments in which the weights stay the same, and these into blocks. In
+each block every source has its share of the samples, in an order that depends only on (seed,
+segment, block). So the source of a position, and how many samples of each source come before it,
+are known without computing what comes before.
 """
 
 from bisect import bisect_right
@@ -43,8 +44,9 @@ class MixtureOrder:
     Args:
         sizes: the number of samples of each source.
         schedule: from which position on which weights hold; the first from 0 on.
-        policy: when a source has no more samples: "repeat" begins its next epoch; "renormalise" leaves it out until all
-            others have none either, then all begin their next epoch; "stop" ends the training.
+        policy: when a source has no more samples: "repeat" begins its next epoch; "renormalise"
+            leaves it out until all others have none either, then all begin their next epoch; "stop"
+            ends the training.
     """
 
     def __init__(
@@ -61,7 +63,8 @@ class MixtureOrder:
         self._configured = list(self.schedule)
         self.offsets = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
         self._orders = [
-            SampleOrder(size, int(mix(seed, crc32(name.encode()))[0]), shuffle) for name, size in sizes.items()
+            SampleOrder(size, int(mix(seed, crc32(name.encode()))[0]), shuffle)
+            for name, size in sizes.items()
         ]
         self._block: tuple[tuple[int, int], np.ndarray, np.ndarray] | None = None
         self._begin()
@@ -76,7 +79,8 @@ class MixtureOrder:
         return int(self.sizes.sum())
 
     def locate(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """The source of each position of [start, start + count), and the number of its samples before it.
+        """The source of each position of [start, start + count), and the number of its samples
+        before it.
 
         Returns:
             Both int64 [count].
@@ -98,7 +102,8 @@ class MixtureOrder:
         return sources, numbers
 
     def indices(self, start: int, count: int) -> np.ndarray:
-        """Indices at positions [start, start + count), with the sources laid one after the other: int64 [count]."""
+        """Indices at positions [start, start + count), with the sources laid one after the other:
+        int64 [count]."""
         sources, numbers = self.locate(start, count)
         indices = np.empty(count, dtype=np.int64)
         for source in np.unique(sources).tolist():
@@ -120,7 +125,8 @@ class MixtureOrder:
         return self._counts(segment, position)
 
     def end(self) -> int | None:
-        """The position at which the first source has no more samples, if that stops the training."""
+        """The position at which the first source has no more samples, if that stops the
+        training."""
         if self.policy != "stop":
             return None
         while (last := self._segments[-1]).end is not None:
@@ -135,21 +141,26 @@ class MixtureOrder:
         return [[at, weights] for at, weights in self.schedule if at < position or at == 0]
 
     def load(self, past: Sequence[Sequence[Any]], position: int) -> None:
-        """Continue at a position that was reached under other weights, which a fork may have: what is configured holds
-        from there on."""
+        """Continue at a position that was reached under other weights, which a fork may have: what
+        is configured holds from there on."""
         schedule = [(int(at), dict(weights)) for at, weights in past]
         now = [weights for at, weights in self._configured if at <= position][-1]
         if position > 0 and now != schedule[-1][1]:
             schedule.append((position, now))
         elif position == 0:
             schedule = [(0, now)]
-        self.schedule = [*schedule, *((at, weights) for at, weights in self._configured if at > position)]
+        self.schedule = [
+            *schedule,
+            *((at, weights) for at, weights in self._configured if at > position),
+        ]
         self._begin()
 
     def _segment(self, position: int) -> Segment:
         while (last := self._segments[-1]).end is not None and position >= last.end:
             self._append(last.end, self._counts(last, last.end))
-        return self._segments[bisect_right(self._segments, position, key=lambda segment: segment.start) - 1]
+        return self._segments[
+            bisect_right(self._segments, position, key=lambda segment: segment.start) - 1
+        ]
 
     def _append(self, start: int, counts: np.ndarray) -> None:
         """Add the segment that begins at a position."""
@@ -158,7 +169,9 @@ class MixtureOrder:
         if self.policy == "renormalise":
             left = counts < self._limits
             if not (wanted[left] > 0).any():
-                self._limits = np.where(~left & (wanted > 0), self._limits + self.sizes, self._limits)
+                self._limits = np.where(
+                    ~left & (wanted > 0), self._limits + self.sizes, self._limits
+                )
                 left = counts < self._limits
             wanted = np.where(left, wanted, 0.0)
         shares = divided(wanted)
@@ -186,12 +199,16 @@ class MixtureOrder:
         return counts
 
     def _labels(self, segment: Segment, block: int) -> tuple[np.ndarray, np.ndarray]:
-        """The source of each place of a block, and the number of the source's places before it: int64 [BLOCK]. The last
-        result is kept."""
+        """The source of each place of a block, and the number of the source's places before it:
+        int64 [BLOCK]. The last result is kept."""
         key = (segment.start, block)
         if self._block is None or self._block[0] != key:
-            raw = np.random.PCG64(np.random.SeedSequence([self.seed, segment.start, block])).random_raw(BLOCK)
-            labels = np.repeat(np.arange(len(self.names)), segment.shares)[np.argsort(raw, kind="stable")]
+            raw = np.random.PCG64(
+                np.random.SeedSequence([self.seed, segment.start, block])
+            ).random_raw(BLOCK)
+            labels = np.repeat(np.arange(len(self.names)), segment.shares)[
+                np.argsort(raw, kind="stable")
+            ]
             ranks = np.empty(BLOCK, dtype=np.int64)
             for source in range(len(self.names)):
                 places = np.flatnonzero(labels == source)
@@ -201,8 +218,8 @@ class MixtureOrder:
 
 
 def divided(weights: np.ndarray) -> np.ndarray:
-    """Divide a block by weights: each share is rounded down, the largest remainders get what is left, and a positive
-    weight has at least one sample. int64 [sources], of the sum `BLOCK`."""
+    """Divide a block by weights: each share is rounded down, the largest remainders get what is
+    left, and a positive weight has at least one sample. int64 [sources], of the sum `BLOCK`."""
     exact = weights / weights.sum() * BLOCK
     shares: np.ndarray = np.maximum(np.floor(exact), weights > 0).astype(np.int64)
     by_remainder = np.argsort(shares - exact, kind="stable")

@@ -20,8 +20,8 @@ from launcher.process.rng import host_state, isolated, restore_rng, rng_state
 CPU_STATES = ("python", "numpy", "torch")
 END = object()
 WORKERS_DRAW_ANEW = (
-    "The data loader resumes within its epoch. Random numbers that a dataset draws in a worker are not repeated; with "
-    "num_workers=0 they are."
+    "The data loader resumes within its epoch. Random numbers that a dataset draws in a worker are"
+    " not repeated; with num_workers=0 they are."
 )
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 
@@ -29,9 +29,10 @@ GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, rando
 class PlainLoader:
     """The epochs of a map-style DataLoader, and the position in the present one.
 
-    The batches are those of the loader itself. A sampler may draw from the global generators, or from generators that
-    are attributes of the sampler or the loader. Their states are stored when the sampler begins an epoch. A resume
-    restores them, runs the sampler up to the position, and only then loads samples.
+    The batches are those of the loader itself. A sampler may draw from the global generators, or
+    from generators that are attributes of the sampler or the loader. Their states are stored when
+    the sampler begins an epoch. A resume restores them, runs the sampler up to the position, and
+    only then loads samples.
 
     Args:
         loader: one that `is_plain`.
@@ -46,8 +47,8 @@ class PlainLoader:
 
     @property
     def interruptible(self) -> bool:
-        """Return whether a signal may end the wait for a batch. Without workers the dataset may have drawn from the
-        training's generators by then."""
+        """Return whether a signal may end the wait for a batch. Without workers the dataset may
+        have drawn from the training's generators by then."""
         return self.loader.num_workers > 0
 
     def __iter__(self) -> Iterator[Any]:
@@ -70,22 +71,27 @@ class PlainLoader:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Begin the next `iter` at the position of `state`, or at the epoch's start if the loader has changed."""
+        """Begin the next `iter` at the position of `state`, or at the epoch's start if the loader
+        has changed."""
         now = {"size": self._size(), "world_size": world_size()}
         if "consumed" not in state or state["order"] is None:
             return
         for key, name in {"world_size": "ranks", "size": "(samples, batches an epoch)"}.items():
             if state.get(key) != now[key]:
                 self.logger.warning(
-                    "The data loader has changed since the checkpoint, from %s to %s %s: the epoch's order starts from "
-                    "the beginning.", state.get(key), now[key], name,
-                )  # fmt: skip
+                    "The data loader has changed since the checkpoint, from %s to %s %s: the"
+                    " epoch's order starts from the beginning.",
+                    state.get(key),
+                    now[key],
+                    name,
+                )
                 return
         self._order.begin_at(state["order"], state["consumed"])
         if self.loader.num_workers and state["order"].get("is_lazy"):
             self.logger.warning(
-                "The sampler draws from the global generators while workers load ahead, so the order of this epoch "
-                "differs from here on; let it draw its whole order at once, or use num_workers=0."
+                "The sampler draws from the global generators while workers load ahead, so the"
+                " order of this epoch differs from here on; let it draw its whole order at once, or"
+                " use num_workers=0."
             )
         if self.loader.num_workers and state["consumed"]:
             self.logger.info(WORKERS_DRAW_ANEW)
@@ -97,7 +103,8 @@ class PlainLoader:
 class ResumableSampler:
     """Resumable view of a loader's sampler or batch sampler, from any position of an epoch.
 
-    `state` has the states of the generators when the sampler began the present epoch; None: it has not begun.
+    `state` has the states of the generators when the sampler began the present epoch; None: it has
+    not begun.
     """
 
     def __init__(self, loader: DataLoader[Any]):
@@ -148,10 +155,15 @@ class ResumableSampler:
 
     def _noted(self) -> dict[str, Any]:
         state = rng_state()
-        own = {name: _get_state(generator) for name, generator in own_generators(self.loader).items()}
-        # A sampler may count its epochs itself. Numbers that have not changed may come from a configuration.
+        own = {
+            name: _get_state(generator) for name, generator in own_generators(self.loader).items()
+        }
+        # A sampler may count its epochs itself. Numbers that have not changed may come from a
+        # configuration.
         numbers = {
-            name: number for name, number in own_numbers(self.loader).items() if self._initial.get(name) != number
+            name: number
+            for name, number in own_numbers(self.loader).items()
+            if self._initial.get(name) != number
         }
         return {"global": {key: state[key] for key in CPU_STATES}, "own": own, "numbers": numbers}
 
@@ -168,7 +180,8 @@ def resumable(loader: Any, logger: logging.Logger) -> Any:
 
 
 def is_plain(loader: object) -> bool:
-    """Return whether this is a torch DataLoader over a map-style dataset that keeps the order of its sampler."""
+    """Return whether this is a torch DataLoader over a map-style dataset that keeps the order of
+    its sampler."""
     return (
         isinstance(loader, DataLoader)
         and type(loader).__iter__ is DataLoader.__iter__
@@ -188,7 +201,8 @@ def why_not_exact(loader: object) -> str:
 
 
 def with_order(loader: DataLoader[Any], order: object) -> DataLoader[Any]:
-    """The loader with another order of its batches (or of its samples, where it makes no batches)."""
+    """The loader with another order of its batches (or of its samples, where it makes no
+    batches)."""
     ordered: dict[str, Any] = {"batch_sampler": order}
     if loader.batch_sampler is None:
         ordered = {"sampler": order, "batch_size": None}
@@ -211,18 +225,26 @@ def with_order(loader: DataLoader[Any], order: object) -> DataLoader[Any]:
 def set_epoch(loader: object, epoch: int) -> None:
     """Call `set_epoch` of the loader and its samplers, where they have it."""
     batch_sampler = getattr(loader, "batch_sampler", None)
-    owners = [loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
+    owners = [
+        loader,
+        getattr(loader, "sampler", None),
+        batch_sampler,
+        getattr(batch_sampler, "sampler", None),
+    ]
     for owner in {id(owner): owner for owner in owners}.values():
         if method := getattr(owner, "set_epoch", None):
             method(epoch)
 
 
 def own_generators(loader: object) -> dict[str, Any]:
-    """The random generators that are attributes of a loader or of its samplers, by the path to them."""
+    """The random generators that are attributes of a loader or of its samplers, by the path to
+    them."""
     generators: dict[str, Any] = {}
     seen: set[int] = set()
     for path, owner in {"": loader, **samplers(loader)}.items():
-        attributes = {"generator": getattr(loader, "generator", None)} if owner is loader else vars(owner)
+        attributes = (
+            {"generator": getattr(loader, "generator", None)} if owner is loader else vars(owner)
+        )
         for name, value in attributes.items():
             if isinstance(value, GENERATORS) and id(value) not in seen:
                 generators[f"{path}{name}"] = value
@@ -231,13 +253,18 @@ def own_generators(loader: object) -> dict[str, Any]:
 
 
 def samplers(loader: object) -> dict[str, Any]:
-    """A loader's sampler and batch sampler, and the samplers inside them, by the path to their attributes."""
+    """A loader's sampler and batch sampler, and the samplers inside them, by the path to their
+    attributes."""
     found: dict[str, Any] = {}
 
     def collect(attributes: dict[str, Any], prefix: str) -> None:
         for name, value in attributes.items():
             is_sampler = isinstance(value, Sampler) or name in ("sampler", "batch_sampler")
-            if is_sampler and hasattr(value, "__dict__") and not any(value is known for known in found.values()):
+            if (
+                is_sampler
+                and hasattr(value, "__dict__")
+                and not any(value is known for known in found.values())
+            ):
                 found[f"{prefix}{name}."] = value
                 collect(vars(value), f"{prefix}{name}.")
 
@@ -265,7 +292,8 @@ def set_own_numbers(loader: object, numbers: dict[str, float]) -> None:
 
 @contextmanager
 def unchanged(loader: object) -> Iterator[None]:
-    """A context that restores the generators and numbers of a loader and its samplers at its end."""
+    """A context that restores the generators and numbers of a loader and its samplers at its
+    end."""
     generators, numbers = own_generators(loader), own_numbers(loader)
     states = {name: _get_state(generator) for name, generator in generators.items()}
     try:

@@ -1,4 +1,5 @@
-"""Random numbers that depend only on (seed, epoch, sample): not on workers, ranks or what ran before."""
+"""Random numbers that depend only on (seed, epoch, sample): not on workers, ranks or what ran
+before."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -12,12 +13,14 @@ T = TypeVar("T")
 
 
 def sample_seeds(seed: int, epochs: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """One uint64 seed for each sample, from the experiment's seed, the epoch and the sample's index in the dataset."""
+    """One uint64 seed for each sample, from the experiment's seed, the epoch and the sample's index
+    in the dataset."""
     return mix(seed, epochs, indices)
 
 
 class PrivateGenerators:
-    """A stream's own CPU generators. They continue from one `run` to the next, whatever else draws in between."""
+    """A stream's own CPU generators. They continue from one `run` to the next, whatever else draws
+    in between."""
 
     def __init__(self) -> None:
         self._own: HostState | None = None

@@ -1,4 +1,5 @@
-"""Reads records one at a time: lines of JSON, rows of Parquet, rows of a saved `datasets` folder."""
+"""Reads records one at a time: lines of JSON, rows of Parquet, rows of a saved `datasets`
+folder."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +30,9 @@ def read_jsonl(path: Path, fields: list[str]) -> Iterator[Record]:
             except ValueError as error:  # also text that is not UTF-8
                 raise ConfigError(f"data.files: {where}: is not JSON ({error}).") from error
             if not isinstance(record, dict):
-                raise ConfigError(f'data.files: {where}: should be a JSON object; e.g. {{"text": "..."}}.')
+                raise ConfigError(
+                    f'data.files: {where}: should be a JSON object; e.g. {{"text": "..."}}.'
+                )
             yield record, where
 
 
@@ -52,7 +55,9 @@ def read_parquet(path: Path, fields: list[str]) -> Iterator[Record]:
                     row += 1
                     yield record, f"{path}, row {row}"
     except (ArrowException, OSError) as error:
-        raise ConfigError(f"data.files: {path}: cannot be read as Parquet ({reason(error)}).") from error
+        raise ConfigError(
+            f"data.files: {path}: cannot be read as Parquet ({reason(error)})."
+        ) from error
 
 
 def read_saved(path: Path, fields: list[str]) -> Iterator[Record]:
@@ -68,10 +73,14 @@ def read_saved(path: Path, fields: list[str]) -> Iterator[Record]:
     try:
         saved = datasets.load_from_disk(str(path))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"data.files: {path}: is not a folder of save_to_disk ({reason(error)}).") from error
+        raise ConfigError(
+            f"data.files: {path}: is not a folder of save_to_disk ({reason(error)})."
+        ) from error
     if isinstance(saved, datasets.DatasetDict):
         splits = list(saved)
-        raise ConfigError(f"data.files: {path}: has the splits {', '.join(splits)}; name one: {path / splits[0]}.")
+        raise ConfigError(
+            f"data.files: {path}: has the splits {', '.join(splits)}; name one: {path / splits[0]}."
+        )
     _check_columns(path, fields, saved.column_names)
     row = 0
     for batch in saved.select_columns(fields).with_format(None).iter(batch_size=ROWS):
@@ -83,8 +92,13 @@ def read_saved(path: Path, fields: list[str]) -> Iterator[Record]:
 def _check_columns(path: Path, fields: list[str], names: list[str]) -> None:
     for field in fields:
         if field not in names:
-            raise ConfigError(f"data.files: {path}: has no column {field}; it has {', '.join(names)}.")
+            raise ConfigError(
+                f"data.files: {path}: has no column {field}; it has {', '.join(names)}."
+            )
 
 
 def _not_installed(name: str) -> ConfigError:
-    return ConfigError(f"data={name}: needs the packages datasets and pyarrow; pip install 'torch-launcher[datasets]'.")
+    return ConfigError(
+        f"data={name}: needs the packages datasets and pyarrow; pip install"
+        " 'torch-launcher[datasets]'."
+    )

@@ -17,20 +17,22 @@ IGNORED = -100
 class PackedDataset:
     """Sample i is a row of at most `seq_len` tokens.
 
-    If packed, a row has several documents, and all rows have the same length: `input_ids`, `labels` and `position_ids`
-    [B, T], int64. Positions start at 0 in each document, so that a model keeps documents apart; the first token of a
-    document is not a target. Plain text continues in the next row. A document with its own targets is never divided,
-    but is cut if it is too long.
+    If packed, a row has several documents, and all rows have the same length: `input_ids`, `labels`
+    and `position_ids` [B, T], int64. Positions start at 0 in each document, so that a model keeps
+    documents apart; the first token of a document is not a target. Plain text continues in the next
+    row. A document with its own targets is never divided, but is cut if it is too long.
 
-    Otherwise a row is one document, cut to `seq_len`, and a batch is as long as its longest row: `input_ids`,
-    `attention_mask` and `labels` [B, T], or `labels` [B] if documents have classes.
+    Otherwise a row is one document, cut to `seq_len`, and a batch is as long as its longest row:
+    `input_ids`, `attention_mask` and `labels` [B, T], or `labels` [B] if documents have classes.
     """
 
     def __init__(self, store: TokenStore, seq_len: int, pack: bool):
         self.store, self.seq_len = store, seq_len
         self.pack = pack and store.labels is None
         self.starts, self.stops = self._ranges()
-        self.fingerprint = f"{store.fingerprint}, {len(self)} rows of {seq_len}{' packed' if self.pack else ''}"
+        self.fingerprint = (
+            f"{store.fingerprint}, {len(self)} rows of {seq_len}{' packed' if self.pack else ''}"
+        )
 
     def __reduce__(self) -> Any:
         return _opened, (self.store.folder, self.seq_len, self.pack)
@@ -85,13 +87,20 @@ class PackedDataset:
                 third[row, :count] = 1
         if self.store.labels is not None:
             labels = self.store.labels[indices]
-        arrays = {"input_ids": ids, "position_ids" if self.pack else "attention_mask": third, "labels": labels}
+        arrays = {
+            "input_ids": ids,
+            "position_ids" if self.pack else "attention_mask": third,
+            "labels": labels,
+        }
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def _positions(self, start: int, stop: int) -> np.ndarray:
-        """The position of each token in its document, or in the row if the document begins before the row."""
+        """The position of each token in its document, or in the row if the document begins before
+        the row."""
         ends = self.store.ends
-        inside = ends[np.searchsorted(ends, start, side="right") : np.searchsorted(ends, stop, side="left")]
+        inside = ends[
+            np.searchsorted(ends, start, side="right") : np.searchsorted(ends, stop, side="left")
+        ]
         begins = np.concatenate([np.array([start]), inside])
         places = np.arange(start, stop)
         positions: np.ndarray = places - begins[np.searchsorted(begins, places, side="right") - 1]
@@ -99,7 +108,8 @@ class PackedDataset:
 
 
 def pack_whole(starts: np.ndarray, ends: np.ndarray, seq_len: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of as many consecutive documents as fit. A document that is too long is cut, and has a row to itself."""
+    """Rows of as many consecutive documents as fit. A document that is too long is cut, and has a
+    row to itself."""
     first, last, row_start, row_stop = [], [], 0, 0
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         if row_stop == start and end - row_start <= seq_len:

@@ -1,4 +1,5 @@
-"""The order of samples: maps a global position, counted from the start of training, to an index of the dataset."""
+"""The order of samples: maps a global position, counted from the start of training, to an index of
+the dataset."""
 
 import numpy as np
 
@@ -6,13 +7,19 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def mix(*parts: int | np.ndarray) -> np.ndarray:
-    """Hash integers (or arrays of them, element by element) to uint64: SplitMix64, chained over the parts.
+    """Hash integers (or arrays of them, element by element) to uint64: SplitMix64, chained over the
+    parts.
 
-    Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014; constants of its variant 13.
+    Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014; constants of
+    its variant 13.
     """
     state = np.zeros(1, dtype=np.uint64)
     for part in parts:
-        word = np.asarray(part).astype(np.uint64) if isinstance(part, np.ndarray) else np.uint64(part & (2**64 - 1))
+        word = (
+            np.asarray(part).astype(np.uint64)
+            if isinstance(part, np.ndarray)
+            else np.uint64(part & (2**64 - 1))
+        )
         state = (state ^ word) + _GOLDEN
         state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -21,12 +28,14 @@ def mix(*parts: int | np.ndarray) -> np.ndarray:
 
 
 LARGE = 2**24
-"""Number of samples from which indices are computed one batch at a time: sorting 10^8 keys takes 15 s and 2 GB."""
+"""Number of samples from which indices are computed one batch at a time: sorting 10^8 keys takes 15
+s and 2 GB."""
 ROUNDS = 6
 
 
 def shuffled(positions: np.ndarray, size: int, *key: int) -> np.ndarray:
-    """The indices at these positions, int64, of a permutation of `size` items that depends on the key.
+    """The indices at these positions, int64, of a permutation of `size` items that depends on the
+    key.
 
     A Feistel network permutes the next power of four; values of `size` or more go through it again.
     """
@@ -47,9 +56,10 @@ def shuffled(positions: np.ndarray, size: int, *key: int) -> np.ndarray:
 class SampleOrder:
     """The endless order of a dataset's samples; epoch e is positions [e * size, (e + 1) * size).
 
-    Each epoch is a permutation that depends only on (seed, epoch). It sorts the raw output of PCG64, whose stream
-    numpy never changes; `Generator.permutation` may change between versions (NEP 19). A large dataset is `shuffled`
-    instead, so that a batch takes the same time and memory at any position.
+    Each epoch is a permutation that depends only on (seed, epoch). It sorts the raw output of
+    PCG64, whose stream numpy never changes; `Generator.permutation` may change between versions
+    (NEP 19). A large dataset is `shuffled` instead, so that a batch takes the same time and memory
+    at any position.
     """
 
     def __init__(self, size: int, seed: int, shuffle: bool = True):
@@ -77,7 +87,8 @@ class SampleOrder:
         return np.argsort(keys, kind="stable").astype(np.int64, copy=False)
 
     def indices(self, start: int, count: int) -> np.ndarray:
-        """The dataset indices at positions [start, start + count): int64 [count]. May span any number of epochs."""
+        """The dataset indices at positions [start, start + count): int64 [count]. May span any
+        number of epochs."""
         if self.size >= LARGE:
             return self._computed(np.arange(start, start + count, dtype=np.int64))
         epoch, offset = divmod(start, self.size)
@@ -94,7 +105,10 @@ class SampleOrder:
         epochs, offsets = np.divmod(positions, self.size)
         if not self.shuffle:
             return offsets
-        parts = [shuffled(offsets[epochs == epoch], self.size, self.seed, int(epoch)) for epoch in np.unique(epochs)]
+        parts = [
+            shuffled(offsets[epochs == epoch], self.size, self.seed, int(epoch))
+            for epoch in np.unique(epochs)
+        ]
         return np.concatenate(parts)
 
     def epochs(self, start: int, count: int) -> np.ndarray:

@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, eq=False)
 class SyntheticData(DataSource):
-    """Random tokens, each sample a function of (seed, index): input [B, T] and target [B, T], int64.
+    """Random tokens, each sample a function of (seed, index): input [B, T] and target [B, T],
+    int64.
 
     A model can only memorize them: the validation loss stays near log(vocab_size).
 
     Args:
-        num_samples, num_val_samples: sizes of the training and validation sets; 0 validation samples: no set.
+        num_samples, num_val_samples: sizes of the training and validation sets; 0 validation
+            samples: no set.
         seq_len: T, tokens of an input.
         seed: of the tokens; the experiment's seed does not change them.
     """
@@ -40,11 +42,14 @@ class SyntheticData(DataSource):
         if not self.num_val_samples:
             return None
         first = self.num_samples  # past the last training sample
-        return SyntheticTokens(self.num_val_samples, self.seq_len, self.vocab_size, self.seed, first)
+        return SyntheticTokens(
+            self.num_val_samples, self.seq_len, self.vocab_size, self.seed, first
+        )
 
 
 class SyntheticTokens:
-    """`size` samples of random tokens, starting at sample `first` of the endless sequence of `seed`."""
+    """`size` samples of random tokens, starting at sample `first` of the endless sequence of
+    `seed`."""
 
     def __init__(self, size: int, seq_len: int, vocab_size: int, seed: int, first: int = 0):
         self.size = size
@@ -52,7 +57,9 @@ class SyntheticTokens:
         self.vocab_size = vocab_size
         self.seed = seed
         self.first = first
-        self.fingerprint = f"{size} synthetic samples of {seq_len} tokens below {vocab_size}, seed {seed}"
+        self.fingerprint = (
+            f"{size} synthetic samples of {seq_len} tokens below {vocab_size}, seed {seed}"
+        )
 
     def __len__(self) -> int:
         return self.size
@@ -69,6 +76,8 @@ class SyntheticTokens:
         import torch
 
         positions = np.arange(self.seq_len + 1)
-        drawn = mix(self.seed, self.first + indices[:, None], positions[None, :]) % np.uint64(self.vocab_size)
+        drawn = mix(self.seed, self.first + indices[:, None], positions[None, :]) % np.uint64(
+            self.vocab_size
+        )
         tokens = torch.from_numpy(drawn.astype(np.int64))
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()

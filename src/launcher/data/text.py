@@ -19,14 +19,18 @@ from launcher.types import PositiveInt, UnitInterval
 
 @dataclass(kw_only=True, eq=False)
 class TextData(DataSource):
-    """Byte-level samples: input [B, T] and target [B, T], int64 in 0..255. All bytes are kept in memory.
+    """Byte-level samples: input [B, T] and target [B, T], int64 in 0..255. All bytes are kept in
+    memory.
 
     Args:
-        files: a path or glob, or a list of them; null: the modules at the top of Python's standard library.
+        files: a path or glob, or a list of them; null: the modules at the top of Python's standard
+            library.
         seq_len: T, bytes of an input.
-        val_fraction: share of the files that is held out. If either side would have less than one sample (with a single
-            file, for instance), it is a share of the bytes, taken from the end.
-        val_samples: samples of the validation set, spread evenly over what is held out; null: all of it.
+        val_fraction: share of the files that is held out. If either side would have less than one
+            sample (with a single file, for instance), it is a share of the bytes, taken from the
+            end.
+        val_samples: samples of the validation set, spread evenly over what is held out; null: all
+            of it.
         vocab_size: always 256; a model's configuration refers to it.
     """
 
@@ -53,7 +57,9 @@ class TextData(DataSource):
     @cached_property
     def _parts(self) -> tuple[np.ndarray, np.ndarray]:
         """Training and held-out bytes: uint8 [N] each."""
-        files = find_files("data.files", self.files) if self.files is not None else standard_library()
+        files = (
+            find_files("data.files", self.files) if self.files is not None else standard_library()
+        )
         train, held_out = (_read(some) for some in hold_out(files, self.val_fraction))
         sample = self.seq_len + 1
         if len(train) < sample or (self.val_fraction and len(held_out) < sample):
@@ -62,15 +68,17 @@ class TextData(DataSource):
             train, held_out = whole[: len(whole) - cut], whole[len(whole) - cut :]
         if len(train) < sample:
             raise ConfigError(
-                f"data.seq_len={self.seq_len}: the files hold {len(train) + len(held_out)} bytes in all, too few for a "
-                "sample to train on" + (" and one held out" if self.val_fraction else "") + "; use a smaller "
-                "data.seq_len, or more files."
+                f"data.seq_len={self.seq_len}: the files hold {len(train) + len(held_out)} bytes in"
+                " all, too few for a sample to train on"
+                + (" and one held out" if self.val_fraction else "")
+                + "; use a smaller data.seq_len, or more files."
             )
         return train, held_out
 
 
 def standard_library() -> list[Path]:
-    """The modules at the top of the running Python's standard library: some 4 MB of source, on every machine."""
+    """The modules at the top of the running Python's standard library: some 4 MB of source, on
+    every machine."""
     folder = sysconfig.get_path("stdlib")
     return find_files("data.files", f"{folder}/[a-z]*.py")
 

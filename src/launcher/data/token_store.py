@@ -22,8 +22,8 @@ PARTS = ("train", "val")
 
 
 class TokenStore:
-    """The documents of one part: `tokens` [N], and `ends` [D], the position after each document's last token. `targets`
-    [N] (0 or 1) and `labels` [D], or None."""
+    """The documents of one part: `tokens` [N], and `ends` [D], the position after each document's
+    last token. `targets` [N] (0 or 1) and `labels` [D], or None."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -31,13 +31,17 @@ class TokenStore:
         self.fingerprint = str(self.meta["fingerprints"][folder.name])
         self.tokens = _mapped(folder / "tokens.npy")
         self.ends = _mapped(folder / "ends.npy")
-        self.targets = _mapped(folder / "targets.npy") if (folder / "targets.npy").exists() else None
+        self.targets = (
+            _mapped(folder / "targets.npy") if (folder / "targets.npy").exists() else None
+        )
         self.labels = _mapped(folder / "labels.npy") if (folder / "labels.npy").exists() else None
 
 
-def write_store(folder: Path, documents: Iterable[Document], val_fraction: float, meta: dict[str, Any]) -> None:
-    """Write `folder`/train and `folder`/val; every (1 / val_fraction)-th document is held out. `folder` appears only
-    when it is complete. If another process was faster, its folder is kept.
+def write_store(
+    folder: Path, documents: Iterable[Document], val_fraction: float, meta: dict[str, Any]
+) -> None:
+    """Write `folder`/train and `folder`/val; every (1 / val_fraction)-th document is held out.
+    `folder` appears only when it is complete. If another process was faster, its folder is kept.
 
     Args:
         meta: further entries of meta.json: `vocab_size`, `pad`.
@@ -46,13 +50,20 @@ def write_store(folder: Path, documents: Iterable[Document], val_fraction: float
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         with ExitStack() as stack:
-            writers = [stack.enter_context(_Part(temporary / name, meta["vocab_size"])) for name in PARTS]
+            writers = [
+                stack.enter_context(_Part(temporary / name, meta["vocab_size"])) for name in PARTS
+            ]
             for number, document in enumerate(documents):
-                writers[int((number + 1) * val_fraction) > int(number * val_fraction)].append(document)
+                writers[int((number + 1) * val_fraction) > int(number * val_fraction)].append(
+                    document
+                )
         counts = {name: len(writer.ends) for name, writer in zip(PARTS, writers, strict=True)}
-        fingerprints = {name: writer.fingerprint() for name, writer in zip(PARTS, writers, strict=True)}
+        fingerprints = {
+            name: writer.fingerprint() for name, writer in zip(PARTS, writers, strict=True)
+        }
         replace_file(
-            temporary / "meta.json", json.dumps({**meta, "documents": counts, "fingerprints": fingerprints}).encode()
+            temporary / "meta.json",
+            json.dumps({**meta, "documents": counts, "fingerprints": fingerprints}).encode(),
         )
         try:
             os.rename(temporary, folder)
@@ -68,7 +79,9 @@ class _Part:
     def __init__(self, folder: Path, vocab_size: int):
         folder.mkdir()
         self.folder, self.ends, self.labels = folder, list[int](), list[int]()
-        self.tokens = TokenWriter(folder / "tokens.npy", np.uint16 if vocab_size <= 2**16 else np.uint32)
+        self.tokens = TokenWriter(
+            folder / "tokens.npy", np.uint16 if vocab_size <= 2**16 else np.uint32
+        )
         self.targets: TokenWriter | None = None
         self.digest = xxhash.xxh3_64()
 
@@ -100,7 +113,10 @@ class _Part:
 
     def fingerprint(self) -> str:
         self.digest.update(np.array([*self.ends, *self.labels], dtype=np.int64).tobytes())
-        return f"{len(self.ends)} documents of {self.tokens.count} tokens, xxh3 {self.digest.hexdigest()}"
+        return (
+            f"{len(self.ends)} documents of {self.tokens.count} tokens, xxh3"
+            f" {self.digest.hexdigest()}"
+        )
 
 
 def _mapped(path: Path) -> np.ndarray:
@@ -108,8 +124,11 @@ def _mapped(path: Path) -> np.ndarray:
     return array.view(np.ndarray)
 
 
-def shared(folder: Path, make: Callable[[], None], on_main: Callable[[Callable[[], None]], Any]) -> None:
-    """Rank 0 makes `folder` if it does not exist. A node that does not see it then makes its own."""
+def shared(
+    folder: Path, make: Callable[[], None], on_main: Callable[[Callable[[], None]], Any]
+) -> None:
+    """Rank 0 makes `folder` if it does not exist. A node that does not see it then makes its
+    own."""
     on_main(lambda: None if folder.is_dir() else make())
     if not folder.is_dir():
         make()

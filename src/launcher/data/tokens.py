@@ -1,4 +1,5 @@
-"""Tokens: memory-mapped files of token ids, which may be larger than memory. `write_tokens` makes them."""
+"""Tokens: memory-mapped files of token ids, which may be larger than memory. `write_tokens` makes
+them."""
 
 from __future__ import annotations
 
@@ -18,13 +19,16 @@ from launcher.types import PositiveInt
 
 @dataclass(kw_only=True, eq=False)
 class TokenData(DataSource):
-    """Samples of token files: input [B, T] and target [B, T], int64. No sample crosses from one file into another.
+    """Samples of token files: input [B, T] and target [B, T], int64. No sample crosses from one
+    file into another.
 
     Args:
-        files: a path or glob, or a list of them: `.npy` files (which know their type), or raw ones of type `dtype`.
+        files: a path or glob, or a list of them: `.npy` files (which know their type), or raw ones
+            of type `dtype`.
         val_files: the same for the held-out samples; null: none.
         seq_len: T, tokens of an input.
-        vocab_size: number of different tokens. A token id of at least this number is rejected when it is read.
+        vocab_size: number of different tokens. A token id of at least this number is rejected when
+            it is read.
         dtype: of raw (not `.npy`) files, little-endian.
     """
 
@@ -50,14 +54,15 @@ class TokenData(DataSource):
         windows = MappedWindows(files, self.seq_len, self.vocab_size, self.dtype)
         if not len(windows):
             raise ConfigError(
-                f"data.seq_len={self.seq_len}: none of the {len(files)} files of data.{name} holds the "
-                f"{self.seq_len + 1} tokens of one sample; use a smaller data.seq_len."
+                f"data.seq_len={self.seq_len}: none of the {len(files)} files of data.{name} holds"
+                f" the {self.seq_len + 1} tokens of one sample; use a smaller data.seq_len."
             )
         return windows
 
 
 class MappedWindows(TokenWindows):
-    """Windows of memory-mapped files. A pickle, for a worker that is not forked, has the paths and not the data."""
+    """Windows of memory-mapped files. A pickle, for a worker that is not forked, has the paths and
+    not the data."""
 
     def __init__(self, files: list[Path], seq_len: int, vocab_size: int, dtype: str):
         sequences = [map_tokens(path, dtype) for path in files]
@@ -75,7 +80,8 @@ class MappedWindows(TokenWindows):
         largest = int(tokens.max())
         if largest >= self.vocab_size:
             raise ConfigError(
-                f"data.vocab_size={self.vocab_size}: the files hold token {largest}; set {largest + 1} or more."
+                f"data.vocab_size={self.vocab_size}: the files hold token {largest}; set"
+                f" {largest + 1} or more."
             )
         return tokens
 
@@ -86,18 +92,22 @@ def map_tokens(path: Path, dtype: str) -> np.ndarray:
         try:
             tokens = np.load(path, mmap_mode="r", allow_pickle=False)
         except (ValueError, OSError, EOFError) as error:
-            raise ConfigError(f"data.files: {path} is not a .npy file of tokens ({error}).") from error
+            raise ConfigError(
+                f"data.files: {path} is not a .npy file of tokens ({error})."
+            ) from error
         if tokens.ndim != 1 or tokens.dtype not in (np.uint16, np.uint32):
             raise ConfigError(
-                f"data.files: {path} holds {tokens.dtype} of shape {list(tokens.shape)}; tokens are one row of uint16 "
-                "or uint32, as `python -m launcher.data.write_tokens` writes them."
+                f"data.files: {path} holds {tokens.dtype} of shape {list(tokens.shape)}; tokens are"
+                " one row of uint16 or uint32, as `python -m launcher.data.write_tokens` writes"
+                " them."
             )
     else:
         kind = np.dtype(dtype).newbyteorder("<")
         size = path.stat().st_size
         if size == 0 or size % kind.itemsize:
             raise ConfigError(
-                f"data.dtype={dtype}: {path} has {size} bytes, which is not a whole number of {dtype} tokens."
+                f"data.dtype={dtype}: {path} has {size} bytes, which is not a whole number of"
+                f" {dtype} tokens."
             )
         tokens = np.memmap(path, dtype=kind, mode="r")
     # slices of a memmap object are slow to make
@@ -106,7 +116,8 @@ def map_tokens(path: Path, dtype: str) -> np.ndarray:
 
 
 def _fingerprint(sequences: list[np.ndarray]) -> str:
-    """Lengths, and a hash of 2^18 tokens at each file's beginning and end: the whole may be hundreds of gigabytes."""
+    """Lengths, and a hash of 2^18 tokens at each file's beginning and end: the whole may be
+    hundreds of gigabytes."""
     digest = xxhash.xxh3_64()
     for sequence in sequences:
         digest.update(f"{len(sequence)} {sequence.dtype}".encode())

@@ -1,4 +1,5 @@
-"""Moves batches to a device. On CUDA the next batch is copied on its own stream while the present one is used."""
+"""Moves batches to a device. On CUDA the next batch is copied on its own stream while the present
+one is used."""
 
 from __future__ import annotations
 
@@ -9,9 +10,12 @@ import torch
 
 
 def map_tensors(
-    batch: object, function: Callable[[torch.Tensor], Any], movable: Callable[[Any], Any] | None = None
+    batch: object,
+    function: Callable[[torch.Tensor], Any],
+    movable: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """`function` on every tensor in tuples, named tuples, lists and dicts; `movable` on other objects with a `.to`."""
+    """`function` on every tensor in tuples, named tuples, lists and dicts; `movable` on other
+    objects with a `.to`."""
     if isinstance(batch, torch.Tensor):
         return function(batch)
     if hasattr(batch, "to"):
@@ -59,7 +63,8 @@ def _prefetched(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
 
 
 def _arrived(batch: object, copied: torch.cuda.Event, device: torch.device) -> Any:
-    """Let the computing stream wait for the copy, and keep the memory until the computing stream is done with it."""
+    """Let the computing stream wait for the copy, and keep the memory until the computing stream is
+    done with it."""
     current = torch.cuda.current_stream(device)
     current.wait_event(copied)
 

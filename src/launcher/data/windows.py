@@ -11,10 +11,12 @@ if TYPE_CHECKING:
 
 
 class TokenWindows:
-    """Sample i is the i-th window of `seq_len` tokens, as (input, target); the target is shifted by one token.
+    """Sample i is the i-th window of `seq_len` tokens, as (input, target); the target is shifted by
+    one token.
 
-    Windows of one sequence do not overlap, except in the token that ends a target and begins the next input. A last
-    part shorter than `seq_len + 1` is left out. No window crosses from one sequence into the next.
+    Windows of one sequence do not overlap, except in the token that ends a target and begins the
+    next input. A last part shorter than `seq_len + 1` is left out. No window crosses from one
+    sequence into the next.
 
     Args:
         sequences: one-dimensional arrays of unsigned integers, in memory or memory-mapped.
@@ -23,7 +25,13 @@ class TokenWindows:
         max_windows: use at most this many windows, spread evenly; None: all.
     """
 
-    def __init__(self, sequences: list[np.ndarray], seq_len: int, fingerprint: str, max_windows: int | None = None):
+    def __init__(
+        self,
+        sequences: list[np.ndarray],
+        seq_len: int,
+        fingerprint: str,
+        max_windows: int | None = None,
+    ):
         self.sequences = sequences
         self.seq_len = seq_len
         self.fingerprint = fingerprint

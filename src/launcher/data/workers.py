@@ -1,7 +1,9 @@
-"""Worker processes for loading: torch's DataLoader, safe against signals, and closed in bounded time.
+"""Worker processes for loading: torch's DataLoader, safe against signals, and closed in bounded
+time.
 
-A scheduler signals the whole process group. A worker that died of it would fail the step after which the trainer
-saves. So workers ignore the signals that the trainer handles, from their first instruction on.
+A scheduler signals the whole process group. A worker that died of it would fail the step after
+which the trainer saves. So workers ignore the signals that the trainer handles, from their first
+instruction on.
 """
 
 from __future__ import annotations
@@ -81,11 +83,17 @@ class GuardedStream(IterableDataset[Any]):
 class WorkerBatches:
     """An iterator over batches that worker processes make; `close()` ends the workers.
 
-    They are `source[request]` for each of `requests`, in order. If `requests` is None, they are the batches of the
-    iterable `source`, made by one worker, so that their order is that of the stream.
+    They are `source[request]` for each of `requests`, in order. If `requests` is None, they are the
+    batches of the iterable `source`, made by one worker, so that their order is that of the stream.
     """
 
-    def __init__(self, source: Any, requests: Iterable[Any] | None, num_workers: int, pin_memory: bool = False):
+    def __init__(
+        self,
+        source: Any,
+        requests: Iterable[Any] | None,
+        num_workers: int,
+        pin_memory: bool = False,
+    ):
         loader: DataLoader[Any] = DataLoader(
             GuardedStream(source) if requests is None else GuardedFetch(source),  # type: ignore[arg-type]
             sampler=requests,
@@ -94,7 +102,8 @@ class WorkerBatches:
             collate_fn=_as_it_is,
             pin_memory=pin_memory,
             worker_init_fn=_begin,
-            generator=torch.Generator().manual_seed(0),  # else it would draw from the training's generator
+            # Else it would draw from the training's generator.
+            generator=torch.Generator().manual_seed(0),
         )
         with signals.blocked():
             self._iterator: Any = iter(loader)
@@ -110,7 +119,8 @@ class WorkerBatches:
         return batch
 
     def close(self) -> None:
-        """End the workers within seconds. They ignore the SIGTERM that torch sends to a slow one, so it is killed."""
+        """End the workers within seconds. They ignore the SIGTERM that torch sends to a slow one,
+        so it is killed."""
         if self not in _open:
             return
         _open.discard(self)
@@ -136,7 +146,8 @@ class WorkerBatches:
 
 def _begin(worker_id: int) -> None:
     signals.ignore_in_child()
-    # torch's worker now watches for a change of its parent, and would miss that the parent has died before.
+    # torch's worker now watches for a change of its parent, and would miss that the parent has died
+    # before.
     parent = multiprocessing.parent_process()
     by_server = multiprocessing.get_start_method(allow_none=True) == "forkserver"
     if parent is not None and not by_server and os.getppid() != parent.pid:
@@ -149,9 +160,11 @@ def _as_it_is(batch: object) -> Any:
 
 @atexit.register
 def _kill_all() -> None:
-    """Kill workers that nobody closed: they ignore SIGTERM, so Python would wait for them forever at exit."""
+    """Kill workers that nobody closed: they ignore SIGTERM, so Python would wait for them forever
+    at exit."""
     if _open:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would raise for each of them
+        # Torch's handler would raise for each of them.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for batches in list(_open):
         for worker in batches._iterator._workers:
             worker.kill()

@@ -1,9 +1,11 @@
 """Write token files for `data=tokens`.
 
-    python -m launcher.data.write_tokens OUT FILE... [--tokenizer FOLDER] [--val-fraction 0.05] [--end TEXT]
+    python -m launcher.data.write_tokens OUT FILE... [--tokenizer FOLDER] [--val-fraction 0.05]
+        [--end TEXT]
 
-OUT/train.npy and OUT/val.npy are rows of uint16 (uint32 for more than 65536 different tokens). They are written piece
-by piece: neither the text nor the tokens are ever whole in memory. OUT/meta.json describes them.
+OUT/train.npy and OUT/val.npy are rows of uint16 (uint32 for more than 65536 different tokens). They
+are written piece by piece: neither the text nor the tokens are ever whole in memory. OUT/meta.json
+describes them.
 """
 
 import argparse
@@ -31,7 +33,8 @@ Encode = Callable[[FileRange], Iterator[np.ndarray]]
 class TokenWriter:
     """Appends tokens to a .npy file; its header gets the final length when the `with` ends.
 
-    numpy pads the header so that a growing length fits in the same space (`GROWTH_AXIS_MAX_DIGITS`).
+    numpy pads the header so that a growing length fits in the same space
+    (`GROWTH_AXIS_MAX_DIGITS`).
     """
 
     def __init__(self, path: Path, dtype: type[np.unsignedinteger[Any]]):
@@ -56,7 +59,11 @@ class TokenWriter:
         self._file.close()
 
     def _write_header(self) -> None:
-        header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (self.count,)}
+        header = {
+            "descr": np.lib.format.dtype_to_descr(self.dtype),
+            "fortran_order": False,
+            "shape": (self.count,),
+        }
         np.lib.format.write_array_header_1_0(self._file, header)
 
 
@@ -71,7 +78,8 @@ def byte_encoder() -> tuple[Encode, int]:
 
 
 def tokenizer_encoder(folder: Path, end: str | None) -> tuple[Encode, int]:
-    """An encoder with the Hugging Face tokenizer in `folder` (its tokenizer.json), and the size of its vocabulary.
+    """An encoder with the Hugging Face tokenizer in `folder` (its tokenizer.json), and the size of
+    its vocabulary.
 
     Args:
         end: a token of the vocabulary that is written after each file, such as `<|endoftext|>`.
@@ -88,11 +96,13 @@ def tokenizer_encoder(folder: Path, end: str | None) -> tuple[Encode, int]:
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise ConfigError(
-            f"--tokenizer={folder}: has no tokenizer.json; AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER) "
-            "of the package transformers writes one."
+            f"--tokenizer={folder}: has no tokenizer.json;"
+            " AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER) of the package"
+            " transformers writes one."
         )
     tokenizer = Tokenizer.from_file(str(path))
-    # A stored truncation or padding is for a model's batches; each piece of text is encoded in full here.
+    # A stored truncation or padding is for a model's batches; each piece of text is encoded in full
+    # here.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     end_id = None if end is None else tokenizer.token_to_id(end)
@@ -132,7 +142,8 @@ def pieces(part: FileRange) -> Iterator[str]:
 
 
 def divide(files: list[Path], fraction: float) -> tuple[list[FileRange], list[FileRange]]:
-    """(training, held out): whole files; of a single file, its beginning and its end, cut between two lines."""
+    """(training, held out): whole files; of a single file, its beginning and its end, cut between
+    two lines."""
     if len(files) > 1 or not fraction:
         train, held_out = hold_out(files, fraction)
         return [_whole(path) for path in train], [_whole(path) for path in held_out]
@@ -142,7 +153,9 @@ def divide(files: list[Path], fraction: float) -> tuple[list[FileRange], list[Fi
         file.readline()
         cut = file.tell()
     if cut == size:
-        raise ConfigError(f"--val-fraction={fraction}: no line of {path} begins in its last part; use more, or 0.")
+        raise ConfigError(
+            f"--val-fraction={fraction}: no line of {path} begins in its last part; use more, or 0."
+        )
     return [(path, 0, cut)], [(path, cut, size)]
 
 
@@ -151,7 +164,8 @@ def _whole(path: Path) -> FileRange:
 
 
 def write(out: Path, name: str, parts: Iterable[FileRange], encode: Encode, vocab_size: int) -> int:
-    """Write OUT/<name>.npy, which appears only when it is complete. Returns the number of tokens."""
+    """Write OUT/<name>.npy, which appears only when it is complete. Returns the number of
+    tokens."""
     with (
         replacing(out / f"{name}.npy") as unfinished,
         TokenWriter(unfinished, np.uint16 if vocab_size <= 2**16 else np.uint32) as writer,
@@ -165,10 +179,19 @@ def write(out: Path, name: str, parts: Iterable[FileRange], encode: Encode, voca
 def parser() -> argparse.ArgumentParser:
     usage = argparse.ArgumentParser(
         prog="python -m launcher.data.write_tokens",
-        description="Write token files for data=tokens: OUT/train.npy, OUT/val.npy and OUT/meta.json.",
+        description=(
+            "Write token files for data=tokens: OUT/train.npy, OUT/val.npy and OUT/meta.json."
+        ),
     )
-    usage.add_argument("out", type=Path, metavar="OUT", help="folder to write to; it is created if it does not exist")
-    usage.add_argument("files", nargs="+", metavar="FILE", help="text files: paths or globs ('corpus/**/*.txt')")
+    usage.add_argument(
+        "out",
+        type=Path,
+        metavar="OUT",
+        help="folder to write to; it is created if it does not exist",
+    )
+    usage.add_argument(
+        "files", nargs="+", metavar="FILE", help="text files: paths or globs ('corpus/**/*.txt')"
+    )
     usage.add_argument(
         "--tokenizer",
         type=Path,
@@ -176,7 +199,9 @@ def parser() -> argparse.ArgumentParser:
         help="folder of a Hugging Face tokenizer (default: bytes, 256 tokens)",
     )
     usage.add_argument(
-        "--end", metavar="TEXT", help="with --tokenizer: token to write after each file, '<|endoftext|>'"
+        "--end",
+        metavar="TEXT",
+        help="with --tokenizer: token to write after each file, '<|endoftext|>'",
     )
     usage.add_argument(
         "--val-fraction",
@@ -205,12 +230,19 @@ def run(arguments: list[str]) -> None:
     counts = {"train": write(options.out, "train", train, encode, vocab_size)}
     if held_out:
         counts["val"] = write(options.out, "val", held_out, encode, vocab_size)
-    meta = {"vocab_size": vocab_size, "tokenizer": str(options.tokenizer or "bytes"), "tokens": counts}
+    meta = {
+        "vocab_size": vocab_size,
+        "tokenizer": str(options.tokenizer or "bytes"),
+        "tokens": counts,
+    }
     replace_file(options.out / "meta.json", json.dumps(meta, indent=2).encode() + b"\n")
     for name, count in counts.items():
         print(f"{options.out / name}.npy: {count} tokens")
     val = f" data.val_files={options.out / 'val.npy'}" if held_out else ""
-    print(f"python -m launcher data=tokens data.files={options.out / 'train.npy'}{val} data.vocab_size={vocab_size}")
+    print(
+        f"python -m launcher data=tokens data.files={options.out / 'train.npy'}{val}"
+        f" data.vocab_size={vocab_size}"
+    )
 
 
 def main() -> int:

@@ -1,8 +1,8 @@
 """Finds a job's record, and decides if there is something to submit.
 
-Training writes to its run's own folder. Any other job (evaluate, export, lr_find, check) leaves run.json and the frozen
-configuration of the training alone: it has a folder of its own, `<run folder>/.jobs/<job>-<hash>/`, with its frozen
-configuration, its run.json, its logs and its result.
+Training writes to its run's own folder. Any other job (evaluate, export, lr_find, check) leaves
+run.json and the frozen configuration of the training alone: it has a folder of its own, `<run
+folder>/.jobs/<job>-<hash>/`, with its frozen configuration, its run.json, its logs and its result.
 """
 
 import json
@@ -29,8 +29,8 @@ SHOWN = 3
 
 
 def trains(config: Mapping[str, Any]) -> bool:
-    """Return whether the job trains: `job=train`, or a user's job with `why_done`, such as a subclass of it. A job that
-    cannot be imported here counts as one that trains."""
+    """Return whether the job trains: `job=train`, or a user's job with `why_done`, such as a
+    subclass of it. A job that cannot be imported here counts as one that trains."""
     target = str(config["job"]["_target_"])
     if target.startswith(OWN_JOBS):
         return target == TRAIN_JOB
@@ -41,7 +41,8 @@ def trains(config: Mapping[str, Any]) -> bool:
 
 
 def training_of(config: Mapping[str, Any]) -> Any:
-    """The job of a configuration that trains; `TrainJob` in place of one that cannot be imported here."""
+    """The job of a configuration that trains; `TrainJob` in place of one that cannot be imported
+    here."""
     try:
         return construct(config["job"])
     except (ImportError, ValueError):
@@ -62,15 +63,19 @@ def folder_of(config: Mapping[str, Any]) -> RunFolder:
     return RunFolder(run / JOBS / f"{config['job']['_target_'].split('.')[-2]}-{digest}")
 
 
-def why_skipped(config: Mapping[str, Any], folder: RunFolder, queue: Mapping[str, QueuedJob]) -> str | None:
-    """Why a job is not submitted: it has nothing to do, or it is running or queued; None: it can be.
+def why_skipped(
+    config: Mapping[str, Any], folder: RunFolder, queue: Mapping[str, QueuedJob]
+) -> str | None:
+    """Why a job is not submitted: it has nothing to do, or it is running or queued; None: it can
+    be.
 
     Args:
         config: resolved, as plain containers.
         folder: see `folder_of`.
         queue: jobs that have not ended, see `scheduler.queue`.
     Raises:
-        ConfigError: the job would be rejected: the checkpoint that it names does not exist, for instance.
+        ConfigError: the job would be rejected: the checkpoint that it names does not exist, for
+            instance.
     """
     note = JobNote.read(folder)
     job = None if note is None else note.find_in(queue)
@@ -80,7 +85,10 @@ def why_skipped(config: Mapping[str, Any], folder: RunFolder, queue: Mapping[str
     if training is not None and is_held(folder):
         return "running"
     if job is not None:
-        return f"in the queue as job {job.id} ({job.state.lower()}){_asked_differently(config, folder)}"
+        return (
+            f"in the queue as job {job.id}"
+            f" ({job.state.lower()}){_asked_differently(config, folder)}"
+        )
     if training is not None:
         training.check_resume(config)
     elif (checkpoint := config["job"].get("checkpoint")) is not None:
@@ -90,13 +98,18 @@ def why_skipped(config: Mapping[str, Any], folder: RunFolder, queue: Mapping[str
 
 
 def _asked_differently(config: Mapping[str, Any], folder: RunFolder) -> str:
-    """Describe the difference between the configuration of the queued job and the command's; "" if they are equal."""
+    """Describe the difference between the configuration of the queued job and the command's; "" if
+    they are equal."""
     try:
         before, _ = frozen(folder)
     except (OSError, ValueError, KeyError):
         return ""
     now = json.loads(json.dumps({key: config[key] for key in config if key in before}, default=str))
-    keys = [key for key in changed_keys(before, now) if key.partition(".")[0] != "dispatch" and key != "run.identity"]
+    keys = [
+        key
+        for key in changed_keys(before, now)
+        if key.partition(".")[0] != "dispatch" and key != "run.identity"
+    ]
     if not keys:
         return ""
     values = ", ".join(f"{key}={show(get(before, key))}" for key in keys[:SHOWN])

@@ -1,4 +1,5 @@
-"""Who started this process: a user, or torchrun, srun or submitit, which start all ranks themselves."""
+"""Who started this process: a user, or torchrun, srun or submitit, which start all ranks
+themselves."""
 
 import os
 import re
@@ -8,21 +9,27 @@ from zlib import crc32
 from launcher.errors import ConfigError
 
 PORTS = range(15000, 32768)
-"""Ports below those that systems use for outgoing connections. A job's batch script chooses a free one."""
+"""Ports below those that systems use for outgoing connections. A job's batch script chooses a free
+one."""
 
 
 def join_ranks(env: MutableMapping[str, str] = os.environ) -> bool:
     """Return whether this process is one of several ranks that are already started.
 
-    torchrun's variables are used unchanged. Those of a SLURM step with several tasks, and of submitit's local executor,
-    are translated into torchrun's. A batch script that calls us without srun is not such a step, however many tasks its
-    job has.
+    torchrun's variables are used unchanged. Those of a SLURM step with several tasks, and of
+    submitit's local executor, are translated into torchrun's. A batch script that calls us without
+    srun is not such a step, however many tasks its job has.
     """
-    if "RANK" not in env and env.get("SUBMITIT_EXECUTOR") == "local" and int(env.get("SUBMITIT_LOCAL_NTASKS", 1)) > 1:
+    if (
+        "RANK" not in env
+        and env.get("SUBMITIT_EXECUTOR") == "local"
+        and int(env.get("SUBMITIT_LOCAL_NTASKS", 1)) > 1
+    ):
         _translate_local(env)
     if "RANK" not in env and int(env.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
         _translate(env)
-    return "RANK" in env and env.get("WORLD_SIZE", "1") not in ("0", "1")  # `check_ranks` rejects all but a number
+    # `check_ranks` rejects all but a number.
+    return "RANK" in env and env.get("WORLD_SIZE", "1") not in ("0", "1")
 
 
 def check_ranks(env: Mapping[str, str] = os.environ) -> None:
@@ -37,15 +44,17 @@ def check_ranks(env: Mapping[str, str] = os.environ) -> None:
             raise ConfigError(f"{name}='{value}' in the environment: should be a number; unset it.")
         numbers[name] = int(value)
     rank, world_size = numbers["RANK"], numbers["WORLD_SIZE"]
-    if world_size > 1 and (missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in env]):
+    if world_size > 1 and (
+        missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in env]
+    ):
         raise ConfigError(
-            f"WORLD_SIZE={world_size} in the environment, without {', '.join(missing)}: left over from another "
-            "command; unset it, and use dispatch.nproc=N for N ranks."
+            f"WORLD_SIZE={world_size} in the environment, without {', '.join(missing)}: left over"
+            " from another command; unset it, and use dispatch.nproc=N for N ranks."
         )
     if rank >= max(world_size, 1):
         raise ConfigError(
-            f"RANK={rank} in the environment: should be less than WORLD_SIZE={world_size}; unset both, and use "
-            "dispatch.nproc=N for N ranks."
+            f"RANK={rank} in the environment: should be less than WORLD_SIZE={world_size}; unset"
+            " both, and use dispatch.nproc=N for N ranks."
         )
 
 
@@ -57,8 +66,8 @@ def _translate(env: MutableMapping[str, str]) -> None:
     env["LOCAL_RANK"] = str(local)
     nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "localhost")
     env.setdefault("MASTER_ADDR", first_node(nodes))
-    # Without our batch script. srun's own port makes it differ between starts, and from a job with the same id of
-    # another cluster on this host.
+    # Without our batch script. srun's own port makes it differ between starts, and from a job with
+    # the same id of another cluster on this host.
     names = ("SLURM_SRUN_COMM_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID")
     port = crc32(" ".join(env.get(name, "") for name in names).encode()) % len(PORTS)
     env.setdefault("MASTER_PORT", str(PORTS[port]))

@@ -17,8 +17,9 @@ EARLY = 60.0
 
 
 def arm(config: DictConfig) -> None:
-    """Exit by force once a signal has come and no progress was made for `dispatch.grace` seconds (in SLURM jobs
-    `dispatch.signal_delay`). In a SLURM job, rank 0 also exits shortly before SLURM would kill it."""
+    """Exit by force once a signal has come and no progress was made for `dispatch.grace` seconds
+    (in SLURM jobs `dispatch.signal_delay`). In a SLURM job, rank 0 also exits shortly before SLURM
+    would kill it."""
     grace, job = config.dispatch.get("grace", config.dispatch.get("signal_delay")), slurm_job_id()
     if job is None or int(os.environ.get("RANK", 0)) != 0:
         deadline.arm(grace)
@@ -27,8 +28,9 @@ def arm(config: DictConfig) -> None:
 
 
 def seconds_left(job: str, grace: float | None) -> float | None:
-    """Seconds until the run must have exited. None: unknown, because SLURM does not answer, or because the job's end is
-    too far away to be the reason for the signal: a preemption may not be visible yet."""
+    """Seconds until the run must have exited. None: unknown, because SLURM does not answer, or
+    because the job's end is too far away to be the reason for the signal: a preemption may not be
+    visible yet."""
     try:
         info = scheduler.job_info(job)
     except scheduler.SchedulerError:

@@ -1,8 +1,8 @@
 """Freeze the configuration of a job that a script submitted:
 `python -m launcher.dispatch.freeze FILE [OVERRIDE ...]`.
 
-The run's folder is written into FILE, for `launcher.dispatch.slurm_task` to run. Nothing is written for a run that is
-already complete.
+The run's folder is written into FILE, for `launcher.dispatch.slurm_task` to run. Nothing is written
+for a run that is already complete.
 """
 
 import os
@@ -21,7 +21,8 @@ from launcher.slurm.submission import JobNote, freeze
 
 
 def main() -> int:
-    """Returns the exit code: 2 for an invalid configuration, or a run that belongs to another job."""
+    """Returns the exit code: 2 for an invalid configuration, or a run that belongs to another
+    job."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     path, *overrides = sys.argv[1:]
@@ -52,12 +53,19 @@ def prepare(overrides: list[str]) -> Path | None:
     folder = folder_of(plain)
     taken = why_skipped(plain, folder, {})
     if taken == "running":
-        raise ConfigError(f"run.dir='{folder.path}': is running; wait for it or stop it, or use run.tag=again.")
+        raise ConfigError(
+            f"run.dir='{folder.path}': is running; wait for it or stop it, or use run.tag=again."
+        )
     if taken is not None:
         print(f"{folder.path} is {taken}: nothing to do.", flush=True)
         return None
     job = slurm_job_id()
-    freeze(folder, plain, to_plain(config.hydra), None if job is None else JobNote(script="", job_id=job))
+    freeze(
+        folder,
+        plain,
+        to_plain(config.hydra),
+        None if job is None else JobNote(script="", job_id=job),
+    )
     return folder.path
 
 

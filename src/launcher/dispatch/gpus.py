@@ -10,8 +10,8 @@ ASK = "import torch; print(torch.cuda.device_count())"
 
 
 def count_gpus(env: Mapping[str, str] = os.environ, dev: Path = Path("/dev")) -> int:
-    """Device files and the environment are enough for zero or one. Of several, only torch knows which it sees (its
-    build, MIG, a container's limits), so a short process asks it."""
+    """Device files and the environment are enough for zero or one. Of several, only torch knows
+    which it sees (its build, MIG, a container's limits), so a short process asks it."""
     count = len([path for path in dev.glob("nvidia*") if path.name[6:].isdigit()])
     if (dev / "kfd").exists():  # AMD: one file for all of them
         count = max(count, len(list((dev / "dri").glob("renderD*"))))
@@ -20,5 +20,7 @@ def count_gpus(env: Mapping[str, str] = os.environ, dev: Path = Path("/dev")) ->
             count = min(count, len([device for device in env[name].split(",") if device.strip()]))
     if count <= 1:
         return count
-    asked = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    asked = subprocess.run(
+        [sys.executable, "-c", ASK], capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
     return int(asked.stdout) if asked.returncode == 0 else 0

@@ -11,7 +11,8 @@ from launcher.process import deadline
 from launcher.process.exits import exits_are_errors
 
 IMPORTS = 120.0
-"""Seconds that importing torch may take on a busy machine, before the grace period of a signal begins."""
+"""Seconds that importing torch may take on a busy machine, before the grace period of a signal
+begins."""
 
 
 def run_job(config: DictConfig) -> Any:

@@ -14,20 +14,24 @@ from launcher.slurm.submission import FROZEN
 
 
 def remove_leftovers(outputs: Path, scripts: Collection[str]) -> None:
-    """Remove each folder in `<outputs>/.slurm/` whose runs have completed, were submitted again, or are gone. The
-    caller holds the lock of submissions.
+    """Remove each folder in `<outputs>/.slurm/` whose runs have completed, were submitted again, or
+    are gone. The caller holds the lock of submissions.
 
-    A folder that cannot be read stays. So do all while a search runs here: its next trial uses the snapshot of its
-    first ones.
+    A folder that cannot be read stays. So do all while a search runs here: its next trial uses the
+    snapshot of its first ones.
 
     Args:
         scripts: of the jobs in SLURM's queue.
     """
-    folders = [path for path in (outputs / ".slurm").glob("*") if path.is_dir() and not path.is_symlink()]
+    folders = [
+        path for path in (outputs / ".slurm").glob("*") if path.is_dir() and not path.is_symlink()
+    ]
     if not folders or any(is_held(RunFolder(study)) for study in (outputs / STUDIES).glob("*")):
         return
     with suppress(OSError, ValueError, LookupError, TypeError):
-        used = {path for folder in folders for path in used_by_runs(folder)} | {Path(script) for script in scripts}
+        used = {path for folder in folders for path in used_by_runs(folder)} | {
+            Path(script) for script in scripts
+        }
         needed = {part for path in used for part in (path, *path.parents)}
         for folder in folders:
             if folder not in needed:
@@ -35,8 +39,8 @@ def remove_leftovers(outputs: Path, scripts: Collection[str]) -> None:
 
 
 def used_by_runs(folder: Path) -> list[Path]:
-    """The script in this folder and the snapshot that a run which has not completed uses: all runs of a submission
-    have the same snapshot."""
+    """The script in this folder and the snapshot that a run which has not completed uses: all runs
+    of a submission have the same snapshot."""
     for run in runs_of(folder):
         try:
             state = read_record(run / "run.json").get("state")

@@ -39,13 +39,15 @@ PREFIX, OWNER = "launcher-", "owner.json"
 
 
 class LocalDispatch:
-    """Several ranks are child processes of this command. Under torchrun or srun, this process is one of their ranks.
+    """Several ranks are child processes of this command. Under torchrun or srun, this process is
+    one of their ranks.
 
     Args:
         nproc: ranks on this machine; auto: one for each GPU, one on a CPU.
-        grace: after a signal, exit by force once neither a micro-batch nor the save has made progress for this many
-            seconds; null: never.
-        parallel: runs of a sweep at a time, each as a process with its share of the GPUs; auto: one for each GPU.
+        grace: after a signal, exit by force once neither a micro-batch nor the save has made
+            progress for this many seconds; null: never.
+        parallel: runs of a sweep at a time, each as a process with its share of the GPUs; auto: one
+            for each GPU.
     """
 
     def __init__(
@@ -64,7 +66,10 @@ class LocalDispatch:
         """
         slots = max(1, count_gpus()) if self.parallel == "auto" else self.parallel
         if slots > 1 and join_ranks():
-            raise ConfigError(f"dispatch.parallel={self.parallel}: is not for one of several ranks; leave it out here.")
+            raise ConfigError(
+                f"dispatch.parallel={self.parallel}: is not for one of several ranks; leave it out"
+                " here."
+            )
         return slots
 
     def run(self, config: DictConfig) -> Any:
@@ -85,18 +90,23 @@ class LocalDispatch:
         return run_job(config)
 
     def is_complete(self, config: Mapping[str, Any]) -> bool:
-        """Return whether there is nothing to train; then this is logged. One of several ranks returns False: the job
-        decides.
+        """Return whether there is nothing to train; then this is logged. One of several ranks
+        returns False: the job decides.
 
         Args:
             config: resolved, as plain containers.
         Raises:
-            ConfigError: another process is working on the run, or the variables of a rank are invalid.
+            ConfigError: another process is working on the run, or the variables of a rank are
+                invalid.
         """
         started = join_ranks()
         check_ranks()
         job = config["job"]
-        return not started and job["_target_"] == TRAIN_JOB and bool(instantiate(job).is_complete(config))
+        return (
+            not started
+            and job["_target_"] == TRAIN_JOB
+            and bool(instantiate(job).is_complete(config))
+        )
 
     def count(self, config: DictConfig) -> int:
         if config.job.get("_target_") == STARTS_RANKS:
@@ -130,7 +140,8 @@ def spawn(config: DictConfig, count: int) -> Any:
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """A temporary folder for the ranks' files. Also removes the folders that killed commands left behind.
+    """A temporary folder for the ranks' files. Also removes the folders that killed commands left
+    behind.
 
     Raises:
         ConfigError: it cannot be written.
@@ -144,7 +155,8 @@ def private_folder() -> Iterator[Path]:
                 shutil.rmtree(owner.parent, ignore_errors=True)
     except OSError as error:
         raise ConfigError(
-            f"TMPDIR={tempfile.gettempdir()}: cannot be written ({error.strerror}); set TMPDIR to another folder."
+            f"TMPDIR={tempfile.gettempdir()}: cannot be written ({error.strerror}); set TMPDIR to"
+            " another folder."
         ) from error
     with place as name:
         yield Path(name)
@@ -160,11 +172,17 @@ def _fail(config: DictConfig, cause: Rank, ranks: list[Rank], folder: Path) -> N
     else:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         printed = folder / f"rank-{cause.number}.out"
-        lines = printed.read_text(errors="replace").splitlines()[-LAST_LINES:] if printed.exists() else []
+        lines = (
+            printed.read_text(errors="replace").splitlines()[-LAST_LINES:]
+            if printed.exists()
+            else []
+        )
         reason = f"it {how} and reported no error; see also {run.log_path(cause.number)}"
         text = "\n".join([*lines, reason]) + "\n"
     _close_record(config, ranks[0].process.pid, f"rank {cause.number}: {reason}")
-    print(f"Rank {cause.number} of {len(ranks)} failed:\n{text}", end="", file=sys.stderr, flush=True)
+    print(
+        f"Rank {cause.number} of {len(ranks)} failed:\n{text}", end="", file=sys.stderr, flush=True
+    )
     if "hung_after" in cause.report:
         raise signals.SignalExit(cause.report["hung_after"], code)
     raise SystemExit(code if code > 0 else 1)
@@ -177,5 +195,10 @@ def _close_record(config: DictConfig, pid: int, reason: str) -> None:
         return
     record = RunRecord(folder)
     attempt = record.attempt
-    if attempt is not None and attempt.outcome is None and attempt.pid == pid and not is_held(folder):
+    if (
+        attempt is not None
+        and attempt.outcome is None
+        and attempt.pid == pid
+        and not is_held(folder)
+    ):
         record.end_attempt("failed", end_step=record.step, exit_code=1, reason=reason[:500])

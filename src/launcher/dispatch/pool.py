@@ -51,11 +51,15 @@ class Pool:
         with open(log, "ab") as output:
             self.processes[number] = subprocess.Popen(
                 [*COMMAND, str(file), *self._results(number)],
-                env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-            )  # fmt: skip
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
 
     def _results(self, number: int) -> list[str]:
-        """The file that gets what the job returns; none is needed where the run's folder tells it."""
+        """The file that gets what the job returns; none is needed where the run's folder tells
+        it."""
         return []
 
     def _share(self, slot: int) -> dict[str, str]:
@@ -67,7 +71,8 @@ class Pool:
         return set(self.processes)
 
     def ended(self) -> dict[int, int]:
-        """The exit codes of the jobs that have ended since the last call; negative for a signal that killed one."""
+        """The exit codes of the jobs that have ended since the last call; negative for a signal
+        that killed one."""
         codes = {number: process.poll() for number, process in self.processes.items()}
         ended = {number: code for number, code in codes.items() if code is not None}
         for number in ended:
@@ -90,7 +95,8 @@ class Pool:
         return codes
 
     def why(self, number: int, code: int) -> str:
-        """Why a job was rejected (2) or failed, where its run has no reason: the last line that it printed."""
+        """Why a job was rejected (2) or failed, where its run has no reason: the last line that it
+        printed."""
         if code < 0:
             return f"was killed by signal {-code}"
         lines = [line for line in self._last_lines(number) if line.strip()]

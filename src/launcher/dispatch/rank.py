@@ -1,9 +1,10 @@
-"""One rank of several: `python -m launcher.dispatch.rank FOLDER`, started by `launcher.dispatch.spawner`.
+"""One rank of several: `python -m launcher.dispatch.rank FOLDER`, started by
+`launcher.dispatch.spawner`.
 
-The folder has `job.yaml`, a checked and resolved configuration. The rank writes its report to `rank-<r>.json` there:
-`kind` is done (with `value`), stopped (`signum`, `code`), rejected (`sentences`) or failed (`text`; and `hung_after`,
-the signal after which it made no progress); `time` is on the machine's monotonic clock. At its first signal it writes
-`signal-<number>`.
+The folder has `job.yaml`, a checked and resolved configuration. The rank writes its report to
+`rank-<r>.json` there: `kind` is done (with `value`), stopped (`signum`, `code`), rejected
+(`sentences`) or failed (`text`; and `hung_after`, the signal after which it made no progress);
+`time` is on the machine's monotonic clock. At its first signal it writes `signal-<number>`.
 """
 
 import ctypes
@@ -27,7 +28,8 @@ CLOSING = 10.0
 
 
 def begin_as_child() -> None:
-    """Set up a process that the spawner has started: signals, the watch on its parent, and the user's modules."""
+    """Set up a process that the spawner has started: signals, the watch on its parent, and the
+    user's modules."""
     signals.install()
     prepare_output()
     collector.pause()
@@ -52,7 +54,9 @@ def main() -> None:
         (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(report, default=str))
 
     with deadline.on_forced_exit(
-        lambda signum, reason: write({"kind": "failed", "text": f"{reason}\n", "hung_after": signum})
+        lambda signum, reason: write(
+            {"kind": "failed", "text": f"{reason}\n", "hung_after": signum}
+        )
     ):
         report, code = work(folder)
     signals.ignore()

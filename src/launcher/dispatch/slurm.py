@@ -43,18 +43,20 @@ class Job(Protocol):
 
 @dataclass
 class SlurmDispatch:
-    """A run is a job, a sweep an array. A job that SLURM preempts, times out or requeues saves a checkpoint and resumes
-    its run from there (see `launcher.slurm.requeue`).
+    """A run is a job, a sweep an array. A job that SLURM preempts, times out or requeues saves a
+    checkpoint and resumes its run from there (see `launcher.slurm.requeue`).
 
     Args:
         nodes: nodes per run; 1-4: as many of them as SLURM can give, at each start.
-        no_kill: when a node is lost, the job keeps the others, and the run restarts on them or on a spare.
+        no_kill: when a node is lost, the job keeps the others, and the run restarts on them or on a
+            spare.
         spares: extra nodes of the job, unused until a node is lost.
         gpus_per_node: 0: the run uses CPUs.
         tasks_per_node: ranks per node; null: one per GPU, or one without GPUs.
         cpus_per_task: null: the cluster's default.
         mem: per node, e.g. 32G; null: the cluster's default.
-        time: limit of one start, in minutes or as 1-12:00:00; null: the partition's. A longer run is requeued.
+        time: limit of one start, in minutes or as 1-12:00:00; null: the partition's. A longer run
+            is requeued.
         partition, account, qos, constraint, exclude: as in sbatch; null: the cluster's default.
         array_parallelism: at most this many runs of a sweep at once; null: no limit.
         signal_delay: the run saves and requeues itself this many seconds before the time limit.
@@ -64,11 +66,13 @@ class SlurmDispatch:
         container_runtime: pyxis (srun --container-image) or apptainer.
         container_mounts: folders visible inside, as HOST:INSIDE.
         interface: network interface for NCCL and gloo, e.g. ib0; null: they choose.
-        sbatch: further flags of sbatch by their long names, e.g. {nodelist: n1}; true: a bare flag, false: left out.
+        sbatch: further flags of sbatch by their long names, e.g. {nodelist: n1}; true: a bare flag,
+            false: left out.
         srun: further flags of srun, e.g. [--cpu-bind=cores].
         max_preemptions: at most this many requeues after preemptions; null: no limit.
         max_timeouts: at most this many requeues at the time limit; null: no limit.
-        max_fruitless_restarts: the run fails after this many restarts in a row without a newer checkpoint.
+        max_fruitless_restarts: the run fails after this many restarts in a row without a newer
+            checkpoint.
         wait: wait until all runs have ended, and return their metrics.
         dry_run: print the script and its problems; submit nothing.
         snapshot: run a copy of the code; later edits do not reach queued or requeued runs.
@@ -112,13 +116,18 @@ class SlurmDispatch:
     def __post_init__(self) -> None:
         if isinstance(self.time, str) and seconds(self.time) is None:
             raise ConfigError(
-                f"dispatch.time='{self.time}': should be minutes or SLURM's notation; e.g. dispatch.time=1-12:00:00."
+                f"dispatch.time='{self.time}': should be minutes or SLURM's notation; e.g."
+                " dispatch.time=1-12:00:00."
             )
         if "array" in (self.sbatch or {}):
-            raise ConfigError("dispatch.sbatch.array: Launcher makes the array; use -m for several runs.")
+            raise ConfigError(
+                "dispatch.sbatch.array: Launcher makes the array; use -m for several runs."
+            )
         signal = str(self.flags()["signal"])
         if SIGNAL.fullmatch(signal) is None:
-            raise ConfigError(f"dispatch.sbatch.signal='{signal}': should be USR1, USR2 or TERM; e.g. USR2@120.")
+            raise ConfigError(
+                f"dispatch.sbatch.signal='{signal}': should be USR1, USR2 or TERM; e.g. USR2@120."
+            )
 
     @property
     def size(self) -> Size:
@@ -143,10 +152,15 @@ class SlurmDispatch:
         }
 
     def srun_flags(self) -> list[str]:
-        flags = [f"--cpus-per-task={self.cpus_per_task}"] if self.cpus_per_task else []  # not inherited since 22.05
+        # Not inherited since 22.05.
+        flags = [f"--cpus-per-task={self.cpus_per_task}"] if self.cpus_per_task else []
         if self.container is not None and self.container_runtime == "pyxis":
             flags.append(f"--container-image={self.container}")
-            flags += [f"--container-mounts={','.join(self.container_mounts)}"] if self.container_mounts else []
+            flags += (
+                [f"--container-mounts={','.join(self.container_mounts)}"]
+                if self.container_mounts
+                else []
+            )
         return [*flags, *(self.srun or [])]
 
     def prefix(self) -> list[str]:
@@ -161,11 +175,14 @@ class SlurmDispatch:
         """Shell lines before the run starts."""
         modules = [f"module load {' '.join(self.modules)}"] if self.modules else []
         names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if self.interface else ()
-        network = [f"export {' '.join(f'{name}={self.interface}' for name in names)}"] if names else []
+        network = (
+            [f"export {' '.join(f'{name}={self.interface}' for name in names)}"] if names else []
+        )
         return [*modules, *(self.setup or []), *network]
 
     def run(self, config: DictConfig) -> Any:
-        """Submit one run. Returns the newest value of each of its metrics with `wait`, otherwise None.
+        """Submit one run. Returns the newest value of each of its metrics with `wait`, otherwise
+        None.
 
         Raises:
             ConfigError: it cannot be submitted.
@@ -180,7 +197,8 @@ class SlurmDispatch:
         return result.return_value
 
     def sweep(self, jobs: Sequence[Job], task: object) -> Sequence[JobReturn]:
-        """Submit the runs of a sweep as arrays. Runs that are completed, running or queued are skipped.
+        """Submit the runs of a sweep as arrays. Runs that are completed, running or queued are
+        skipped.
 
         Returns:
             One result per job, in order; without `wait` each is None.
@@ -188,12 +206,18 @@ class SlurmDispatch:
             ConfigError: they cannot be submitted.
         """
         if get(jobs[0].plain, "sweep.fail_fast"):
-            raise ConfigError("sweep.fail_fast=true: is for dispatch=local; jobs of SLURM run independently.")
-        return self._submit([SubmittedRun(job.label, job.plain, job.hydra, job.overrides) for job in jobs])
+            raise ConfigError(
+                "sweep.fail_fast=true: is for dispatch=local; jobs of SLURM run independently."
+            )
+        return self._submit(
+            [SubmittedRun(job.label, job.plain, job.hydra, job.overrides) for job in jobs]
+        )
 
-    def resubmit(self, folders: Sequence[RunFolder], snapshot: Path | None, dispatch: Mapping[str, Any]) -> None:
-        """Submit runs again, with the configuration frozen at their first submission, and with a snapshot made then.
-        The current folder must be that of the first submission.
+    def resubmit(
+        self, folders: Sequence[RunFolder], snapshot: Path | None, dispatch: Mapping[str, Any]
+    ) -> None:
+        """Submit runs again, with the configuration frozen at their first submission, and with a
+        snapshot made then. The current folder must be that of the first submission.
 
         Args:
             dispatch: the settings of this dispatch, which replace the frozen ones.
@@ -206,7 +230,10 @@ class SlurmDispatch:
             config["dispatch"] = dict(dispatch)
             run = SubmittedRun(f"{config['run']['name']}/{config['run']['id']}", config, hydra)
             if not run.folder.path.exists() or not run.folder.path.samefile(folder):
-                raise ConfigError(f"'{folder.path}': was moved from {run.folder.path}; run its command again instead.")
+                raise ConfigError(
+                    f"'{folder.path}': was moved from {run.folder.path}; run its command again"
+                    " instead."
+                )
             runs.append(run)
         self._submit(runs, snapshot)
 
@@ -218,12 +245,13 @@ class SlurmDispatch:
         import_submitit()
         if "RANK" in os.environ:
             raise ConfigError(
-                "dispatch=slurm: this process is already a rank of a job; use dispatch=local inside a job."
+                "dispatch=slurm: this process is already a rank of a job; use dispatch=local inside"
+                " a job."
             )
 
     def submit(self, runs: Sequence[SubmittedRun], code: Path | None = None) -> list[SubmittedRun]:
-        """Submit the runs that are not completed, running or queued, and return them. Those for which SLURM has no room
-        now have the name of the `limit`.
+        """Submit the runs that are not completed, running or queued, and return them. Those for
+        which SLURM has no room now have the name of the `limit`.
 
         Args:
             code: the folder of a snapshot; None: make one if the configuration asks for it.
@@ -263,7 +291,8 @@ class SlurmDispatch:
         return [result(run, JobStatus.COMPLETED, None) for run in runs]
 
     def _submit_now(self, runs: list[SubmittedRun], code: Path | None) -> list[SubmittedRun]:
-        """Submit what SLURM has room for; with `wait`, that may be nothing, as long as other jobs make room.
+        """Submit what SLURM has room for; with `wait`, that may be nothing, as long as other jobs
+        make room.
 
         Raises:
             LimitReached: it has room for none, and nothing is to wait.
@@ -282,7 +311,8 @@ class SlurmDispatch:
         """Submit what SLURM has room for by now, and report it.
 
         Raises:
-            ConfigError: SLURM rejects a run for another reason; or for its limit, though no other job is in the queue.
+            ConfigError: SLURM rejects a run for another reason; or for its limit, though no other
+                job is in the queue.
         """
         for run in rest:
             run.limit = None
@@ -310,7 +340,9 @@ class SlurmDispatch:
                 signals.check()
                 chunk, path = rest[:most], folder / f"job-{part}.sh"
                 try:
-                    job = arrays.submit(script, chunk, path, len(due) > 1, self.array_parallelism, code)
+                    job = arrays.submit(
+                        script, chunk, path, len(due) > 1, self.array_parallelism, code
+                    )
                 except submission.LimitReached as reached:  # SLURM rejects the whole array
                     if len(chunk) > 1:
                         most = len(chunk) // 2
@@ -350,7 +382,10 @@ class SlurmDispatch:
         count = min(len(runs), 1000) if len(runs) > 1 else None
         text = script.text(folder / "job-0.sh", count, self.array_parallelism)
         print(text, flush=True)
-        problems = [f"! {sentence}" for sentence in (*self._problems(script, runs[0], None), *test_only(text))]
+        problems = [
+            f"! {sentence}"
+            for sentence in (*self._problems(script, runs[0], None), *test_only(text))
+        ]
         print("\n".join(problems or ["# No problems found."]), flush=True)
 
     def warn(self, due: Sequence[SubmittedRun], code: Path | None = None) -> None:
@@ -366,6 +401,9 @@ class SlurmDispatch:
 
     def _problems(self, script: Script, run: SubmittedRun, code: Path | None) -> Iterator[str]:
         newest = run.folder.checkpoints / "latest"
-        yield from findings(script, sum(file.stat().st_size for file in newest.iterdir()) if newest.is_dir() else None)
+        yield from findings(
+            script,
+            sum(file.stat().st_size for file in newest.iterdir()) if newest.is_dir() else None,
+        )
         if self.snapshot and code is None and (sentence := snapshot.not_copied()):
             yield sentence

@@ -1,4 +1,5 @@
-"""One task of a submitted job: srun starts `python -m launcher.dispatch.slurm_task RUN_FOLDER [SCRIPT]`."""
+"""One task of a submitted job: srun starts `python -m launcher.dispatch.slurm_task RUN_FOLDER
+[SCRIPT]`."""
 
 import json
 import os
@@ -22,7 +23,11 @@ def main() -> int:
     prepare_output()
     collector.pause()
     if os.getcwd() not in sys.path:  # after a snapshot of the code, which is on PYTHONPATH
-        sys.path.append(os.getcwd()) if "LAUNCHER_SNAPSHOT" in os.environ else sys.path.insert(0, os.getcwd())
+        (
+            sys.path.append(os.getcwd())
+            if "LAUNCHER_SNAPSHOT" in os.environ
+            else sys.path.insert(0, os.getcwd())
+        )
     from launcher.config.explain import explain, report
     from launcher.rundir.folder import RunFolder
 
@@ -31,7 +36,12 @@ def main() -> int:
         print(f"{folder.path} has been submitted again since: nothing to do.", flush=True)
         return 0
     if (place := named_folder(folder)) is not None:
-        report([f"run.dir='{place}': is not {folder.path}, so this is no submission of it; use launcher.runs retry."])
+        report(
+            [
+                f"run.dir='{place}': is not {folder.path}, so this is no submission of it; use"
+                " launcher.runs retry."
+            ]
+        )
         return 2
     try:
         work(folder)
@@ -52,8 +62,8 @@ def main() -> int:
 
 
 def is_superseded(folder: Any, script: str | None = None) -> bool:
-    """Return whether the run belongs to a job of another script. So it does if its submission was killed, and repeated
-    before SLURM had accepted the first job."""
+    """Return whether the run belongs to a job of another script. So it does if its submission was
+    killed, and repeated before SLURM had accepted the first job."""
     from launcher.slurm.submission import FROZEN, JobNote
 
     if script is None:
@@ -65,8 +75,9 @@ def is_superseded(folder: Any, script: str | None = None) -> bool:
 
 
 def named_folder(folder: Any) -> Path | None:
-    """The run's folder as its submission named it, if that is another one: the folder was copied or moved, or is
-    somebody else's. A submission is checked where it is made, so a job that SLURM starts again needs nobody."""
+    """The run's folder as its submission named it, if that is another one: the folder was copied or
+    moved, or is somebody else's. A submission is checked where it is made, so a job that SLURM
+    starts again needs nobody."""
     from launcher.slurm.submission import frozen
 
     try:
@@ -99,7 +110,9 @@ def work(folder: Any) -> Any:
         return run_job(config)
 
     is_own = folder.path.absolute() == Path(config.run.dir).absolute()
-    return guarded(job if is_own else lambda: recorded(folder, job), folder, Budget.of(config.dispatch))
+    return guarded(
+        job if is_own else lambda: recorded(folder, job), folder, Budget.of(config.dispatch)
+    )
 
 
 def recorded(folder: Any, job: Callable[[], Any]) -> Any:
@@ -110,7 +123,9 @@ def recorded(folder: Any, job: Callable[[], Any]) -> Any:
     if int(os.environ.get("RANK", 0)) != 0:
         return job()
     record = RunRecord(folder)
-    record.begin_attempt(start_step=0, max_steps=0, world_size=int(os.environ.get("WORLD_SIZE", 1)), strategy="none")
+    record.begin_attempt(
+        start_step=0, max_steps=0, world_size=int(os.environ.get("WORLD_SIZE", 1)), strategy="none"
+    )
     try:
         result = job()
     except signals.SignalExit as stop:
@@ -127,7 +142,8 @@ def recorded(folder: Any, job: Callable[[], Any]) -> Any:
 
 
 def close(folder: Any, reason: str, exit_code: int = 1) -> None:
-    """Record in run.json why a job ended before it began an attempt; an attempt records its own end."""
+    """Record in run.json why a job ended before it began an attempt; an attempt records its own
+    end."""
     from launcher.rundir.holder import is_held
     from launcher.rundir.record import RunRecord
 

@@ -1,12 +1,14 @@
 """The ranks of one machine, as child processes of the command.
 
-Signals: the handled ones are blocked here, received one by one, and passed on to the ranks; then we wait until the
-ranks have saved. The ranks inherit the block, and lift it once their own handlers are installed, so that a signal that
-arrives while they start is not lost. A signal to one rank alone reaches the others as well: while they start, no step
-is near at which they would agree on it. If this process is killed, the kernel sends the ranks a SIGTERM.
+Signals: the handled ones are blocked here, received one by one, and passed on to the ranks; then we
+wait until the ranks have saved. The ranks inherit the block, and lift it once their own handlers
+are installed, so that a signal that arrives while they start is not lost. A signal to one rank
+alone reaches the others as well: while they start, no step is near at which they would agree on it.
+If this process is killed, the kernel sends the ranks a SIGTERM.
 
-Failure: when one rank fails, the others get a SIGTERM, and a SIGKILL after a grace period. A rank that makes no
-progress after a signal exits by itself (`launcher.process.deadline`), which counts as a failure.
+Failure: when one rank fails, the others get a SIGTERM, and a SIGKILL after a grace period. A rank
+that makes no progress after a signal exits by itself (`launcher.process.deadline`), which counts as
+a failure.
 """
 
 import json
@@ -40,7 +42,8 @@ class Rank:
     number: int
     process: subprocess.Popen[bytes]
     report: dict[str, Any] = field(default_factory=dict)
-    """Report that the rank wrote when it ended (see `launcher.dispatch.rank`); empty if it was killed."""
+    """Report that the rank wrote when it ended (see `launcher.dispatch.rank`); empty if it was
+    killed."""
     ended: float | None = None
     terminated_by_us: bool = False
     """We stopped it, since another rank had failed."""
@@ -49,11 +52,13 @@ class Rank:
     def failed(self) -> bool:
         if self.ended is None or self.terminated_by_us:
             return False
-        return self.report.get("kind") in ("failed", "rejected", None)  # None: killed, or ended by os._exit
+        # None: killed, or ended by os._exit.
+        return self.report.get("kind") in ("failed", "rejected", None)
 
     @property
     def killed_by(self) -> int:
-        """The signal that killed it, 0 for none. SIGABRT does not count: NCCL raises it when another rank dies."""
+        """The signal that killed it, 0 for none. SIGABRT does not count: NCCL raises it when
+        another rank dies."""
         code = self.process.returncode or 0
         return -code if code < 0 and -code != signal.SIGABRT and not self.report else 0
 
@@ -97,7 +102,10 @@ class Spawner:
     def _start(self) -> None:
         with socket.create_server((HOST, 0)) as listening:
             for number in range(self.count):
-                command, env = [*self.command, str(self.folder)], self._environment(number, listening)
+                command, env = (
+                    [*self.command, str(self.folder)],
+                    self._environment(number, listening),
+                )
                 if number == 0:  # rank 0 uses the terminal
                     process = subprocess.Popen(command, env=env, pass_fds=[listening.fileno()])
                 else:
@@ -109,7 +117,8 @@ class Spawner:
 
     def _environment(self, rank: int, listening: socket.socket) -> dict[str, str]:
         env = {
-            "OMP_NUM_THREADS": str(max(1, _cores() // self.count)),  # otherwise each rank starts a thread per core
+            # Otherwise each rank starts a thread per core.
+            "OMP_NUM_THREADS": str(max(1, _cores() // self.count)),
             **os.environ,
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
@@ -127,7 +136,9 @@ class Spawner:
         """A signal that only a rank has received, and not from here; 0 for none."""
         if signals.received() or self._kill_at is not None:
             return 0
-        return next((int(path.name.removeprefix(SIGNAL)) for path in self.folder.glob(f"{SIGNAL}*")), 0)
+        return next(
+            (int(path.name.removeprefix(SIGNAL)) for path in self.folder.glob(f"{SIGNAL}*")), 0
+        )
 
     def _pass_on(self, signum: int) -> None:
         signals.note(signum)  # so that the next run of a sweep does not start
@@ -152,13 +163,21 @@ class Spawner:
                 rank.process.kill()
 
     def cause(self) -> Rank | None:
-        """The rank that failed first. A killed rank comes before those that lost their connection to it."""
+        """The rank that failed first. A killed rank comes before those that lost their connection
+        to it."""
         failed = [rank for rank in self.ranks if rank.failed]
-        return min(failed, key=lambda rank: (not rank.killed_by, rank.report.get("time", rank.ended)), default=None)
+        return min(
+            failed,
+            key=lambda rank: (not rank.killed_by, rank.report.get("time", rank.ended)),
+            default=None,
+        )
 
 
 def _blockable() -> set[signal.Signals]:
-    return {signal.SIGCHLD, *(signum for signum in signals.HANDLED if not signals.is_left_ignored(signum))}
+    return {
+        signal.SIGCHLD,
+        *(signum for signum in signals.HANDLED if not signals.is_left_ignored(signum)),
+    }
 
 
 def _next_signal(taken: set[signal.Signals], timeout: float) -> int:

@@ -46,21 +46,32 @@ def report(runs: Sequence[SubmittedRun], due: Sequence[SubmittedRun], waits: boo
     rest = [run for run in due if run.limit is not None]
     due = [run for run in due if run.limit is None]
     for run in runs[:SHOWN]:
-        what = run.skipped or (f"SLURM job {run.job_id}" if run.limit is None else "not submitted yet")
+        what = run.skipped or (
+            f"SLURM job {run.job_id}" if run.limit is None else "not submitted yet"
+        )
         print(f"{run.label}: {what}, {run.folder.path}", flush=True)
     if len(runs) > SHOWN:
         print(f"... and {len(runs) - SHOWN} more")
     jobs = sorted({str(run.job_id).partition("_")[0] for run in due}, key=int)
     jobs_text = f" as SLURM job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)}" if jobs else ""
     if JOBS in runs[0].folder.path.parts:
-        how = f"To follow it: python -m launcher.runs logs -f {shlex.quote(str(runs[0].folder.path))}"
+        how = (
+            f"To follow it: python -m launcher.runs logs -f {shlex.quote(str(runs[0].folder.path))}"
+        )
     else:
         how = f"To list them: python -m launcher.runs --outputs {shlex.quote(str(runs[0].outputs))}"
     skipped = len(runs) - len(due) - len(rest)
     print(f"{len(due)} submitted{jobs_text}, {skipped} skipped. {how}", flush=True)
     if rest:
-        then = "are submitted as other jobs end" if waits else "repeat the command when other jobs have ended"
-        print(f"{len(rest)} not submitted yet, since SLURM has no room ({rest[0].limit}); {then}.", flush=True)
+        then = (
+            "are submitted as other jobs end"
+            if waits
+            else "repeat the command when other jobs have ended"
+        )
+        print(
+            f"{len(rest)} not submitted yet, since SLURM has no room ({rest[0].limit}); {then}.",
+            flush=True,
+        )
 
 
 def result(run: SubmittedRun, status: JobStatus, value: object) -> JobReturn:

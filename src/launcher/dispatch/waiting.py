@@ -26,7 +26,8 @@ Queue = dict[str, scheduler.QueuedJob] | None
 PAUSE = 2.0
 """Seconds between two calls of squeue."""
 GONE_LOOKS = 3
-"""A job is gone once this many calls in a row did not list it: SLURM may leave one out for a moment."""
+"""A job is gone once this many calls in a row did not list it: SLURM may leave one out for a
+moment."""
 ENDED = ("completed", "paused", "failed", "cancelled")
 
 
@@ -40,7 +41,8 @@ def wait_for(
     Args:
         submit_rest: submits those of the runs for which SLURM has room by now.
     Returns:
-        A result per run, in order: of a completed run the newest value of each metric, else its failure.
+        A result per run, in order: of a completed run the newest value of each metric, else its
+            failure.
     Raises:
         signals.SignalExit: a signal ended the waiting; the runs continue.
     """
@@ -57,12 +59,23 @@ def wait_for(
                 live.update(_shown(stored), refresh=True)
             pairs = list(zip(runs, stored, strict=True))
             rest = [run for run in runs if run.limit is not None]
-            open_runs = [run for run, state in pairs if run.limit or is_open(run.label, state, queue, missing)]
+            open_runs = [
+                run
+                for run, state in pairs
+                if run.limit or is_open(run.label, state, queue, missing)
+            ]
             if not open_runs:
                 break
             if signals.received():
-                text = f"{len(open_runs) - len(rest)} runs continue; this command no longer waits for them."
-                text += f" {len(rest)} were not submitted; the same command submits them." if rest else ""
+                text = (
+                    f"{len(open_runs) - len(rest)} runs continue; this command no longer waits for"
+                    " them."
+                )
+                text += (
+                    f" {len(rest)} were not submitted; the same command submits them."
+                    if rest
+                    else ""
+                )
                 print(text, file=sys.stderr, flush=True)
                 raise signals.SignalExit(signals.received())
             if rest and queue is not None and (num_jobs is None or len(queue) < num_jobs):
@@ -82,9 +95,9 @@ def _shown(runs: list[StoredRun]) -> "Text":
 
 
 def is_open(label: str, stored: StoredRun, queue: Queue, missing: dict[str, int]) -> bool:
-    """Return whether a run may still change, or a process is on it, which would reject the next command. Its record is
-    not final while its job is in the queue, and a job whose node failed (NODE_FAIL) may be about to return to the
-    queue.
+    """Return whether a run may still change, or a process is on it, which would reject the next
+    command. Its record is not final while its job is in the queue, and a job whose node failed
+    (NODE_FAIL) may be about to return to the queue.
 
     Args:
         missing: how many times in a row each run's job was not in the queue.
@@ -95,7 +108,9 @@ def is_open(label: str, stored: StoredRun, queue: Queue, missing: dict[str, int]
         missing[label] = 0
         return True
     missing[label] = missing.get(label, 0) + 1
-    return missing[label] < (1 if stored.state in ENDED else GONE_LOOKS) or stored.state == "running"
+    return (
+        missing[label] < (1 if stored.state in ENDED else GONE_LOOKS) or stored.state == "running"
+    )
 
 
 def _result(run: SubmittedRun, stored: StoredRun) -> JobReturn:
@@ -103,7 +118,9 @@ def _result(run: SubmittedRun, stored: StoredRun) -> JobReturn:
         own = stored.folder.path / RESULT
         value = json.loads(own.read_bytes()) if own.exists() else newest_metrics(stored)
         return result(run, JobStatus.COMPLETED, value)
-    reason = (stored.attempts[-1].get("reason") if stored.attempts else None) or f"see {stored.folder.logs}"
+    reason = (
+        stored.attempts[-1].get("reason") if stored.attempts else None
+    ) or f"see {stored.folder.logs}"
     return result(run, JobStatus.FAILED, RuntimeError(f"{stored.state}: {reason}"))
 
 

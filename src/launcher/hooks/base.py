@@ -1,4 +1,5 @@
-"""The hook interface: the events, what a hook sees of the trainer (`TrainerView`) and of the run (`RunContext`)."""
+"""The hook interface: the events, what a hook sees of the trainer (`TrainerView`) and of the run
+(`RunContext`)."""
 
 import functools
 import logging
@@ -35,13 +36,16 @@ class TrainState:
     """Steps whose update was skipped for a non-finite gradient, over the whole run."""
     skipped_in_row: int = 0
     epoch: int = 0
-    """Complete passes over the training data before the current batch, where these have a length; else 0."""
+    """Complete passes over the training data before the current batch, where these have a length;
+    else 0."""
     num_epochs: float | None = None
     """Passes over the training data in `max_steps`; None: the data have no length."""
     stop_reason: str | None = None
-    """Set by a hook (such as early stopping) to end training with the current step, as if it were the last."""
+    """Set by a hook (such as early stopping) to end training with the current step, as if it were
+    the last."""
     best: Best | None = None
-    """The best value so far of the metric that chooses the best checkpoint; None: no metric is set."""
+    """The best value so far of the metric that chooses the best checkpoint; None: no metric is
+    set."""
 
     metrics: dict[str, Any] = field(default_factory=dict)
     """The newest value of each logged number, by flat name."""
@@ -61,39 +65,49 @@ class TrainState:
         for key in COUNTERS:
             setattr(self, key, saved.get(key, 0))
         # A run that is extended is asked to train on.
-        self.stop_reason = saved.get("stop_reason") if saved.get("max_steps") == self.max_steps else None
+        self.stop_reason = (
+            saved.get("stop_reason") if saved.get("max_steps") == self.max_steps else None
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The state as plain values for JSON; values on a device are read."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return values | {"metrics": to_numbers(self.metrics), "best": self.best.state() if self.best else None}
+        return values | {
+            "metrics": to_numbers(self.metrics),
+            "best": self.best.state() if self.best else None,
+        }
 
 
 @dataclass
 class RunContext:
-    """Context that a run provides to its hooks before training starts. Without a configuration it has the defaults."""
+    """Context that a run provides to its hooks before training starts. Without a configuration it
+    has the defaults."""
 
     val_loader: Callable[..., Iterable[Any] | None] | None = None
-    """Makes this rank's validation loader; returns None if there is no validation set. `max_samples=n`: only the first
-    n samples, over all ranks. `name=...`: the loader of one of `val_names`."""
+    """Makes this rank's validation loader; returns None if there is no validation set.
+    `max_samples=n`: only the first n samples, over all ranks. `name=...`: the loader of one of
+    `val_names`."""
     test_loader: Callable[..., Iterable[Any] | None] | None = None
     """Makes this rank's loader of the test set; returns None if there is none."""
     val_names: tuple[str, ...] = ()
     """The names of further validation sets."""
     texts: dict[str, str] = field(default_factory=dict)
-    """Small files to store next to each checkpoint, by name: the resolved configuration, the versions of the code."""
+    """Small files to store next to each checkpoint, by name: the resolved configuration, the
+    versions of the code."""
     fork: Any = None
     """The `hooks.forking.Fork` that a new run starts from; None: it starts from the beginning."""
     attempt: int = 1
     """Number of attempts of this run, the current one included."""
     check_lock: Callable[[], None] = lambda: None
-    """Must be called before writing a file in the run's folder: another process may have taken the run over."""
+    """Must be called before writing a file in the run's folder: another process may have taken the
+    run over."""
     times: Times = field(default_factory=Times)
     """The time that this attempt has spent on evaluating and saving."""
 
 
 class StepInfo(TypedDict, total=False):
-    """A step's values for hooks. Those that are tensors are on the device: reading them makes the host wait."""
+    """A step's values for hooks. Those that are tensors are on the device: reading them makes the
+    host wait."""
 
     loss: list[torch.Tensor]
     """0-d, one for each micro-batch."""
@@ -131,7 +145,8 @@ class TrainerView(Protocol):
     hooks: list["BaseHook"]
     step_info: StepInfo
     restored: dict[str, Any] | None
-    """Set in `on_restore` by the hook that loads a checkpoint: the state that every `on_load_state_dict` gets."""
+    """Set in `on_restore` by the hook that loads a checkpoint: the state that every
+    `on_load_state_dict` gets."""
     resumed_from: Path | None
     is_fork: bool
     """True if this start is the first of a fork: `resumed_from` is a checkpoint of another run."""
@@ -149,13 +164,15 @@ class TrainerView(Protocol):
     def samples(self) -> int | None: ...
     @property
     def stop_signal(self) -> int:
-        """The signal on which training ends at the current boundary, the same on all ranks; 0 for none."""
+        """The signal on which training ends at the current boundary, the same on all ranks; 0 for
+        none."""
 
     @property
     def is_last_step(self) -> bool: ...
     @property
     def is_paused(self) -> bool:
-        """Return whether training ends at the current boundary because of `pause_at`, before its last step."""
+        """Return whether training ends at the current boundary because of `pause_at`, before its
+        last step."""
 
     def forward(self, input: Any) -> tuple[torch.Tensor | None, Records]: ...
     def checked_forward(self, input: Any) -> tuple[torch.Tensor | None, Records]: ...
@@ -173,24 +190,27 @@ class TrainerView(Protocol):
 
 
 class BaseHook:
-    """Override the events that you need; the others cost nothing. Hooks are called in list order, at each step: a hook
-    with an interval checks it itself."""
+    """Override the events that you need; the others cost nothing. Hooks are called in list order,
+    at each step: a hook with an interval checks it itself."""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Let a derived class's constructor reject numbers outside the bounds of its annotations, which the schema of a
-        configuration rejects too."""
+        """Let a derived class's constructor reject numbers outside the bounds of its annotations,
+        which the schema of a configuration rejects too."""
         super().__init_subclass__(**options)
         if (construct := vars(cls).get("__init__")) is not None:
             cls.__init__ = _checked(construct, cls.__name__)  # type: ignore[method-assign]
 
     needs: ClassVar[dict[str, str]] = {}
-    """Hooks without which this one has no effect, by the setting that makes it need them: `{"metric=val/*":
-    "evaluation"}`. A configuration without them is rejected. It is read from the source, so it is written out here."""
+    """Hooks without which this one has no effect, by the setting that makes it need them:
+    `{"metric=val/*": "evaluation"}`. A configuration without them is rejected. It is read from the
+    source, so it is written out here."""
     steered_by: ClassVar[tuple[str, ...]] = ()
-    """Parameters that name metrics by which this hook steers training: `("metric",)`. The hook that measures such a
-    metric, by `needs`, belongs to the identity of the run. It is read from the source, too."""
+    """Parameters that name metrics by which this hook steers training: `("metric",)`. The hook that
+    measures such a metric, by `needs`, belongs to the identity of the run. It is read from the
+    source, too."""
     runs_first: ClassVar[bool] = False
-    """True if this hook is called before the others, because they read what it adds to `trainer.step_info`."""
+    """True if this hook is called before the others, because they read what it adds to
+    `trainer.step_info`."""
 
     def bind(self, context: RunContext) -> None:
         """Take what the run provides. Called once, before any other method."""
@@ -199,7 +219,8 @@ class BaseHook:
         """Model, optimizer and loader are built, and nothing is restored yet. Change them here."""
 
     def on_restore(self, trainer: TrainerView) -> None:
-        """Load a checkpoint: model, optimizer, counters. Only the hook that saves checkpoints needs it."""
+        """Load a checkpoint: model, optimizer, counters. Only the hook that saves checkpoints needs
+        it."""
 
     def on_before_train(self, trainer: TrainerView) -> None:
         """Model and counters are restored; the state of the hooks is not yet."""
@@ -208,16 +229,19 @@ class BaseHook:
         """Everything is restored; the first step comes next."""
 
     def on_epoch_start(self, trainer: TrainerView) -> None:
-        """`trainer.step` takes the first samples of a pass over the training data. Only for data with a length."""
+        """`trainer.step` takes the first samples of a pass over the training data. Only for data
+        with a length."""
 
     def on_epoch_end(self, trainer: TrainerView) -> None:
-        """Called after every hook's `on_after_step`, at the step that takes the last samples of a pass."""
+        """Called after every hook's `on_after_step`, at the step that takes the last samples of a
+        pass."""
 
     def on_before_step(self, trainer: TrainerView) -> None:
         """`trainer.step` is about to run. The step before it has logged everything that it logs."""
 
     def on_batch(self, trainer: TrainerView, batch: Any) -> None:
-        """A micro-batch, on the device, before its forward pass. The repeated passes of a closure call it again."""
+        """A micro-batch, on the device, before its forward pass. The repeated passes of a closure
+        call it again."""
 
     def on_before_optimizer_step(self, trainer: TrainerView) -> None:
         """Once a step: gradients are complete, unscaled, and not yet clipped."""
@@ -226,7 +250,8 @@ class BaseHook:
         """Called after the update; `trainer.step_info` describes the step."""
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
-        """Called after every hook's `on_after_step`: the step is complete, and its state is final."""
+        """Called after every hook's `on_after_step`: the step is complete, and its state is
+        final."""
 
     def on_evaluation_start(self, trainer: TrainerView) -> None:
         """The validation set is about to be evaluated. Change the weights for it here."""
@@ -235,7 +260,8 @@ class BaseHook:
         """The evaluation is over, or a signal has ended it; its metrics are not logged yet."""
 
     def on_checkpoint_saved(self, trainer: TrainerView, path: Path) -> None:
-        """A checkpoint is durable. After an asynchronous save: called before the next save, or when training ends."""
+        """A checkpoint is durable. After an asynchronous save: called before the next save, or when
+        training ends."""
 
     def on_error(self, trainer: TrainerView, error: Exception) -> None:
         """Training fails with this exception, at least on this rank; `on_close` comes next."""
@@ -247,40 +273,47 @@ class BaseHook:
         """Training ended in any way: close files and threads."""
 
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        """Nested records of numbers are logged at `trainer.step`. `dry_run`: only describe what would be written."""
+        """Nested records of numbers are logged at `trainer.step`. `dry_run`: only describe what
+        would be written."""
 
     def on_log_scalars(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        """The name of `on_log` in trainloop 0.11; called instead of it if a hook overrides this one."""
+        """The name of `on_log` in trainloop 0.11; called instead of it if a hook overrides this
+        one."""
         self.on_log(trainer, records, dry_run=dry_run)
 
     def on_log_images(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         """Nested records of images: PIL images, arrays [H, W, C] or tensors [C, H, W]."""
 
-    def on_log_histograms(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
+    def on_log_histograms(
+        self, trainer: TrainerView, records: Records, dry_run: bool = False
+    ) -> None:
         """Nested records of tensors or arrays, whose values are to be counted in bins."""
 
     def on_log_text(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         """Nested records of texts."""
 
     def state_tensors(self, trainer: TrainerView) -> dict[str, ShardedLike]:
-        """Tensors with the shapes of the model's, by names that no other hook uses. Each rank stores its own pieces, so
-        they can be restored under any strategy and number of ranks. All other state goes into `on_state_dict`."""
+        """Tensors with the shapes of the model's, by names that no other hook uses. Each rank
+        stores its own pieces, so they can be restored under any strategy and number of ranks. All
+        other state goes into `on_state_dict`."""
         return {}
 
     def load_tensors(self, trainer: TrainerView, saved: TensorReader) -> None:
-        """Read those of `state_tensors` that the checkpoint has. Called in `on_restore`, and again if the checkpoint
-        turns out to be damaged and an older one is read."""
+        """Read those of `state_tensors` that the checkpoint has. Called in `on_restore`, and again
+        if the checkpoint turns out to be damaged and an older one is read."""
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        """Add the state that a resume needs, under any key: numbers, strings, tensors, and containers of them.
+        """Add the state that a resume needs, under any key: numbers, strings, tensors, and
+        containers of them.
 
-        `state_dict` has the keys `model` (the model's tensors by name) and `training_state` (counters, scheduler,
-        scaler, position in the data).
+        `state_dict` has the keys `model` (the model's tensors by name) and `training_state`
+        (counters, scheduler, scaler, position in the data).
         """
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        """Restore that state; `state_dict` also has `model` and `training_state`. Called after every hook's
-        `on_before_train`; not called if the checkpoint was written without this hook."""
+        """Restore that state; `state_dict` also has `model` and `training_state`. Called after
+        every hook's `on_before_train`; not called if the checkpoint was written without this
+        hook."""
 
 
 def _checked(construct: Callable[..., None], name: str) -> Callable[..., None]:
@@ -293,5 +326,6 @@ def _checked(construct: Callable[..., None], name: str) -> Callable[..., None]:
 
 
 def overrides(hook: BaseHook, event: str) -> bool:
-    """Return whether a hook handles an event, by a method of its class or a function set on the instance."""
+    """Return whether a hook handles an event, by a method of its class or a function set on the
+    instance."""
     return getattr(getattr(hook, event), "__func__", None) is not getattr(BaseHook, event)

@@ -11,13 +11,14 @@ from launcher.process import ranks
 
 
 class Best:
-    """Keeps the best value of a metric. It steers training, so all ranks must decide alike: `observe` takes rank 0's
-    value, and `update` uses that one.
+    """Keeps the best value of a metric. It steers training, so all ranks must decide alike:
+    `observe` takes rank 0's value, and `update` uses that one.
 
     Args:
         metric: its logged name, like `val/loss`.
         mode: whether less or more is better; auto: by the metric's name.
-        min_delta: improvements smaller than this do not count, nor do those that are rounding (`is_better`).
+        min_delta: improvements smaller than this do not count, nor do those that are rounding
+            (`is_better`).
         keys: the keys of `metric` and `mode` in the configuration, for messages.
     Raises:
         ConfigError: `mode` is auto, and the name does not show whether less or more is better.
@@ -33,8 +34,8 @@ class Best:
         chosen = direction(metric) if mode == "auto" else mode
         if chosen is None:
             raise ConfigError(
-                f"{keys[0]}={metric}: the name does not show whether less or more is better; set {keys[1]}=min or "
-                f"{keys[1]}=max."
+                f"{keys[0]}={metric}: the name does not show whether less or more is better; set"
+                f" {keys[1]}=min or {keys[1]}=max."
             )
         self.metric, self.min_delta, self.mode, self._key = metric, min_delta, chosen, keys[0]
         self.value: float | None = None
@@ -44,7 +45,8 @@ class Best:
         self._num_checked = 0
 
     def observe(self, records: Mapping[str, Any]) -> bool:
-        """Look for the metric in logged records. All ranks must call it for the same groups (`val`, `train`).
+        """Look for the metric in logged records. All ranks must call it for the same groups (`val`,
+        `train`).
 
         Returns:
             Whether the metric is among them; the same on all ranks.
@@ -65,7 +67,8 @@ class Best:
         return True
 
     def check(self, trainer: Any) -> None:
-        """End the run if the metric cannot come any more. Called when a step has logged all that it logs.
+        """End the run if the metric cannot come any more. Called when a step has logged all that it
+        logs.
 
         Raises:
             ConfigError: it is misspelled.
@@ -75,31 +78,41 @@ class Best:
             return
         self._num_checked, names = len(names), _logged(trainer)
         if choices := meant(self.metric, names):
-            raise ConfigError(f"{self._key}={self.metric}: is not logged; choose one of {', '.join(choices)}.")
+            raise ConfigError(
+                f"{self._key}={self.metric}: is not logged; choose one of {', '.join(choices)}."
+            )
         has_evaluated = any(name.startswith("val/") for name in names)
         if has_evaluated and not self._is_reported:
             self._is_reported = True
             trainer.logger.warning(
-                "%s=%s: has not been logged so far, unlike %s. If no hook logs it, the run fails at its end.",
-                self._key, self.metric, ", ".join(names),
-            )  # fmt: skip
+                "%s=%s: has not been logged so far, unlike %s. If no hook logs it, the run fails at"
+                " its end.",
+                self._key,
+                self.metric,
+                ", ".join(names),
+            )
 
     def check_end(self, trainer: Any, needs_validation: bool = True) -> None:
-        """Check, at the end of training, that the metric was logged; otherwise it has steered nothing.
+        """Check, at the end of training, that the metric was logged; otherwise it has steered
+        nothing.
 
         Args:
-            needs_validation: False: a metric of `val` may be missing if there was no evaluation at all.
+            needs_validation: False: a metric of `val` may be missing if there was no evaluation at
+                all.
         Raises:
             TrainingError: it was never logged.
         """
         names = _logged(trainer)
-        if self._was_logged or not (names or self._is_restored):  # this attempt had nothing left to do
+        # This attempt had nothing left to do.
+        if self._was_logged or not (names or self._is_restored):
             return
         has_group = any(name.startswith("val/") for name in names)
         if not needs_validation and self.metric.startswith("val/") and not has_group:
             return
         logged = f"logged were {', '.join(names)}" if names else "choose one that is"
-        raise TrainingError(f"{self._key}={self.metric}: was never logged, so it has had no effect; {logged}.")
+        raise TrainingError(
+            f"{self._key}={self.metric}: was never logged, so it has had no effect; {logged}."
+        )
 
     def state(self) -> dict[str, Any]:
         best = {"metric": self.metric, "mode": self.mode, "value": self.value, "step": self.step}

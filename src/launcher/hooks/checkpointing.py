@@ -1,4 +1,5 @@
-"""Decides when to save, what to keep, and what to resume from. The checkpoint package does the rest."""
+"""Decides when to save, what to keep, and what to resume from. The checkpoint package does the
+rest."""
 
 import signal
 import time
@@ -32,33 +33,37 @@ T = TypeVar("T")
 
 
 class CheckpointingHook(BaseHook):
-    """Saves at step boundaries: every `interval` steps, at the last step, on a signal, and when a metric is best.
+    """Saves at step boundaries: every `interval` steps, at the last step, on a signal, and when a
+    metric is best.
 
     Args:
         interval: in optimizer steps, or in epochs (`1epoch`).
         keep_previous: keep this many checkpoints before the newest.
         keep_interval: also save at every multiple of this step, and never delete those; 0: none.
         keep_steps: also save at these steps, and never delete those.
-        path: relative to the workspace. Outside it, the checkpoints are in `<path>/<name>/<id>`, and the run's
-            `checkpoints` is a link to that folder.
-        load: "auto" or "latest": resume from the newest valid checkpoint, if there is one; "must": there must be one;
-            "never": reject to start if there is one; None: do not look; else "best", a step, or the folder of a
-            checkpoint: roll back to it, once, and set later checkpoints aside.
+        path: relative to the workspace. Outside it, the checkpoints are in `<path>/<name>/<id>`,
+            and the run's `checkpoints` is a link to that folder.
+        load: "auto" or "latest": resume from the newest valid checkpoint, if there is one; "must":
+            there must be one; "never": reject to start if there is one; None: do not look; else
+            "best", a step, or the folder of a checkpoint: roll back to it, once, and set later
+            checkpoints aside.
         exit_signals: further signals to save and exit on, by name or number; None: only those that
             `run.signals.install` handles, if any.
         exit_code: "128+signal" or a number.
-        exit_delay: seconds (or a timedelta) to wait before exiting, for a scheduler that must see a time-out.
+        exit_delay: seconds (or a timedelta) to wait before exiting, for a scheduler that must see a
+            time-out.
         asynchronous: training waits for a copy to host memory, not for the disk.
-        write_timeout: seconds without progress after which a writer is abandoned. That save has failed, and training
-            waits for each later one.
-        best_metric: its logged name; a better value is saved, linked as `best`, and kept. None: no best.
+        write_timeout: seconds without progress after which a writer is abandoned. That save has
+            failed, and training waits for each later one.
+        best_metric: its logged name; a better value is saved, linked as `best`, and kept. None: no
+            best.
         best_mode: whether less or more is better; auto: by the metric's name.
         remote: a URL (s3://bucket/folder) for a copy of `checkpoints`: each checkpoint is copied to
             `<remote>/<name>/<id>`, and the newest is fetched if it is missing here. None: no copy.
     Raises:
         ValueError: an interval below 1, a negative number, or an unknown `exit_code`.
-        ConfigError: an unknown signal; a `remote` with a scheme that fsspec does not have, or whose package is not
-            installed; a `path` that is a URL.
+        ConfigError: an unknown signal; a `remote` with a scheme that fsspec does not have, or whose
+            package is not installed; a `path` that is a URL.
     """
 
     needs: ClassVar = {"best_metric=train/*": "logging"}
@@ -87,12 +92,16 @@ class CheckpointingHook(BaseHook):
         self.interval = Interval(interval, "hooks.checkpointing.interval")
         self.retention = Retention(keep_previous, keep_interval, tuple(keep_steps or ()))
         if "://" in str(path):
-            raise ConfigError(f"hooks.checkpointing.path={path}: is a URL; use hooks.checkpointing.remote={path}.")
+            raise ConfigError(
+                f"hooks.checkpointing.path={path}: is a URL; use hooks.checkpointing.remote={path}."
+            )
         self.path, self.load, self.remote = path, load, remote
         if remote is not None:
             open_remote(remote)
         self.exit_signals, self.exit_code = signal_list(exit_signals), exit_code
-        self.exit_delay = exit_delay.total_seconds() if isinstance(exit_delay, timedelta) else exit_delay
+        self.exit_delay = (
+            exit_delay.total_seconds() if isinstance(exit_delay, timedelta) else exit_delay
+        )
         self.asynchronous, self.write_timeout = asynchronous, write_timeout
         self.best = Best(best_metric, best_mode, keys=BEST_KEYS) if best_metric else None
         self.texts: dict[str, str] = {}
@@ -106,7 +115,7 @@ class CheckpointingHook(BaseHook):
         self._best_saved: dict[str, Any] | None = None
         self._best_in_flight: dict[str, Any] | None = None
 
-    # --------------------------------------------------------------------------------------------------- restoring
+    # ------------------------------------------------------------------------------------ restoring
     def bind(self, context: RunContext) -> None:
         self.texts, self._check_lock, self._fork = context.texts, context.check_lock, context.fork
         self._times = context.times
@@ -117,10 +126,13 @@ class CheckpointingHook(BaseHook):
         if self.exit_signals:
             theirs = not signals.installed()
             handlers = signals.install(self.exit_signals)
-            self._handlers = handlers if theirs else {}  # `python -m launcher` keeps its handlers until it ends
+            # `python -m launcher` keeps its handlers until it ends.
+            self._handlers = handlers if theirs else {}
         self.store = self._store(trainer)
         self.store.check_lock = self._check_lock
-        self.resuming = CheckpointRestorer(self.store, self.load, self._fork, self.texts.get("config.yaml"))
+        self.resuming = CheckpointRestorer(
+            self.store, self.load, self._fork, self.texts.get("config.yaml")
+        )
         check_storable(trainer.strategy.snapshot())
         self.saver = Saver(self.store, trainer.strategy.ranks, self.retention, self.write_timeout)
 
@@ -141,24 +153,30 @@ class CheckpointingHook(BaseHook):
         checkpoint = self.resuming.restore(trainer)
         if checkpoint is not None and checkpoint.parent == self.store.root:
             self.saved_at = trainer.step
-        current = imported_sources()  # as they were imported: a later edit is not part of this attempt
+        # As they were imported: a later edit is not part of this attempt.
+        current = imported_sources()
         if checkpoint is not None and trainer.strategy.ranks.is_main:
             for sentence in source_changes(stored_sources(checkpoint), current):
                 trainer.logger.warning("Changed since the checkpoint: %s", sentence)
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         is_fork = self.resuming.choice.is_fork  # the checkpoint's best value belongs to another run
-        if self.best is not None and not is_fork and (saved := state_dict.get("checkpointing", {}).get("best")):
+        if (
+            self.best is not None
+            and not is_fork
+            and (saved := state_dict.get("checkpointing", {}).get("best"))
+        ):
             self.best.load(saved)
             self._best_saved = self.best.state()
             is_own = trainer.strategy.ranks.is_main and self.saved_at == trainer.step
             if is_own and self.best.value is not None and self.best.step == trainer.step:
-                self.store.link(BEST, step_name(trainer.step))  # killed between this save and its link
+                # Killed between this save and its link.
+                self.store.link(BEST, step_name(trainer.step))
 
     def on_ready(self, trainer: TrainerView) -> None:
         self.resuming.abandon_later(trainer)
 
-    # ------------------------------------------------------------------------------------------------------- when
+    # ----------------------------------------------------------------------------------------- when
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         if self.best is None or dry_run:
             return
@@ -170,15 +188,18 @@ class CheckpointingHook(BaseHook):
             self._improved = True
             value = self.best.value
             assert value is not None
-            if self.saved_at == trainer.step and not self.saver.in_flight:  # an evaluation that a signal interrupted
+            # An evaluation that a signal interrupted.
+            if self.saved_at == trainer.step and not self.saver.in_flight:
                 self._improved, self._best_saved = False, self.best.state()
                 if trainer.strategy.ranks.is_main:
                     self.store.link(BEST, step_name(trainer.step))
             trainer.logger.info(
                 "Step %d: %s %s is the best so far%s.",
-                trainer.step, self.best.metric, show(value),
+                trainer.step,
+                self.best.metric,
+                show(value),
                 "" if before is None else f" (before: {show(before)} at step {at})",
-            )  # fmt: skip
+            )
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
         signum, step = trainer.stop_signal, trainer.state.step
@@ -195,7 +216,8 @@ class CheckpointingHook(BaseHook):
             self.best.check(trainer)
 
     def on_after_train(self, trainer: TrainerView) -> None:
-        if trainer.step > 0 and trainer.step != self.saved_at:  # a fork that had nothing left to train
+        # A fork that had nothing left to train.
+        if trainer.step > 0 and trainer.step != self.saved_at:
             self._save_unless_broken(trainer, wait=True)
         if self.best is not None:
             self.best.check_end(trainer, needs_validation=False)
@@ -205,14 +227,16 @@ class CheckpointingHook(BaseHook):
         return is_due or self._improved or self._is_postponed
 
     def _save_unless_broken(self, trainer: TrainerView, wait: bool) -> None:
-        """Save, unless the gradient was not finite: a broken state must not replace the last good checkpoint."""
+        """Save, unless the gradient was not finite: a broken state must not replace the last good
+        checkpoint."""
         was_postponed, self._is_postponed = self._is_postponed, trainer.update_was_skipped()
         if not self._is_postponed:
             with self._times.measured("saving"):
                 self._save(trainer, wait)
         elif not was_postponed or wait:
             trainer.logger.warning(
-                "Step %d: no checkpoint is saved, since the update was skipped; the next good step saves one.",
+                "Step %d: no checkpoint is saved, since the update was skipped; the next good step"
+                " saves one.",
                 trainer.step,
             )
 
@@ -223,7 +247,8 @@ class CheckpointingHook(BaseHook):
         """
         self._await(trainer)
         if self.best is not None and self._observed_at == trainer.step:
-            self._improved |= self.best.update(trainer.step)  # a better value could not be saved and no longer counts
+            # A better value could not be saved and no longer counts.
+            self._improved |= self.best.update(trainer.step)
         payload = self._payload(trainer)
         if self._improved and self.best is not None:
             self._improved, self._best_in_flight = False, self.best.state()
@@ -233,13 +258,20 @@ class CheckpointingHook(BaseHook):
         except SaveFailed as error:
             self._report(trainer, error)
             if wait:
-                raise TrainingError(f"The checkpoint of step {trainer.step} could not be written: {error}") from error
+                raise TrainingError(
+                    f"The checkpoint of step {trainer.step} could not be written: {error}"
+                ) from error
             return
         self.saved_at = self._in_flight = trainer.step
         if not self.saver.in_flight:
             self._await(trainer)
         done = "copied, being written" if self.saver.in_flight else "saved"
-        trainer.logger.info("Step %d: checkpoint %s after %.2f s.", trainer.step, done, time.perf_counter() - started)
+        trainer.logger.info(
+            "Step %d: checkpoint %s after %.2f s.",
+            trainer.step,
+            done,
+            time.perf_counter() - started,
+        )
 
     def _payload(self, trainer: TrainerView) -> Payload:
         strategy = trainer.strategy
@@ -247,7 +279,8 @@ class CheckpointingHook(BaseHook):
         hooks = hook_states(trainer, training_state)
         snapshot = strategy.snapshot()
         tensors, parts = hook_pieces(trainer)
-        # A user's loader may have another position on each rank; ours counts the samples of all ranks.
+        # A user's loader may have another position on each rank; ours counts the samples of all
+        # ranks.
         rank_state = {"rng": rng_state(), "hooks": hooks}
         if strategy.ranks.world_size > 1:
             rank_state["data_loader"] = training_state["data_loader"]
@@ -273,7 +306,7 @@ class CheckpointingHook(BaseHook):
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         state_dict["checkpointing"] = {} if self.best is None else {"best": self.best.state()}
 
-    # -------------------------------------------------------------------------------------------------- end
+    # ------------------------------------------------------------------------------------------ end
     def _await(self, trainer: TrainerView, finish: str = "finish") -> None:
         """Wait for the save in flight. A failure is logged; a later save tries again."""
         try:
@@ -295,16 +328,19 @@ class CheckpointingHook(BaseHook):
             )  # the best checkpoint must exist on disk
         self._best_in_flight = None
         trainer.logger.error(
-            "The checkpoint could not be written: %s. Training continues; the previous one is valid, and the next "
-            "interval tries again.", error,
-        )  # fmt: skip
+            "The checkpoint could not be written: %s. Training continues; the previous one is"
+            " valid, and the next interval tries again.",
+            error,
+        )
 
     def _leave(self, trainer: TrainerView, signum: int) -> None:
         if self.exit_delay:
             trainer.logger.info("Saved; leaving in %g s.", self.exit_delay)
             deadline.progress(self.exit_delay)
             time.sleep(self.exit_delay)
-        raise signals.SignalExit(signum, None if isinstance(self.exit_code, str) else self.exit_code)
+        raise signals.SignalExit(
+            signum, None if isinstance(self.exit_code, str) else self.exit_code
+        )
 
     def on_close(self, trainer: TrainerView) -> None:
         if getattr(self, "saver", None) is not None:
@@ -313,7 +349,8 @@ class CheckpointingHook(BaseHook):
 
 
 def signal_list(signums: Any) -> list[signal.Signals]:
-    """One or several signals as a list; each is a `signal.Signals`, a name (`SIGUSR1`, `USR1`) or a number.
+    """One or several signals as a list; each is a `signal.Signals`, a name (`SIGUSR1`, `USR1`) or a
+    number.
 
     Raises:
         ConfigError: there is no such signal, or it cannot be handled.

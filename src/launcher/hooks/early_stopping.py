@@ -12,7 +12,8 @@ KEYS = "hooks.early_stopping.metric", "hooks.early_stopping.mode"
 class EarlyStoppingHook(BaseHook):
     """
     Args:
-        patience: this many values in a row without improvement end the run. A fork counts from its first step.
+        patience: this many values in a row without improvement end the run. A fork counts from its
+            first step.
         metric: its logged name.
         mode: whether less or more is better; auto: by the metric's name.
         min_delta: improvements smaller than this do not count; a millionth of the value never does.
@@ -44,8 +45,14 @@ class EarlyStoppingHook(BaseHook):
 
     def _stop_if_due(self, trainer: TrainerView) -> None:
         if self.misses >= self.patience and trainer.state.stop_reason is None:
-            best = "a finite value" if self.best.value is None else f"{self.best.value:.6g} (step {self.best.step})"
-            self._reason = f"{self.best.metric} has not improved on {best} in {self.misses} evaluations"
+            best = (
+                "a finite value"
+                if self.best.value is None
+                else f"{self.best.value:.6g} (step {self.best.step})"
+            )
+            self._reason = (
+                f"{self.best.metric} has not improved on {best} in {self.misses} evaluations"
+            )
             trainer.logger.info("Step %d: training stops early: %s.", trainer.step, self._reason)
             trainer.state.stop(self._reason)
 
@@ -61,10 +68,12 @@ class EarlyStoppingHook(BaseHook):
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         state_dict["early_stopping"] = {"best": self.best.state(), "misses": self.misses}
         if trainer.state.stop_reason == self._reason:
-            # Decided anew in `on_ready`: the next start may have another patience, or no early stopping.
+            # Decided anew in `on_ready`: the next start may have another patience, or no early
+            # stopping.
             state_dict["training_state"]["stop_reason"] = None
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        if (saved := state_dict.get("early_stopping")) and not trainer.is_fork:  # a fork has a patience of its own
+        # A fork has a patience of its own.
+        if (saved := state_dict.get("early_stopping")) and not trainer.is_fork:
             self.best.load(saved["best"])
             self.misses = saved["misses"]

@@ -16,24 +16,25 @@ from launcher.types import Fraction, NonNegativeInt, PositiveInt
 
 
 class EmaHook(BaseHook):
-    """Averages the weights: after each step, average = decay * average + (1 - decay) * weights (Polyak and Juditsky
-    1992).
+    """Averages the weights: after each step, average = decay * average + (1 - decay) * weights
+    (Polyak and Juditsky 1992).
 
-    The averages cover the parameters that are trainable when training starts. They are sharded like the weights, in
-    float32 if the weights have 16 bits, and are part of each checkpoint.
+    The averages cover the parameters that are trainable when training starts. They are sharded like
+    the weights, in float32 if the weights have 16 bits, and are part of each checkpoint.
 
     Args:
         decay: per optimizer step; each of several decays has its own average.
-        use_buffers: also average floating-point buffers. Otherwise an average goes with the model's present buffers.
+        use_buffers: also average floating-point buffers. Otherwise an average goes with the model's
+            present buffers.
         name: prefix of the averages in a checkpoint, `<name>/<decay>/<parameter>`.
         interval: steps between updates; the decay of an update is then decay^interval.
-        warmup: limit the decay of update n to (1 + n) / (warmup + n), so that the initial weights are soon
-            forgotten; 0: no warm-up.
+        warmup: limit the decay of update n to (1 + n) / (warmup + n), so that the initial weights
+            are soon forgotten; 0: no warm-up.
         device: where the averages are kept, such as cpu; None: where the weights are.
-        start: "first_update": the first update copies the weights, as in torch's `AveragedModel`; "initial": it
-            averages them with the initial weights.
-        evaluate: evaluate the average of the first decay instead of the weights. `val/` metrics, the best checkpoint
-            and early stopping then use the average.
+        start: "first_update": the first update copies the weights, as in torch's `AveragedModel`;
+            "initial": it averages them with the initial weights.
+        evaluate: evaluate the average of the first decay instead of the weights. `val/` metrics,
+            the best checkpoint and early stopping then use the average.
     Raises:
         ConfigError: `decay` is empty, has a value twice, or one that is not between 0 and 1.
     """
@@ -57,10 +58,19 @@ class EmaHook(BaseHook):
             or len(set(self.decays)) < len(self.decays)
             or not all(0 <= each <= 1 for each in self.decays)
         ):
-            raise ConfigError(f"hooks.ema.decay={decay}: must be one or several different numbers from 0 to 1.")
+            raise ConfigError(
+                f"hooks.ema.decay={decay}: must be one or several different numbers from 0 to 1."
+            )
         if not name or "/" in name or name in ("model", "optimizer"):
-            raise ConfigError(f"hooks.ema.name={name}: must be a word other than model and optimizer; e.g. ema.")
-        self.use_buffers, self.name, self.interval, self.warmup = use_buffers, name, interval, warmup
+            raise ConfigError(
+                f"hooks.ema.name={name}: must be a word other than model and optimizer; e.g. ema."
+            )
+        self.use_buffers, self.name, self.interval, self.warmup = (
+            use_buffers,
+            name,
+            interval,
+            warmup,
+        )
         self.device = torch.device(device) if device is not None else None
         self.evaluate, self.start = evaluate, start
         self._updates = 0
@@ -73,26 +83,33 @@ class EmaHook(BaseHook):
         self._kept: list[torch.Tensor] = []
         self._module: AveragedModel | None = None
 
-    # --------------------------------------------------------------------------------------------------- averaging
+    # ------------------------------------------------------------------------------------ averaging
     def on_start(self, trainer: TrainerView) -> None:
         reject_flat_buffers(trainer, "hooks.ema", "averages")
         others = [hook for hook in trainer.hooks if isinstance(hook, EmaHook) and hook is not self]
         if self.evaluate and any(hook.evaluate for hook in others):
             raise ConfigError(
-                "hooks.ema.evaluate=true: only one hook can replace the weights; set the others to false."
+                "hooks.ema.evaluate=true: only one hook can replace the weights; set the others to"
+                " false."
             )
 
     def _prepare(self, trainer: TrainerView) -> None:
-        """Allocate the averages, once, and after every hook's `on_start`, which may change the model."""
+        """Allocate the averages, once, and after every hook's `on_start`, which may change the
+        model."""
         if self._weights:
             return
         self._model = trainer.model
         self._weights = averaged_tensors(trainer.model, self.use_buffers)
         pieces = [local(tensor) for tensor in self._weights.values()]
-        if self.device is not None and any(piece.device.type != self.device.type for piece in pieces):
+        if self.device is not None and any(
+            piece.device.type != self.device.type for piece in pieces
+        ):
             self._staging = _Staging(pieces, self.device)
         self._averages = {
-            decay: [torch.empty_like(piece, dtype=_wide(piece.dtype), device=self.device) for piece in pieces]
+            decay: [
+                torch.empty_like(piece, dtype=_wide(piece.dtype), device=self.device)
+                for piece in pieces
+            ]
             for decay in self.decays
         }
 
@@ -123,7 +140,9 @@ class EmaHook(BaseHook):
 
     def _average(self, decays: Mapping[float, float], weights: list[torch.Tensor]) -> None:
         for decay, averages in self._averages.items():
-            same = [weight.to(average.dtype) for weight, average in zip(weights, averages, strict=True)]
+            same = [
+                weight.to(average.dtype) for weight, average in zip(weights, averages, strict=True)
+            ]
             get_ema_multi_avg_fn(decays[decay])(averages, same, 0)
 
     def _settle(self) -> None:
@@ -131,7 +150,7 @@ class EmaHook(BaseHook):
         if self._staging is not None and (pending := self._staging.take()) is not None:
             self._average(*pending)
 
-    # -------------------------------------------------------------------------------------------------- evaluation
+    # ----------------------------------------------------------------------------------- evaluation
     @torch.no_grad()
     def on_evaluation_start(self, trainer: TrainerView) -> None:
         if not self.evaluate:
@@ -150,27 +169,36 @@ class EmaHook(BaseHook):
 
     @property
     def ema_model(self) -> AveragedModel:
-        """The model with the average of the first decay as its parameters, which later updates change in place.
+        """The model with the average of the first decay as its parameters, which later updates
+        change in place.
 
         Raises:
             TrainingError: training has not started, or the weights are sharded.
         """
         if not self._weights or any(map(is_sharded, self._weights.values())):
-            why = "the weights are sharded; use evaluate=True" if self._weights else "training has not started"
+            why = (
+                "the weights are sharded; use evaluate=True"
+                if self._weights
+                else "training has not started"
+            )
             raise TrainingError(f"EmaHook.ema_model does not exist: {why}.")
         self._settle()
         model = unwrap(self._model)
         if self._module is None:
             self._module = AveragedModel(model, device=self.device)
-            own = dict(self._module.module.named_parameters()) | dict(self._module.module.named_buffers())
+            own = dict(self._module.module.named_parameters()) | dict(
+                self._module.module.named_buffers()
+            )
             for name, average in zip(self._weights, self._averages[self.decays[0]], strict=True):
                 own[name].data = average
-        for (name, buffer), present in zip(self._module.module.named_buffers(), model.buffers(), strict=True):
+        for (name, buffer), present in zip(
+            self._module.module.named_buffers(), model.buffers(), strict=True
+        ):
             if name not in self._weights:
                 buffer.copy_(present)
         return self._module
 
-    # -------------------------------------------------------------------------------------------------------- state
+    # ---------------------------------------------------------------------------------------- state
     def state_tensors(self, trainer: TrainerView) -> dict[str, ShardedLike]:
         self._prepare(trainer)
         self._settle()
@@ -189,7 +217,8 @@ class EmaHook(BaseHook):
                 tensors[name].read(saved, name)
         if missing := sorted({name.split("/")[1] for name in tensors.keys() - stored}):
             trainer.logger.warning(
-                "The checkpoint has no average of decay %s: it starts from the present weights.", ", ".join(missing)
+                "The checkpoint has no average of decay %s: it starts from the present weights.",
+                ", ".join(missing),
             )
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
@@ -201,13 +230,15 @@ class EmaHook(BaseHook):
 
 
 class _Staging:
-    """Copies the weights to the host. The copy is queued behind the step that computed them; training does not wait for
-    it."""
+    """Copies the weights to the host. The copy is queued behind the step that computed them;
+    training does not wait for it."""
 
     def __init__(self, pieces: list[torch.Tensor], device: torch.device):
         self._pieces = pieces
         pinned = device.type == "cpu" and pieces[0].device.type == "cuda"
-        self._copies = [torch.empty_like(piece, device=device, pin_memory=pinned) for piece in pieces]
+        self._copies = [
+            torch.empty_like(piece, device=device, pin_memory=pinned) for piece in pieces
+        ]
         self._event = torch.cuda.Event() if pinned else None
         self._decays: Mapping[float, float] | None = None
 
@@ -229,11 +260,16 @@ class _Staging:
 
 
 def averaged_tensors(model: torch.nn.Module, use_buffers: bool) -> dict[str, torch.Tensor]:
-    """The floating-point parameters that are trained, and with `use_buffers` the persistent buffers, by name."""
+    """The floating-point parameters that are trained, and with `use_buffers` the persistent
+    buffers, by name."""
     trained = {name for name, p in unwrap(model).named_parameters() if p.requires_grad}
     buffers = {name for name, _ in unwrap(model).named_buffers()} if use_buffers else set()
     tensors = model_tensors(model).items()
-    return {name: tensor for name, tensor in tensors if name in trained | buffers and tensor.is_floating_point()}
+    return {
+        name: tensor
+        for name, tensor in tensors
+        if name in trained | buffers and tensor.is_floating_point()
+    }
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

@@ -9,7 +9,8 @@ from launcher.process import ranks
 
 
 class EpochSummaryHook(BaseHook):
-    """Logs the mean training loss of each epoch, over all ranks, and the validation metrics of its last step."""
+    """Logs the mean training loss of each epoch, over all ranks, and the validation metrics of its
+    last step."""
 
     def __init__(self) -> None:
         self._total: Any = 0.0
@@ -32,9 +33,12 @@ class EpochSummaryHook(BaseHook):
         if self._val[0] == trainer.step:
             values |= flatten(self._val[1], "val/")
         trainer.logger.info(
-            "Epoch %d/%d, step %d: %s", trainer.step // length, trainer.max_steps // length, trainer.step,
+            "Epoch %d/%d, step %d: %s",
+            trainer.step // length,
+            trainer.max_steps // length,
+            trainer.step,
             " ".join(f"{name} {show(value)}" for name, value in values.items()),
-        )  # fmt: skip
+        )
         self._total, self._steps = 0.0, 0
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:

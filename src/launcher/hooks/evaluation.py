@@ -24,20 +24,20 @@ Loader = Callable[[], Iterable[Any] | None]
 
 
 class EvaluationHook(BaseHook):
-    """Logs `{"val": {"loss": ..., and what forward records}}`, means over the samples; of a named loader
-    `{"val": {name: {...}}}`.
+    """Logs `{"val": {"loss": ..., and what forward records}}`, means over the samples; of a named
+    loader `{"val": {name: {...}}}`.
 
-    It does not change training: random state and the model's mode are restored. A signal ends an evaluation between two
-    batches; the run repeats it when it resumes.
+    It does not change training: random state and the model's mode are restored. A signal ends an
+    evaluation between two batches; the run repeats it when it resumes.
 
     Args:
         interval: in optimizer steps, or in epochs (`1epoch`); 0: at the last step only.
-        loader: returns an iterable of this rank's validation batches, or None if there are none; or several such
-            functions by name. None: the run's own.
+        loader: returns an iterable of this rank's validation batches, or None if there are none; or
+            several such functions by name. None: the run's own.
         max_samples: use the first n samples of the run's validation set, over all ranks; None: all.
         at_start: also evaluate before the first step.
-        metrics: further metrics by name, of torchmetrics for instance, computed from the `logits` and `targets` that
-            forward records in evaluation.
+        metrics: further metrics by name, of torchmetrics for instance, computed from the `logits`
+            and `targets` that forward records in evaluation.
     Raises:
         ValueError: `max_samples` with a `loader` of your own.
     """
@@ -51,8 +51,15 @@ class EvaluationHook(BaseHook):
         metrics: dict[str, Any] | None = None,
     ):
         if loader is not None and max_samples is not None:
-            raise ValueError("max_samples limits the run's own validation set; limit your loader instead.")
-        self.interval, self.loader, self.max_samples, self.at_start = interval, loader, max_samples, at_start
+            raise ValueError(
+                "max_samples limits the run's own validation set; limit your loader instead."
+            )
+        self.interval, self.loader, self.max_samples, self.at_start = (
+            interval,
+            loader,
+            max_samples,
+            at_start,
+        )
         self._interval = Interval(interval, "hooks.evaluation.interval")
         self.metrics = Metrics(metrics or {})
         self._batches: dict[str, Iterable[Any]] = {}
@@ -64,7 +71,9 @@ class EvaluationHook(BaseHook):
         if self.loader is None and context.val_loader is not None:
             limit = {} if self.max_samples is None else {"max_samples": self.max_samples}
             unnamed = partial(context.val_loader, **limit)
-            self.loader = {"": unnamed} | {name: partial(unnamed, name=name) for name in context.val_names}
+            self.loader = {"": unnamed} | {
+                name: partial(unnamed, name=name) for name in context.val_names
+            }
 
     def open(self) -> bool:
         """Make the loaders. Returns whether there is a validation set."""
@@ -110,7 +119,9 @@ class EvaluationHook(BaseHook):
             return
         self._done_at = trainer.step
         flat = flatten(metrics, "val/")
-        trainer.logger.info("Step %d: %s", trainer.step, " ".join(f"{key} {show(flat[key])}" for key in flat))
+        trainer.logger.info(
+            "Step %d: %s", trainer.step, " ".join(f"{key} {show(flat[key])}" for key in flat)
+        )
         trainer.log({"val": metrics})
         for key in (f"val/{name}/loss" if name else "val/loss" for name in self._batches):
             if not math.isfinite(flat[key]):
@@ -122,7 +133,9 @@ class EvaluationHook(BaseHook):
         for name, batches in self._batches.items():
             context, num_targets = trainer.strategy.forward_context, trainer.num_targets
             self.metrics.reset(trainer.device)
-            measured = evaluate(trainer.checked_forward, trainer.model, batches, context, num_targets, self.metrics)
+            measured = evaluate(
+                trainer.checked_forward, trainer.model, batches, context, num_targets, self.metrics
+            )
             if measured is None:
                 return None
             metrics |= {name: measured} if name else measured
@@ -153,11 +166,13 @@ def evaluate(
     num_targets: Callable[[Any], torch.Tensor | int | None] = lambda batch: None,
     metrics: Metrics | None = None,
 ) -> dict[str, Any] | None:
-    """Means of loss and records over the samples of all ranks' batches, by flat name. If only some batches have a
-    record, its mean is over their samples. For a language model also `perplexity`, exp(loss).
+    """Means of loss and records over the samples of all ranks' batches, by flat name. If only some
+    batches have a record, its mean is over their samples. For a language model also `perplexity`,
+    exp(loss).
 
     Args:
-        num_targets: returns the number of targets of a batch; the means are then over targets. None: over samples.
+        num_targets: returns the number of targets of a batch; the means are then over targets.
+            None: over samples.
         metrics: already reset.
     Returns:
         None: a signal came on some rank.
@@ -187,7 +202,8 @@ def _summed(
     num_targets: Callable[[Any], torch.Tensor | int | None],
     metrics: Metrics | None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Sums of loss and records over this rank's samples (or targets), and the number of these, by flat name."""
+    """Sums of loss and records over this rank's samples (or targets), and the number of these, by
+    flat name."""
     sums: dict[str, Any] = {}
     counts: dict[str, Any] = {}
     for batch, is_new in _in_step(batches):
@@ -203,8 +219,13 @@ def _summed(
         for name, value in flatten({"loss": loss, **records}).items():
             if value is None:
                 continue
-            # double: a float32 sum over many batches would lose the small difference between two checkpoints
-            value = value.double() if isinstance(value, torch.Tensor) and value.device.type != "mps" else value
+            # double: a float32 sum over many batches would lose the small difference between two
+            # checkpoints
+            value = (
+                value.double()
+                if isinstance(value, torch.Tensor) and value.device.type != "mps"
+                else value
+            )
             sums[name] = sums.get(name, 0.0) + value * size
             counts[name] = counts.get(name, 0) + size
     return sums, counts
@@ -215,8 +236,13 @@ def _means_over_ranks(sums: dict[str, Any], counts: dict[str, Any]) -> dict[str,
     Raises:
         ValueError: no rank has counted a loss.
     """
-    gathered = ranks.all_gather({name: (float(total), int(counts[name])) for name, total in sums.items()})
-    parts = {name: [part[name] for part in gathered if name in part] for name in dict.fromkeys(chain(*gathered))}
+    gathered = ranks.all_gather(
+        {name: (float(total), int(counts[name])) for name, total in sums.items()}
+    )
+    parts = {
+        name: [part[name] for part in gathered if name in part]
+        for name in dict.fromkeys(chain(*gathered))
+    }
     totals = {name: sum(count for _, count in of_ranks) for name, of_ranks in parts.items()}
     if not totals.get("loss"):
         raise ValueError("No validation batch has a loss or a target.")
@@ -228,9 +254,9 @@ _DONE, _HAS_BATCH, _EMPTY, _SIGNAL = range(4)
 
 
 def _in_step(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
-    """This rank's batches, and whether each counts. Once they are used up, the last one is repeated without counting
-    while other ranks have more. So all ranks make the same number of forward passes, which may be collective, and stop
-    together on a signal.
+    """This rank's batches, and whether each counts. Once they are used up, the last one is repeated
+    without counting while other ranks have more. So all ranks make the same number of forward
+    passes, which may be collective, and stop together on a signal.
 
     Raises:
         signals.Interrupted: some rank has received a signal.
@@ -246,7 +272,9 @@ def _in_step(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
         if highest == _DONE or (highest == _EMPTY and ranks.world_size() == 1):
             return
         if highest == _EMPTY:
-            raise ValueError("Some rank has no validation batch: there are fewer batches than ranks.")
+            raise ValueError(
+                "Some rank has no validation batch: there are fewer batches than ranks."
+            )
         if batch is not None:
             last, has_any = batch, True
         yield last, batch is not None
@@ -256,5 +284,18 @@ def batch_size(batch: Any) -> int:
     """Samples in a batch: the first dimension of its first tensor; 1 if it has none."""
     if isinstance(batch, torch.Tensor):
         return batch.shape[0] if batch.dim() else 1
-    values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else ()
-    return next((batch_size(value) for value in values if isinstance(value, (torch.Tensor, list, tuple, dict))), 1)
+    values = (
+        batch.values()
+        if isinstance(batch, Mapping)
+        else batch
+        if isinstance(batch, (list, tuple))
+        else ()
+    )
+    return next(
+        (
+            batch_size(value)
+            for value in values
+            if isinstance(value, (torch.Tensor, list, tuple, dict))
+        ),
+        1,
+    )

@@ -32,7 +32,8 @@ PEAK_TFLOPS: dict[str, tuple[float, float | None, float]] = {
     "MI300X": (1307.4, 653.7, 163.4),
     "MI250X": (383, None, 47.9),
 }
-"""TFLOP/s of dense matrix products (without sparsity) by the vendors' data sheets: bf16 and fp16, tf32, fp32."""
+"""TFLOP/s of dense matrix products (without sparsity) by the vendors' data sheets: bf16 and fp16,
+tf32, fp32."""
 
 
 def peak_tflops(device_name: str, precision: str) -> float | None:
@@ -52,11 +53,13 @@ def peak_tflops(device_name: str, precision: str) -> float | None:
 
 
 def forward_flops(trainer: TrainerView, batch: object) -> int:
-    """Operations of matrix products, convolutions and attention in a forward pass over a batch; a multiplication and an
-    addition count as two. All ranks must call it. Training does not change: this is a pass as in evaluation."""
+    """Operations of matrix products, convolutions and attention in a forward pass over a batch; a
+    multiplication and an addition count as two. All ranks must call it. Training does not change:
+    this is a pass as in evaluation."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    on_cpu = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}  # missing in torch's own table
+    # Missing in torch's own table.
+    on_cpu = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}
     model, was_training = trainer.model, trainer.model.training
     model.eval()
     try:
@@ -73,11 +76,18 @@ def forward_flops(trainer: TrainerView, batch: object) -> int:
     return int(counter.get_total_flops())
 
 
-def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: object, **options: object) -> int:
+def _attention(
+    query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: object, **options: object
+) -> int:
     """Shapes [B, heads, T, head_dim] -> operations of the two products."""
     return 2 * prod(query[:-1]) * key[-2] * (key[-1] + value[-1])
 
 
 def uncompiled() -> AbstractContextManager[Any]:
-    """Run without compiled code, whose operations cannot be counted, and which does not call the hooks of modules."""
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+    """Run without compiled code, whose operations cannot be counted, and which does not call the
+    hooks of modules."""
+    return (
+        torch.compiler.set_stance("force_eager")
+        if "torch._dynamo" in sys.modules
+        else nullcontext()
+    )

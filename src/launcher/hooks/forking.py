@@ -26,9 +26,10 @@ class Fork:
     Args:
         source: `<run id>/<step>`, or the folder of a checkpoint.
         outputs: the folder of the runs.
-        without: parts of the checkpoint that are not loaded: `optimizer` (its moments), `data` (the position).
-        config: this run's resolved configuration. If its optimizer or schedule differs from the checkpoint's, this
-            run's settings are used, from the checkpoint's step on.
+        without: parts of the checkpoint that are not loaded: `optimizer` (its moments), `data` (the
+            position).
+        config: this run's resolved configuration. If its optimizer or schedule differs from the
+            checkpoint's, this run's settings are used, from the checkpoint's step on.
     """
 
     source: str
@@ -43,10 +44,14 @@ class Fork:
         """
         path = checkpoint_of(self.outputs, self.source)
         if path is None:
-            raise ConfigError(f"{KEY}={self.source}: there is no such checkpoint any more; fork from another one.")
+            raise ConfigError(
+                f"{KEY}={self.source}: there is no such checkpoint any more; fork from another one."
+            )
         return find_checkpoint(path.parent, path, KEY, hashes=False)
 
-    def restore(self, trainer: TrainerView, stored: StoredCheckpoint, rank_state: Settings | None) -> None:
+    def restore(
+        self, trainer: TrainerView, stored: StoredCheckpoint, rank_state: Settings | None
+    ) -> None:
         """Load the checkpoint, without the parts in `without`.
 
         Raises:
@@ -54,25 +59,32 @@ class Fork:
         """
         before, now = _parts(stored.path / "config.yaml"), _parts(self.config)
         takes_optimizer, takes_data = "optimizer" not in self.without, "data" not in self.without
-        is_other = before["optimizer"] != now["optimizer"] or before["scheduler"] != now["scheduler"]
+        is_other = (
+            before["optimizer"] != now["optimizer"] or before["scheduler"] != now["scheduler"]
+        )
         if (is_other or not takes_optimizer) and not trainer.strategy.has_plain_tensors:
             raise ConfigError(
-                f"{KEY}={self.source}: under strategy={trainer.strategy.name} a fork has the optimizer and schedule of "
-                "its source; leave them as they are, or start from the weights with run.init_from."
+                f"{KEY}={self.source}: under strategy={trainer.strategy.name} a fork has the"
+                " optimizer and schedule of its source; leave them as they are, or start from the"
+                " weights with run.init_from."
             )
         if takes_optimizer and _target(before["optimizer"]) != _target(now["optimizer"]):
             raise ConfigError(
-                f"{KEY}={self.source}: its optimizer is {_target(before['optimizer'])}, and this run's "
-                f"{_target(now['optimizer'])}; add run.fork_without=[optimizer]."
+                f"{KEY}={self.source}: its optimizer is {_target(before['optimizer'])}, and this"
+                f" run's {_target(now['optimizer'])}; add run.fork_without=[optimizer]."
             )
         own_groups = [
-            {key: value for key, value in g.items() if key != "params"} for g in trainer.optimizer.param_groups
+            {key: value for key, value in g.items() if key != "params"}
+            for g in trainer.optimizer.param_groups
         ]
         state = dict(stored.meta["training_state"])
         saved_schedule = state["lr_scheduler"]
         own_schedule = None if trainer.lr_scheduler is None else trainer.lr_scheduler.state_dict()
         if before["scheduler"] != now["scheduler"] and own_schedule is not None:
-            state["lr_scheduler"] = own_schedule | {"last_epoch": state["step"], "_step_count": state["step"] + 1}
+            state["lr_scheduler"] = own_schedule | {
+                "last_epoch": state["step"],
+                "_step_count": state["step"] + 1,
+            }
         if takes_data:
             state |= {"data_loader": own_position(state, rank_state)}
         elif hasattr(trainer.source, "state_dict"):
@@ -88,7 +100,8 @@ class Fork:
 
 
 def own_position(training_state: Settings, rank_state: Settings | None) -> Any:
-    """The position of this rank's data loader, if each rank has stored its own; else that of rank 0."""
+    """The position of this rank's data loader, if each rank has stored its own; else that of rank
+    0."""
     return (rank_state or {}).get("data_loader") or training_state.get("data_loader")
 
 
@@ -105,14 +118,21 @@ def _target(node: object) -> str:
 
 
 def _set_groups(
-    trainer: TrainerView, own_groups: list[Settings], own_schedule: Settings | None, saved: Settings | None
+    trainer: TrainerView,
+    own_groups: list[Settings],
+    own_schedule: Settings | None,
+    saved: Settings | None,
 ) -> None:
-    """Give the parameter groups this run's own settings, with the learning rate that the schedule has at this step.
+    """Give the parameter groups this run's own settings, with the learning rate that the schedule
+    has at this step.
 
-    For a schedule that is not a function of the step, the saved rate is scaled to the group's new full rate.
+    For a schedule that is not a function of the step, the saved rate is scaled to the group's new
+    full rate.
     """
     scheduler = trainer.lr_scheduler
-    for index, (group, own) in enumerate(zip(trainer.optimizer.param_groups, own_groups, strict=True)):
+    for index, (group, own) in enumerate(
+        zip(trainer.optimizer.param_groups, own_groups, strict=True)
+    ):
         rate = float(own["initial_lr"] if "initial_lr" in own else own["lr"])
         if scheduler is not None and saved and saved.get("_last_lr") and saved.get("base_lrs"):
             rate *= saved["_last_lr"][index] / saved["base_lrs"][index]

@@ -13,7 +13,8 @@ class FunctionHook(BaseHook):
     """Calls functions on events, with the arguments of the method of that name in `BaseHook`.
 
     Args:
-        functions: a function, or its dotted path, by the name of its event: `on_after_step=print_step`.
+        functions: a function, or its dotted path, by the name of its event:
+            `on_after_step=print_step`.
     Raises:
         ConfigError: there is no such event or function.
     """
@@ -24,7 +25,8 @@ class FunctionHook(BaseHook):
             self.on(event, function)
 
     def on(self, event: str, function: Callable[..., None] | str) -> "FunctionHook":
-        """Add a function. The functions of an event are called in the order in which they were added."""
+        """Add a function. The functions of an event are called in the order in which they were
+        added."""
         if event not in EVENTS:
             raise ConfigError(f"{event}: no such event; the events are {', '.join(EVENTS)}.")
         functions = self._functions.setdefault(event, [])

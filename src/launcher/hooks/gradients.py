@@ -13,8 +13,8 @@ from launcher.types import PositiveInt
 class GradientsHook(BaseHook):
     """Logs `gradients/<block>`: 2-norms before clipping, over all ranks.
 
-    A block is a numbered part of the model, named up to its first number (`blocks.3`). Other parameters belong to their
-    top-level module (`embedding`).
+    A block is a numbered part of the model, named up to its first number (`blocks.3`). Other
+    parameters belong to their top-level module (`embedding`).
 
     Args:
         interval: steps between two logged lines.

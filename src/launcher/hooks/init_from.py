@@ -22,11 +22,12 @@ INDEX = "model.safetensors.index.json"
 
 
 class InitFromHook(BaseHook):
-    """Loads model weights before other hooks look at the run. A run with a checkpoint resumes from that instead.
+    """Loads model weights before other hooks look at the run. A run with a checkpoint resumes from
+    that instead.
 
     Args:
-        source: a safetensors file, the folder of a checkpoint, of a run (its best, else its latest checkpoint) or of a
-            Hugging Face model (its safetensors files), or a run's id.
+        source: a safetensors file, the folder of a checkpoint, of a run (its best, else its latest
+            checkpoint) or of a Hugging Face model (its safetensors files), or a run's id.
         outputs: the folder of the runs, to find a run by its id.
         strict: every tensor must match; False: those that do not are only reported.
     """
@@ -43,7 +44,9 @@ class InitFromHook(BaseHook):
         try:
             problems = weights.differences(tied)
             if self.strict and problems:
-                raise TrainingError("The weights do not fit the model: " + "; ".join(problems) + ".")
+                raise TrainingError(
+                    "The weights do not fit the model: " + "; ".join(problems) + "."
+                )
             problems += trainer.strategy.load_weights(weights, self.strict)
         except TrainingError as error:
             raise ConfigError(
@@ -61,9 +64,10 @@ class InitFromHook(BaseHook):
 class RenamingReader:
     """Stored weights under the model's own names.
 
-    Compared with the model's names, those in a file may lack a prefix or have an extra one (`model.` of a wrapper,
-    `transformer.` of a Hugging Face model's body, `module.` of `model=supervised`). The prefix that makes most names
-    fit is added or removed; one that all names of a file have may be replaced by one that all names of the model have.
+    Compared with the model's names, those in a file may lack a prefix or have an extra one
+    (`model.` of a wrapper, `transformer.` of a Hugging Face model's body, `module.` of
+    `model=supervised`). The prefix that makes most names fit is added or removed; one that all
+    names of a file have may be replaced by one that all names of the model have.
 
     Args:
         names: of the model's tensors, tied ones under all their names.
@@ -75,24 +79,39 @@ class RenamingReader:
         self.reader, self.path, self.meta = reader, reader.path, reader.meta
         wanted, stored = set(names), reader.names()
         if any(name.startswith(MODEL) for name in stored):
-            stored = [name for name in stored if name.startswith(MODEL)]  # a checkpoint: without its optimizer
+            # A checkpoint: without its optimizer.
+            stored = [name for name in stored if name.startswith(MODEL)]
         plain = {name.removeprefix(MODEL): name for name in stored}
-        ways = [("", ""), *(("", more) for more in _prefixes(wanted)), *((less, "") for less in _prefixes(plain))]
-        ways += [(less, more) for less in _prefixes(plain, common=True) for more in _prefixes(wanted, common=True)]
+        ways = [
+            ("", ""),
+            *(("", more) for more in _prefixes(wanted)),
+            *((less, "") for less in _prefixes(plain)),
+        ]
+        ways += [
+            (less, more)
+            for less in _prefixes(plain, common=True)
+            for more in _prefixes(wanted, common=True)
+        ]
         fits = {way: len(wanted & set(_renamed(plain, *way))) for way in ways}
         best = max(ways, key=lambda way: fits[way])  # in a tie the first, which changes least
         if not fits[best]:
             some = ", ".join(sorted(plain)[:3])
-            raise ConfigError(f"run.init_from={self.path}: none of its weights ({some}, ...) is in the model.")
+            raise ConfigError(
+                f"run.init_from={self.path}: none of its weights ({some}, ...) is in the model."
+            )
         self._names = _renamed(plain, *best)
 
     def names(self) -> list[str]:
         return list(self._names)
 
     def differences(self, tied: Mapping[str, str]) -> list[str]:
-        """A sentence for each pair of stored tensors that the model ties, if they differ: they are of a model that does
-        not tie them, and only one of the two could be loaded."""
-        pairs = [(other, own) for other, own in tied.items() if other in self._names and own in self._names]
+        """A sentence for each pair of stored tensors that the model ties, if they differ: they are
+        of a model that does not tie them, and only one of the two could be loaded."""
+        pairs = [
+            (other, own)
+            for other, own in tied.items()
+            if other in self._names and own in self._names
+        ]
         return [
             f"{other}: the model ties it to {own}, and they differ in the file"
             for other, own in pairs
@@ -108,7 +127,9 @@ class RenamingReader:
     def concurrent_reads(self) -> AbstractContextManager[None]:
         return self.reader.concurrent_reads()
 
-    def read_into(self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None) -> None:
+    def read_into(
+        self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None
+    ) -> None:
         self.reader.read_into(self._names[name], target, offset)
 
 
@@ -117,15 +138,25 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _prefixes(names: Iterable[str], common: bool = False) -> list[str]:
-    """The prefixes of names, in whole parts: `model.transformer.wte.weight` -> `model.`, `model.transformer.`.
+    """The prefixes of names, in whole parts: `model.transformer.wte.weight` -> `model.`,
+    `model.transformer.`.
 
     Args:
         common: only those that all names have.
     """
     names = list(names)
-    parts = {tuple(name.split(".")[:depth]) for name in names for depth in (1, 2, 3) if name.count(".") >= depth}
+    parts = {
+        tuple(name.split(".")[:depth])
+        for name in names
+        for depth in (1, 2, 3)
+        if name.count(".") >= depth
+    }
     prefixes = sorted((".".join(part) + "." for part in parts), key=len)
-    return [prefix for prefix in prefixes if not common or all(name.startswith(prefix) for name in names)]
+    return [
+        prefix
+        for prefix in prefixes
+        if not common or all(name.startswith(prefix) for name in names)
+    ]
 
 
 def _renamed(plain: dict[str, str], less: str, more: str) -> dict[str, str]:
@@ -148,8 +179,8 @@ def open_weights(source: Path, outputs: Path = Path("outputs")) -> ShardReader:
         if files := _model_files(folder):
             return _read(source, files)
     raise ConfigError(
-        f"run.init_from={source}: has no weights; use a .safetensors file, the folder of a checkpoint, a run or a "
-        "Hugging Face model, or the id of a run."
+        f"run.init_from={source}: has no weights; use a .safetensors file, the folder of a"
+        " checkpoint, a run or a Hugging Face model, or the id of a run."
     )
 
 
@@ -159,7 +190,11 @@ def _checkpoint(folder: Path, source: Path) -> Path | None:
         return find_checkpoint(folder.parent, folder, "run.init_from")
     root = folder / "checkpoints"
     which = next((name for name in (BEST, LATEST) if checkpoint_path(root, name) is not None), None)
-    return None if which is None else find_checkpoint(root, which, f"run.init_from={source}: checkpoint")
+    return (
+        None
+        if which is None
+        else find_checkpoint(root, which, f"run.init_from={source}: checkpoint")
+    )
 
 
 def _read(source: Path, files: list[Path]) -> ShardReader:
@@ -170,12 +205,19 @@ def _read(source: Path, files: list[Path]) -> ShardReader:
     try:
         return ShardReader(files)
     except (CorruptCheckpoint, OSError) as error:
-        reason = f"{Path(error.filename).name} cannot be read" if isinstance(error, OSError) else str(error)
-        raise ConfigError(f"run.init_from={source}: {reason}; copy or download it again.") from error
+        reason = (
+            f"{Path(error.filename).name} cannot be read"
+            if isinstance(error, OSError)
+            else str(error)
+        )
+        raise ConfigError(
+            f"run.init_from={source}: {reason}; copy or download it again."
+        ) from error
 
 
 def _model_files(folder: Path) -> list[Path]:
-    """The safetensors files of a Hugging Face folder: those of its index, its only file, or all of them.
+    """The safetensors files of a Hugging Face folder: those of its index, its only file, or all of
+    them.
 
     Raises:
         ConfigError: its index is broken, or names files outside the folder.
@@ -193,11 +235,13 @@ def _index_names(index: Path) -> list[str]:
         if not names or not all(isinstance(name, str) for name in names):
             raise ValueError("weight_map maps no names to file names")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ConfigError(f"run.init_from={index.parent}: {INDEX} is broken; copy or download it again.") from error
+        raise ConfigError(
+            f"run.init_from={index.parent}: {INDEX} is broken; copy or download it again."
+        ) from error
     for name in names:
         if Path(name).name != name or name in (".", "..") or "\0" in name:
             raise ConfigError(
-                f"run.init_from={index.parent}: {INDEX} names {name!r}, which is not a file of this folder; "
-                "do not trust these weights."
+                f"run.init_from={index.parent}: {INDEX} names {name!r}, which is not a file of this"
+                " folder; do not trust these weights."
             )
     return names

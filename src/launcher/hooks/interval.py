@@ -8,7 +8,8 @@ from launcher.errors import ConfigError
 
 
 class Interval:
-    """Every `value` steps, or every `1epoch`, `0.5epoch`, `2epochs`: at the step that takes an epoch's last sample.
+    """Every `value` steps, or every `1epoch`, `0.5epoch`, `2epochs`: at the step that takes an
+    epoch's last sample.
 
     Args:
         value: 0: never.
@@ -21,7 +22,10 @@ class Interval:
         self.value, self.key = value, key
         self.epochs = number_of_epochs(value)
         if isinstance(value, str) and not self.epochs:
-            raise ConfigError(f"{key}={value}: must be a number of steps, or of epochs such as 1epoch or 0.5epoch.")
+            raise ConfigError(
+                f"{key}={value}: must be a number of steps, or of epochs such as 1epoch or"
+                " 0.5epoch."
+            )
 
     def is_due(self, trainer: Any, step: int) -> bool:
         """
@@ -45,15 +49,22 @@ class Interval:
     def _length(self, trainer: Any) -> Fraction:
         length = steps_per_epoch(trainer)
         if length is None:
-            raise ConfigError(f"{self.key}={self.value}: the training data have no length; set it in steps.")
+            raise ConfigError(
+                f"{self.key}={self.value}: the training data have no length; set it in steps."
+            )
         return length
 
 
 def steps_per_epoch(trainer: Any) -> Fraction | None:
-    """Optimizer steps in a pass over the training data, usually a fraction; None: the data have no length."""
+    """Optimizer steps in a pass over the training data, usually a fraction; None: the data have no
+    length."""
     loader = trainer.data_loader
     try:
-        batches = loader.batches_per_epoch if hasattr(loader, "batches_per_epoch") else Fraction(len(loader))
+        batches = (
+            loader.batches_per_epoch
+            if hasattr(loader, "batches_per_epoch")
+            else Fraction(len(loader))
+        )
     except (TypeError, NotImplementedError):
         return None
     return batches / trainer.gradient_accumulation_steps if batches else None

@@ -1,4 +1,5 @@
-"""`metrics.jsonl`: one line for each logged step, for people, `runs` and plots; no step is there twice."""
+"""`metrics.jsonl`: one line for each logged step, for people, `runs` and plots; no step is there
+twice."""
 
 import errno
 import json
@@ -32,17 +33,23 @@ LAST_LINE = 1 << 20
 class JsonlHook(BaseHook):
     """Collects what is logged at a step and appends it as one line before the next step.
 
-    The line of the current step is part of the checkpoint: a run that was stopped during a step's evaluation rewrites
-    that line, complete, when it resumes. Lines of steps after the checkpoint are dropped then. Lines that cannot be
-    written (the disk is full, say) are kept in memory and written with the next line.
+    The line of the current step is part of the checkpoint: a run that was stopped during a step's
+    evaluation rewrites that line, complete, when it resumes. Lines of steps after the checkpoint
+    are dropped then. Lines that cannot be written (the disk is full, say) are kept in memory and
+    written with the next line.
 
     Args:
         path: relative to the workspace; outside it, the file is in a folder `<name>/<id>` there.
-        keep_dropped: keep the lines that a resume drops in a hidden file next to it: a tracker that has them already
-            can tell whether they are computed again with the same values.
+        keep_dropped: keep the lines that a resume drops in a hidden file next to it: a tracker that
+            has them already can tell whether they are computed again with the same values.
     """
 
-    def __init__(self, path: str = "metrics.jsonl", clock: Callable[[], float] = time.time, keep_dropped: bool = False):
+    def __init__(
+        self,
+        path: str = "metrics.jsonl",
+        clock: Callable[[], float] = time.time,
+        keep_dropped: bool = False,
+    ):
         self.path, self.keep_dropped = Path(path), keep_dropped
         self._attempt = 1
         self._clock = clock
@@ -59,7 +66,9 @@ class JsonlHook(BaseHook):
     def bind(self, context: RunContext) -> None:
         self._attempt, self._check_lock = context.attempt, context.check_lock
         self._is_fork = context.fork is not None
-        self._advice = "Choose hooks=[default]." if "config.yaml" in context.texts else "Add LoggingHook()."
+        self._advice = (
+            "Choose hooks=[default]." if "config.yaml" in context.texts else "Add LoggingHook()."
+        )
 
     def on_start(self, trainer: TrainerView) -> None:
         self._writes = ranks.rank() == 0
@@ -82,15 +91,22 @@ class JsonlHook(BaseHook):
         expected, of = self._saved_lines.get("count", 0), self._saved_lines.get("of")
         if of == self._name() and self._count < expected:
             trainer.logger.error(
-                "%s has %d of the %d lines that the checkpoint of step %d records; the others are lost.",
-                self.path, self._count, expected, trainer.step,
-            )  # fmt: skip
+                "%s has %d of the %d lines that the checkpoint of step %d records; the others are"
+                " lost.",
+                self.path,
+                self._count,
+                expected,
+                trainer.step,
+            )
         is_whole = (self._count, self._last) == (expected, self._saved_lines.get("last"))
         if of not in (None, self._name()) and not is_whole and not self._is_fork:
             trainer.logger.warning(
-                "%s has no lines of the steps that the run %s trained, up to step %d. `python -m launcher.runs fork` "
-                "starts a new run from a checkpoint, and records which.", self.path, of, trainer.step,
-            )  # fmt: skip
+                "%s has no lines of the steps that the run %s trained, up to step %d. `python -m"
+                " launcher.runs fork` starts a new run from a checkpoint, and records which.",
+                self.path,
+                of,
+                trainer.step,
+            )
 
     def _name(self) -> str:
         return self.path.absolute().parent.name
@@ -99,7 +115,8 @@ class JsonlHook(BaseHook):
         numbers = {
             name: number
             for name, value in flatten(records).items()
-            if type(number := value) is float or isinstance(number := to_number(value), (int, float))
+            if type(number := value) is float
+            or isinstance(number := to_number(value), (int, float))
         }
         if dry_run:
             trainer.logger.info("Would write to %s: %s", self.path, numbers)
@@ -109,7 +126,8 @@ class JsonlHook(BaseHook):
             self._line = {"step": trainer.step, "time": self._clock(), "attempt": self._attempt}
             if trainer.samples is not None:
                 self._line["samples"] = trainer.samples
-                # Passes over another loader are counted anew by a resume that begins with a new one.
+                # Passes over another loader are counted anew by a resume that begins with a new
+                # one.
                 if trainer.state.num_epochs is not None:
                     self._line["epoch"] = trainer.state.epoch
         self._line |= numbers
@@ -122,7 +140,9 @@ class JsonlHook(BaseHook):
         self._flush()
         check_written(self.path, len(self._unwritten))
         if self._writes and trainer.step and not self._count and not _logs_training(trainer):
-            trainer.logger.warning("%s was not written: nothing was logged. %s", self.path, self._advice)
+            trainer.logger.warning(
+                "%s was not written: nothing was logged. %s", self.path, self._advice
+            )
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         if self._is_dirty and not self._unwritten:
@@ -148,12 +168,14 @@ class JsonlHook(BaseHook):
         last = json.loads(self._unwritten[-1])["step"] if line is None else line["step"]
         data = "".join(self._unwritten).encode()
         try:
-            self._check_lock()  # just before the write: a process that is suspended in between writes when it wakes up
+            # Just before the write: a process that is suspended in between writes when it wakes up.
+            self._check_lock()
             append(self.path, data)
         except OSError as error:
             if not self._is_reported:
                 logger.error(
-                    "%s cannot be written: %s. Its lines are kept in memory and written as soon as possible.",
+                    "%s cannot be written: %s. Its lines are kept in memory and written as soon as"
+                    " possible.",
                     self.path,
                     error,
                 )
@@ -176,8 +198,8 @@ def check_written(path: Path, missing: int) -> None:
     """
     if missing:
         raise TrainingError(
-            f"{missing} lines of {path} could not be written. The last checkpoint has them: once the file can be "
-            "written, the same command adds them."
+            f"{missing} lines of {path} could not be written. The last checkpoint has them: once"
+            " the file can be written, the same command adds them."
         )
 
 
@@ -209,9 +231,9 @@ def sync(path: Path) -> None:
 
 
 def drop_lines_after(path: Path, step: int, once: bool = True) -> int:
-    """Keep the lines up to `step` in the order of their steps, and return how many they are. A file with lines that
-    cannot be read, are there twice or out of order is kept as it is under another name; a last line that was cut off is
-    not worth that.
+    """Keep the lines up to `step` in the order of their steps, and return how many they are. A file
+    with lines that cannot be read, are there twice or out of order is kept as it is under another
+    name; a last line that was cut off is not worth that.
 
     Args:
         once: a step has one line; of several, the first is kept.
@@ -228,13 +250,19 @@ def drop_lines_after(path: Path, step: int, once: bool = True) -> int:
         return 0
     lines = content.splitlines(keepends=True)
     steps = [_step_of(line) for line in lines]
-    if any(number is None for number in steps[:-1]) or (lines and steps[-1] is None and not lines[-1].startswith(b"{")):
+    if any(number is None for number in steps[:-1]) or (
+        lines and steps[-1] is None and not lines[-1].startswith(b"{")
+    ):
         replace_file(aside := unused(path), content)
         logger.error("%s has lines that cannot be read: it is kept as %s.", path, aside.name)
-    pairs = [(number, line) for number, line in zip(steps, lines, strict=True) if number is not None]
+    pairs = [
+        (number, line) for number, line in zip(steps, lines, strict=True) if number is not None
+    ]
     in_order = sorted(pairs, key=lambda pair: pair[0])
     if once:
-        in_order = [next(pairs_of_step) for _, pairs_of_step in groupby(in_order, key=lambda pair: pair[0])]
+        in_order = [
+            next(pairs_of_step) for _, pairs_of_step in groupby(in_order, key=lambda pair: pair[0])
+        ]
     if in_order != pairs:
         replace_file(aside := unused(path), content)
         logger.error("%s has lines twice or out of order: it is kept as %s.", path, aside.name)
@@ -245,8 +273,9 @@ def drop_lines_after(path: Path, step: int, once: bool = True) -> int:
 
 
 def _count_of_whole_lines(path: Path, step: int, once: bool) -> int | None:
-    """The number of lines, if nothing has to be changed: each looks whole, their steps increase, and the last one is
-    not after `step`. None: a closer look is needed. To parse 10^6 lines would take seconds, and a gigabyte."""
+    """The number of lines, if nothing has to be changed: each looks whole, their steps increase,
+    and the last one is not after `step`. None: a closer look is needed. To parse 10^6 lines would
+    take seconds, and a gigabyte."""
     count, last = 0, -1
     with path.open("rb") as file:
         for line in file:
@@ -270,7 +299,8 @@ def last_step(path: Path) -> int:
 
 
 def keep_lines_after(path: Path, step: int) -> None:
-    """Keep the lines after `step` in the file of dropped lines. The first line of a step is the one kept."""
+    """Keep the lines after `step` in the file of dropped lines. The first line of a step is the one
+    kept."""
     lines: dict[float, bytes] = {}
     for file in (dropped_path(path), path):
         content = file.read_bytes() if file.is_file() else b""
@@ -298,5 +328,7 @@ def encoded(line: dict[str, Any]) -> str:
             return orjson.dumps(line).decode()  # in a tenth of the time of json
     except (TypeError, OverflowError):  # an integer of more than 64 bits
         pass
-    is_odd = {key: isinstance(value, float) and not math.isfinite(value) for key, value in line.items()}
+    is_odd = {
+        key: isinstance(value, float) and not math.isfinite(value) for key, value in line.items()
+    }
     return json.dumps({key: str(value) if is_odd[key] else value for key, value in line.items()})

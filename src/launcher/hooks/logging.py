@@ -8,8 +8,8 @@ from launcher.types import PositiveInt
 
 
 class LoggingHook(StatsHook):
-    """Logs `{"train": {...}}`: the records, loss, grad_norm, lr by group, step_time, data_time, max_memory,
-    non_finite_grad_retry_count.
+    """Logs `{"train": {...}}`: the records, loss, grad_norm, lr by group, step_time, data_time,
+    max_memory, non_finite_grad_retry_count.
 
     Args:
         interval: in optimizer steps.
@@ -33,9 +33,12 @@ class LoggingHook(StatsHook):
             records["max_memory"] = stats.max_memory
         if stats.unexplained:
             trainer.logger.warning(
-                "Step %d: the loss was not finite in %d of the last %d steps, although the gradient was.",
-                trainer.step, stats.unexplained, stats.steps,
-            )  # fmt: skip
+                "Step %d: the loss was not finite in %d of the last %d steps, although the gradient"
+                " was.",
+                trainer.step,
+                stats.unexplained,
+                stats.steps,
+            )
         trainer.log({"train": records})
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:

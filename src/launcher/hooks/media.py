@@ -1,4 +1,5 @@
-"""Writes the images, histograms and texts of a run: `media.jsonl`, and a file per image in `images/<step>/`."""
+"""Writes the images, histograms and texts of a run: `media.jsonl`, and a file per image in
+`images/<step>/`."""
 
 import json
 import re
@@ -25,13 +26,15 @@ Row = dict[str, Any]
 
 
 class MediaHook(BaseHook):
-    """Writes the images, histograms and texts that are logged, on rank 0, under the rules of `metrics.jsonl`: a row is
-    written when the next step begins, the rows of the current step are part of the checkpoint, and a resume drops the
-    rows and images of later steps. If a key is logged twice in a step, the last value is kept.
+    """Writes the images, histograms and texts that are logged, on rank 0, under the rules of
+    `metrics.jsonl`: a row is written when the next step begins, the rows of the current step are
+    part of the checkpoint, and a resume drops the rows and images of later steps. If a key is
+    logged twice in a step, the last value is kept.
 
     Args:
-        image_format: the extension of the files of images, which determines their format: png, jpg, webp, or another
-            one that pillow writes; or a function that returns it for the last part of a key.
+        image_format: the extension of the files of images, which determines their format: png, jpg,
+            webp, or another one that pillow writes; or a function that returns it for the last part
+            of a key.
         bins: the number of bins of a histogram.
     """
 
@@ -48,7 +51,8 @@ class MediaHook(BaseHook):
             pillow_format(image_format)
         self._folder = Path()
         self._rows: list[Row] = []
-        """Rows that are not in the file yet: of the current step, or because they could not be written."""
+        """Rows that are not in the file yet: of the current step, or because they could not be
+        written."""
         self._writes = True
         self._is_dirty = self._is_reported = False
         self._check_lock = RunContext().check_lock
@@ -62,14 +66,24 @@ class MediaHook(BaseHook):
     def on_ready(self, trainer: TrainerView) -> None:
         if self._writes:
             self._check_lock()
-            self._rows = [row for row in self._rows if "path" not in row or (self._folder / row["path"]).exists()]
-            drop_lines_after(self._path, min([row["step"] - 1 for row in self._rows], default=trainer.step), once=False)
+            self._rows = [
+                row
+                for row in self._rows
+                if "path" not in row or (self._folder / row["path"]).exists()
+            ]
+            drop_lines_after(
+                self._path,
+                min([row["step"] - 1 for row in self._rows], default=trainer.step),
+                once=False,
+            )
             remove_steps_after(self._folder / self.image_folder, trainer.step)
 
     def on_log_images(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         for key, value in flatten(records).items() if self._writes else ():
             last = key.rpartition("/")[2]
-            extension = self.image_format if isinstance(self.image_format, str) else self.image_format(last)
+            extension = (
+                self.image_format if isinstance(self.image_format, str) else self.image_format(last)
+            )
             path = f"{self.image_folder}/{trainer.step}/{file_name(key)}.{extension}"
             if dry_run:
                 trainer.logger.info("Would write %s.", self._folder / path)
@@ -84,7 +98,9 @@ class MediaHook(BaseHook):
             else:
                 self._add(trainer, "image", key, {"path": path})
 
-    def on_log_histograms(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
+    def on_log_histograms(
+        self, trainer: TrainerView, records: Records, dry_run: bool = False
+    ) -> None:
         for key, value in flatten(records).items():
             counts, edges = histogram(key, value, self.bins)
             if dry_run:
@@ -99,7 +115,9 @@ class MediaHook(BaseHook):
         """
         for key, value in flatten(records).items():
             if not isinstance(value, str):
-                raise ValueError(f"log_text {key}: {type(value).__name__} is not a text; pass a str.")
+                raise ValueError(
+                    f"log_text {key}: {type(value).__name__} is not a text; pass a str."
+                )
             if dry_run:
                 trainer.logger.info("Would write the text %s to %s.", key, self._path)
             else:
@@ -130,7 +148,9 @@ class MediaHook(BaseHook):
         if self._writes:
             place = {"step": trainer.step, "kind": kind, "key": key}
             self._rows = [row for row in self._rows if {name: row[name] for name in place} != place]
-            self._rows.append({"step": trainer.step, "time": self._clock(), "kind": kind, "key": key, **content})
+            self._rows.append(
+                {"step": trainer.step, "time": self._clock(), "kind": kind, "key": key, **content}
+            )
 
     def _flush(self, trainer: TrainerView) -> None:
         if not self._rows or not self._writes:
@@ -142,7 +162,9 @@ class MediaHook(BaseHook):
             if (images := self._folder / self.image_folder).is_dir():
                 fsync_folder(images)
         except OSError as error:
-            self._report(trainer, f"{self._path} cannot be written: {error}. Its lines are kept in memory.")
+            self._report(
+                trainer, f"{self._path} cannot be written: {error}. Its lines are kept in memory."
+            )
         else:
             self._rows.clear()
             self._is_dirty = True
@@ -161,7 +183,8 @@ def remove_steps_after(folder: Path, step: int) -> None:
 
 
 def file_name(key: str) -> str:
-    """A key as a relative path. In a part with special characters, these become `_` and a checksum is added."""
+    """A key as a relative path. In a part with special characters, these become `_` and a checksum
+    is added."""
     return "/".join(map(_part, key.split("/")))
 
 
@@ -172,8 +195,8 @@ def _part(part: str) -> str:
 
 
 def to_image(key: str, value: Any) -> Any:
-    """A PIL image of a PIL image, an array [H, W] or [H, W, C], or a tensor [H, W] or [C, H, W]. C is 1, 3 or 4.
-    Integers are 0 to 255, floats 0 to 1.
+    """A PIL image of a PIL image, an array [H, W] or [H, W, C], or a tensor [H, W] or [C, H, W]. C
+    is 1, 3 or 4. Integers are 0 to 255, floats 0 to 1.
 
     Raises:
         ConfigError: pillow is not installed.
@@ -186,11 +209,15 @@ def to_image(key: str, value: Any) -> Any:
     array = _on_host(value) if is_tensor or isinstance(value, np.ndarray) else None
     if array is not None and array.ndim == 3 and is_tensor:
         array = np.moveaxis(array, 0, -1)
-    if array is None or not array.size or not (array.ndim == 2 or (array.ndim == 3 and array.shape[-1] in (1, 3, 4))):
+    if (
+        array is None
+        or not array.size
+        or not (array.ndim == 2 or (array.ndim == 3 and array.shape[-1] in (1, 3, 4)))
+    ):
         shape = f"{type(value).__name__} of shape {tuple(getattr(value, 'shape', ()))}"
         raise ValueError(
-            f"log_images {key}: {shape} is not an image; pass a PIL image, a NumPy array [H, W] or [H, W, C], or a "
-            "tensor [H, W] or [C, H, W], with 1, 3 or 4 channels."
+            f"log_images {key}: {shape} is not an image; pass a PIL image, a NumPy array [H, W] or"
+            " [H, W, C], or a tensor [H, W] or [C, H, W], with 1, 3 or 4 channels."
         )
     if array.dtype == bool or array.dtype.kind == "f":
         array = np.rint(np.nan_to_num(array.astype(np.float64), posinf=1.0).clip(0, 1) * 255)
@@ -221,7 +248,10 @@ def pillow_format(extension: str) -> str:
     Image = _pillow("hooks.media")
     format: str | None = Image.registered_extensions().get(f".{extension.lower()}")
     if format not in Image.SAVE:
-        raise ConfigError(f"hooks.media.image_format={extension}: pillow does not write it; use e.g. png, jpg or webp.")
+        raise ConfigError(
+            f"hooks.media.image_format={extension}: pillow does not write it; use e.g. png, jpg or"
+            " webp."
+        )
     return str(format)
 
 
@@ -229,13 +259,16 @@ def _pillow(what: str) -> Any:
     try:
         from PIL import Image
     except ImportError as error:
-        raise ConfigError(f"{what}: needs the package pillow; pip install 'torch-launcher[pictures]'.") from error
+        raise ConfigError(
+            f"{what}: needs the package pillow; pip install 'torch-launcher[pictures]'."
+        ) from error
     return Image
 
 
 def histogram(key: str, value: Any, bins: int) -> tuple[list[int], list[float]]:
-    """Counts and edges of the finite values of an array, tensor or list; empty lists if there are none. A pair (counts,
-    edges) is returned unchanged. All ranks must call it: a sharded tensor is gathered.
+    """Counts and edges of the finite values of an array, tensor or list; empty lists if there are
+    none. A pair (counts, edges) is returned unchanged. All ranks must call it: a sharded tensor is
+    gathered.
 
     Raises:
         ValueError: `value` has no numbers, or the pair does not fit.
@@ -243,11 +276,16 @@ def histogram(key: str, value: Any, bins: int) -> tuple[list[int], list[float]]:
     if isinstance(value, tuple):
         counts, edges = (_on_host(part).tolist() for part in value) if len(value) == 2 else ([], [])
         if len(edges) != len(counts) + 1:
-            raise ValueError(f"log_histograms {key}: a pair needs counts, and one more edge than counts.")
+            raise ValueError(
+                f"log_histograms {key}: a pair needs counts, and one more edge than counts."
+            )
         return counts, edges
     values = _on_host(value)
     if values.dtype.kind not in "buif":
-        raise ValueError(f"log_histograms {key}: {type(value).__name__} has no numbers; pass a tensor or an array.")
+        raise ValueError(
+            f"log_histograms {key}: {type(value).__name__} has no numbers; pass a tensor or an"
+            " array."
+        )
     values = values.astype(np.float64).ravel()
     values = values[np.isfinite(values)]
     if not values.size:

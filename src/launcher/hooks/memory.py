@@ -13,11 +13,12 @@ GIB = 1024**3
 
 
 class MemoryHook(BaseHook):
-    """Sets `step_info["max_memory"]`, in GiB, for the progress and logging hooks (with `sync`, the largest).
-    Logs `memory/rank_<r>`, the peak of each rank since the previous line, and at the end the peaks of the attempt.
+    """Sets `step_info["max_memory"]`, in GiB, for the progress and logging hooks (with `sync`, the
+    largest). Logs `memory/rank_<r>`, the peak of each rank since the previous line, and at the end
+    the peaks of the attempt.
 
-    On CUDA it is the peak of allocated tensors within a step; on the CPU, the peak resident set of the process so far;
-    on mps, the memory that the driver has allocated after the step.
+    On CUDA it is the peak of allocated tensors within a step; on the CPU, the peak resident set of
+    the process so far; on mps, the memory that the driver has allocated after the step.
 
     Args:
         interval: steps between two logged lines.
@@ -46,7 +47,9 @@ class MemoryHook(BaseHook):
 
     def _log(self, trainer: TrainerView) -> None:
         self._highest, peak, self._peak = max(self._highest, self._peak), self._peak, 0.0
-        trainer.log({"memory": {f"rank_{rank}": value for rank, value in enumerate(ranks.all_gather(peak))}})
+        trainer.log(
+            {"memory": {f"rank_{rank}": value for rank, value in enumerate(ranks.all_gather(peak))}}
+        )
 
     def on_after_train(self, trainer: TrainerView) -> None:
         peaks = ranks.all_gather(self._highest)

@@ -9,7 +9,8 @@ from launcher.hooks.best import Best
 
 
 class MetricScheduleHook(BaseHook):
-    """Calls the scheduler's `step` with each logged value of a metric. All ranks use rank 0's value.
+    """Calls the scheduler's `step` with each logged value of a metric. All ranks use rank 0's
+    value.
 
     A value that differs from the best one by rounding only is passed as the best one.
     """
@@ -28,7 +29,12 @@ class MetricScheduleHook(BaseHook):
     def _without_noise(self, step: int) -> float | None:
         latest, best, mode = self.metric.latest, self.metric.value, self.metric.mode
         is_gain = self.metric.update(step)
-        is_noise = latest is not None and best is not None and not is_gain and not is_better(best, latest, mode)
+        is_noise = (
+            latest is not None
+            and best is not None
+            and not is_gain
+            and not is_better(best, latest, mode)
+        )
         return best if is_noise and latest is not None and math.isfinite(latest) else latest
 
     def on_before_step(self, trainer: TrainerView) -> None:

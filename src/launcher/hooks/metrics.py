@@ -1,4 +1,5 @@
-"""Metrics of an evaluation: of torchmetrics, or objects with the same `reset`, `update` and `compute`."""
+"""Metrics of an evaluation: of torchmetrics, or objects with the same `reset`, `update` and
+`compute`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,11 +10,13 @@ from launcher.errors import ConfigError
 from launcher.models.base import IGNORED
 from launcher.models.output import OUTPUTS
 
-"""The records of a forward pass from which metrics are computed in evaluation. They are not logged."""
+"""The records of a forward pass from which metrics are computed in evaluation. They are not
+logged."""
 
 
 class Metrics:
-    """Metrics by name. torchmetrics itself combines the states of the ranks, for any number of batches.
+    """Metrics by name. torchmetrics itself combines the states of the ranks, for any number of
+    batches.
 
     Args:
         metrics: objects with `reset()`, `update(predictions, targets)` and `compute()`.
@@ -24,11 +27,13 @@ class Metrics:
     def __init__(self, metrics: Mapping[str, Any]):
         self.metrics = dict(metrics)
         for name, metric in self.metrics.items():
-            if not all(callable(getattr(metric, method, None)) for method in ("reset", "update", "compute")):
+            if not all(
+                callable(getattr(metric, method, None)) for method in ("reset", "update", "compute")
+            ):
                 raise ConfigError(
-                    f"hooks.evaluation.metrics.{name}: {type(metric).__name__} is not a metric; e.g. "
-                    f"hooks.evaluation.metrics.{name}._target_=torchmetrics.F1Score, of the package torchmetrics "
-                    "(pip install 'torch-launcher[metrics]')."
+                    f"hooks.evaluation.metrics.{name}: {type(metric).__name__} is not a metric;"
+                    f" e.g. hooks.evaluation.metrics.{name}._target_=torchmetrics.F1Score, of the"
+                    " package torchmetrics (pip install 'torch-launcher[metrics]')."
                 )
 
     def reset(self, device: torch.device) -> None:
@@ -46,8 +51,8 @@ class Metrics:
             return
         if not all(isinstance(records.get(name), torch.Tensor) for name in OUTPUTS):
             raise ConfigError(
-                f"hooks.evaluation.metrics: {type(model).__name__} returns no `logits` and `targets` in evaluation; "
-                "add these two tensors to the records of its forward."
+                f"hooks.evaluation.metrics: {type(model).__name__} returns no `logits` and"
+                " `targets` in evaluation; add these two tensors to the records of its forward."
             )
         predictions, targets = scores(records["logits"], records["targets"])
         for name, metric in self.metrics.items() if targets.numel() else ():
@@ -55,9 +60,9 @@ class Metrics:
                 metric.update(predictions, targets)
             except (ValueError, RuntimeError, TypeError, IndexError) as error:
                 raise ConfigError(
-                    f"hooks.evaluation.metrics.{name}: {type(metric).__name__} does not take predictions of shape "
-                    f"{tuple(predictions.shape)} and targets of shape {tuple(targets.shape)}: "
-                    f"{' '.join(str(error).split()).rstrip('.')}."
+                    f"hooks.evaluation.metrics.{name}: {type(metric).__name__} does not take"
+                    f" predictions of shape {tuple(predictions.shape)} and targets of shape"
+                    f" {tuple(targets.shape)}: {' '.join(str(error).split()).rstrip('.')}."
                 ) from error
 
     def compute(self) -> dict[str, Any]:
@@ -65,9 +70,9 @@ class Metrics:
 
 
 def scores(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The arguments of metrics. Classification: probabilities [N, classes] and targets [N], without ignored targets
-    (-100). Integer targets with the shape of the logits (yes or no): probabilities of yes. Other targets (regression):
-    both unchanged.
+    """The arguments of metrics. Classification: probabilities [N, classes] and targets [N], without
+    ignored targets (-100). Integer targets with the shape of the logits (yes or no): probabilities
+    of yes. Other targets (regression): both unchanged.
 
     These are probabilities because torchmetrics takes logits between 0 and 1 for probabilities.
     """
@@ -86,5 +91,6 @@ def _numbers(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _numbers(item) for key, item in value.items()}
     if isinstance(value, torch.Tensor) and value.numel() > 1:
-        return {str(index): item for index, item in enumerate(value.flatten().tolist())}  # of each class
+        # Of each class.
+        return {str(index): item for index, item in enumerate(value.flatten().tolist())}
     return float(value)

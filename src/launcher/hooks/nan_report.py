@@ -21,10 +21,12 @@ from launcher.types import PositiveInt
 
 
 class NanReportHook(BaseHook):
-    """Repeats the passes over the batches of an update that is skipped because its gradient is not finite, and logs the
-    first place that is not finite for each rank: a batch, a weight, a module's output, or a gradient.
+    """Repeats the passes over the batches of an update that is skipped because its gradient is not
+    finite, and logs the first place that is not finite for each rank: a batch, a weight, a module's
+    output, or a gradient.
 
-    Until then, it only keeps references to the batches of two steps. Repeating them does not change training.
+    Until then, it only keeps references to the batches of two steps. Repeating them does not change
+    training.
 
     Args:
         max_reports: at most this many reports per attempt.
@@ -43,19 +45,26 @@ class NanReportHook(BaseHook):
         self._skipped = trainer.state.skipped_steps
 
     def on_before_step(self, trainer: TrainerView) -> None:
-        self._batches = {step: batches for step, batches in self._batches.items() if step == trainer.step - 1}
+        self._batches = {
+            step: batches for step, batches in self._batches.items() if step == trainer.step - 1
+        }
 
     def on_batch(self, trainer: TrainerView, batch: object) -> None:
         self._batches.setdefault(trainer.step, []).append(batch)
 
     def on_after_step(self, trainer: TrainerView) -> None:
-        is_new = trainer.state.skipped_steps > self._skipped or trainer.step_info["non_finite_grad_retry_count"] > 0
+        is_new = (
+            trainer.state.skipped_steps > self._skipped
+            or trainer.step_info["non_finite_grad_retry_count"] > 0
+        )
         self._skipped = trainer.state.skipped_steps
         if is_new and not self._is_search_for_a_scale(trainer):
             self._report(trainer)
 
     def on_error(self, trainer: TrainerView, error: Exception) -> None:
-        if isinstance(error, TrainingError) and trainer.step_info.get("non_finite_grad_retry_count"):
+        if isinstance(error, TrainingError) and trainer.step_info.get(
+            "non_finite_grad_retry_count"
+        ):
             self._report(trainer)
 
     def _is_search_for_a_scale(self, trainer: TrainerView) -> bool:
@@ -67,7 +76,8 @@ class NanReportHook(BaseHook):
         if self.reports >= self.max_reports:
             return
         self.reports += 1
-        for step in sorted(self._batches, reverse=True):  # an accelerator reports a skipped step one step later
+        # An accelerator reports a skipped step one step later.
+        for step in sorted(self._batches, reverse=True):
             findings = ranks.all_gather(self._repeat(trainer, self._batches[step]))
             for rank, finding in enumerate(findings):
                 if finding is not None:
@@ -75,11 +85,13 @@ class NanReportHook(BaseHook):
             if any(findings):
                 return
         trainer.logger.warning(
-            "Step %d: repeated with the present weights, every output and gradient is finite.", trainer.step
+            "Step %d: repeated with the present weights, every output and gradient is finite.",
+            trainer.step,
         )
 
     def _repeat(self, trainer: TrainerView, batches: list[Any]) -> str | None:
-        """A sentence on the first value that is not finite on this rank, or None. All ranks make the same passes."""
+        """A sentence on the first value that is not finite on this rank, or None. All ranks make
+        the same passes."""
         model = unwrap(trainer.model)
         finding = _in_batches(batches) or _in_weights(model)
         with _unchanged(model), uncompiled():
@@ -99,11 +111,19 @@ class NanReportHook(BaseHook):
                 loss, _ = trainer.forward(batch)
             if loss is not None:
                 loss.backward()  # without a loss scale
-        bad = [n for n, p in model.named_parameters() if p.grad is not None and not local(p.grad).isfinite().all()]
+        bad = [
+            n
+            for n, p in model.named_parameters()
+            if p.grad is not None and not local(p.grad).isfinite().all()
+        ]
         trainer.strategy.zero_grad()
         if gradients:
             return gradients[0]
-        return f"the gradient of {', '.join(bad[:3])} is not finite, that of every output is." if bad else None
+        return (
+            f"the gradient of {', '.join(bad[:3])} is not finite, that of every output is."
+            if bad
+            else None
+        )
 
 
 @contextmanager
@@ -126,8 +146,9 @@ def _watched_outputs(model: torch.nn.Module) -> Iterator[list[str]]:
         if not findings and (text := _not_finite(output)):
             its_input = _not_finite(inputs)
             findings.append(
-                f"the output of {name or 'the model'} ({type(module).__name__}) is the first that is not finite: "
-                f"{text}; its input " + (f"has {its_input}." if its_input else f"is at most {_largest(inputs):.4g}.")
+                f"the output of {name or 'the model'} ({type(module).__name__}) is the first that"
+                f" is not finite: {text}; its input "
+                + (f"has {its_input}." if its_input else f"is at most {_largest(inputs):.4g}.")
             )
 
     with _forward_hooks(model, check):
@@ -141,20 +162,26 @@ def _watched_gradients(model: torch.nn.Module) -> Iterator[list[str]]:
     def check(name: str, gradient: torch.Tensor) -> None:
         if not findings and (text := _not_finite(gradient)):
             findings.append(
-                f"every output is finite, and the gradient by the output of {name or 'the model'} is the first that is "
-                f"not: {text}."
+                f"every output is finite, and the gradient by the output of {name or 'the model'}"
+                f" is the first that is not: {text}."
             )
 
     def watch(name: str, module: torch.nn.Module, inputs: object, output: object) -> None:
-        map_nested_tensor(lambda t: t.register_hook(partial(check, name)) if t.requires_grad else None, output)
+        map_nested_tensor(
+            lambda t: t.register_hook(partial(check, name)) if t.requires_grad else None, output
+        )
 
     with _forward_hooks(model, watch):
         yield findings
 
 
 @contextmanager
-def _forward_hooks(model: torch.nn.Module, hook: Callable[[str, torch.nn.Module, Any, Any], None]) -> Iterator[None]:
-    handles = [module.register_forward_hook(partial(hook, name)) for name, module in model.named_modules()]
+def _forward_hooks(
+    model: torch.nn.Module, hook: Callable[[str, torch.nn.Module, Any, Any], None]
+) -> Iterator[None]:
+    handles = [
+        module.register_forward_hook(partial(hook, name)) for name, module in model.named_modules()
+    ]
     try:
         yield
     finally:
@@ -176,7 +203,9 @@ def _in_weights(model: torch.nn.Module) -> str | None:
 
 def _tensors(values: object) -> list[torch.Tensor]:
     tensors: list[torch.Tensor] = []
-    map_nested_tensor(lambda t: tensors.append(t.detach()) if t.is_floating_point() else None, values)
+    map_nested_tensor(
+        lambda t: tensors.append(t.detach()) if t.is_floating_point() else None, values
+    )
     return tensors
 
 
@@ -190,4 +219,6 @@ def _not_finite(values: object) -> str | None:
 
 
 def _largest(values: object) -> float:
-    return max((float(tensor.abs().max()) for tensor in _tensors(values) if tensor.numel()), default=0.0)
+    return max(
+        (float(tensor.abs().max()) for tensor in _tensors(values) if tensor.numel()), default=0.0
+    )

@@ -12,8 +12,8 @@ from launcher.types import NonNegativeInt, PositiveInt
 
 
 class ProfilerHook(BaseHook):
-    """Writes `profile/step-<first>-rank-<r>.json.gz`, for chrome://tracing or Perfetto, and logs the most expensive
-    operations.
+    """Writes `profile/step-<first>-rank-<r>.json.gz`, for chrome://tracing or Perfetto, and logs
+    the most expensive operations.
 
     Args:
         start: skip this many steps of each attempt first.
@@ -22,7 +22,8 @@ class ProfilerHook(BaseHook):
         record_shapes: record the shapes of the operations' inputs.
         profile_memory: record memory allocations.
         with_stack: record the source lines of the operations.
-        path: the folder, relative to the workspace; outside it, the run's files are in `<path>/<name>/<id>`.
+        path: the folder, relative to the workspace; outside it, the run's files are in
+            `<path>/<name>/<id>`.
     """
 
     def __init__(
@@ -36,7 +37,11 @@ class ProfilerHook(BaseHook):
         path: str = "profile",
     ):
         self.start, self.steps, self.ranks, self.path = start, steps, ranks or [0], Path(path)
-        self._options = {"record_shapes": record_shapes, "profile_memory": profile_memory, "with_stack": with_stack}
+        self._options = {
+            "record_shapes": record_shapes,
+            "profile_memory": profile_memory,
+            "with_stack": with_stack,
+        }
         self._profile: Any = None
         self._step: Any = None
         self._first = 0
@@ -64,7 +69,8 @@ class ProfilerHook(BaseHook):
             self._finish(trainer)
 
     def _end_step(self) -> None:
-        """A record that outlives its profile is written to freed memory when a later profile runs."""
+        """A record that outlives its profile is written to freed memory when a later profile
+        runs."""
         step, self._step = self._step, None
         if step is not None:
             step.__exit__(None, None, None)
@@ -85,4 +91,6 @@ class ProfilerHook(BaseHook):
             return
         key = "self_device_time_total" if trainer.device.type == "cuda" else "self_cpu_time_total"
         table = profile.key_averages().table(sort_by=key, row_limit=10, max_name_column_width=40)
-        trainer.logger.info("Profile of steps %d to %d: %s\n%s", self._first, trainer.step, target, table)
+        trainer.logger.info(
+            "Profile of steps %d to %d: %s\n%s", self._first, trainer.step, target, table
+        )

@@ -13,7 +13,8 @@ from launcher.rundir.logs import console, file_only, is_live_terminal
 from launcher.types import PositiveInt
 
 MARGIN = 4
-"""Columns that the bar leaves free: a terminal echoes ^C behind it, and a line that wraps cannot be erased."""
+"""Columns that the bar leaves free: a terminal echoes ^C behind it, and a line that wraps cannot be
+erased."""
 WIDE = 80
 """Terminal width in columns from which a bar is drawn next to the percentage."""
 REFRESH = 0.1
@@ -21,7 +22,8 @@ REFRESH = 0.1
 
 
 class ProgressHook(StatsHook):
-    """`Step 100/1000: 10% loss 2.413 lr 0.001 19.5 steps/s eta 0:00:46 grad_norm 0.9121 data 0.0003s | records`
+    """`Step 100/1000: 10% loss 2.413 lr 0.001 19.5 steps/s eta 0:00:46 grad_norm 0.9121 data
+    0.0003s | records`
 
     Args:
         interval: in optimizer steps.
@@ -43,7 +45,12 @@ class ProgressHook(StatsHook):
         clock: Callable[[], float] = time.monotonic,
     ):
         super().__init__(self._show, interval, sync)
-        self.with_records, self.eta_warmup, self.show_units, self.live = with_records, eta_warmup, show_units, live
+        self.with_records, self.eta_warmup, self.show_units, self.live = (
+            with_records,
+            eta_warmup,
+            show_units,
+            live,
+        )
         self._clock = clock
         self._bar: _Bar | None = None
 
@@ -52,14 +59,17 @@ class ProgressHook(StatsHook):
         self._timed_from: tuple[int, float] | None = None
         self._shows = ranks.rank() == 0
         if trainer.state.is_at_end():
-            trainer.logger.info("Step %d of %d is done: nothing is left to train.", trainer.step, trainer.max_steps)
+            trainer.logger.info(
+                "Step %d of %d is done: nothing is left to train.", trainer.step, trainer.max_steps
+            )
             return
         trainer.logger.info("Training from step %d to %d.", trainer.step, trainer.max_steps)
         if self._shows and (is_live_terminal() if self.live is None else self.live):
             self._bar = _Bar(trainer.step, trainer.max_steps, self._clock)
 
     def _eta(self, trainer: TrainerView) -> timedelta | None:
-        """The time that is left, estimated from the steps since the first report after the warm-up."""
+        """The time that is left, estimated from the steps since the first report after the
+        warm-up."""
         state = trainer.state
         if self._timed_from is None:
             if state.step - self._first >= self.eta_warmup:

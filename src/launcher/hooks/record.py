@@ -18,7 +18,8 @@ OF_THE_RUN = ("run.", "paths.")
 
 
 class RecordHook(BaseHook):
-    """The first hook whose `on_ready` is called: everything is restored then, and nothing is written yet.
+    """The first hook whose `on_ready` is called: everything is restored then, and nothing is
+    written yet.
 
     Args:
         config: the current resolved configuration, as a plain dict.
@@ -56,7 +57,8 @@ class RecordHook(BaseHook):
             trainer.logger.warning("Changed since the checkpoint: %s", sentence)
         if not is_fork and any(sentence.startswith("optimizer.") for sentence in changes):
             trainer.logger.warning(
-                "The optimizer keeps the checkpoint's values. To change them: python -m launcher.runs fork."
+                "The optimizer keeps the checkpoint's values. To change them: python -m"
+                " launcher.runs fork."
             )
 
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
@@ -70,7 +72,8 @@ class RecordHook(BaseHook):
             self._is_started = True
             self._note_start()
         if not self._is_noted:
-            self._note(trainer, trainer.step - 1)  # only now has every hook seen what that step has logged
+            # Only now has every hook seen what that step has logged.
+            self._note(trainer, trainer.step - 1)
 
     def on_close(self, trainer: TrainerView) -> None:
         self._note(trainer, trainer.step)
@@ -104,7 +107,11 @@ def source_of(checkpoint: Path, step: int) -> dict[str, Any]:
         record = read_record(folder / "run.json")
     except (OSError, ValueError):
         record = {}
-    return {"id": record.get("id", folder.name), "name": record.get("name", folder.parent.name), "step": step}
+    return {
+        "id": record.get("id", folder.name),
+        "name": record.get("name", folder.parent.name),
+        "step": step,
+    }
 
 
 def _best(trainer: TrainerView) -> dict[str, Any] | None:

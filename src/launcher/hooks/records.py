@@ -1,4 +1,5 @@
-"""Nested records (dicts of numbers and dicts) and batches (tensors in lists, tuples, sets and dicts)."""
+"""Nested records (dicts of numbers and dicts) and batches (tensors in lists, tuples, sets and
+dicts)."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +10,8 @@ import torch
 
 
 def map_nested_tensor(f: Callable[[torch.Tensor], Any], obj: Any) -> Any:
-    """Apply `f` to every tensor in lists, tuples (also named ones), sets and dicts; anything else is unchanged."""
+    """Apply `f` to every tensor in lists, tuples (also named ones), sets and dicts; anything else
+    is unchanged."""
     if isinstance(obj, torch.Tensor):
         return f(obj)
     if isinstance(obj, Mapping):
@@ -25,19 +27,22 @@ def flatten(records: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """`{"a": {"b": 1}}` as `{"a/b": 1}`."""
     flat: dict[str, Any] = {}
     for key, value in records.items():
-        if type(value) is float or not isinstance(value, (dict, Mapping)):  # the check for a Mapping costs the most
+        # The check for a Mapping costs the most.
+        if type(value) is float or not isinstance(value, (dict, Mapping)):
             flat[f"{prefix}{key}"] = value
         else:
             flat.update(flatten(value, f"{prefix}{key}/"))
     return flat
 
 
-def key_average(list_of_dicts: Sequence[Mapping[str, Any]], exclude_nan: bool = False) -> dict[str, Any]:
+def key_average(
+    list_of_dicts: Sequence[Mapping[str, Any]], exclude_nan: bool = False
+) -> dict[str, Any]:
     """The mean of each key of nested dicts, over the dicts in which it is present and not None.
 
     Args:
-        exclude_nan: leave NaN out of the mean (which reads tensors, and so waits for the device). A key with only NaN
-            is NaN.
+        exclude_nan: leave NaN out of the mean (which reads tensors, and so waits for the device). A
+            key with only NaN is NaN.
     """
     result: dict[str, Any] = {}
     keys = list(dict.fromkeys(key for records in list_of_dicts for key in records))
@@ -55,7 +60,8 @@ def key_average(list_of_dicts: Sequence[Mapping[str, Any]], exclude_nan: bool = 
 
 
 def to_numbers(records: Mapping[str, Any]) -> dict[str, Any]:
-    """0-d tensors and NumPy scalars as Python numbers, without None. The host waits for the device here."""
+    """0-d tensors and NumPy scalars as Python numbers, without None. The host waits for the device
+    here."""
     return {key: to_number(value) for key, value in records.items() if value is not None}
 
 

@@ -1,4 +1,5 @@
-"""Repeats the passes of a step, and compares the gradients: silent corruption, and operations that do not repeat."""
+"""Repeats the passes of a step, and compares the gradients: silent corruption, and operations that
+do not repeat."""
 
 import os
 import socket
@@ -36,7 +37,9 @@ class Passes:
 
     def difference(self, other: "Passes") -> str | None:
         """Describe what differs; None: nothing does."""
-        names = [name for name, value in self.gradients.items() if other.gradients.get(name) != value]
+        names = [
+            name for name, value in self.gradients.items() if other.gradients.get(name) != value
+        ]
         what = [LOSS] if self.losses != other.losses else []
         if names:
             more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
@@ -45,21 +48,26 @@ class Passes:
 
 
 class ReplayStepHook(BaseHook):
-    """Repeats forward and backward of a step twice more, from one random state and over the same batches, and compares
-    checksums of losses and gradients on each rank. On a difference it names rank, host and device.
+    """Repeats forward and backward of a step twice more, from one random state and over the same
+    batches, and compares checksums of losses and gradients on each rank. On a difference it names
+    rank, host and device.
 
-    The training itself does not change: gradients, buffers and random state are restored. A module that counts its own
-    forward passes counts these too. Without sharding, each rank compares the gradients of its own batches; sharded
-    gradients are already exchanged, so there the rank is known by its loss, or all ranks are named.
+    The training itself does not change: gradients, buffers and random state are restored. A module
+    that counts its own forward passes counts these too. Without sharding, each rank compares the
+    gradients of its own batches; sharded gradients are already exchanged, so there the rank is
+    known by its loss, or all ranks are named.
 
     Args:
         interval: steps between two checks.
-        on_difference: stop: raise before the update; warn: log and continue; requeue_elsewhere: raise as well, and a
-            SLURM job is requeued without the nodes that differ (those whose loss differs, if there are any).
+        on_difference: stop: raise before the update; warn: log and continue; requeue_elsewhere:
+            raise as well, and a SLURM job is requeued without the nodes that differ (those whose
+            loss differs, if there are any).
     """
 
     def __init__(
-        self, interval: PositiveInt = 1000, on_difference: Literal["stop", "warn", "requeue_elsewhere"] = "stop"
+        self,
+        interval: PositiveInt = 1000,
+        on_difference: Literal["stop", "warn", "requeue_elsewhere"] = "stop",
     ):
         self.interval, self.on_difference = interval, on_difference
         self._batches: list[Any] = []
@@ -67,7 +75,9 @@ class ReplayStepHook(BaseHook):
     def on_start(self, trainer: TrainerView) -> None:
         reject_flat_buffers(trainer, "hooks.replay_step", "gradients")
         if trainer.strategy.needs_closure:
-            raise ConfigError("hooks.replay_step: this optimizer computes its own passes; leave the hook out.")
+            raise ConfigError(
+                "hooks.replay_step: this optimizer computes its own passes; leave the hook out."
+            )
 
     def on_before_step(self, trainer: TrainerView) -> None:
         self._batches = []
@@ -86,15 +96,17 @@ class ReplayStepHook(BaseHook):
         found = first.difference(second)
         node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
         place = f"rank {trainer.strategy.ranks.rank} ({socket.gethostname()}, {trainer.device})"
-        gathered = ranks.all_gather(None if found is None else (node, f"{place}: {found}", found.startswith(LOSS)))
+        gathered = ranks.all_gather(
+            None if found is None else (node, f"{place}: {found}", found.startswith(LOSS))
+        )
         differing = [each for each in gathered if each is not None]
         if not differing:
             return
         differences = [text for _, text, _ in differing]
         text = (
-            f"Step {trainer.step}: two passes over the same batches from the same random state differ on "
-            f"{'; '.join(differences)}. The device is faulty, or an operation does not repeat "
-            "(trainer.deterministic=true finds such operations)."
+            f"Step {trainer.step}: two passes over the same batches from the same random state"
+            f" differ on {'; '.join(differences)}. The device is faulty, or an operation does not"
+            " repeat (trainer.deterministic=true finds such operations)."
         )
         if self.on_difference == "warn":
             trainer.logger.warning(text)
@@ -102,7 +114,9 @@ class ReplayStepHook(BaseHook):
         text += " Nothing of this step is saved."
         if self.on_difference == "stop":
             raise TrainingError(text)
-        nodes = {node for node, _, is_by_loss in differing if is_by_loss} or {node for node, _, _ in differing}
+        nodes = {node for node, _, is_by_loss in differing if is_by_loss} or {
+            node for node, _, _ in differing
+        }
         raise NodeFault(text, sorted(nodes))
 
     def _pass(self, trainer: TrainerView, batches: list[Any], state: dict[str, Any]) -> Passes:
@@ -120,7 +134,9 @@ class ReplayStepHook(BaseHook):
                 if loss is not None:
                     losses.append(int(checksum([loss])))
                     trainer.strategy.backward(loss)
-        gradients = {name: checksum([p.grad]) for name, p in parameters.items() if p.grad is not None}
+        gradients = {
+            name: checksum([p.grad]) for name, p in parameters.items() if p.grad is not None
+        }
         values = torch.stack(list(gradients.values())).tolist() if gradients else []
         return Passes(losses, dict(zip(gradients, values, strict=True)))
 

@@ -6,7 +6,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from omegaconf import OmegaConf
 
-from launcher.checkpoint.find import damaged, find_checkpoint, has_checkpoints, has_no_checkpoint, request_name
+from launcher.checkpoint.find import (
+    damaged,
+    find_checkpoint,
+    has_checkpoints,
+    has_no_checkpoint,
+    request_name,
+)
 from launcher.checkpoint.manifest import CorruptCheckpoint, is_small
 from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint
@@ -28,7 +34,8 @@ class Choice(NamedTuple):
     path: str | None = None
     """Checkpoint to load; None: begin at step 0."""
     requested: str | None = None
-    """Checkpoint that the user named (see `request_name`), if this attempt is the first to follow it."""
+    """Checkpoint that the user named (see `request_name`), if this attempt is the first to follow
+    it."""
     is_fork: bool = False
     rollbacks: Sequence[str] = ()
     """Names of the checkpoints that the run has been rolled back to, the current one included."""
@@ -44,16 +51,22 @@ class CheckpointRestorer:
     """
 
     def __init__(
-        self, store: CheckpointStore, load: str | int | Path | None, fork: Fork | None = None, config: str | None = None
+        self,
+        store: CheckpointStore,
+        load: str | int | Path | None,
+        fork: Fork | None = None,
+        config: str | None = None,
     ):
         self.store, self.load, self.fork, self.config = store, load, fork, config
         self.choice = Choice()
 
     def restore(self, trainer: TrainerView) -> Path | None:
-        """Load the checkpoint that the run resumes from, and return it. None: the run starts at step 0.
+        """Load the checkpoint that the run resumes from, and return it. None: the run starts at
+        step 0.
 
         Raises:
-            ConfigError: the checkpoint does not exist, is damaged, or does not fit. Every rank raises it.
+            ConfigError: the checkpoint does not exist, is damaged, or does not fit. Every rank
+                raises it.
         """
         checkpoint = self._agreed_choice(trainer)
         while checkpoint is not None and not self._restored(trainer, checkpoint):
@@ -66,18 +79,22 @@ class CheckpointRestorer:
         return checkpoint
 
     def abandon_later(self, trainer: TrainerView) -> None:
-        """Set later checkpoints aside after a rollback. Called once nothing can reject the attempt any more."""
+        """Set later checkpoints aside after a rollback. Called once nothing can reject the attempt
+        any more."""
         if self.choice.requested is None:
             return
         is_own = trainer.resumed_from is not None and trainer.resumed_from.parent == self.store.root
-        self._agreed(trainer, lambda: self._abandon_later(trainer, trainer.step if is_own else None))
+        self._agreed(
+            trainer, lambda: self._abandon_later(trainer, trainer.step if is_own else None)
+        )
 
     def _agreed_choice(self, trainer: TrainerView) -> Path | None:
         self.choice = self._agreed(trainer, lambda: self._choose_or_fork(trainer))
         return None if self.choice.path is None else Path(self.choice.path)
 
     def _agreed(self, trainer: TrainerView, act: Callable[[], T]) -> T:
-        """Rank 0 calls `act`, and all ranks get its result: two ranks may see different contents of a shared folder.
+        """Rank 0 calls `act`, and all ranks get its result: two ranks may see different contents of
+        a shared folder.
 
         Raises:
             ConfigError: rank 0 failed. Every rank raises it.
@@ -90,7 +107,13 @@ class CheckpointRestorer:
                 result = (None, str(error))
             except OSError as error:
                 place = error.filename or self.store.root
-                result = (None, f"run.dir='{trainer.workspace}': {place}: {error.strerror}; repair it or move it away.")
+                result = (
+                    None,
+                    (
+                        f"run.dir='{trainer.workspace}': {place}: {error.strerror}; repair it or"
+                        " move it away."
+                    ),
+                )
         value, problem = ranks.broadcast(result)
         if problem is not None:
             raise ConfigError(problem)
@@ -98,11 +121,12 @@ class CheckpointRestorer:
         return found
 
     def _restored(self, trainer: TrainerView, path: Path) -> bool:
-        """Load a checkpoint and verify the checksum of each tensor. If any rank finds damage, all ranks take the next
-        older checkpoint, which overwrites everything that was loaded.
+        """Load a checkpoint and verify the checksum of each tensor. If any rank finds damage, all
+        ranks take the next older checkpoint, which overwrites everything that was loaded.
 
         Raises:
-            ConfigError: it does not fit; or it is damaged, and the user named it, so no other may be taken.
+            ConfigError: it does not fit; or it is damaged, and the user named it, so no other may
+                be taken.
         """
         problem = misfit = None
         try:
@@ -117,8 +141,9 @@ class CheckpointRestorer:
             key, value = KEY, self.fork.source
         if misfits := [text for _, text in outcomes if text is not None]:
             raise ConfigError(
-                f"{key}={value}: {path} does not fit this configuration: {misfits[0]} Use the configuration that it "
-                "was trained with, or start another run, perhaps from its weights (run.init_from=...)."
+                f"{key}={value}: {path} does not fit this configuration: {misfits[0]} Use the"
+                " configuration that it was trained with, or start another run, perhaps from its"
+                " weights (run.init_from=...)."
             )
         problems = [text for text, _ in outcomes if text is not None]
         if not problems:
@@ -159,8 +184,8 @@ class CheckpointRestorer:
         return newest
 
     def _was_followed(self, trainer: TrainerView) -> bool:
-        """Return whether an earlier start of this SLURM job has done what `run.resume` requests: this one resumes the
-        run."""
+        """Return whether an earlier start of this SLURM job has done what `run.resume` requests:
+        this one resumes the run."""
         if self.load in ("latest", "auto") or not is_restart():
             return False
         try:
@@ -171,18 +196,21 @@ class CheckpointRestorer:
 
     def _newest(self) -> Choice | None:
         try:
-            newest = self.store.newest_valid(is_small)  # the tensors are verified as they are loaded
+            # The tensors are verified as they are loaded.
+            newest = self.store.newest_valid(is_small)
         except CorruptCheckpoint as error:
             raise CorruptCheckpoint(
-                f"This run has no valid checkpoint: {error}. Nothing was deleted. Use run.resume=<folder> for another "
-                "checkpoint, or run.tag=<word> to train it again as another run."
+                f"This run has no valid checkpoint: {error}. Nothing was deleted. Use"
+                " run.resume=<folder> for another checkpoint, or run.tag=<word> to train it again"
+                " as another run."
             ) from None
         return Choice(str(newest[0]), rollbacks=newest[1].rollbacks) if newest else None
 
     def _refuse_to_start_over(self, trainer: TrainerView) -> None:
         """
         Raises:
-            ConfigError: run.json records a checkpoint, so starting at step 0 would lose the run silently.
+            ConfigError: run.json records a checkpoint, so starting at step 0 would lose the run
+                silently.
         """
         try:
             step = read_record((trainer.workspace or Path()) / "run.json").get("checkpoint")
@@ -190,44 +218,54 @@ class CheckpointRestorer:
             return
         if step:
             raise ConfigError(
-                f"run.resume={self.load}: run.json says that step {step} was saved, but {self.store.root} has no "
-                "checkpoint. Put the checkpoints back; or start at step 0 with run.resume=never, or as another run "
-                "with run.tag=<word>."
+                f"run.resume={self.load}: run.json says that step {step} was saved, but"
+                f" {self.store.root} has no checkpoint. Put the checkpoints back; or start at step"
+                " 0 with run.resume=never, or as another run with run.tag=<word>."
             )
 
     def _report_trainloop(self, trainer: TrainerView) -> None:
         names = [path.parent.name for path in self.store.root.glob("*/training_state.pt")]
-        if (theirs := sorted(int(name) for name in names if name.isdecimal())) and trainer.step == 0:
+        if (
+            theirs := sorted(int(name) for name in names if name.isdecimal())
+        ) and trainer.step == 0:
             trainer.logger.warning(
-                "%s has checkpoints of trainloop, up to step %d, which are not read: training starts at step 0. To "
-                "train on from one, pass its files to `trainer.load_state_dict` in `on_restore`.",
-                self.store.root, theirs[-1],
-            )  # fmt: skip
+                "%s has checkpoints of trainloop, up to step %d, which are not read: training"
+                " starts at step 0. To train on from one, pass its files to"
+                " `trainer.load_state_dict` in `on_restore`.",
+                self.store.root,
+                theirs[-1],
+            )
 
     def _named(self, trainer: TrainerView, which: str | int | Path) -> Choice:
-        """The requested checkpoint; or the newest, if the run has already been trained on from the requested one. So a
-        rollback happens once, and the same command then resumes what followed."""
+        """The requested checkpoint; or the newest, if the run has already been trained on from the
+        requested one. So a rollback happens once, and the same command then resumes what
+        followed."""
         request = request_name(self.store.root, which)
         rollbacks = self.store.rollbacks()
         if rollbacks[-1:] == [request] and (newest := self._newest()) is not None:
             trainer.logger.info(
-                "run.resume=%s was followed by an earlier start; resuming from the newest checkpoint since.", which
+                "run.resume=%s was followed by an earlier start; resuming from the newest"
+                " checkpoint since.",
+                which,
             )
             return newest
         path = find_checkpoint(self.store.root, which, "run.resume", hashes=False)
         return Choice(str(path), request, rollbacks=[*rollbacks, request])
 
     def _abandon_later(self, trainer: TrainerView, step: int | None) -> None:
-        """Set aside the checkpoints after `step`; None: all, since the run resumes from another folder's."""
+        """Set aside the checkpoints after `step`; None: all, since the run resumes from another
+        folder's."""
         how = "Rolled back to step %d: a later checkpoint is kept as %s."
         if step is None:
-            how = "Resumed at step %d from another folder: the checkpoint of this run is kept as %s."
+            how = (
+                "Resumed at step %d from another folder: the checkpoint of this run is kept as %s."
+            )
         for name in self.store.abandon(-1 if step is None else step):
             trainer.logger.warning(how, trainer.step, name)
 
     def _is_same(self, stored: StoredCheckpoint) -> bool:
-        """Return whether a checkpoint was written under the current configuration, but for what cannot change
-        numbers."""
+        """Return whether a checkpoint was written under the current configuration, but for what
+        cannot change numbers."""
         file = stored.path / "config.yaml"
         if self.config is None or not file.exists():
             return True
@@ -239,9 +277,10 @@ class CheckpointRestorer:
         expected, actual = trainer.strategy.checkpoint_format, stored.manifest.checkpoint_format
         if expected != actual:
             raise ConfigError(
-                f"strategy={trainer.strategy.name}: {stored.path} was written by strategy={stored.manifest.strategy} "
-                f"({actual}), which it cannot read; resume under that strategy, or run job=export under it and start a "
-                "new run with run.init_from=<model.safetensors>."
+                f"strategy={trainer.strategy.name}: {stored.path} was written by"
+                f" strategy={stored.manifest.strategy} ({actual}), which it cannot read; resume"
+                " under that strategy, or run job=export under it and start a new run with"
+                " run.init_from=<model.safetensors>."
             )
         trainer.is_fork = self.choice.is_fork
         mine = stored.rank_state(trainer.strategy.ranks.rank)
@@ -250,10 +289,14 @@ class CheckpointRestorer:
             self.fork.restore(trainer, stored, mine if same_ranks else None)
         else:
             state = stored.meta["training_state"]
-            trainer.load_training_state(state | {"data_loader": own_position(state, mine if same_ranks else None)})
+            trainer.load_training_state(
+                state | {"data_loader": own_position(state, mine if same_ranks else None)}
+            )
             trainer.strategy.load(stored)
             set_rates(trainer.optimizer, trainer.lr_scheduler, state["lr_scheduler"])
-        if trainer.state.stop_reason is not None and (self.choice.is_fork or not self._is_same(stored)):
+        if trainer.state.stop_reason is not None and (
+            self.choice.is_fork or not self._is_same(stored)
+        ):
             trainer.state.stop_reason = None
         for hook in trainer.hooks:
             hook.load_tensors(trainer, stored)

@@ -24,20 +24,24 @@ BYTES = 256
 
 
 class SamplesHook(BaseHook):
-    """Continues prompts at an interval and at the end; logs them, and writes `samples/step-<step>.txt`.
+    """Continues prompts at an interval and at the end; logs them, and writes
+    `samples/step-<step>.txt`.
 
-    The model needs `logits(tokens [B, T]) -> [B, T, vocabulary]`, as `model=gpt` has. Random numbers come from a
-    separate generator: training does not change, and equal weights write equal text.
+    The model needs `logits(tokens [B, T]) -> [B, T, vocabulary]`, as `model=gpt` has. Random
+    numbers come from a separate generator: training does not change, and equal weights write equal
+    text.
 
     Args:
-        prompts: one or several texts. If tokens are not bytes and there is no `encode`: token numbers, `17 4 99`.
+        prompts: one or several texts. If tokens are not bytes and there is no `encode`: token
+            numbers, `17 4 99`.
         interval: in optimizer steps.
         max_new_tokens: the number of tokens to write for each prompt.
         temperature: divides the scores; 0: always the most probable token.
         top_k: choose among this many tokens; None: all.
         seed: of the generator for the first prompt; each further prompt has the next number.
         encode, decode: from text to tokens and back, such as a tokenizer's; None: bytes.
-        path: the folder, relative to the workspace; outside it, the run's files are in `<path>/<name>/<id>`.
+        path: the folder, relative to the workspace; outside it, the run's files are in
+            `<path>/<name>/<id>`.
     """
 
     def __init__(
@@ -54,7 +58,9 @@ class SamplesHook(BaseHook):
     ):
         self.prompts = [prompts] if isinstance(prompts, str) else list(prompts)
         if not self.prompts:
-            raise ConfigError("hooks.samples.prompts=[]: nothing to continue; give a text, or leave the hook out.")
+            raise ConfigError(
+                "hooks.samples.prompts=[]: nothing to continue; give a text, or leave the hook out."
+            )
         self.interval, self.max_new_tokens, self.seed = interval, max_new_tokens, seed
         self.temperature, self.top_k = temperature, top_k
         self.encode, self.decode, self.path = encode, decode, Path(path)
@@ -70,8 +76,8 @@ class SamplesHook(BaseHook):
         model = unwrap(trainer.model)
         if not hasattr(model, "logits"):
             raise ConfigError(
-                f"hooks.samples: {type(model).__name__} has no logits(tokens), the scores of the next token; add the "
-                "method, choose model=gpt, or leave the hook out."
+                f"hooks.samples: {type(model).__name__} has no logits(tokens), the scores of the"
+                " next token; add the method, choose model=gpt, or leave the hook out."
             )
 
     def on_before_train(self, trainer: TrainerView) -> None:
@@ -109,7 +115,9 @@ class SamplesHook(BaseHook):
         tokens = list(prompt)
         generator = torch.Generator().manual_seed(self.seed + number)
         for _ in range(self.max_new_tokens):
-            tokens.append(choose(next_scores(trainer, tokens), self.temperature, self.top_k, generator))
+            tokens.append(
+                choose(next_scores(trainer, tokens), self.temperature, self.top_k, generator)
+            )
         return self._decoded(tokens)
 
     def _encoded(self, prompt: str) -> list[int]:
@@ -128,15 +136,20 @@ class SamplesHook(BaseHook):
             tokens = []
         if not tokens or not all(0 <= token < self._vocabulary for token in tokens):
             raise ConfigError(
-                f"hooks.samples.prompts={prompt!r}: must be one or several tokens from 0 to {self._vocabulary - 1}; "
-                "write their numbers, as in '17 4', or set hooks.samples.encode to a tokenizer's function."
+                f"hooks.samples.prompts={prompt!r}: must be one or several tokens from 0 to"
+                f" {self._vocabulary - 1}; write their numbers, as in '17 4', or set"
+                " hooks.samples.encode to a tokenizer's function."
             )
         return tokens
 
     def _decoded(self, tokens: list[int]) -> str:
         if self.decode is not None:
             return self.decode(tokens)
-        return bytes(tokens).decode(errors="replace") if self._vocabulary == BYTES else " ".join(map(str, tokens))
+        return (
+            bytes(tokens).decode(errors="replace")
+            if self._vocabulary == BYTES
+            else " ".join(map(str, tokens))
+        )
 
 
 def vocabulary(trainer: TrainerView) -> int:
@@ -153,19 +166,27 @@ def vocabulary(trainer: TrainerView) -> int:
     if problem is None:
         return len(scores)
     raise ConfigError(
-        f"hooks.samples: needs a language model, and {type(unwrap(trainer.model)).__name__}.logits is not one's: for "
-        f"tokens [1, 1] {problem}; choose one, such as model=gpt, or leave the hook out."
+        f"hooks.samples: needs a language model, and {type(unwrap(trainer.model)).__name__}.logits"
+        f" is not one's: for tokens [1, 1] {problem}; choose one, such as model=gpt, or leave the"
+        " hook out."
     )
 
 
 def next_scores(trainer: TrainerView, tokens: Sequence[int]) -> torch.Tensor:
-    """Scores [vocabulary] of the next token, on the CPU. All ranks must call it. Training does not change."""
+    """Scores [vocabulary] of the next token, on the CPU. All ranks must call it. Training does not
+    change."""
     model, was_training = trainer.model, trainer.model.training
     longest = getattr(unwrap(model), "seq_len", None) or len(tokens)
     input = torch.tensor([tokens[-longest:]], device=trainer.device)
     model.eval()
     try:
-        with isolated_rng(), torch.no_grad(), uncompiled(), calls_logits(model), trainer.strategy.forward_context():
+        with (
+            isolated_rng(),
+            torch.no_grad(),
+            uncompiled(),
+            calls_logits(model),
+            trainer.strategy.forward_context(),
+        ):
             scores: torch.Tensor = model(input)
     finally:
         model.train(was_training)
@@ -174,7 +195,8 @@ def next_scores(trainer: TrainerView, tokens: Sequence[int]) -> torch.Tensor:
 
 @contextmanager
 def calls_logits(model: nn.Module) -> Iterator[None]:
-    """Inside, the model's forward pass is its `logits`, so that wrappers still gather sharded weights."""
+    """Inside, the model's forward pass is its `logits`, so that wrappers still gather sharded
+    weights."""
     module: Any = unwrap(model)
     own = vars(module).get("forward")  # set if the instance has its own
     module.forward = module.logits
@@ -186,11 +208,14 @@ def calls_logits(model: nn.Module) -> Iterator[None]:
             module.forward = own
 
 
-def choose(scores: torch.Tensor, temperature: float, top_k: int | None, generator: torch.Generator) -> int:
+def choose(
+    scores: torch.Tensor, temperature: float, top_k: int | None, generator: torch.Generator
+) -> int:
     """Choose a token by its scores [vocabulary]."""
     if temperature == 0:
         return int(scores.argmax())
     if top_k is not None and top_k < len(scores):
         scores = scores.masked_fill(scores < scores.topk(top_k).values[-1], -torch.inf)
     probabilities = (scores / temperature).softmax(0)
-    return int(torch.multinomial(probabilities.nan_to_num(1.0), 1, generator=generator))  # NaN: the model is broken
+    # NaN: the model is broken.
+    return int(torch.multinomial(probabilities.nan_to_num(1.0), 1, generator=generator))

@@ -12,21 +12,25 @@ from launcher.process import ranks
 from launcher.types import PositiveFloat, PositiveInt
 
 STEADY = 1e-3
-"""The deviation is taken to be at least this share of the mean, so that nearly constant values have no outliers."""
+"""The deviation is taken to be at least this share of the mean, so that nearly constant values have
+no outliers."""
 
 
 class SkipSpikesHook(BaseHook):
-    """Skips an update if its loss or gradient norm is more than `sigmas` standard deviations above the mean of the last
-    `window` accepted steps. The step still counts: schedule, data and counters continue as usual.
+    """Skips an update if its loss or gradient norm is more than `sigmas` standard deviations above
+    the mean of the last `window` accepted steps. The step still counts: schedule, data and counters
+    continue as usual.
 
-    The device decides, by values that all ranks share, and the host does not wait for it. Logs `spikes/skipped`, the
-    number since the run began. The trainer itself skips steps that are not finite; they are not part of the window.
+    The device decides, by values that all ranks share, and the host does not wait for it. Logs
+    `spikes/skipped`, the number since the run began. The trainer itself skips steps that are not
+    finite; they are not part of the window.
 
     Args:
         sigmas: see above.
         window: the number of accepted steps by which the next one is judged.
         warmup: the number of accepted steps before the first one is judged; at most `window`.
-        max_in_row: after this many skipped steps in a row the next one is accepted: it is a new level, not a spike.
+        max_in_row: after this many skipped steps in a row the next one is accepted: it is a new
+            level, not a spike.
         loss: judge the loss, as a mean over all ranks.
         grad_norm: judge the norm before clipping.
         interval: steps between two logged lines; what the device decided is read then.
@@ -45,9 +49,13 @@ class SkipSpikesHook(BaseHook):
         interval: PositiveInt = 10,
     ):
         if warmup > window:
-            raise ConfigError(f"hooks.skip_spikes.warmup={warmup}: must be at most window={window}.")
+            raise ConfigError(
+                f"hooks.skip_spikes.warmup={warmup}: must be at most window={window}."
+            )
         if not (loss or grad_norm):
-            raise ConfigError("hooks.skip_spikes.loss=false: nothing is judged; set loss or grad_norm to true.")
+            raise ConfigError(
+                "hooks.skip_spikes.loss=false: nothing is judged; set loss or grad_norm to true."
+            )
         self.sigmas, self.window, self.warmup, self.max_in_row = sigmas, window, warmup, max_in_row
         self.interval = interval
         self._is_judged = torch.tensor([loss, grad_norm])
@@ -60,14 +68,20 @@ class SkipSpikesHook(BaseHook):
     def on_start(self, trainer: TrainerView) -> None:
         reject_flat_buffers(trainer, "hooks.skip_spikes", "gradients")
         if trainer.strategy.veto is not None and not self._is_attached:
-            raise ConfigError("hooks.skip_spikes: another hook decides on updates; leave one of them out.")
+            raise ConfigError(
+                "hooks.skip_spikes: another hook decides on updates; leave one of them out."
+            )
         trainer.strategy.veto, self._is_attached = partial(self._judge, trainer), True
 
     @torch.no_grad()
     def _judge(self, trainer: TrainerView, norm: torch.Tensor) -> torch.Tensor:
-        """Return whether this step is a spike; if not, it is added to the window. All values stay on the device."""
+        """Return whether this step is a spike; if not, it is added to the window. All values stay
+        on the device."""
         self._to(norm.device)
-        loss = ranks.sum_over_ranks(torch.stack(trainer.step_info["loss"]).mean().float()) / ranks.world_size()
+        loss = (
+            ranks.sum_over_ranks(torch.stack(trainer.step_info["loss"]).mean().float())
+            / ranks.world_size()
+        )
         present = torch.stack([loss, norm.float()])
         filled = self._accepted.clamp(max=self.window)
         is_filled = torch.arange(self.window, device=norm.device) < filled
@@ -103,10 +117,12 @@ class SkipSpikesHook(BaseHook):
         trainer.log({"spikes": {"skipped": skipped}})
         if skipped > self._reported:
             trainer.logger.warning(
-                "Updates skipped as spikes of loss or gradient: %d since the last report, %d in all, the last at step "
-                "%d.",
-                skipped - self._reported, skipped, last,
-            )  # fmt: skip
+                "Updates skipped as spikes of loss or gradient: %d since the last report, %d in"
+                " all, the last at step %d.",
+                skipped - self._reported,
+                skipped,
+                last,
+            )
         self._reported = skipped
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:

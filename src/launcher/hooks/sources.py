@@ -1,4 +1,5 @@
-"""The training loss of each source of a mixture; ends the training when `data.exhausted=stop` says so."""
+"""The training loss of each source of a mixture; ends the training when `data.exhausted=stop` says
+so."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,8 +17,9 @@ from launcher.types import PositiveInt
 
 
 class SourcesHook(BaseHook):
-    """Logs `train/loss/<source>`: the mean loss of the step's samples of each source, before the update, in evaluation
-    mode. It costs a forward pass without gradients for each source, in the steps of `interval`.
+    """Logs `train/loss/<source>`: the mean loss of the step's samples of each source, before the
+    update, in evaluation mode. It costs a forward pass without gradients for each source, in the
+    steps of `interval`.
 
     Args:
         interval: in optimizer steps.
@@ -33,8 +35,9 @@ class SourcesHook(BaseHook):
         self._end = end = self._order(trainer).end()
         if end is not None and trainer.step == 0 and end < self._per_step(trainer):
             raise ConfigError(
-                f"data.exhausted=stop: a source has no more samples after {end} samples of the mixture, fewer than a "
-                f"step has ({self._per_step(trainer)}); use a smaller data.batch_size, or data.exhausted=repeat."
+                f"data.exhausted=stop: a source has no more samples after {end} samples of the"
+                f" mixture, fewer than a step has ({self._per_step(trainer)}); use a smaller"
+                " data.batch_size, or data.exhausted=repeat."
             )
 
     def on_before_step(self, trainer: TrainerView) -> None:
@@ -43,10 +46,13 @@ class SourcesHook(BaseHook):
     def on_batch(self, trainer: TrainerView, batch: Any) -> None:
         number, self._count = self._count, self._count + 1
         is_due = trainer.step % self.interval == 0 or trainer.is_last_step
-        if not is_due or number >= trainer.gradient_accumulation_steps:  # repeated with other batches, or by a closure
+        # Repeated with other batches, or by a closure.
+        if not is_due or number >= trainer.gradient_accumulation_steps:
             return
         loader, order = trainer.data_loader, self._order(trainer)
-        position = self._start + number * loader.samples_per_batch + loader.rank * loader.micro_batch_size
+        position = (
+            self._start + number * loader.samples_per_batch + loader.rank * loader.micro_batch_size
+        )
         sources, _ = order.locate(position, loader.micro_batch_size)
         was_training = trainer.model.training
         trainer.model.eval()
@@ -58,9 +64,14 @@ class SourcesHook(BaseHook):
             trainer.model.train(was_training)
 
     def _measure(self, trainer: TrainerView, name: str, batch: Any, chosen: np.ndarray) -> None:
-        """Add the loss of a source's samples of a batch. The forward pass of a sharded model is collective, so a rank
-        without such samples makes it too, with all samples, which do not count."""
-        part = selected(batch, torch.from_numpy(chosen), trainer.data_loader.micro_batch_size) if len(chosen) else batch
+        """Add the loss of a source's samples of a batch. The forward pass of a sharded model is
+        collective, so a rank without such samples makes it too, with all samples, which do not
+        count."""
+        part = (
+            selected(batch, torch.from_numpy(chosen), trainer.data_loader.micro_batch_size)
+            if len(chosen)
+            else batch
+        )
         with trainer.strategy.forward_context():
             loss, _ = trainer.forward(part)
         if loss is None or not len(chosen):
@@ -72,7 +83,9 @@ class SourcesHook(BaseHook):
 
     def on_after_step(self, trainer: TrainerView) -> None:
         if trainer.step % self.interval == 0 or trainer.is_last_step:
-            gathered = ranks.all_gather({name: (float(total), int(n)) for name, (total, n) in self._sums.items()})
+            gathered = ranks.all_gather(
+                {name: (float(total), int(n)) for name, (total, n) in self._sums.items()}
+            )
             means = {}
             for name in self._order(trainer).names:
                 parts = [part[name] for part in gathered if name in part]
@@ -97,12 +110,17 @@ class SourcesHook(BaseHook):
 
 
 def selected(batch: Any, chosen: torch.Tensor, size: int) -> Any:
-    """Some samples of a batch: of each tensor and list with `size` items, and of what contains them."""
+    """Some samples of a batch: of each tensor and list with `size` items, and of what contains
+    them."""
     if isinstance(batch, torch.Tensor):
         return batch[chosen.to(batch.device)] if batch.ndim and len(batch) == size else batch
     if isinstance(batch, Mapping):
         return {key: selected(value, chosen, size) for key, value in batch.items()}
-    if isinstance(batch, list) and len(batch) == size and not any(isinstance(item, torch.Tensor) for item in batch):
+    if (
+        isinstance(batch, list)
+        and len(batch) == size
+        and not any(isinstance(item, torch.Tensor) for item in batch)
+    ):
         return [batch[int(index)] for index in chosen]
     if isinstance(batch, tuple | list):
         items = [selected(item, chosen, size) for item in batch]

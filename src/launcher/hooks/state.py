@@ -23,7 +23,8 @@ SHARED = ("model", "training_state")
 def hook_states(trainer: TrainerView, training_state: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The state of each hook, by the hook's name.
 
-    A hook sees the model's live tensors, which it cannot replace here, and `training_state`, to which it may add.
+    A hook sees the model's live tensors, which it cannot replace here, and `training_state`, to
+    which it may add.
 
     Raises:
         TrainingError: a hook has replaced one of the two.
@@ -34,43 +35,58 @@ def hook_states(trainer: TrainerView, training_state: dict[str, Any]) -> dict[st
         if overrides(hook, "on_state_dict"):
             state: dict[str, Any] = {"model": model, "training_state": training_state}
             hook.on_state_dict(trainer, state)
-            if state.pop("model", None) is not model or state.pop("training_state", None) is not training_state:
+            if (
+                state.pop("model", None) is not model
+                or state.pop("training_state", None) is not training_state
+            ):
                 raise TrainingError(
-                    f"{name}.on_state_dict replaced 'model' or 'training_state', which a checkpoint does not support; "
-                    "store the values under another key."
+                    f"{name}.on_state_dict replaced 'model' or 'training_state', which a checkpoint"
+                    " does not support; store the values under another key."
                 )
             states[name] = state
     return states
 
 
 def load_hook_states(
-    trainer: TrainerView, states: dict[str, dict[str, Any]], shared: dict[str, Any], is_complete: bool = True
+    trainer: TrainerView,
+    states: dict[str, dict[str, Any]],
+    shared: dict[str, Any],
+    is_complete: bool = True,
 ) -> None:
     """Pass each hook `shared`, the keys of hooks of other classes, and its own keys.
 
     Args:
-        is_complete: `states` has every hook that saves; a hook that is not in it is new, and gets nothing.
+        is_complete: `states` has every hook that saves; a hook that is not in it is new, and gets
+            nothing.
     """
     for name, hook in named(trainer.hooks):
         if is_complete and name not in states and overrides(hook, "on_state_dict"):
             continue
-        others = {k: v for other, state in states.items() if _class(other) != _class(name) for k, v in state.items()}
+        others = {
+            k: v
+            for other, state in states.items()
+            if _class(other) != _class(name)
+            for k, v in state.items()
+        }
         hook.on_load_state_dict(trainer, {**others, **shared, **states.get(name, {})})
 
 
 def full_state(trainer: TrainerView, options: Any) -> dict[str, Any]:
-    """`model`, `training_state` and the hooks' entries, in memory. Tensors are full under every wrapper.
+    """`model`, `training_state` and the hooks' entries, in memory. Tensors are full under every
+    wrapper.
 
     Args:
         options: a `StateDictOptions`.
     """
-    from torch.distributed.checkpoint.state_dict import get_state_dict  # 1 s of imports, for this call alone
+    # 1 s of imports, for this call alone.
+    from torch.distributed.checkpoint.state_dict import get_state_dict
 
     model, optimizer = get_state_dict(trainer.model, trainer.optimizer, options=options)
     training_state = trainer.training_state()
     hooks = hook_states(trainer, training_state)
     tensors = {name: companion.whole() for name, companion in hook_tensors(trainer).items()}
-    own = {key: value for state in reversed(hooks.values()) for key, value in state.items()}  # the first one counts
+    # The first one counts.
+    own = {key: value for state in reversed(hooks.values()) for key, value in state.items()}
     state = {"model": model, "training_state": training_state | {"optimizer": optimizer}}
     return {**own, **state, "hooks": hooks, "hook_tensors": tensors}
 
@@ -79,7 +95,8 @@ def load_full_state(trainer: TrainerView, state: dict[str, Any], options: Any) -
     from torch.distributed.checkpoint.state_dict import set_state_dict
 
     training_state = state["training_state"]
-    trainer.load_training_state(training_state)  # the scheduler before the optimizer: pytorch #119168
+    # The scheduler before the optimizer: pytorch #119168.
+    trainer.load_training_state(training_state)
     set_state_dict(
         trainer.model,
         trainer.optimizer,
@@ -103,7 +120,10 @@ def hook_tensors(trainer: TrainerView) -> dict[str, ShardedLike]:
     for name, hook in named(trainer.hooks):
         own = hook.state_tensors(trainer)
         if common := own.keys() & tensors.keys():
-            raise ConfigError(f"hooks: {name} and another hook both store {min(common)}; give them different names.")
+            raise ConfigError(
+                f"hooks: {name} and another hook both store {min(common)}; give them different"
+                " names."
+            )
         tensors |= own
     return tensors
 
@@ -113,7 +133,9 @@ def hook_pieces(trainer: TrainerView) -> tuple[dict[str, torch.Tensor], dict[str
     tensors: dict[str, torch.Tensor] = {}
     parts: dict[str, ShardSpec] = {}
     for name, companion in hook_tensors(trainer).items():
-        if (piece := piece_to_write(companion.like, trainer.strategy.ranks, companion.values)) is not None:
+        if (
+            piece := piece_to_write(companion.like, trainer.strategy.ranks, companion.values)
+        ) is not None:
             tensors[name], part = piece
             if part is not None:
                 parts[name] = part
@@ -138,7 +160,9 @@ class InMemory:
     def concurrent_reads(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def read_into(self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None) -> None:
+    def read_into(
+        self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None
+    ) -> None:
         starts = offset or (0,) * target.dim()
         box = tuple(slice(start, start + n) for start, n in zip(starts, target.shape, strict=True))
         target.copy_(self._tensors[name][box])
@@ -151,8 +175,8 @@ def reject_flat_buffers(trainer: TrainerView, key: str, use: str) -> None:
     """
     if not trainer.strategy.has_plain_tensors:
         raise ConfigError(
-            f"{key}: strategy={trainer.strategy.name} keeps weights and gradients in flat buffers of its own, whose "
-            f"{use} are not supported; use strategy=fsdp, or leave {key} out."
+            f"{key}: strategy={trainer.strategy.name} keeps weights and gradients in flat buffers"
+            f" of its own, whose {use} are not supported; use strategy=fsdp, or leave {key} out."
         )
 
 

@@ -16,7 +16,8 @@ AVERAGED = "loss", "step_time", "data_time", "non_finite_grad_retry_count", "rec
 
 
 class Stats(NamedTuple):
-    """Means over the steps since the last report; times in seconds, `data_time` over all micro-batches of a step."""
+    """Means over the steps since the last report; times in seconds, `data_time` over all
+    micro-batches of a step."""
 
     steps: int
     loss: float
@@ -29,19 +30,24 @@ class Stats(NamedTuple):
     learning_rates: dict[str, float]
     """The rates of the last step, by group name or `group_<i>`."""
     unexplained: int
-    """Steps on this rank whose loss was not finite although the gradient was, so that nothing was skipped."""
+    """Steps on this rank whose loss was not finite although the gradient was, so that nothing was
+    skipped."""
 
 
 class StatsHook(BaseHook):
-    """Collects each step's `step_info` and reads it once an interval: until then the host does not wait for the device.
+    """Collects each step's `step_info` and reads it once an interval: until then the host does not
+    wait for the device.
 
     Args:
-        report: called with the trainer and the means, after every `interval` steps and after the last.
+        report: called with the trainer and the means, after every `interval` steps and after the
+            last.
         interval: in optimizer steps.
         sync: means over all ranks, not this one's.
     """
 
-    def __init__(self, report: Callable[[TrainerView, Stats], None], interval: PositiveInt, sync: bool):
+    def __init__(
+        self, report: Callable[[TrainerView, Stats], None], interval: PositiveInt, sync: bool
+    ):
         self.report, self.interval, self.sync = report, interval, sync
         self._steps: list[StepInfo] = []
         """The steps since the last report."""
@@ -53,7 +59,8 @@ class StatsHook(BaseHook):
             self._report(trainer)
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
-        if self._steps and trainer.state.is_at_end():  # a hook after this one has ended the training
+        # A hook after this one has ended the training.
+        if self._steps and trainer.state.is_at_end():
             self._report(trainer)
 
     def _report(self, trainer: TrainerView) -> None:
@@ -68,7 +75,9 @@ class StatsHook(BaseHook):
         return _values(self._steps)
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        rows = zip_longest(state["losses"], state["norms"], state["records"], state["times"], state["memory"])
+        rows = zip_longest(
+            state["losses"], state["norms"], state["records"], state["times"], state["memory"]
+        )
         steps: list[Any] = [  # numbers, where a step has tensors
             {
                 "loss": [loss],
@@ -95,7 +104,9 @@ def means(steps: Sequence[StepInfo], param_groups: Sequence[dict[str, Any]]) -> 
 
 def _means(steps: Sequence[StepInfo], param_groups: Sequence[dict[str, Any]]) -> Stats:
     values, count = _values(steps), len(steps)
-    losses, norms, records, memory = (values[name] for name in ("losses", "norms", "records", "memory"))
+    losses, norms, records, memory = (
+        values[name] for name in ("losses", "norms", "records", "memory")
+    )
     step_times, data_times = zip(*values["times"], strict=True)
     total = sum(losses)
     return Stats(
@@ -109,17 +120,20 @@ def _means(steps: Sequence[StepInfo], param_groups: Sequence[dict[str, Any]]) ->
         key_average(records) if records else {},
         {  # a group may have been added since
             str(group.get("name", f"group_{i}")): float(rate)
-            for i, (group, rate) in enumerate(zip(param_groups, steps[-1].get("lr", ()), strict=False))
+            for i, (group, rate) in enumerate(
+                zip(param_groups, steps[-1].get("lr", ()), strict=False)
+            )
         },
         0 if math.isfinite(total) else _unexplained(losses, norms),
     )
 
 
 def _values(steps: Sequence[StepInfo]) -> dict[str, Any]:
-    """Each step's loss, norm (if the strategy knows it), records and memory (if there are any), times; and the sum of
-    the retries. Here the host waits for the device.
+    """Each step's loss, norm (if the strategy knows it), records and memory (if there are any),
+    times; and the sum of the retries. Here the host waits for the device.
 
-    As python numbers: a mean of tensors would round otherwise once some have been restored from a checkpoint.
+    As python numbers: a mean of tensors would round otherwise once some have been restored from a
+    checkpoint.
     """
     losses, norms, records, times, memory, retries = [], [], [], [], [], 0
     for info in steps:
@@ -167,6 +181,8 @@ def _over_ranks(own: Stats) -> Stats:
     norms = [each.grad_norm for each in gathered if each.grad_norm is not None]
     return own._replace(
         grad_norm=sum(norms) / len(norms) if len(norms) == len(gathered) else None,
-        max_memory=max((each.max_memory for each in gathered if each.max_memory is not None), default=None),
+        max_memory=max(
+            (each.max_memory for each in gathered if each.max_memory is not None), default=None
+        ),
         **key_average([{name: getattr(each, name) for name in AVERAGED} for each in gathered]),
     )

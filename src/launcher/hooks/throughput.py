@@ -13,17 +13,19 @@ from launcher.types import PositiveFloat, PositiveInt
 
 
 class ThroughputHook(BaseHook):
-    """Logs `throughput/samples_per_second`, `tokens_per_second` (where inputs are integers [B, T, ...]),
-    `tflops_per_second` and `mfu`, over all ranks, as means over the interval without its evaluations.
+    """Logs `throughput/samples_per_second`, `tokens_per_second` (where inputs are integers [B, T,
+    ...]), `tflops_per_second` and `mfu`, over all ranks, as means over the interval without its
+    evaluations.
 
-    Model FLOPs of a step are three times those of a forward pass, which are counted once per attempt: a backward pass
-    has twice as many products, and recomputed ones do not count (Chowdhery et al. 2022, appendix B,
-    arXiv:2204.02311). MFU is their share of what the devices can do.
+    Model FLOPs of a step are three times those of a forward pass, which are counted once per
+    attempt: a backward pass has twice as many products, and recomputed ones do not count (Chowdhery
+    et al. 2022, appendix B, arXiv:2204.02311). MFU is their share of what the devices can do.
 
     Args:
         interval: steps between two logged lines.
         flops: count model FLOPs.
-        peak_tflops: of one device, in TFLOP/s; None: from a table of devices. It is logged; without it there is no MFU.
+        peak_tflops: of one device, in TFLOP/s; None: from a table of devices. It is logged; without
+            it there is no MFU.
         clock: returns seconds.
     """
 
@@ -36,7 +38,12 @@ class ThroughputHook(BaseHook):
         peak_tflops: PositiveFloat | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ):
-        self.interval, self.flops, self.peak_tflops, self._clock = interval, flops, peak_tflops, clock
+        self.interval, self.flops, self.peak_tflops, self._clock = (
+            interval,
+            flops,
+            peak_tflops,
+            clock,
+        )
         self._batch: Any = None
         self._sizes: dict[str, float] = {}
         """`tokens` and `flops` of a sample."""
@@ -68,7 +75,9 @@ class ThroughputHook(BaseHook):
             self._log_peak(trainer)
 
     def _log_peak(self, trainer: TrainerView) -> None:
-        name = torch.cuda.get_device_name(trainer.device) if trainer.device.type == "cuda" else "CPU"
+        name = (
+            torch.cuda.get_device_name(trainer.device) if trainer.device.type == "cuda" else "CPU"
+        )
         precision = trainer.strategy.precision.name
         source = "hooks.throughput.peak_tflops"
         if self.peak_tflops is None:
@@ -76,14 +85,21 @@ class ThroughputHook(BaseHook):
         gflops = self._sizes["flops"] / 1e9
         if self.peak_tflops is None:
             trainer.logger.info(
-                "Model FLOPs: %.4g GFLOP a sample. The peak of this device (%s) is not known: no MFU; set "
-                "hooks.throughput.peak_tflops.", gflops, name,
-            )  # fmt: skip
+                "Model FLOPs: %.4g GFLOP a sample. The peak of this device (%s) is not known: no"
+                " MFU; set hooks.throughput.peak_tflops.",
+                gflops,
+                name,
+            )
         else:
             trainer.logger.info(
-                "Model FLOPs: %.4g GFLOP a sample. MFU is of %g TFLOP/s for each device (%s, %s, %s).",
-                gflops, self.peak_tflops, name, precision, source,
-            )  # fmt: skip
+                "Model FLOPs: %.4g GFLOP a sample. MFU is of %g TFLOP/s for each device (%s, %s,"
+                " %s).",
+                gflops,
+                self.peak_tflops,
+                name,
+                precision,
+                source,
+            )
 
     def _now(self, trainer: TrainerView) -> float:
         """The time once the device has finished its work."""
@@ -98,7 +114,12 @@ class ThroughputHook(BaseHook):
         assert self._since is not None
         then, first, samples_before = self._since
         world_size = trainer.strategy.ranks.world_size
-        samples = (trainer.step - first) * trainer.gradient_accumulation_steps * world_size * self._micro_batch
+        samples = (
+            (trainer.step - first)
+            * trainer.gradient_accumulation_steps
+            * world_size
+            * self._micro_batch
+        )
         if trainer.samples is not None and samples_before is not None:
             samples = trainer.samples - samples_before
         speed = samples / max(self._now(trainer) - then - self._paused, 1e-9)
@@ -120,8 +141,24 @@ class ThroughputHook(BaseHook):
 
 
 def num_tokens(batch: Any) -> int | None:
-    """The size of the first tensor of a batch, if it has integers [B, T, ...]; None: it has no tokens."""
+    """The size of the first tensor of a batch, if it has integers [B, T, ...]; None: it has no
+    tokens."""
     if isinstance(batch, torch.Tensor):
-        return batch.numel() if batch.dtype in (torch.int64, torch.int32) and batch.dim() > 1 else None
-    values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else ()
-    return next((num_tokens(value) for value in values if isinstance(value, (torch.Tensor, list, tuple, dict))), None)
+        return (
+            batch.numel() if batch.dtype in (torch.int64, torch.int32) and batch.dim() > 1 else None
+        )
+    values = (
+        batch.values()
+        if isinstance(batch, Mapping)
+        else batch
+        if isinstance(batch, (list, tuple))
+        else ()
+    )
+    return next(
+        (
+            num_tokens(value)
+            for value in values
+            if isinstance(value, (torch.Tensor, list, tuple, dict))
+        ),
+        None,
+    )

@@ -14,21 +14,23 @@ STDERR = 2
 KNOWN_STEPS = 3
 """Steps after which the median is known well enough to be a measure."""
 SECONDS_TO_PRINT = 1.0
-"""Seconds between the stacks and a forced exit, which also ends the ranks that wait for this one."""
+"""Seconds between the stacks and a forced exit, which also ends the ranks that wait for this
+one."""
 
 
 class WatchdogHook(BaseHook):
-    """Prints the stacks of all threads to the standard error of a rank whose step takes longer than `factor` times the
-    median, even if the interpreter is blocked. Ranks wait for each other, so a step that hangs on one rank is printed
-    by all of them. Evaluations and saves are not watched.
+    """Prints the stacks of all threads to the standard error of a rank whose step takes longer than
+    `factor` times the median, even if the interpreter is blocked. Ranks wait for each other, so a
+    step that hangs on one rank is printed by all of them. Evaluations and saves are not watched.
 
     Args:
         factor: the limit, as a multiple of the median of the last `window` steps.
         min_seconds: the limit is at least this.
-        first_seconds: the limit during the first three steps, which include start-up and compilation.
+        first_seconds: the limit during the first three steps, which include start-up and
+            compilation.
         window: the number of steps of the median.
-        abort: then end the rank with exit code 1, so that a scheduler restarts the run from its last checkpoint; False:
-            training may continue.
+        abort: then end the rank with exit code 1, so that a scheduler restarts the run from its
+            last checkpoint; False: training may continue.
     """
 
     def __init__(
@@ -39,7 +41,12 @@ class WatchdogHook(BaseHook):
         window: PositiveInt = 100,
         abort: bool = False,
     ):
-        self.factor, self.min_seconds, self.first_seconds, self.abort = factor, min_seconds, first_seconds, abort
+        self.factor, self.min_seconds, self.first_seconds, self.abort = (
+            factor,
+            min_seconds,
+            first_seconds,
+            abort,
+        )
         self.limit = first_seconds
         """Seconds that the current step may take."""
         self._durations: deque[float] = deque(maxlen=window)
@@ -48,13 +55,21 @@ class WatchdogHook(BaseHook):
 
     def on_before_step(self, trainer: TrainerView) -> None:
         is_known = len(self._durations) >= KNOWN_STEPS
-        self.limit = max(self.min_seconds, self.factor * median(self._durations)) if is_known else self.first_seconds
+        self.limit = (
+            max(self.min_seconds, self.factor * median(self._durations))
+            if is_known
+            else self.first_seconds
+        )
         self._began = time.monotonic()
         faulthandler.dump_traceback_later(self.limit, file=STDERR)
         if self.abort:
-            reason = f"Step {trainer.step} has taken more than {self.limit:.3g} s; {self._usual()}. "
+            reason = (
+                f"Step {trainer.step} has taken more than {self.limit:.3g} s; {self._usual()}. "
+            )
             reason += "hooks.watchdog.abort=true: forced exit. The last checkpoint is valid."
-            self._exit = threading.Timer(self.limit + SECONDS_TO_PRINT, deadline.force_exit, [reason])
+            self._exit = threading.Timer(
+                self.limit + SECONDS_TO_PRINT, deadline.force_exit, [reason]
+            )
             self._exit.daemon = True
             self._exit.start()
 

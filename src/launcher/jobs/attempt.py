@@ -1,8 +1,9 @@
 """One attempt at a run: from which moment on it writes, and how its end is recorded in run.json.
 
-Nothing of a run is written before every reason to reject the command has been checked: the trainer is built, the lock
-is held, and the checkpoint is restored and fits. Then `begin` writes `.hydra/`, `run.json` and the logs, and starts the
-trackers. An attempt that crashes earlier is recorded too; one that is rejected leaves everything as it was.
+Nothing of a run is written before every reason to reject the command has been checked: the trainer
+is built, the lock is held, and the checkpoint is restored and fits. Then `begin` writes `.hydra/`,
+`run.json` and the logs, and starts the trackers. An attempt that crashes earlier is recorded too;
+one that is rejected leaves everything as it was.
 """
 
 import multiprocessing
@@ -60,12 +61,13 @@ class AttemptLog:
         self.trainer: Trainer | None = None
         self._end, self._has_ended = threading.Lock(), False
 
-    # ------------------------------------------------------------------------------------------------------- its begin
+    # ------------------------------------------------------------------------------------ its begin
     def take(self, trainer: Trainer) -> None:
         """Lock the run for this trainer.
 
         Raises:
-            ConfigError: another process is on the run, or its folder cannot be written. Every rank raises it.
+            ConfigError: another process is on the run, or its folder cannot be written. Every rank
+                raises it.
         """
         number = on_main(self._acquire)
         self.trainer = trainer
@@ -91,7 +93,9 @@ class AttemptLog:
         setup_logging(self.folder.log_path(self.ranks.rank), self.ranks.rank)
         if self.ranks.is_main:
             is_new = self.trainer is None or self.trainer.step == 0
-            outputs = OmegaConf.select(self.config, "paths.outputs", default=self.folder.path.parents[1])
+            outputs = OmegaConf.select(
+                self.config, "paths.outputs", default=self.folder.path.parents[1]
+            )
             reproduction.keep(self.folder.path, Path(outputs), is_new)
             self.on_begin()
 
@@ -109,7 +113,9 @@ class AttemptLog:
                         start_step=self.record.step if trainer is None else trainer.step,
                         max_steps=self.config.trainer.max_steps,
                         world_size=self.ranks.world_size,
-                        strategy=strategy_name(self.config) if trainer is None else trainer.strategy.name,
+                        strategy=(
+                            strategy_name(self.config) if trainer is None else trainer.strategy.name
+                        ),
                         resume=None if trainer is None else str(self.config.run.get("resume")),
                         launched=self.launched,
                         device=None if trainer is None else device_kind(trainer.device),
@@ -121,10 +127,11 @@ class AttemptLog:
                     empty.rmdir()
             raise
 
-    # --------------------------------------------------------------------------------------------------------- its end
+    # -------------------------------------------------------------------------------------- its end
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """Within this context, an attempt ends in run.json as it ended. The lock is held until its end."""
+        """Within this context, an attempt ends in run.json as it ended. The lock is held until its
+        end."""
         try:
             with deadline.on_forced_exit(self._forced):
                 try:
@@ -142,8 +149,8 @@ class AttemptLog:
                 self.lock.release()
 
     def end(self, outcome: Outcome, step: int, **details: Any) -> None:
-        """Write the outcome on rank 0. The main thread and a forced exit may both come to write it: the first one does,
-        and the other waits until it is written.
+        """Write the outcome on rank 0. The main thread and a forced exit may both come to write it:
+        the first one does, and the other waits until it is written.
 
         Raises:
             TrainingError: training has ended well, and this cannot be written.
@@ -191,7 +198,8 @@ class AttemptLog:
         self.end("failed", self._step, exit_code=code, reason=reason[:500])
 
     def _rejected(self, reason: str, code: int) -> None:
-        """Record the reason where nobody reads the sentence: on SLURM, at a first or later start of a job."""
+        """Record the reason where nobody reads the sentence: on SLURM, at a first or later start of
+        a job."""
         if self.record is None or not (self.record.state == "queued" or is_restart()):
             return
         try:
@@ -200,7 +208,8 @@ class AttemptLog:
             logger.error("%s could not be written: %s.", self.record.path, error.strerror)
 
     def _is_begun_for(self, code: int) -> bool:
-        """Return whether an error can be recorded: a crash before the attempt has begun lets it begin now."""
+        """Return whether an error can be recorded: a crash before the attempt has begun lets it
+        begin now."""
         if self.has_begun or code == 2:
             return self.has_begun
         try:
@@ -240,8 +249,9 @@ def strategy_name(config: DictConfig) -> str:
 
 @contextmanager
 def hydra_record(config: DictConfig, folder: RunFolder) -> Iterator[dict[str, Any]]:
-    """`.hydra/config.yaml` (resolved), `overrides.yaml` and `hydra.yaml`, as Hydra's own tools read them: written when
-    the context begins, and put in place at its end, unless it raises. The context is what run.json stores of them."""
+    """`.hydra/config.yaml` (resolved), `overrides.yaml` and `hydra.yaml`, as Hydra's own tools read
+    them: written when the context begins, and put in place at its end, unless it raises. The
+    context is what run.json stores of them."""
     from hydra.core.hydra_config import HydraConfig
 
     plain, hydra = stored(config), None
@@ -260,7 +270,8 @@ def hydra_record(config: DictConfig, folder: RunFolder) -> Iterator[dict[str, An
 
 
 def _sleep(seconds: float) -> None:
-    """Sleep while waiting for another machine's lock, for up to half a minute in all; stop on a signal."""
+    """Sleep while waiting for another machine's lock, for up to half a minute in all; stop on a
+    signal."""
     time.sleep(seconds)
     signals.check()
 

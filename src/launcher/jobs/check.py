@@ -21,8 +21,9 @@ from launcher.train.build import logger
 
 
 class CheckJob:
-    """Makes one optimizer step as a run would, and reports shapes, parameters, memory and faults: inputs and labels out
-    of range or not finite, a loss or gradient that is not finite, parameters without a gradient."""
+    """Makes one optimizer step as a run would, and reports shapes, parameters, memory and faults:
+    inputs and labels out of range or not finite, a loss or gradient that is not finite, parameters
+    without a gradient."""
 
     def run(self, config: DictConfig) -> dict[str, Any]:
         """
@@ -33,7 +34,9 @@ class CheckJob:
         rank = ranks.Ranks.from_env().rank
         setup_logging(None, rank)
         trainer = trial_trainer(config)
-        vocab_size, num_classes = (OmegaConf.select(config, f"model.{key}") for key in ("vocab_size", "num_classes"))
+        vocab_size, num_classes = (
+            OmegaConf.select(config, f"model.{key}") for key in ("vocab_size", "num_classes")
+        )
         watch = _Watch(vocab_size, num_classes, scales=trainer.precision.needs_scaler)
         for line in model_lines(trainer.unwrapped_model, by_module=True):
             logger.info(line)
@@ -45,8 +48,11 @@ class CheckJob:
             if config_error(error) is not None:
                 raise
             if not isinstance(error, TrainingError) or not watch.faults:
-                watch.faults.append(f"The step failed: {type(error).__name__}: {str(error).strip()}")
-                if ranks.world_size() > 1:  # the other ranks may wait for this one in a collective call
+                watch.faults.append(
+                    f"The step failed: {type(error).__name__}: {str(error).strip()}"
+                )
+                # The other ranks may wait for this one in a collective call.
+                if ranks.world_size() > 1:
                     raise TrainingError(_summary(watch.faults)) from error
         finally:
             logging.getLogger("launcher").removeFilter(_no_skipped_step)
@@ -81,18 +87,30 @@ class _Watch(BaseHook):
         if self._is_first:
             for name, tensor in tensors:
                 shape = f"[{', '.join(map(str, tensor.shape))}]"
-                logger.info("%s: %s %s on %s", name, shape, str(tensor.dtype).removeprefix("torch."), tensor.device)
+                logger.info(
+                    "%s: %s %s on %s",
+                    name,
+                    shape,
+                    str(tensor.dtype).removeprefix("torch."),
+                    tensor.device,
+                )
             logger.info("A step has %d micro-batches a rank.", trainer.gradient_accumulation_steps)
             self._is_first = False
         if not tensors:
             self.faults.append("The batch has no tensor.")
         for name, tensor in tensors:
-            self.faults += batch_faults(name, tensor, self.vocab_size, self.num_classes, name == tensors[-1][0])
+            self.faults += batch_faults(
+                name, tensor, self.vocab_size, self.num_classes, name == tensors[-1][0]
+            )
         if self.faults:
             raise TrainingError("The batch has faults.")
 
     def on_before_optimizer_step(self, trainer: TrainerView) -> None:
-        without = [name for name, p in unwrap(trainer.model).named_parameters() if p.requires_grad and p.grad is None]
+        without = [
+            name
+            for name, p in unwrap(trainer.model).named_parameters()
+            if p.requires_grad and p.grad is None
+        ]
         if without and trainer.strategy.checkpoint_format != "deepspeed":
             more = f" and {len(without) - 5} more" if len(without) > 5 else ""
             logger.warning("These parameters got no gradient: %s%s.", ", ".join(without[:5]), more)
@@ -103,10 +121,16 @@ class _Watch(BaseHook):
         loss = sum(losses) / len(losses)
         norm = None if info["grad_norm"] is None else float(info["grad_norm"])
         size = "" if norm is None else f", gradient norm {norm:.5g}"
-        logger.info("Loss %.5g%s, %.3f s for the step (the first one is slow).", loss, size, info["step_time"])
+        logger.info(
+            "Loss %.5g%s, %.3f s for the step (the first one is slow).",
+            loss,
+            size,
+            info["step_time"],
+        )
         if not math.isfinite(loss):
             self.faults.append(f"The loss is {loss}.")
-        elif norm is not None and not math.isfinite(norm) and not self.scales:  # that is how a scaler finds its scale
+        elif norm is not None and not math.isfinite(norm) and not self.scales:
+            # That is how a scaler finds its scale.
             self.faults.append(f"The loss is {loss:.5g}, and the gradient's norm {norm}.")
 
 
@@ -121,7 +145,9 @@ def named_tensors(batch: Any, name: str = "batch") -> Iterator[tuple[str, torch.
             yield from named_tensors(value, f"{name}[{index}]")
 
 
-def batch_faults(name: str, tensor: torch.Tensor, vocab_size: Any, num_classes: Any, is_last: bool) -> Iterator[str]:
+def batch_faults(
+    name: str, tensor: torch.Tensor, vocab_size: Any, num_classes: Any, is_last: bool
+) -> Iterator[str]:
     """Describe the problem with a tensor of a batch.
 
     Args:
@@ -133,7 +159,9 @@ def batch_faults(name: str, tensor: torch.Tensor, vocab_size: Any, num_classes: 
         if bad := int((~tensor.isfinite()).sum()):
             yield f"{name} has {bad} values that are NaN or infinite, of {tensor.numel()}."
     elif tensor.dtype in (torch.int64, torch.int32, torch.int16, torch.uint8):
-        key, size = ("model.vocab_size", vocab_size) if vocab_size else ("model.num_classes", num_classes)
+        key, size = (
+            ("model.vocab_size", vocab_size) if vocab_size else ("model.num_classes", num_classes)
+        )
         if not isinstance(size, int) or not (vocab_size or is_last):
             return
         values = tensor[tensor != IGNORED] if is_last else tensor

@@ -48,7 +48,8 @@ def nothing_to_do(config: Mapping[str, Any]) -> bool:
     Args:
         config: resolved, as plain containers: a repeated sweep asks for thousands of runs.
     Raises:
-        ConfigError: another process of this machine is working on it. This saves building a trainer; the lock decides.
+        ConfigError: another process of this machine is working on it. This saves building a
+            trainer; the lock decides.
     """
     folder = RunFolder(config["run"]["dir"])
     with folder.being_read():
@@ -92,7 +93,8 @@ def why_done(config: Mapping[str, Any]) -> str | None:
 def done(
     config: Mapping[str, Any], folder: RunFolder, record: RunRecord
 ) -> Literal["completed", "paused", "past"] | None:
-    """Why the run has nothing left to do; None: it has something. A run that has saved nothing is never complete.
+    """Why the run has nothing left to do; None: it has something. A run that has saved nothing is
+    never complete.
 
     Args:
         config: with the number of steps, if `trainer.max_epochs` is set.
@@ -106,13 +108,18 @@ def done(
 
 
 def is_past(config: Mapping[str, Any], folder: RunFolder) -> bool:
-    """Return whether the newest checkpoint is later than the last step that the command asks for: an extension of the
-    run was stopped, and the command is an earlier one."""
-    return str(config["run"]["resume"]) in NEWEST and folder.newest_step() > config["trainer"]["max_steps"]
+    """Return whether the newest checkpoint is later than the last step that the command asks for:
+    an extension of the run was stopped, and the command is an earlier one."""
+    return (
+        str(config["run"]["resume"]) in NEWEST
+        and folder.newest_step() > config["trainer"]["max_steps"]
+    )
 
 
 def past(config: Mapping[str, Any], folder: RunFolder) -> str:
-    return f"at step {folder.newest_step()}, past trainer.max_steps={config['trainer']['max_steps']}"
+    return (
+        f"at step {folder.newest_step()}, past trainer.max_steps={config['trainer']['max_steps']}"
+    )
 
 
 def is_paused_there(config: Mapping[str, Any], folder: RunFolder, record: RunRecord) -> bool:
@@ -124,8 +131,9 @@ def is_paused_there(config: Mapping[str, Any], folder: RunFolder, record: RunRec
 
 
 def asks_for_more(config: Mapping[str, Any], folder: RunFolder, record: RunRecord) -> bool:
-    """Return whether the command asks a completed run for more steps, or for a rollback that it has not made yet; or
-    asks a run that stopped early for another configuration, under which it may train on."""
+    """Return whether the command asks a completed run for more steps, or for a rollback that it has
+    not made yet; or asks a run that stopped early for another configuration, under which it may
+    train on."""
     max_steps = config["trainer"]["max_steps"]
     if max_steps > max(record.step, record.data["max_steps"] or 0):
         return True
@@ -142,22 +150,27 @@ def asks_for_more(config: Mapping[str, Any], folder: RunFolder, record: RunRecor
 
 
 def is_changed(config: Mapping[str, Any], record: RunRecord) -> bool:
-    """Return whether the newest attempt had another configuration, apart from what cannot change the numbers."""
+    """Return whether the newest attempt had another configuration, apart from what cannot change
+    the numbers."""
     before, now = record.data["config"], command_record(config, None)["config"]
-    return bool(before) and not is_same(*(OmegaConf.create(escaped(nested(values))) for values in (before, now)))
+    return bool(before) and not is_same(
+        *(OmegaConf.create(escaped(nested(values))) for values in (before, now))
+    )
 
 
 def with_known_steps(config: Mapping[str, Any], record: RunRecord) -> Mapping[str, Any]:
-    """The configuration with the number of steps, if `trainer.max_epochs` is set. It depends on the data, which are not
-    read here: it is that of the newest attempt if that has completed at least as many epochs of the same training, and
-    unlimited otherwise."""
+    """The configuration with the number of steps, if `trainer.max_epochs` is set. It depends on the
+    data, which are not read here: it is that of the newest attempt if that has completed at least
+    as many epochs of the same training, and unlimited otherwise."""
     epochs = config["trainer"].get("max_epochs")
     if epochs is None:
         return config
     earlier = record.data["config"].get("trainer.max_epochs")
     if record.state == "completed" and earlier is not None and epochs <= earlier:
         known = with_steps(config, record.data["max_steps"] or 0)
-        if not is_changed({**known, "trainer": {**known["trainer"], "max_epochs": earlier}}, record):
+        if not is_changed(
+            {**known, "trainer": {**known["trainer"], "max_epochs": earlier}}, record
+        ):
             return known
     return with_steps(config, math.inf)
 
@@ -169,15 +182,24 @@ def _code() -> dict[str, Any]:
 
 
 def changes(config: Mapping[str, Any], folder: RunFolder) -> list[str]:
-    """Sentences for changes of configuration and code since a run was completed, if they can change its numbers."""
+    """Sentences for changes of configuration and code since a run was completed, if they can change
+    its numbers."""
     newest = checkpoint_path(folder.checkpoints, "latest")
     if newest is None:
         return []
-    ignored = tuple(f"{key}{end}" for key in ("run", *config["run"]["identity_exclude"]) for end in (".", "=", ":"))
+    ignored = tuple(
+        f"{key}{end}"
+        for key in ("run", *config["run"]["identity_exclude"])
+        for end in (".", "=", ":")
+    )
     sentences = changes_since(newest, dict(config), _code())
     gone = [text for text in sentences if text.endswith("is gone.")]
-    unused = [text for text in sentences if text.startswith("versions.") and text.endswith("is new.")]
-    kept = [text for text in sentences if not text.startswith(ignored) and text not in (*gone, *unused)]
+    unused = [
+        text for text in sentences if text.startswith("versions.") and text.endswith("is new.")
+    ]
+    kept = [
+        text for text in sentences if not text.startswith(ignored) and text not in (*gone, *unused)
+    ]
     stored = stored_sources(newest)
     imported = {name: digest for name, digest in imported_sources().items() if name in stored}
     return kept + source_changes(stored, imported)
@@ -185,14 +207,27 @@ def changes(config: Mapping[str, Any], folder: RunFolder) -> list[str]:
 
 def additions(config: Mapping[str, Any], record: RunRecord) -> Iterator[str]:
     """Say how to add trackers and metrics that the command has and the completed run had not."""
-    keys = sorted({match[0] for key in command_record(config, None)["config"] if (match := ADDED.match(key))})
-    new = [key for key in keys if not any(each == key or each.startswith(f"{key}.") for each in record.data["config"])]
+    keys = sorted(
+        {match[0] for key in command_record(config, None)["config"] if (match := ADDED.match(key))}
+    )
+    new = [
+        key
+        for key in keys
+        if not any(each == key or each.startswith(f"{key}.") for each in record.data["config"])
+    ]
     metrics = [key for key in new if key.startswith("hooks.")]
     trackers = [key.removeprefix("tracker.") for key in new if key not in metrics]
     if metrics:
-        yield f"{', '.join(metrics)}: job=evaluate, added to this command, computes it for the last checkpoint."
+        yield (
+            f"{', '.join(metrics)}: job=evaluate, added to this command, computes it for the last"
+            " checkpoint."
+        )
     if trackers := [name for name in trackers if is_tracker(config["tracker"][name])]:
-        settings = [word for word in task_overrides() if word.startswith(("tracker.", "+tracker.", "++tracker."))]
+        settings = [
+            word
+            for word in task_overrides()
+            if word.startswith(("tracker.", "+tracker.", "++tracker."))
+        ]
         outputs = str(config["paths"]["outputs"])
         place = [] if outputs == "outputs" else ["--outputs", outputs]
         words = [str(record.data["id"]), f"tracker=[{','.join(trackers)}]", *settings, *place]
@@ -202,12 +237,14 @@ def additions(config: Mapping[str, Any], record: RunRecord) -> Iterator[str]:
 def check_saves(config: Mapping[str, Any], folder: RunFolder) -> None:
     """
     Raises:
-        ConfigError: the command cannot resume the run's checkpoints, and would train it from step 0 next to them.
+        ConfigError: the command cannot resume the run's checkpoints, and would train it from step 0
+            next to them.
     """
     if not has_checkpointing(config) and (step := folder.newest_step()):
         raise ConfigError(
-            f"hooks.checkpointing: is missing, and without it the run cannot resume its checkpoint of step {step} in "
-            f"{folder.checkpoints}; keep it, or use run.tag=<word> for another run of the same configuration."
+            "hooks.checkpointing: is missing, and without it the run cannot resume its checkpoint"
+            f" of step {step} in {folder.checkpoints}; keep it, or use run.tag=<word> for another"
+            " run of the same configuration."
         )
 
 
@@ -220,5 +257,8 @@ def check_resume(config: Mapping[str, Any]) -> None:
         raise has_checkpoints(store)
     if resume == "must" and not store.steps():
         raise has_no_checkpoint(store)
-    if resume not in (*NEWEST, "never") and request_name(checkpoints, resume) not in store.rollbacks()[-1:]:
+    if (
+        resume not in (*NEWEST, "never")
+        and request_name(checkpoints, resume) not in store.rollbacks()[-1:]
+    ):
         find_checkpoint(checkpoints, resume, "run.resume", hashes=False)

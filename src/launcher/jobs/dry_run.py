@@ -13,7 +13,8 @@ from launcher.train.length import with_max_steps
 
 
 def trial_trainer(config: DictConfig) -> Trainer:
-    """The trainer of a configuration, with the weights of `run.init_from`, and without the hooks that write.
+    """The trainer of a configuration, with the weights of `run.init_from`, and without the hooks
+    that write.
 
     Raises:
         ConfigError: a part cannot be built from the configuration.

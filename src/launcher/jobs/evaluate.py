@@ -26,7 +26,8 @@ class EvaluateJob:
     """
     Args:
         checkpoint: latest, best, a step, or the folder of a checkpoint.
-        weights: `ema` (or `ema/0.999`, if there are several): the average that `hooks.ema` keeps; None: the weights.
+        weights: `ema` (or `ema/0.999`, if there are several): the average that `hooks.ema` keeps;
+            None: the weights.
         split: val or test: the data that are evaluated, and the first part of the metrics' names.
         trust: run whatever code the checkpoint's configuration names.
     """
@@ -41,8 +42,8 @@ class EvaluateJob:
         self.checkpoint, self.weights, self.trust, self.split = checkpoint, weights, trust, split
 
     def run(self, config: DictConfig) -> dict[str, float]:
-        """Print a table of the metrics on a terminal, elsewhere a JSON line with the checkpoint, its step and the
-        metrics. The line is also appended to the run's `evaluations.jsonl`.
+        """Print a table of the metrics on a terminal, elsewhere a JSON line with the checkpoint,
+        its step and the metrics. The line is also appended to the run's `evaluations.jsonl`.
 
         Uses the checkpoint's configuration, see `config_for`.
 
@@ -51,7 +52,11 @@ class EvaluateJob:
         """
         folder, ranks = RunFolder(config.run.dir), Ranks.from_env()
         setup_logging(None, ranks.rank)
-        path = Path(on_main(lambda: str(find_checkpoint(folder.checkpoints, self.checkpoint, "job.checkpoint"))))
+        path = Path(
+            on_main(
+                lambda: str(find_checkpoint(folder.checkpoints, self.checkpoint, "job.checkpoint"))
+            )
+        )
         config = config_for(config, path, self.trust)
         trainer = build_trainer(config, folder, to_train=False)
         stored = StoredCheckpoint(path)
@@ -66,8 +71,13 @@ class EvaluateJob:
             hook.loader, hook.max_samples = trainer.context.test_loader, None
         hook.bind(trainer.context)
         if not hook.open():
-            key, name = ("val_dataset", "validation") if self.split == "val" else ("test_dataset", "test")
-            raise ConfigError(f"job.split={self.split}: the data have no {name} set; set data.{key} or use other data.")
+            key, name = (
+                ("val_dataset", "validation") if self.split == "val" else ("test_dataset", "test")
+            )
+            raise ConfigError(
+                f"job.split={self.split}: the data have no {name} set; set data.{key} or use other"
+                " data."
+            )
         metrics = hook.measure(trainer)
         if metrics is None:
             raise signals.SignalExit(maximum(signals.received()))
@@ -88,7 +98,9 @@ class EvaluateJob:
 
 def _hook(trainer: Trainer) -> EvaluationHook:
     """The run's own hook, with its metrics and number of samples; else a default one."""
-    return next((hook for hook in trainer.hooks if isinstance(hook, EvaluationHook)), EvaluationHook())
+    return next(
+        (hook for hook in trainer.hooks if isinstance(hook, EvaluationHook)), EvaluationHook()
+    )
 
 
 def print_table(title: str, line: dict[str, Any]) -> None:

@@ -29,11 +29,13 @@ DTYPE_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 class ExportJob:
-    """Writes whole tensors by name, however they were sharded, and next to them the checkpoint's configuration.
+    """Writes whole tensors by name, however they were sharded, and next to them the checkpoint's
+    configuration.
 
     Args:
         checkpoint: latest, best, a step, or the folder of a checkpoint.
-        weights: `ema` (or `ema/0.999`, if there are several): the average that `hooks.ema` keeps; None: the weights.
+        weights: `ema` (or `ema/0.999`, if there are several): the average that `hooks.ema` keeps;
+            None: the weights.
         dtype: convert floating-point tensors; None: as they are.
         max_shard_size: a larger Hugging Face model is written in several files.
         trust: run whatever code the checkpoint's configuration names.
@@ -49,15 +51,22 @@ class ExportJob:
     ):
         if not SIZE.fullmatch(max_shard_size):
             raise ConfigError(
-                f"job.max_shard_size={max_shard_size}: should be a size of files; e.g. job.max_shard_size=5GB."
+                f"job.max_shard_size={max_shard_size}: should be a size of files; e.g."
+                " job.max_shard_size=5GB."
             )
-        self.checkpoint, self.weights, self.dtype, self.max_shard_size = checkpoint, weights, dtype, max_shard_size
+        self.checkpoint, self.weights, self.dtype, self.max_shard_size = (
+            checkpoint,
+            weights,
+            dtype,
+            max_shard_size,
+        )
         self.trust = trust
 
     def run(self, config: DictConfig) -> dict[str, Any]:
         """
         Raises:
-            ConfigError: there is no such checkpoint, it is damaged, or the command line contradicts its model.
+            ConfigError: there is no such checkpoint, it is damaged, or the command line contradicts
+                its model.
         """
         import torch
 
@@ -67,7 +76,8 @@ class ExportJob:
             return {}
         folder = RunFolder(config.run.dir)
         path = find_checkpoint(folder.checkpoints, self.checkpoint, "job.checkpoint")
-        model = config_for(config, path, self.trust, ["model"]).model  # rejects a command line that contradicts it
+        # Rejects a command line that contradicts it.
+        model = config_for(config, path, self.trust, ["model"]).model
         stored = StoredCheckpoint(path)
         dtypes = {name: stored.dtype(name) for name in stored.names()}
         if self.weights is not None:
@@ -88,7 +98,9 @@ class ExportJob:
             folder.export.mkdir(exist_ok=True)
             settings: Any = OmegaConf.to_container(model, resolve=True)
             extra, tied = stored.meta.get(EXTRA, {}), stored.meta.get(TIED, {})
-            target, written = write_model(folder.export, settings, tensors, extra, self.max_shard_size, tied)
+            target, written = write_model(
+                folder.export, settings, tensors, extra, self.max_shard_size, tied
+            )
             if written != settings:
                 exported, as_written = OmegaConf.create(text), to_plain(model)
                 exported.model = {
@@ -111,24 +123,28 @@ def write_model(
     max_shard_size: str = "5GB",
     tied: Mapping[str, str] | None = None,
 ) -> tuple[Path, Any]:
-    """Write the weights. A model with `write_export` writes its own files; another's have each name that its
-    `state_dict()` has, so that `load_state_dict(load_file(...))` takes them.
+    """Write the weights. A model with `write_export` writes its own files; another's have each name
+    that its `state_dict()` has, so that `load_state_dict(load_file(...))` takes them.
 
     Args:
         model: the node `model` of the configuration, resolved.
         extra: the extra state of its modules, by their names.
         tied: see `launcher.strategies.weights.tied_names`.
     Returns:
-        The file, or the folder of several files; and the node `model` that loads the written weights.
+        The file, or the folder of several files; and the node `model` that loads the written
+            weights.
     """
     try:
         write = getattr(target_object(str(model.get("_target_"))), "write_export", None)
-    except (ImportError, ValueError):  # the class is not installed here; its weights can still be written
+    except (ImportError, ValueError):
+        # The class is not installed here; its weights can still be written.
         write = None
     target = folder / WEIGHTS
     if write is None:
         with replacing(target) as temporary:
-            write_tensors(temporary, tensors | {name: tensors[own] for name, own in (tied or {}).items()})
+            write_tensors(
+                temporary, tensors | {name: tensors[own] for name, own in (tied or {}).items()}
+            )
         return target, model
     settings = {key: value for key, value in model.items() if key != "_target_"}
     with TemporaryDirectory(prefix=".export-", dir=folder.parent) as temporary_folder:
@@ -136,7 +152,8 @@ def write_model(
         files = sorted(path for path in Path(temporary_folder).rglob("*") if path.is_file())
         (probe := Path(temporary_folder) / ".mode").touch()
         for file in files:
-            file.chmod(probe.stat().st_mode)  # safetensors makes files that only their owner can read
+            # Safetensors makes files that only their owner can read.
+            file.chmod(probe.stat().st_mode)
             fsync_file(file)
             place = folder / file.relative_to(temporary_folder)
             place.parent.mkdir(parents=True, exist_ok=True)

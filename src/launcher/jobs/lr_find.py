@@ -1,4 +1,5 @@
-"""The learning rate range test (Smith 2017, arXiv:1506.01186): the loss while the rate grows from step to step."""
+"""The learning rate range test (Smith 2017, arXiv:1506.01186): the loss while the rate grows from
+step to step."""
 
 import json
 import math
@@ -53,10 +54,12 @@ def find_lr(
     smoothing_factor: float = 0.05,
     divergence_threshold: float = 4.0,
 ) -> LRFinderResult:
-    """Train with rates that grow from `start_lr` to `end_lr` by the same factor each step, and suggest one.
+    """Train with rates that grow from `start_lr` to `end_lr` by the same factor each step, and
+    suggest one.
 
-    Afterwards weights, optimizer, data position, random state and the model's mode are restored. The trainer's hooks
-    and schedule are not used. If parameter groups have different rates, their ratios stay.
+    Afterwards weights, optimizer, data position, random state and the model's mode are restored.
+    The trainer's hooks and schedule are not used. If parameter groups have different rates, their
+    ratios stay.
 
     Args:
         smoothing_factor: weight of each new loss in the moving average of losses; 1: no smoothing.
@@ -71,7 +74,11 @@ def find_lr(
     factor = (end_lr / start_lr) ** (1 / (num_iterations - 1))
     test = _RangeTest(start_lr, factor, smoothing_factor, divergence_threshold)
     with _untouched(trainer):
-        trainer.hooks, trainer.lr_scheduler, trainer.state = [test], None, TrainState(num_iterations)
+        trainer.hooks, trainer.lr_scheduler, trainer.state = (
+            [test],
+            None,
+            TrainState(num_iterations),
+        )
         try:
             trainer.train()
         except TrainingError as error:
@@ -86,7 +93,12 @@ def find_lr(
 
 class _RangeTest(BaseHook):
     def __init__(self, start_lr: float, factor: float, smoothing: float, threshold: float):
-        self.start_lr, self.factor, self.smoothing, self.threshold = start_lr, factor, smoothing, threshold
+        self.start_lr, self.factor, self.smoothing, self.threshold = (
+            start_lr,
+            factor,
+            smoothing,
+            threshold,
+        )
         self.result = LRFinderResult()
         self._ratios: list[float] = []
 
@@ -106,7 +118,9 @@ class _RangeTest(BaseHook):
     def on_after_step(self, trainer: TrainerView) -> None:
         losses = self.result.losses
         loss = float(torch.stack(trainer.step_info["loss"]).mean())
-        losses.append(loss if not losses else self.smoothing * loss + (1 - self.smoothing) * losses[-1])
+        losses.append(
+            loss if not losses else self.smoothing * loss + (1 - self.smoothing) * losses[-1]
+        )
         if not math.isfinite(losses[-1]):
             self._stop(trainer, f"the loss was {loss}")
         elif losses[-1] > self.threshold * min(losses) and min(losses) > 0:
@@ -118,7 +132,8 @@ class _RangeTest(BaseHook):
 
 
 def suggestion(lrs: list[float], losses: list[float]) -> float | None:
-    """The rate at which the loss falls fastest before its minimum; None: it does not fall, or too few points."""
+    """The rate at which the loss falls fastest before its minimum; None: it does not fall, or too
+    few points."""
     end = int(np.argmin(losses)) + 1 if losses else 0
     if end < FEWEST:
         return None
@@ -163,8 +178,9 @@ def _untouched(trainer: BaseTrainer) -> Iterator[None]:
 
 
 class LRFindJob:
-    """Trains on one process with a learning rate that grows from step to step, and suggests the rate at which the loss
-    falls fastest. Writes `<folder>/<run name>-<run id>.json` and `.png`, and no run.
+    """Trains on one process with a learning rate that grows from step to step, and suggests the
+    rate at which the loss falls fastest. Writes `<folder>/<run name>-<run id>.json` and `.png`, and
+    no run.
 
     Args:
         start_lr, end_lr: the first and the last learning rate.
@@ -186,11 +202,16 @@ class LRFindJob:
         folder: str = "outputs/lr_find",
     ):
         if start_lr >= end_lr:
-            raise ConfigError(f"job.start_lr={start_lr:g}: must be less than job.end_lr={end_lr:g}.")
+            raise ConfigError(
+                f"job.start_lr={start_lr:g}: must be less than job.end_lr={end_lr:g}."
+            )
         if num_iterations < 2:
             raise ConfigError(f"job.num_iterations={num_iterations}: must be at least 2.")
         self.range = {"start_lr": start_lr, "end_lr": end_lr, "num_iterations": num_iterations}
-        self.range |= {"smoothing_factor": smoothing_factor, "divergence_threshold": divergence_threshold}
+        self.range |= {
+            "smoothing_factor": smoothing_factor,
+            "divergence_threshold": divergence_threshold,
+        }
         self.folder = Path(folder)
 
     def run(self, config: DictConfig) -> dict[str, Any] | None:
@@ -212,14 +233,18 @@ class LRFindJob:
         file = self.folder / f"{config.run.name}-{config.run.id}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(file, json.dumps(result.to_dict(), indent=1).encode())
-        written = [str(file), *([str(picture)] if (picture := _draw(result, file.with_suffix(".png"))) else [])]
+        written = [
+            str(file),
+            *([str(picture)] if (picture := _draw(result, file.with_suffix(".png"))) else []),
+        ]
         _report(result, written)
         trainer.strategy.teardown()
         return result.to_dict()
 
 
 def _on_one_process(config: DictConfig, world_size: int) -> DictConfig:
-    """The configuration of the same step on one process, which accumulates the work of the ranks."""
+    """The configuration of the same step on one process, which accumulates the work of the
+    ranks."""
     os.environ["WORLD_SIZE"] = "1"  # the strategy reads it
     config = OmegaConf.create(escaped(OmegaConf.to_container(config, resolve=True)))
     config.strategy = {"_target_": "launcher.strategies.none.NoStrategy"}
@@ -233,7 +258,10 @@ def _report(result: LRFinderResult, written: list[str]) -> None:
         logger.info("Stopped after %d steps: %s.", len(result.losses), result.stopped)
     logger.info("The curve is in %s.", " and ".join(written))
     if result.suggested_lr is None:
-        logger.warning("No suggestion: the loss does not fall, or was not finite; see the curve, or set job.end_lr.")
+        logger.warning(
+            "No suggestion: the loss does not fall, or was not finite; see the curve, or set"
+            " job.end_lr."
+        )
     else:
         print(f"optimizer.lr={result.suggested_lr:.2g}", flush=True)
 
@@ -243,7 +271,9 @@ def _draw(result: LRFinderResult, path: Path) -> Path | None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        logger.warning("No picture of the curve: it needs matplotlib; pip install 'torch-launcher[pictures]'.")
+        logger.warning(
+            "No picture of the curve: it needs matplotlib; pip install 'torch-launcher[pictures]'."
+        )
         return None
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()
@@ -251,7 +281,13 @@ def _draw(result: LRFinderResult, path: Path) -> Path | None:
     axes.set(xscale="log", xlabel="learning rate", ylabel="loss (smoothed)")
     if result.suggested_lr is not None:
         loss = result.losses[result.lrs.index(result.suggested_lr)]
-        axes.plot([result.suggested_lr], [loss], "o", color="tab:red", label=f"suggested: {result.suggested_lr:.2g}")
+        axes.plot(
+            [result.suggested_lr],
+            [loss],
+            "o",
+            color="tab:red",
+            label=f"suggested: {result.suggested_lr:.2g}",
+        )
         axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.3)

@@ -1,4 +1,5 @@
-"""job=resume_check: trains some steps twice, straight and with a stop and a resume, and compares every bit."""
+"""job=resume_check: trains some steps twice, straight and with a stop and a resume, and compares
+every bit."""
 
 import os
 import signal
@@ -36,9 +37,17 @@ WAIT = 600.0
 STOPPED = 128 + signal.SIGTERM
 CAUSES = {
     RANDOM: "something draws from the global random generators outside of the steps, or seeds them",
-    SAMPLES: "the dataset, the sampler or the collate function has state that is not stored, or reads the clock",
-    LOSS: "the model has state outside of its parameters and buffers, or an operation does not repeat",
-    GRADIENTS: "a hook or a function of the model has state that is not stored, or an operation does not repeat",
+    SAMPLES: (
+        "the dataset, the sampler or the collate function has state that is not stored, or reads"
+        " the clock"
+    ),
+    LOSS: (
+        "the model has state outside of its parameters and buffers, or an operation does not repeat"
+    ),
+    GRADIENTS: (
+        "a hook or a function of the model has state that is not stored, or an operation does not"
+        " repeat"
+    ),
     WEIGHTS: "the optimizer, the schedule or a hook has state that is not stored",
 }
 """The reason why the first difference of a trace is a difference."""
@@ -58,8 +67,9 @@ class Stop:
 
 
 class ResumeCheckJob:
-    """Proves that a resume changes nothing, before a long run: the real configuration trains `2 * steps` steps, and
-    again with a stop after `steps`, on as many ranks. Both copies are in a scratch folder, without trackers.
+    """Proves that a resume changes nothing, before a long run: the real configuration trains `2 *
+    steps` steps, and again with a stop after `steps`, on as many ranks. Both copies are in a
+    scratch folder, without trackers.
 
     Args:
         steps: before the stop, and again after it.
@@ -73,7 +83,8 @@ class ResumeCheckJob:
     def run(self, config: DictConfig) -> dict[str, Any] | None:
         """
         Returns:
-            The step of the stop, and the numbers of equal tensors and lines; None on all ranks but the first.
+            The step of the stop, and the numbers of equal tensors and lines; None on all ranks but
+                the first.
         Raises:
             TrainingError: the two copies differ; exit code 1.
             ConfigError: the configuration cannot be checked, or a copy has failed.
@@ -92,13 +103,17 @@ class ResumeCheckJob:
             raise ConfigError(f"job=resume_check: {error}") from error
         except OSError as error:
             raise ConfigError(
-                f"job=resume_check: {tempfile.gettempdir() if self.scratch is None else self.scratch} cannot be used "
-                f"({error.strerror or error}); set job.scratch to another folder."
+                "job=resume_check:"
+                f" {tempfile.gettempdir() if self.scratch is None else self.scratch} cannot be used"
+                f" ({error.strerror or error}); set job.scratch to another folder."
             ) from error
 
     def _check(self, config: DictConfig, place: Path, nproc: object) -> dict[str, Any]:
         end = 2 * self.stop.after
-        straight, stopped = Copy(place / "straight", config, nproc), Copy(place / "stopped", config, nproc)
+        straight, stopped = (
+            Copy(place / "straight", config, nproc),
+            Copy(place / "stopped", config, nproc),
+        )
         how = "kill -9" if self.stop.kill else "SIGTERM"
         logger.info("Training %d steps straight.", end)
         straight.train(end, None)
@@ -107,8 +122,8 @@ class ResumeCheckJob:
         at = stopped.newest()
         if at == 0 or at >= end:
             raise ConfigError(
-                f"job=resume_check: the copy ended with exit code {code} at step {at}, not with {how} between steps 1 "
-                f"and {end}."
+                f"job=resume_check: the copy ended with exit code {code} at step {at}, not with"
+                f" {how} between steps 1 and {end}."
             )
         logger.info("Resuming from step %d in another process.", at)
         stopped.train(end, None)
@@ -119,27 +134,39 @@ class ResumeCheckJob:
             raise TrainingError(f"job=resume_check: a resume from step {at} changes the numbers.")
         tensors, lines = found.tensors, len(straight.lines(end))
         logger.info(
-            "Bitwise identical after %s at step %d and a resume: %d tensors, %d lines of metrics.jsonl, counters, and "
-            "the random state of each rank.", how, at, tensors, lines,
-        )  # fmt: skip
+            "Bitwise identical after %s at step %d and a resume: %d tensors, %d lines of"
+            " metrics.jsonl, counters, and the random state of each rank.",
+            how,
+            at,
+            tensors,
+            lines,
+        )
         return {"stopped_at": at, "tensors": tensors, "lines": lines}
 
 
 def check(config: DictConfig, steps: int) -> None:
     """
     Raises:
-        ConfigError: the run saves nothing, is shorter than the check, or has ranks on several machines.
+        ConfigError: the run saves nothing, is shorter than the check, or has ranks on several
+            machines.
     """
     if not any(hook and hook.get("_target_") == CHECKPOINTING for hook in config.hooks.values()):
-        raise ConfigError("job=resume_check: hooks has no checkpointing, so this run cannot be resumed; add the hook.")
+        raise ConfigError(
+            "job=resume_check: hooks has no checkpointing, so this run cannot be resumed; add the"
+            " hook."
+        )
     most = config.trainer.get("max_steps")
     if most is not None and most < 2 * steps:
         raise ConfigError(
-            f"job.steps={steps}: trains {2 * steps} steps, more than trainer.max_steps={most}; use at most {most // 2}."
+            f"job.steps={steps}: trains {2 * steps} steps, more than trainer.max_steps={most}; use"
+            f" at most {most // 2}."
         )
     nodes = int(os.environ.get("SLURM_NNODES") or 1) if Ranks.from_env().world_size > 1 else 1
     if nodes > 1:
-        raise ConfigError(f"job=resume_check: runs on one machine, and this job has {nodes}; use dispatch.nodes=1.")
+        raise ConfigError(
+            f"job=resume_check: runs on one machine, and this job has {nodes}; use"
+            " dispatch.nodes=1."
+        )
 
 
 class Traced:
@@ -186,11 +213,22 @@ class Copy(Traced):
                 hook.interval = 1
             if hook and hook.get("_target_") == CHECKPOINTING and stop is not None and stop.kill:
                 hook.interval = stop.after
-        config.hooks.resume_check_trace = {"_target_": "launcher.jobs.trace.TraceHook", "folder": str(self.trace)}
+        config.hooks.resume_check_trace = {
+            "_target_": "launcher.jobs.trace.TraceHook",
+            "folder": str(self.trace),
+        }
         if stop is not None:
-            node = {"_target_": "launcher.jobs.resume_check.StopHook", "step": stop.after, "kill": stop.kill}
+            node = {
+                "_target_": "launcher.jobs.resume_check.StopHook",
+                "step": stop.after,
+                "kill": stop.kill,
+            }
             config.hooks.resume_check_stop = node
-        hydra = OmegaConf.to_container(HydraConfig.get(), resolve=False) if HydraConfig.initialized() else {}
+        hydra = (
+            OmegaConf.to_container(HydraConfig.get(), resolve=False)
+            if HydraConfig.initialized()
+            else {}
+        )
         file, log = self.place / "job.yaml", self.place / "log"
         write_job(file, config, hydra, self.folder, self.outputs, end, self.nproc)
         code = start(file, log)
@@ -204,7 +242,8 @@ class StopHook(BaseHook):
 
     Args:
         step: the last step before the stop.
-        kill: with SIGKILL, in the step after it, once its checkpoint is saved; otherwise with SIGTERM.
+        kill: with SIGKILL, in the step after it, once its checkpoint is saved; otherwise with
+            SIGTERM.
     """
 
     def __init__(self, step: PositiveInt, kill: bool):
@@ -235,24 +274,35 @@ class Comparison:
 
     def __init__(self, straight: Traced, stopped: Traced, at: int):
         self.at, self.tensors = at, 0
-        ends, names = [straight.newest(), stopped.newest()], ("the straight training", "the resumed training")
+        ends, names = (
+            [straight.newest(), stopped.newest()],
+            ("the straight training", "the resumed training"),
+        )
         lines = line_differences(straight.lines(max(ends)), stopped.lines(max(ends)), names)
         self.differences = [f"metrics.jsonl, {line}" for line in lines]
         if ends[0] == ends[1]:
-            first, second = (copy.folder.checkpoints / step_name(ends[0]) for copy in (straight, stopped))
+            first, second = (
+                copy.folder.checkpoints / step_name(ends[0]) for copy in (straight, stopped)
+            )
             self.differences += [f"checkpoint, {found}" for found in differences(first, second)]
             self.tensors = len(StoredCheckpoint(first).names())
         else:
-            self.differences.append(f"the last checkpoint is that of step {ends[1]} instead of {ends[0]}")
+            self.differences.append(
+                f"the last checkpoint is that of step {ends[1]} instead of {ends[0]}"
+            )
         self.before, self.after = read_trace(straight.trace), read_trace(stopped.trace)
 
     def report(self) -> Iterator[str]:
-        """Lines: the first difference and its cause, the state that was forgotten, and what differs at the end."""
+        """Lines: the first difference and its cause, the state that was forgotten, and what differs
+        at the end."""
         first = self.first()
         if first is not None:
             step, rank, event = first
             when = "after" if step > self.at else "before"
-            yield f"The first difference: the {event} of step {step} on rank {rank}, {when} the stop at step {self.at}."
+            yield (
+                f"The first difference: the {event} of step {step} on rank {rank}, {when} the stop"
+                f" at step {self.at}."
+            )
             forgotten = self.forgotten() if step > self.at else []
             if step <= self.at:
                 yield f"This training does not repeat even without a stop: {CAUSES[event]}."
@@ -269,13 +319,17 @@ class Comparison:
         for step in sorted({step for lines in self.before.values() for step in lines}):
             for event in EVENTS:
                 for rank, lines in self.before.items():
-                    pair = [trace.get(step, {}).get(event) for trace in (lines, self.after.get(rank, {}))]
+                    pair = [
+                        trace.get(step, {}).get(event)
+                        for trace in (lines, self.after.get(rank, {}))
+                    ]
                     if pair[0] != pair[1] and None not in pair:
                         return step, rank, event
         return None
 
     def forgotten(self) -> list[str]:
-        """The attributes of the user's parts that the resumed process began with, and that should be others."""
+        """The attributes of the user's parts that the resumed process began with, and that should
+        be others."""
         found: dict[str, None] = {}
         for rank, lines in self.before.items():
             then = lines.get(self.at, {}).get(PARTS, {})

@@ -39,7 +39,9 @@ def train(config: DictConfig) -> dict[str, Any] | None:
             recorder = RecordHook(plain, code, log.begin)
             trainer = build_trainer(config, folder, [recorder])
             trainer.context.texts["code.yaml"] = OmegaConf.to_yaml(code)
-            fingerprint = getattr(getattr(trainer.data_loader, "dataset", None), "fingerprint", None)
+            fingerprint = getattr(
+                getattr(trainer.data_loader, "dataset", None), "fingerprint", None
+            )
             machine = machine_state(
                 device_name(trainer.device),
                 torch.get_num_threads(),
@@ -53,8 +55,8 @@ def train(config: DictConfig) -> dict[str, Any] | None:
                 logger.info(line)
             if not saves(trainer):
                 logger.warning(
-                    "hooks has no checkpointing: this run saves nothing, so it cannot be resumed, evaluated or "
-                    "exported, and the same command trains it again from step 0."
+                    "hooks has no checkpointing: this run saves nothing, so it cannot be resumed,"
+                    " evaluated or exported, and the same command trains it again from step 0."
                 )
             trainer.train()
             report_end(log, trainer)
@@ -77,7 +79,9 @@ def report_end(log: AttemptLog, trainer: Trainer) -> None:
     else:
         log.end("completed", trainer.step, exit_code=0, reason=trainer.state.stop_reason)
     how = "Paused at step %d" if trainer.is_paused else "Completed at step %d"
-    logger.info(f"{how}%s.", trainer.step, "" if log.record is None else f" after {time_taken(log.record)}")
+    logger.info(
+        f"{how}%s.", trainer.step, "" if log.record is None else f" after {time_taken(log.record)}"
+    )
     for line in end_lines(log.record, log.config, sys.stdout) if log.record is not None else ():
         logger.info(line)
 

@@ -1,4 +1,5 @@
-"""The configuration of a job that uses a checkpoint: its model's configuration must fit its weights."""
+"""The configuration of a job that uses a checkpoint: its model's configuration must fit its
+weights."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,8 @@ from launcher.errors import ConfigError
 from launcher.rundir.record_format import read_record
 
 WHERE = ("job", "run", "paths", "dispatch", "device", "strategy", "tracker")
-"""Keys of where and how the job runs, taken from the command line. All others are the checkpoint's."""
+"""Keys of where and how the job runs, taken from the command line. All others are the
+checkpoint's."""
 FIXED = ("model", "experiment")
 """Keys of the checkpoint that the command line must not contradict."""
 
@@ -24,55 +26,86 @@ FIXED = ("model", "experiment")
 def config_for(
     config: DictConfig, checkpoint: Path, trust: bool = False, built: Sequence[str] | None = None
 ) -> DictConfig:
-    """The checkpoint's configuration, with what the command line sets explicitly (another `data`, for instance).
+    """The checkpoint's configuration, with what the command line sets explicitly (another `data`,
+    for instance).
 
     Args:
         trust: the code that the checkpoint's configuration names may run.
         built: the nodes that the job builds; None: all.
     Raises:
-        ConfigError: the command line contradicts the checkpoint's model, or the checkpoint's configuration names code
-            that is not allowed (see `launcher.config.trust`).
+        ConfigError: the command line contradicts the checkpoint's model, or the checkpoint's
+            configuration names code that is not allowed (see `launcher.config.trust`).
     """
     file = checkpoint / "config.yaml"
     if not file.exists():  # written by a trainer that was not composed
         return config
-    composed, stored, merged = OmegaConf.create(resolved_yaml(config)), OmegaConf.load(file), OmegaConf.load(file)
-    assert isinstance(composed, DictConfig) and isinstance(stored, DictConfig) and isinstance(merged, DictConfig)
+    composed, stored, merged = (
+        OmegaConf.create(resolved_yaml(config)),
+        OmegaConf.load(file),
+        OmegaConf.load(file),
+    )
+    assert (
+        isinstance(composed, DictConfig)
+        and isinstance(stored, DictConfig)
+        and isinstance(merged, DictConfig)
+    )
     for key in WHERE:
         if key in composed:
             merged[key] = composed[key]
     wrong = []
     for key, value in explicit_overrides():
-        top, now, then = key.split(".")[0], OmegaConf.select(composed, key), OmegaConf.select(stored, key)
-        if top in (*WHERE, "hydra") or now == then or _is_same_choice(key, value, now, then, checkpoint):
+        top, now, then = (
+            key.split(".")[0],
+            OmegaConf.select(composed, key),
+            OmegaConf.select(stored, key),
+        )
+        if (
+            top in (*WHERE, "hydra")
+            or now == then
+            or _is_same_choice(key, value, now, then, checkpoint)
+        ):
             continue
         if top in FIXED:
             was = f"{key}={_short(then)}" if "." in key else f"another {key}"
-            wrong.append(f"{key}={_short(value)}: the checkpoint {checkpoint} has {was}; leave {key} out.")
+            wrong.append(
+                f"{key}={_short(value)}: the checkpoint {checkpoint} has {was}; leave {key} out."
+            )
         elif now is not None:
             OmegaConf.update(merged, key, now, force_add=True)
     if wrong:
         raise ConfigError(*wrong)
-    origin = Origin(file, checkpoint.parent.parent, "job.trust=true (for `runs evaluate` and `export`: --trust)")
-    own = [*names_in(OmegaConf.to_container(composed, resolve=True)), *names_in_files(composed_from({}))]
-    origin.checked(merged, [key for key in built or map(str, merged) if key not in WHERE], trust, own)
+    origin = Origin(
+        file, checkpoint.parent.parent, "job.trust=true (for `runs evaluate` and `export`: --trust)"
+    )
+    own = [
+        *names_in(OmegaConf.to_container(composed, resolve=True)),
+        *names_in_files(composed_from({})),
+    ]
+    origin.checked(
+        merged, [key for key in built or map(str, merged) if key not in WHERE], trust, own
+    )
     return merged
 
 
 def explicit_overrides() -> list[tuple[str, Any]]:
     """Key and value of each override on the command line."""
     parsed = OverridesParser.create().parse_overrides(task_overrides())
-    return [(override.key_or_group, override.value()) for override in parsed if not override.is_delete()]
+    return [
+        (override.key_or_group, override.value()) for override in parsed if not override.is_delete()
+    ]
 
 
 def _is_same_choice(key: str, value: object, now: object, then: object, checkpoint: Path) -> bool:
-    """Return whether a group's option is the one that the run used. `model=mlp` alone does not set its sizes."""
+    """Return whether a group's option is the one that the run used. `model=mlp` alone does not set
+    its sizes."""
     if "." in key:
         return False
     try:
         return bool(read_record(checkpoint.parent.parent / "run.json")["choices"][key] == value)
     except (OSError, ValueError, KeyError):
-        targets = [node.get("_target_") if isinstance(node, DictConfig) else None for node in (now, then)]
+        targets = [
+            node.get("_target_") if isinstance(node, DictConfig) else None for node in (now, then)
+        ]
         return targets[0] is not None and targets[0] == targets[1]
 
 

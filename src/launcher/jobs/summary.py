@@ -26,7 +26,10 @@ def start_lines(config: DictConfig, trainer: Trainer) -> Iterator[str]:
     """Log what runs, on which device, and with which settings."""
     ranks, strategy = trainer.strategy.ranks.world_size, trainer.strategy.name
     precision = f"{trainer.precision.name}{', compiled' if config.trainer.compile else ''}"
-    yield f"Device: {device_name(trainer.device)}, {plural(ranks, 'rank')}, {strategy=!s}, {precision=!s}"
+    yield (
+        f"Device: {device_name(trainer.device)}, {plural(ranks, 'rank')}, {strategy=!s},"
+        f" {precision=!s}"
+    )
     yield from model_lines(trainer.unwrapped_model, is_verbose())
     yield f"Data: {data_line(config, trainer)}"
     if overrides := [each for each in task_overrides() if not each.lstrip("+~").startswith(PLACES)]:
@@ -55,7 +58,11 @@ def model_lines(model: nn.Module, by_module: bool) -> Iterator[str]:
 def class_name(module: nn.Module) -> str:
     """The name of a module's own class, from which `fully_shard` derives a class `FSDP...`."""
     own = type(module)
-    return own.__bases__[-1].__name__ if hasattr(module, "set_requires_gradient_sync") else own.__name__
+    return (
+        own.__bases__[-1].__name__
+        if hasattr(module, "set_requires_gradient_sync")
+        else own.__name__
+    )
 
 
 def parameter_counts(module: nn.Module, seen: set[nn.Parameter]) -> tuple[int, int]:
@@ -64,7 +71,8 @@ def parameter_counts(module: nn.Module, seen: set[nn.Parameter]) -> tuple[int, i
     for parameter in module.parameters():
         if parameter not in seen:
             seen.add(parameter)
-            size = int(getattr(parameter, "ds_numel", parameter.numel()))  # ZeRO 3 leaves an empty tensor
+            # ZeRO 3 leaves an empty tensor.
+            size = int(getattr(parameter, "ds_numel", parameter.numel()))
             total, trainable = total + size, trainable + size * parameter.requires_grad
     return total, trainable
 
@@ -75,9 +83,17 @@ def described(total: int, trainable: int) -> str:
 
 def data_line(config: DictConfig, trainer: Trainer) -> str:
     """The samples, the steps of an epoch, and how the batch is divided."""
-    batch, plan, ranks = config.data.batch_size, trainer.strategy.plan, trainer.strategy.ranks.world_size
+    batch, plan, ranks = (
+        config.data.batch_size,
+        trainer.strategy.plan,
+        trainer.strategy.ranks.world_size,
+    )
     samples = length(getattr(trainer.data_loader, "dataset", None))
-    known = "a stream" if samples is None else f"{samples:,} samples, {samples / batch:,.4g} steps an epoch"
+    known = (
+        "a stream"
+        if samples is None
+        else f"{samples:,} samples, {samples / batch:,.4g} steps an epoch"
+    )
     factors = [f"{plan.micro_batch_size} a micro-batch"]
     factors += [f"{plan.grad_accum_steps} accumulated"] if plan.grad_accum_steps > 1 else []
     factors += [f"{ranks} ranks"] if ranks > 1 else []
@@ -113,14 +129,21 @@ def end_lines(record: RunRecord, config: DictConfig, stream: object) -> Iterator
     losses = sampled(folder.metrics_path, "train/loss", CURVE_WIDTH)
     if len(losses) > 1:
         curve = sparkline(losses, CURVE_WIDTH)
-        yield f"Loss: {show(losses[0], 4)} to {show(losses[-1], 4)}{f'  {curve}' if encodable(curve, stream) else ''}"
+        yield (
+            f"Loss: {show(losses[0], 4)} to"
+            f" {show(losses[-1], 4)}{f'  {curve}' if encodable(curve, stream) else ''}"
+        )
     if step := folder.newest_step():
         yield f"Checkpoint: {folder.checkpoints / f'step-{step:08d}'}"
     attempt = record.attempt
     if is_in_sweep() or (attempt is not None and attempt.slurm_job_id is not None):
         return
     outputs = str(config.paths.outputs)
-    place = "" if Path(outputs).absolute() == Path("outputs").absolute() else f" --outputs {shlex.quote(outputs)}"
+    place = (
+        ""
+        if Path(outputs).absolute() == Path("outputs").absolute()
+        else f" --outputs {shlex.quote(outputs)}"
+    )
     verbs = ("evaluate", "export") if record.state == "completed" else ("resume",)
     works = {**dict.fromkeys(verbs, bool(step)), "plot": folder.metrics_path.exists()}
     for verb in (verb for verb, is_possible in works.items() if is_possible):
@@ -128,9 +151,13 @@ def end_lines(record: RunRecord, config: DictConfig, stream: object) -> Iterator
 
 
 def time_taken(record: RunRecord) -> str:
-    """The time of the newest attempt, and of all if there are several: `0:01:10 (0:03:05 in 2 attempts)`."""
+    """The time of the newest attempt, and of all if there are several: `0:01:10 (0:03:05 in 2
+    attempts)`."""
     spans = [
-        max(datetime.fromisoformat(attempt.ended) - datetime.fromisoformat(attempt.started), timedelta())
+        max(
+            datetime.fromisoformat(attempt.ended) - datetime.fromisoformat(attempt.started),
+            timedelta(),
+        )
         for attempt in record.attempts
         if attempt.ended is not None
     ]

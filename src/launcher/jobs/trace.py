@@ -1,4 +1,5 @@
-"""Traces of a training: checksums of what each step reads and computes, and the plain state of its parts."""
+"""Traces of a training: checksums of what each step reads and computes, and the plain state of its
+parts."""
 
 import hashlib
 import itertools
@@ -19,11 +20,27 @@ from launcher.process.rng import rng_state
 from launcher.strategies.checksum import checksum
 from launcher.strategies.weights import unwrap
 
-RANDOM, SAMPLES, LOSS, GRADIENTS, WEIGHTS = "random state", "samples", "loss", "gradients", "weights"
+RANDOM, SAMPLES, LOSS, GRADIENTS, WEIGHTS = (
+    "random state",
+    "samples",
+    "loss",
+    "gradients",
+    "weights",
+)
 PARTS = "parts"
 EVENTS = (RANDOM, SAMPLES, LOSS, GRADIENTS, WEIGHTS)
 """The values that a step reads and computes, in this order."""
-LIBRARIES = ("launcher", "torch", "numpy", "builtins", "collections", "threading", "logging", "functools", "hydra")
+LIBRARIES = (
+    "launcher",
+    "torch",
+    "numpy",
+    "builtins",
+    "collections",
+    "threading",
+    "logging",
+    "functools",
+    "hydra",
+)
 """Packages whose objects have state of their own that says nothing: counters, caches, times."""
 HOLDERS = "torch.utils.data."
 """Loaders, samplers and subsets, in which a user's object may be, or a generator."""
@@ -47,7 +64,10 @@ class TraceHook(BaseHook):
         self._write(trainer, {PARTS: parts_of(trainer)})
 
     def on_before_step(self, trainer: TrainerView) -> None:
-        self._line = {RANDOM: {name: plain(state) for name, state in rng_state().items()}, SAMPLES: []}
+        self._line = {
+            RANDOM: {name: plain(state) for name, state in rng_state().items()},
+            SAMPLES: [],
+        }
 
     def on_batch(self, trainer: TrainerView, batch: Any) -> None:
         tensors = [tensor for _, tensor in named_tensors(batch)]
@@ -55,7 +75,9 @@ class TraceHook(BaseHook):
 
     def on_before_optimizer_step(self, trainer: TrainerView) -> None:
         named = unwrap(trainer.model).named_parameters()
-        self._line[GRADIENTS] = {name: int(checksum([p.grad])) for name, p in named if p.grad is not None}
+        self._line[GRADIENTS] = {
+            name: int(checksum([p.grad])) for name, p in named if p.grad is not None
+        }
 
     def on_after_step(self, trainer: TrainerView) -> None:
         self._line[LOSS] = [float(loss).hex() for loss in trainer.step_info["loss"]]
@@ -73,7 +95,8 @@ class TraceHook(BaseHook):
 
 
 def read_trace(folder: Path) -> dict[int, dict[int, dict[str, Any]]]:
-    """Read the lines of `TraceHook` by rank and step; of a step with several lines, their union, the last one first."""
+    """Read the lines of `TraceHook` by rank and step; of a step with several lines, their union,
+    the last one first."""
     ranks: dict[int, dict[int, dict[str, Any]]] = {}
     for file in sorted(folder.glob("rank-*.jsonl")):
         steps = ranks.setdefault(int(file.stem.partition("-")[2]), {})
@@ -84,8 +107,9 @@ def read_trace(folder: Path) -> dict[int, dict[int, dict[str, Any]]]:
 
 
 def parts_of(trainer: TrainerView) -> dict[str, str]:
-    """Describe the plain state of what a user writes: attributes of hooks, of the data and of the model's modules that
-    are neither parameters nor persistent buffers. Hooks of Launcher and torch have no entry."""
+    """Describe the plain state of what a user writes: attributes of hooks, of the data and of the
+    model's modules that are neither parameters nor persistent buffers. Hooks of Launcher and torch
+    have no entry."""
     state: dict[str, str] = {}
     for hook in trainer.hooks:
         if not _is_library(hook):
@@ -104,7 +128,9 @@ def parts_of(trainer: TrainerView) -> dict[str, str]:
     for name, module in model.named_modules():
         label = f"module {name or 'model'} ({type(module).__name__})"
         if not _is_library(module):
-            attributes = {key: value for key, value in vars(module).items() if key not in OF_MODULES}
+            attributes = {
+                key: value for key, value in vars(module).items() if key not in OF_MODULES
+            }
             state.update(_values(label, attributes, {id(each) for each in model.modules()}, 0))
     return state
 
@@ -117,11 +143,17 @@ def _attributes(name: str, part: object, seen: set[int], depth: int) -> Iterator
     if _is_library(part):
         if not type(part).__module__.startswith(HOLDERS):
             return
-        attributes = {key: value for key, value in attributes.items() if _is_generator(value) or _may_hold(value)}
+        attributes = {
+            key: value
+            for key, value in attributes.items()
+            if _is_generator(value) or _may_hold(value)
+        }
     yield from _values(name, attributes, seen, depth)
 
 
-def _values(name: str, attributes: Mapping[str, Any], seen: set[int], depth: int) -> Iterator[tuple[str, str]]:
+def _values(
+    name: str, attributes: Mapping[str, Any], seen: set[int], depth: int
+) -> Iterator[tuple[str, str]]:
     for key, value in attributes.items():
         if (text := _described(value)) is not None:
             yield f"{name}.{key}", text
@@ -134,16 +166,24 @@ def _is_library(part: object) -> bool:
 
 
 def _may_hold(value: object) -> bool:
-    return hasattr(value, "__dict__") and not isinstance(value, nn.Module | type) and not callable(value)
+    return (
+        hasattr(value, "__dict__")
+        and not isinstance(value, nn.Module | type)
+        and not callable(value)
+    )
 
 
 def _is_generator(value: object) -> bool:
-    return isinstance(value, torch.Generator | random.Random | np.random.Generator | np.random.RandomState)
+    return isinstance(
+        value, torch.Generator | random.Random | np.random.Generator | np.random.RandomState
+    )
 
 
 def _described(value: object) -> str | None:
     """The text of a value; None for another object, whose attributes are looked at instead."""
-    if value is None or isinstance(value, bool | int | float | str | bytes | torch.Tensor | np.ndarray | np.generic):
+    if value is None or isinstance(
+        value, bool | int | float | str | bytes | torch.Tensor | np.ndarray | np.generic
+    ):
         return plain(value)
     if isinstance(value, Mapping | Sequence | set | frozenset | deque):
         return plain(value)
@@ -153,7 +193,8 @@ def _described(value: object) -> str | None:
 
 
 def plain(value: Any) -> str:
-    """A short text for a value, which is equal for equal values alone: a number itself, a digest of anything large."""
+    """A short text for a value, which is equal for equal values alone: a number itself, a digest of
+    anything large."""
     text = _text(value)
     if len(text) <= MAX_TEXT_LENGTH:
         return text
@@ -176,12 +217,18 @@ def _text(value: Any, depth: int = 0) -> str:
     if depth > DEPTH:
         return type(value).__name__
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key!r}: {_text(item, depth + 1)}" for key, item in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{key!r}: {_text(item, depth + 1)}" for key, item in value.items())
+            + "}"
+        )
     if isinstance(value, set | frozenset):
         return "{" + ", ".join(sorted(_text(item, depth + 1) for item in value)) + "}"
     if isinstance(value, list | tuple | deque):
         return "[" + ", ".join(_text(item, depth + 1) for item in value) + "]"
-    is_value = value is None or isinstance(value, bool | int | float | str | bytes | np.generic | itertools.count)
+    is_value = value is None or isinstance(
+        value, bool | int | float | str | bytes | np.generic | itertools.count
+    )
     return repr(value) if is_value else type(value).__name__
 
 

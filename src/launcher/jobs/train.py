@@ -20,19 +20,20 @@ class TrainJob:
         self.objective, self.value = objective, value
 
     def is_complete(self, config: Mapping[str, Any]) -> bool:
-        """Return whether there is nothing to train, which is then logged. Called before torch is loaded or ranks are
-        started.
+        """Return whether there is nothing to train, which is then logged. Called before torch is
+        loaded or ranks are started.
 
         Args:
             config: resolved, as plain containers.
         Raises:
             ConfigError: another process of this machine is working on the run.
         """
-        return config["trainer"].get("max_epochs") is None and nothing_to_do(config)  # epochs depend on the data
+        # Epochs depend on the data.
+        return config["trainer"].get("max_epochs") is None and nothing_to_do(config)
 
     def why_done(self, config: Mapping[str, Any]) -> str | None:
-        """Why there is nothing to train, for a command that hands the run to another machine: `completed`, or `paused
-        at step 20`. None: there is something.
+        """Why there is nothing to train, for a command that hands the run to another machine:
+        `completed`, or `paused at step 20`. None: there is something.
 
         Args:
             config: resolved, as plain containers.
@@ -51,9 +52,11 @@ class TrainJob:
     def run(self, config: DictConfig) -> dict[str, Any] | None:
         """
         Returns:
-            The last value of each logged metric, for sweepers; None for a run that was complete already.
+            The last value of each logged metric, for sweepers; None for a run that was complete
+                already.
         Raises:
-            signals.SignalExit: stopped by a signal, checkpoint durable; a SystemExit with code 128 + signal.
+            signals.SignalExit: stopped by a signal, checkpoint durable; a SystemExit with code 128
+                + signal.
             ConfigError: rejected; nothing was written.
         """
         from launcher.jobs.run_attempt import train

@@ -15,11 +15,11 @@ TokenBatch = tuple[torch.Tensor, torch.Tensor] | Mapping[str, torch.Tensor]
 class Model(nn.Module, ABC):
     """A module that returns its own loss.
 
-    The constructor may run on the meta device, where tensors have shapes and no memory. The strategy then allocates
-    the memory. In either case it calls `init_weights()`.
+    The constructor may run on the meta device, where tensors have shapes and no memory. The
+    strategy then allocates the memory. In either case it calls `init_weights()`.
 
-    A model with pretrained weights loads them onto a real device, even inside a meta context. Its `init_weights()`
-    leaves them unchanged.
+    A model with pretrained weights loads them onto a real device, even inside a meta context. Its
+    `init_weights()` leaves them unchanged.
 
     A plain `nn.Module` with this `forward` works too, if the whole model fits on one device.
     """
@@ -32,24 +32,30 @@ class Model(nn.Module, ABC):
         """Loss and records of one micro-batch.
 
         Args:
-            batch: one micro-batch on the model's device. Launcher's data sources give a tuple `(input, target)`.
+            batch: one micro-batch on the model's device. Launcher's data sources give a tuple
+                `(input, target)`.
         Returns:
-            The loss, a 0-d tensor, as a mean over the micro-batch; and named numbers to log. They are 0-d tensors on
+            The loss, a 0-d tensor, as a mean over the micro-batch; and named numbers to log. They
+                are 0-d tensors on
             the device: reading one here (`.item()`) would make every step wait.
-            In evaluation the records may have `logits` and `targets`, which metrics of `hooks.evaluation.metrics` get.
+            In evaluation the records may have `logits` and `targets`, which metrics of
+                `hooks.evaluation.metrics` get.
         """
 
     def num_targets(self, batch: Any) -> torch.Tensor | int | None:
-        """The number of targets that the loss of this batch is a mean over: an int, or a 0-d tensor on the device.
+        """The number of targets that the loss of this batch is a mean over: an int, or a 0-d tensor
+        on the device.
 
-        Micro-batches, ranks and validation batches are then weighted by it. The loss of a batch without targets must
-        be 0, not NaN (see `cross_entropy`). None: micro-batches have equal weight, and validation weights by samples.
+        Micro-batches, ranks and validation batches are then weighted by it. The loss of a batch
+        without targets must be 0, not NaN (see `cross_entropy`). None: micro-batches have equal
+        weight, and validation weights by samples.
         """
         return None
 
     @abstractmethod
     def init_weights(self) -> None:
-        """Draw every parameter and fill every buffer, including buffers that no checkpoint has (position tables)."""
+        """Draw every parameter and fill every buffer, including buffers that no checkpoint has
+        (position tables)."""
 
     @abstractmethod
     def shard_units(self) -> list[nn.Module]:
@@ -64,15 +70,16 @@ IGNORED = -100
 
 
 def next_tokens(batch: TokenBatch) -> tuple[torch.Tensor, torch.Tensor]:
-    """(input, target), each [B, T]. For a mapping: `input_ids`, and `labels` shifted by one token."""
+    """(input, target), each [B, T]. For a mapping: `input_ids`, and `labels` shifted by one
+    token."""
     if not isinstance(batch, Mapping):
         return batch
     return batch["input_ids"], F.pad(batch["labels"][:, 1:], (0, 1), value=IGNORED)
 
 
 def same_document(batch: TokenBatch) -> torch.Tensor | None:
-    """The attention mask, bool [B, 1, T, T], for several documents in a row: one starts where `position_ids` is 0.
-    None: each token sees all earlier ones."""
+    """The attention mask, bool [B, 1, T, T], for several documents in a row: one starts where
+    `position_ids` is 0. None: each token sees all earlier ones."""
     if not isinstance(batch, Mapping) or "position_ids" not in batch:
         return None
     document = (batch["position_ids"] == 0).cumsum(1)

@@ -22,11 +22,13 @@ from launcher.types import PositiveFloat, PositiveInt, UnitInterval
 
 
 class GPT(Model):
-    """Pre-norm blocks of causal attention and a gated feed-forward layer (Touvron et al. 2023, arXiv:2302.13971).
+    """Pre-norm blocks of causal attention and a gated feed-forward layer (Touvron et al. 2023,
+    arXiv:2302.13971).
 
-    RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467), rotary positions (Su et al. 2021, arXiv:2104.09864), SwiGLU
-    (Shazeer 2020, arXiv:2002.05202), grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245), and an output
-    layer tied to the embedding (Press and Wolf 2017, arXiv:1608.05859). No layer has a bias.
+    RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467), rotary positions (Su et al. 2021,
+    arXiv:2104.09864), SwiGLU (Shazeer 2020, arXiv:2002.05202), grouped-query attention (Ainslie et
+    al. 2023, arXiv:2305.13245), and an output layer tied to the embedding (Press and Wolf 2017,
+    arXiv:1608.05859). No layer has a bias.
 
     Args:
         vocab_size: number of token values.
@@ -34,12 +36,14 @@ class GPT(Model):
         dim: width of the residual stream.
         num_layers: blocks.
         num_heads: attention heads; they divide `dim` into even head sizes.
-        num_kv_heads: heads of keys and values, each shared by num_heads / num_kv_heads query heads; None: num_heads.
-        ffn_dim: hidden width of the feed-forward layer; None: 8/3 dim, rounded up to `multiple_of`. Its three
-            matrices then have as many parameters as two of width 4 dim.
+        num_kv_heads: heads of keys and values, each shared by num_heads / num_kv_heads query heads;
+            None: num_heads.
+        ffn_dim: hidden width of the feed-forward layer; None: 8/3 dim, rounded up to `multiple_of`.
+            Its three matrices then have as many parameters as two of width 4 dim.
         multiple_of: see `ffn_dim`.
-        dropout: for the embedding, the attention weights and what each block adds to the residual stream (Radford et
-            al. 2018). The fastest attention kernels do not support dropout, so any dropout costs time.
+        dropout: for the embedding, the attention weights and what each block adds to the residual
+            stream (Radford et al. 2018). The fastest attention kernels do not support dropout, so
+            any dropout costs time.
         rope_theta: base of the rotary wavelengths.
         tie_embeddings: the output layer uses the embedding's matrix.
         norm_eps: added to the mean square inside RMSNorm.
@@ -73,11 +77,12 @@ class GPT(Model):
             ffn_dim = multiple_of * math.ceil(8 * dim / (3 * multiple_of))
         self.embedding = nn.Embedding(vocab_size, dim)
         self.blocks = nn.ModuleList(
-            Block(dim, num_heads, num_kv_heads, ffn_dim, dropout, norm_eps) for _ in range(num_layers)
+            Block(dim, num_heads, num_kv_heads, ffn_dim, dropout, norm_eps)
+            for _ in range(num_layers)
         )
         self.norm = nn.RMSNorm(dim, eps=norm_eps)
-        # Tied: `forward` uses the embedding's matrix. A second parameter that shares its memory would be separated by
-        # `to_empty`, and would be stored and sharded twice.
+        # Tied: `forward` uses the embedding's matrix. A second parameter that shares its memory
+        # would be separated by `to_empty`, and would be stored and sharded twice.
         self.head = None if tie_embeddings else nn.Linear(dim, vocab_size, bias=False)
         table = torch.empty(seq_len, self.head_dim)
         self.register_buffer("cos", table, persistent=False)
@@ -91,24 +96,26 @@ class GPT(Model):
             if dim % 2:
                 raise ConfigError(f"model.dim={dim}: should be even; e.g. model.dim={dim + 1}.")
             raise ConfigError(
-                f"model.num_heads={num_heads}: should divide model.dim={dim} into heads of even size; e.g. "
-                f"model.num_heads={_nearest_divisor(num_heads, dim // 2)}."
+                f"model.num_heads={num_heads}: should divide model.dim={dim} into heads of even"
+                f" size; e.g. model.num_heads={_nearest_divisor(num_heads, dim // 2)}."
             )
         if num_heads % num_kv_heads:
             raise ConfigError(
-                f"model.num_kv_heads={num_kv_heads}: should divide model.num_heads={num_heads}; e.g. "
-                f"model.num_kv_heads={_nearest_divisor(num_kv_heads, num_heads)}."
+                f"model.num_kv_heads={num_kv_heads}: should divide model.num_heads={num_heads};"
+                f" e.g. model.num_kv_heads={_nearest_divisor(num_kv_heads, num_heads)}."
             )
 
     def forward(self, batch: TokenBatch) -> tuple[Tensor, Records]:
         """Mean cross entropy in nats per token.
 
         Args:
-            batch: input [B, T] int64 with T <= seq_len, and target [B, T] int64, the next tokens; targets of -100 do
-                not count. Or a mapping with `input_ids` and `labels`, both [B, T], and optionally `position_ids`, which
-                start at 0 for each document: documents do not see each other.
+            batch: input [B, T] int64 with T <= seq_len, and target [B, T] int64, the next tokens;
+                targets of -100 do not count. Or a mapping with `input_ids` and `labels`, both [B,
+                T], and optionally `position_ids`, which start at 0 for each document: documents do
+                not see each other.
         Returns:
-            The loss; records are empty in training; `accuracy`, `logits` and `targets` in evaluation.
+            The loss; records are empty in training; `accuracy`, `logits` and `targets` in
+                evaluation.
         """
         input, target = next_tokens(batch)
         logits = self.logits(input, same_document(batch))
@@ -135,13 +142,15 @@ class GPT(Model):
         x = F.dropout(self.embedding(input), self.dropout, self.training)
         for block in self.blocks:
             x = block(x, cos, sin, mask)
-        return F.linear(self.norm(x), self.embedding.weight if self.head is None else self.head.weight)
+        return F.linear(
+            self.norm(x), self.embedding.weight if self.head is None else self.head.weight
+        )
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """GPT-2's rule (Radford et al. 2019, section 2.3, and its code): normal with a standard deviation of 0.02. The
-        two matrices of a block that write into the residual stream have 0.02 / sqrt(2 num_layers), so that the stream's
-        variance does not grow with depth. Norms are 1.
+        """GPT-2's rule (Radford et al. 2019, section 2.3, and its code): normal with a standard
+        deviation of 0.02. The two matrices of a block that write into the residual stream have 0.02
+        / sqrt(2 num_layers), so that the stream's variance does not grow with depth. Norms are 1.
         """
         nn.init.normal_(self.embedding.weight, std=0.02)
         for block in self.blocks:
@@ -160,7 +169,15 @@ class GPT(Model):
 class Block(nn.Module):
     """x + attention(norm(x)), then x + feed_forward(norm(x)). x [B, T, dim]."""
 
-    def __init__(self, dim: int, num_heads: int, num_kv_heads: int, ffn_dim: int, dropout: float, norm_eps: float):
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        num_kv_heads: int,
+        ffn_dim: int,
+        dropout: float,
+        norm_eps: float,
+    ):
         super().__init__()
         self.dropout = dropout
         self.attention_norm = nn.RMSNorm(dim, eps=norm_eps)
@@ -169,11 +186,19 @@ class Block(nn.Module):
         self.ffn = SwiGLU(dim, ffn_dim)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None = None) -> Tensor:
-        x = x + F.dropout(self.attention(self.attention_norm(x), cos, sin, mask), self.dropout, self.training)
+        x = x + F.dropout(
+            self.attention(self.attention_norm(x), cos, sin, mask), self.dropout, self.training
+        )
         return x + F.dropout(self.ffn(self.ffn_norm(x)), self.dropout, self.training)
 
     def init_weights(self, std: float, residual_std: float) -> None:
-        for matrix in (self.attention.q, self.attention.k, self.attention.v, self.ffn.gate, self.ffn.up):
+        for matrix in (
+            self.attention.q,
+            self.attention.k,
+            self.attention.v,
+            self.ffn.gate,
+            self.ffn.up,
+        ):
             nn.init.normal_(matrix.weight, std=std)
         for matrix in (self.attention.out, self.ffn.down):
             nn.init.normal_(matrix.weight, std=residual_std)
@@ -201,9 +226,14 @@ class Attention(nn.Module):
         k = rotate(self.k(x).view(heads).transpose(1, 2), cos, sin)
         v = self.v(x).view(heads).transpose(1, 2)
         mixed = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0, is_causal=mask is None,
+            q,
+            k,
+            v,
+            attn_mask=mask,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=mask is None,
             enable_gqa=self.grouped,
-        )  # fmt: skip
+        )
         outputs: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return outputs
 
@@ -225,8 +255,8 @@ class SwiGLU(nn.Module):
 def rope_table(seq_len: int, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
     """Cosine and sine of position times frequency, each [seq_len, head_dim] float32, on the CPU.
 
-    Frequency i of head_dim / 2 is theta^(-2i / head_dim) (Su et al. 2021, section 3.2.2). The first half of the
-    sines is negated, for `rotate`.
+    Frequency i of head_dim / 2 is theta^(-2i / head_dim) (Su et al. 2021, section 3.2.2). The first
+    half of the sines is negated, for `rotate`.
     """
     # In float64 and on the CPU: the same tables on every device.
     exponent = torch.arange(0, head_dim, 2, dtype=torch.float64, device="cpu") / head_dim
@@ -236,7 +266,8 @@ def rope_table(seq_len: int, head_dim: int, theta: float) -> tuple[Tensor, Tenso
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the pair (x_i, x_(i + head_dim/2)) by its position's angle, in float32. x [B, heads, T, head_dim]."""
+    """Turn the pair (x_i, x_(i + head_dim/2)) by its position's angle, in float32. x [B, heads, T,
+    head_dim]."""
     swapped = x.roll(x.shape[-1] // 2, dims=-1)
     return (x * cos + swapped * sin).type_as(x)
 

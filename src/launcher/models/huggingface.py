@@ -1,4 +1,5 @@
-"""Models of Hugging Face transformers (the extra `huggingface`), from a configuration or pretrained."""
+"""Models of Hugging Face transformers (the extra `huggingface`), from a configuration or
+pretrained."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,28 +22,37 @@ WRITES_TEXT = ("causal_lm", "seq2seq_lm")
 class HuggingFaceModel(Model):
     """Any model of transformers for one of these tasks.
 
-    A batch is a mapping with `labels`, for which the model computes its loss (`model(**batch).loss`); or a tuple:
-    `(input, next tokens)` for task causal_lm, `(input, labels)` for the others. Labels of -100 do not count.
+    A batch is a mapping with `labels`, for which the model computes its loss
+    (`model(**batch).loss`); or a tuple: `(input, next tokens)` for task causal_lm, `(input,
+    labels)` for the others. Labels of -100 do not count.
 
     Args:
         task: the kind of model: AutoModelForCausalLM, AutoModelForSequenceClassification, ...
-        pretrained: a local folder of `save_pretrained`, or a name on the hub. Its weights are kept, in float32.
-        config: without `pretrained`, a model to build with new weights: `model_type` and arguments of its configuration
-            class, e.g. {model_type: gpt2, n_layer: 2}. With `pretrained`: settings to change, e.g. {attn_pdrop: 0}.
-        vocab_size: number of token values in the data; also the size of a model built from a `config` without one.
+        pretrained: a local folder of `save_pretrained`, or a name on the hub. Its weights are kept,
+            in float32.
+        config: without `pretrained`, a model to build with new weights: `model_type` and arguments
+            of its configuration class, e.g. {model_type: gpt2, n_layer: 2}. With `pretrained`:
+            settings to change, e.g. {attn_pdrop: 0}.
+        vocab_size: number of token values in the data; also the size of a model built from a
+            `config` without one.
         seq_len: longest input of the data; rejected if the model does not support it.
-        num_labels: classes of a classifier. If the pretrained model has another number, its last layer is replaced.
+        num_labels: classes of a classifier. If the pretrained model has another number, its last
+            layer is replaced.
         lora: train adapters instead of all weights; with `pretrained` only.
         gradient_checkpointing: recompute activations in the backward pass instead of storing them.
     Raises:
-        ConfigError: transformers is not installed; there is no such model, configuration key or file; the data do not
-            fit the model.
+        ConfigError: transformers is not installed; there is no such model, configuration key or
+            file; the data do not fit the model.
     """
 
     def __init__(
         self,
         task: Literal[
-            "causal_lm", "masked_lm", "seq2seq_lm", "sequence_classification", "token_classification",
+            "causal_lm",
+            "masked_lm",
+            "seq2seq_lm",
+            "sequence_classification",
+            "token_classification",
             "image_classification",
         ] = "causal_lm",
         pretrained: str | None = None,
@@ -52,7 +62,7 @@ class HuggingFaceModel(Model):
         num_labels: PositiveInt | None = None,
         lora: Lora | None = None,
         gradient_checkpointing: bool = False,
-    ):  # fmt: skip
+    ):
         super().__init__()
         self.task, self.has_pretrained_weights = task, pretrained is not None
         self.is_language_model = task in WRITES_TEXT
@@ -61,20 +71,31 @@ class HuggingFaceModel(Model):
         if pretrained is None:
             if config is None:
                 raise ConfigError(
-                    "model.pretrained: set a folder or a name, e.g. model.pretrained=gpt2; or, for new weights, "
-                    "model.config.model_type."
+                    "model.pretrained: set a folder or a name, e.g. model.pretrained=gpt2; or, for"
+                    " new weights, model.config.model_type."
                 )
-            self.model = transformers_models.from_config(task, transformers_models.plain(config), vocab_size, labels)
+            self.model = transformers_models.from_config(
+                task, transformers_models.plain(config), vocab_size, labels
+            )
         else:
-            self.model = transformers_models.from_pretrained(task, str(pretrained), _changes(config), labels)
+            self.model = transformers_models.from_pretrained(
+                task, str(pretrained), _changes(config), labels
+            )
         self._check_data(vocab_size, seq_len)
         if gradient_checkpointing:
             # re-entrant checkpointing loses gradients under DDP and FSDP
-            enable = getattr(self.model, "activation_checkpointing_enable", self.model.gradient_checkpointing_enable)
+            enable = getattr(
+                self.model,
+                "activation_checkpointing_enable",
+                self.model.gradient_checkpointing_enable,
+            )
             enable({"use_reentrant": False})
         if lora is not None and lora.r:
             if pretrained is None:
-                raise ConfigError(f"model.lora.r={lora.r}: adapters need a pretrained model; set model.pretrained.")
+                raise ConfigError(
+                    f"model.lora.r={lora.r}: adapters need a pretrained model; set"
+                    " model.pretrained."
+                )
             with torch.device("cpu"):
                 self.model = lora.apply(self.model)
             self.frozen = FrozenWeights(self, str(pretrained))
@@ -84,20 +105,22 @@ class HuggingFaceModel(Model):
         known = getattr(settings, "vocab_size", None)
         if vocab_size is not None and known is not None and vocab_size > known:
             raise ConfigError(
-                f"model.vocab_size={vocab_size}: the model has only {known} token values; use data written with its "
-                "own tokenizer."
+                f"model.vocab_size={vocab_size}: the model has only {known} token values; use data"
+                " written with its own tokenizer."
             )
         longest = getattr(settings, "max_position_embeddings", None)
         if seq_len is not None and longest is not None and seq_len > longest:
             raise ConfigError(
-                f"model.seq_len={seq_len}: the model reads at most {longest} tokens; e.g. data.seq_len={longest}."
+                f"model.seq_len={seq_len}: the model reads at most {longest} tokens; e.g."
+                f" data.seq_len={longest}."
             )
 
     def forward(self, batch: Batch) -> tuple[Tensor, Records]:
         """The mean loss over the labels that count.
 
         Returns:
-            The loss; `accuracy` of a classifier, and of the others in evaluation; `logits` and `targets` in evaluation.
+            The loss; `accuracy` of a classifier, and of the others in evaluation; `logits` and
+                `targets` in evaluation.
         """
         if isinstance(batch, Mapping):
             return self._own_loss(batch)
@@ -133,7 +156,8 @@ class HuggingFaceModel(Model):
         return {"use_cache": False} if self.task in WRITES_TEXT else {}
 
     def logits(self, input: Tensor) -> Tensor:
-        """Scores of an input without labels: of the next token [B, T, vocabulary], or of the classes."""
+        """Scores of an input without labels: of the next token [B, T, vocabulary], or of the
+        classes."""
         scores: Tensor = self.model(**{self.model.main_input_name: input}, **self._options()).logits
         return scores
 
@@ -148,7 +172,9 @@ class HuggingFaceModel(Model):
     def _labels(self, batch: Mapping[str, Tensor]) -> Tensor:
         if batch.get("labels") is None:
             keys = ", ".join(map(str, batch)) or "nothing"
-            raise ConfigError(f"data: a batch for model.task={self.task} needs `labels`; this one has {keys}.")
+            raise ConfigError(
+                f"data: a batch for model.task={self.task} needs `labels`; this one has {keys}."
+            )
         return batch["labels"]
 
     @torch.no_grad()
@@ -157,7 +183,8 @@ class HuggingFaceModel(Model):
         if self.has_pretrained_weights:
             return
         for module in self.model.modules():
-            # transformers marks modules as initialized by the constructor, which on the meta device drew nothing
+            # transformers marks modules as initialized by the constructor, which on the meta device
+            # drew nothing
             module.__dict__.pop("_is_hf_initialized", None)
         self.model.tie_weights()  # allocation on the device separates tied parameters
         self.model.init_weights()
@@ -171,8 +198,8 @@ class HuggingFaceModel(Model):
         folder: Path,
         max_shard_size: str,
     ) -> dict[str, Any]:
-        """Write what `from_pretrained(folder)` of transformers reads: configuration, weights under the names of
-        transformers, adapters merged, and the tokenizer of a pretrained model.
+        """Write what `from_pretrained(folder)` of transformers reads: configuration, weights under
+        the names of transformers, adapters merged, and the tokenizer of a pretrained model.
 
         Args:
             settings: this class's arguments in the run.
@@ -193,7 +220,9 @@ class HuggingFaceModel(Model):
         else:
             with torch.device("meta"):
                 model = _without_weights(settings)
-            own["state_dict"] = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+            own["state_dict"] = {
+                name.removeprefix("model."): tensor for name, tensor in tensors.items()
+            }
         with transformers_models.quiet():
             model.to(dtype).save_pretrained(str(folder), max_shard_size=max_shard_size, **own)
         if pretrained is not None:
@@ -201,7 +230,8 @@ class HuggingFaceModel(Model):
         return {**settings, "lora": None} if lora.r else dict(settings)
 
     def shard_units(self) -> list[nn.Module]:
-        """The layers that transformers keeps whole (`_no_split_modules`); else those of the longest list."""
+        """The layers that transformers keeps whole (`_no_split_modules`); else those of the longest
+        list."""
         names = set(getattr(self.model, "_no_split_modules", None) or ())
         layers = [part for part in self.model.modules() if type(part).__name__ in names]
         return layers or longest_list(self.model)
@@ -214,7 +244,9 @@ def _without_weights(settings: Mapping[str, Any]) -> Any:
         config = transformers_models.plain(settings["config"])
         return transformers_models.from_config(task, config, settings.get("vocab_size"), labels)
     name = str(settings["pretrained"])
-    return transformers_models.from_stored_config(task, name, _changes(settings.get("config")), labels)
+    return transformers_models.from_stored_config(
+        task, name, _changes(settings.get("config")), labels
+    )
 
 
 def _changes(config: object) -> dict[str, Any]:
@@ -222,8 +254,8 @@ def _changes(config: object) -> dict[str, Any]:
     changes = {} if config is None else transformers_models.plain(config)
     if "model_type" in changes:
         raise ConfigError(
-            "model.pretrained: model.config.model_type is set too, but pretrained weights have their own architecture; "
-            "set only one of the two, e.g. with model=pretrained."
+            "model.pretrained: model.config.model_type is set too, but pretrained weights have"
+            " their own architecture; set only one of the two, e.g. with model=pretrained."
         )
     return changes
 

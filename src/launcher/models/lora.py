@@ -1,4 +1,5 @@
-"""Low-rank adapters (Hu et al. 2021, arXiv:2106.09685) on a pretrained model, by the package peft."""
+"""Low-rank adapters (Hu et al. 2021, arXiv:2106.09685) on a pretrained model, by the package
+peft."""
 
 from typing import Any
 
@@ -17,7 +18,8 @@ class Lora:
         r: rank of the adapters; 0: no adapters, all weights are trained.
         alpha: an adapter's output is multiplied by alpha / r.
         dropout: for an adapter's input.
-        target_modules: names of the layers to adapt, or `all-linear`; None: peft's choice for the architecture.
+        target_modules: names of the layers to adapt, or `all-linear`; None: peft's choice for the
+            architecture.
     """
 
     def __init__(
@@ -30,7 +32,8 @@ class Lora:
         self.r, self.alpha, self.dropout, self.target_modules = r, alpha, dropout, target_modules
 
     def apply(self, model: object) -> Any:
-        """The model with adapters. They and the task's own layers (a classifier) are trained; the rest is frozen.
+        """The model with adapters. They and the task's own layers (a classifier) are trained; the
+        rest is frozen.
 
         Raises:
             ConfigError: peft is not installed, or does not know which layers to adapt.
@@ -39,14 +42,17 @@ class Lora:
             import peft
         except ImportError as error:
             raise ConfigError(
-                f"model.lora.r={self.r}: needs the package peft; pip install 'torch-launcher[peft]'."
+                f"model.lora.r={self.r}: needs the package peft; pip install"
+                " 'torch-launcher[peft]'."
             ) from error
         names = self.target_modules
         settings = peft.LoraConfig(  # peft annotates alpha as an int, but takes any number
-            r=self.r, lora_alpha=self.alpha, lora_dropout=self.dropout,
+            r=self.r,
+            lora_alpha=self.alpha,
+            lora_dropout=self.dropout,
             target_modules=names if names is None or isinstance(names, str) else list(names),
             modules_to_save=_heads(model) or None,
-        )  # fmt: skip
+        )
         try:
             with quiet():
                 return peft.get_peft_model(model, settings)
@@ -56,12 +62,15 @@ class Lora:
 
 
 def _heads(model: Any) -> list[str]:
-    """Names of the layers that the task has added. An output layer over the vocabulary is part of pretrained models."""
+    """Names of the layers that the task has added. An output layer over the vocabulary is part of
+    pretrained models."""
     output = model.get_output_embeddings()
     return [
         name
         for name, child in model.named_children()
-        if name != model.base_model_prefix and child is not output and any(True for _ in child.parameters())
+        if name != model.base_model_prefix
+        and child is not output
+        and any(True for _ in child.parameters())
     ]
 
 
@@ -89,12 +98,14 @@ class FrozenWeights(nn.Module):
         """
         if state != self.fingerprint:
             raise ConfigError(
-                f"model.pretrained={self.name}: its weights have changed since the adapters of this checkpoint were "
-                "trained; restore them."
+                f"model.pretrained={self.name}: its weights have changed since the adapters of this"
+                " checkpoint were trained; restore them."
             )
 
 
-def _leave_out_frozen(module: nn.Module, state: dict[str, Any], prefix: str, metadata: object) -> None:
+def _leave_out_frozen(
+    module: nn.Module, state: dict[str, Any], prefix: str, metadata: object
+) -> None:
     for name, parameter in module.named_parameters(remove_duplicate=False):
         if not parameter.requires_grad:
             state.pop(prefix + name, None)

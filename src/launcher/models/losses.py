@@ -15,7 +15,8 @@ OF_CLASSES = ("cross_entropy", "focal")
 
 
 def elementwise(name: str, huber_delta: float) -> Loss:
-    """The loss of this name, of predictions and targets of one shape, as a mean over all elements."""
+    """The loss of this name, of predictions and targets of one shape, as a mean over all
+    elements."""
     functions: dict[str, Loss] = {
         "bce": F.binary_cross_entropy_with_logits,
         "mse": F.mse_loss,
@@ -26,24 +27,30 @@ def elementwise(name: str, huber_delta: float) -> Loss:
 
 
 def class_loss(
-    logits: Tensor, target: Tensor, weights: Tensor | None = None, label_smoothing: float = 0.0, gamma: float = 0.0
+    logits: Tensor,
+    target: Tensor,
+    weights: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    gamma: float = 0.0,
 ) -> Tensor:
     """Mean loss over the targets that are not `IGNORED`; 0 if there are none.
 
-    The mean divides by the number of targets, not by the sum of their weights: then each target counts the same
-    however a batch is divided into micro-batches and ranks.
+    The mean divides by the number of targets, not by the sum of their weights: then each target
+    counts the same however a batch is divided into micro-batches and ranks.
 
     Args:
         logits: [N, classes].
         target: [N] int64.
         weights: [classes], factors of the targets' losses by their class.
         label_smoothing: share of each target that is spread over all classes.
-        gamma: exponent of the focal loss `(1 - p)^gamma * -log(p)`, where p is the probability of the target; 0: cross
-            entropy. Not with `label_smoothing`.
+        gamma: exponent of the focal loss `(1 - p)^gamma * -log(p)`, where p is the probability of
+            the target; 0: cross entropy. Not with `label_smoothing`.
     """
     count = count_targets(target).clamp(min=1)
     if not gamma:
-        total = F.cross_entropy(logits, target, weights, reduction="sum", label_smoothing=label_smoothing)
+        total = F.cross_entropy(
+            logits, target, weights, reduction="sum", label_smoothing=label_smoothing
+        )
         return total / count
     losses = F.cross_entropy(logits, target, reduction="none")
     # The gradient of x^gamma at 0 is infinite for gamma < 1.

@@ -23,9 +23,9 @@ from launcher.types import PositiveInt, UnitInterval
 class MLP(Model):
     """Linear layers with ReLU between them, and cross entropy over classes.
 
-    With `num_features` and `num_classes` it classifies feature vectors. With `vocab_size` it is the neural
-    probabilistic language model of Bengio et al. (2003, JMLR 3, 1137-1155): the embeddings of the last `context`
-    tokens, side by side, are the features, and the next token is the class.
+    With `num_features` and `num_classes` it classifies feature vectors. With `vocab_size` it is the
+    neural probabilistic language model of Bengio et al. (2003, JMLR 3, 1137-1155): the embeddings
+    of the last `context` tokens, side by side, are the features, and the next token is the class.
 
     Args:
         vocab_size: number of token values, for token data; None otherwise.
@@ -59,35 +59,42 @@ class MLP(Model):
         width = num_features or context * embedding_dim
         self.blocks = nn.ModuleList()
         for _ in range(num_layers):
-            self.blocks.append(nn.Sequential(nn.Linear(width, hidden_dim), nn.ReLU(), nn.Dropout(dropout)))
+            self.blocks.append(
+                nn.Sequential(nn.Linear(width, hidden_dim), nn.ReLU(), nn.Dropout(dropout))
+            )
             width = hidden_dim
         self.head = nn.Linear(width, vocab_size or num_classes or 0)
 
     @staticmethod
-    def _check_sizes(vocab_size: int | None, num_features: int | None, num_classes: int | None) -> None:
+    def _check_sizes(
+        vocab_size: int | None, num_features: int | None, num_classes: int | None
+    ) -> None:
         if vocab_size and (num_features or num_classes):
             raise ConfigError(
-                f"model.vocab_size={vocab_size}: model.num_features or model.num_classes is set too; tokens need only "
-                "the first, feature vectors the other two; set those that the data do not have to null."
+                f"model.vocab_size={vocab_size}: model.num_features or model.num_classes is set"
+                " too; tokens need only the first, feature vectors the other two; set those that"
+                " the data do not have to null."
             )
         if not vocab_size and not (num_features and num_classes):
             raise ConfigError(
-                "model.vocab_size=null: MLP reads tokens (data.vocab_size) or feature vectors (data.num_features and "
-                "data.num_classes), and the chosen data have neither; set them as model.*, or use "
-                "data=text or data=digits."
+                "model.vocab_size=null: MLP reads tokens (data.vocab_size) or feature vectors"
+                " (data.num_features and data.num_classes), and the chosen data have neither; set"
+                " them as model.*, or use data=text or data=digits."
             )
 
     def forward(self, batch: TokenBatch) -> tuple[Tensor, Records]:
         """Mean cross entropy in nats.
 
         Args:
-            batch: input [B, num_features] float and target [B] int64, or input [B, T] int64 and target [B, T] int64.
-                Targets of -100 do not count.
+            batch: input [B, num_features] float and target [B] int64, or input [B, T] int64 and
+                target [B, T] int64. Targets of -100 do not count.
         Returns:
             The loss, and the record `accuracy`; in evaluation also `logits` and `targets`.
         """
         input, target = next_tokens(batch)
-        logits = self.logits(input, batch.get("position_ids") if isinstance(batch, Mapping) else None)
+        logits = self.logits(
+            input, batch.get("position_ids") if isinstance(batch, Mapping) else None
+        )
         loss = cross_entropy(logits.flatten(0, -2).float(), target.flatten())
         return loss, {"accuracy": accuracy(logits, target)} | outputs(self, logits, target)
 
@@ -95,7 +102,8 @@ class MLP(Model):
         return count_targets(next_tokens(batch)[1])
 
     def logits(self, input: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Scores of the classes: [B, num_features] -> [B, num_classes], or tokens [B, T] -> [B, T, vocab_size].
+        """Scores of the classes: [B, num_features] -> [B, num_classes], or tokens [B, T] -> [B, T,
+        vocab_size].
 
         Args:
             positions: of each token in its document [B, T], for several documents in a row.
@@ -123,8 +131,9 @@ class MLP(Model):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """Hidden layers by He et al. (2015, arXiv:1502.01852) for ReLU, the output layer by Glorot and Bengio (2010);
-        biases are 0; embeddings are standard normal, as features of unit variance.
+        """Hidden layers by He et al. (2015, arXiv:1502.01852) for ReLU, the output layer by Glorot
+        and Bengio (2010); biases are 0; embeddings are standard normal, as features of unit
+        variance.
         """
         if self.embedding is not None:
             nn.init.normal_(self.embedding.weight)

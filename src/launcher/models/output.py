@@ -20,27 +20,34 @@ def check_output(output: Any, name: str) -> None:
     Args:
         name: of the method that returned `output`, for messages.
     Raises:
-        ConfigError: it is not a 0-d loss (with a gradient, where gradients are computed) and a dict of numbers.
+        ConfigError: it is not a 0-d loss (with a gradient, where gradients are computed) and a dict
+            of numbers.
     """
     if not isinstance(output, tuple | list) or len(output) != 2:
         count = f" of {len(output)}" if isinstance(output, tuple | list) else ""
-        raise ConfigError(f"{name} should return (loss, records); it returned {described(output)}{count}.")
+        raise ConfigError(
+            f"{name} should return (loss, records); it returned {described(output)}{count}."
+        )
     loss, records = output
     if loss is not None and (fault := _loss_fault(loss)):
         raise ConfigError(f"{name} should return a loss that is {fault}.")
     if not isinstance(records, Mapping):
         raise ConfigError(
-            f"{name} should return (loss, records) with a dict of records; it returned {described(records)}."
+            f"{name} should return (loss, records) with a dict of records; it returned"
+            f" {described(records)}."
         )
     for record, value in _leaves(records):
         if isinstance(value, torch.Tensor | np.ndarray) and value.ndim:
             raise ConfigError(
-                f"{name}: the record '{record}' should be a number or a 0-d tensor; it has the shape "
-                f"{tuple(value.shape)}. Use its mean, or leave it out."
+                f"{name}: the record '{record}' should be a number or a 0-d tensor; it has the"
+                f" shape {tuple(value.shape)}. Use its mean, or leave it out."
             )
-        if value is not None and not isinstance(value, Number | np.generic | torch.Tensor | np.ndarray):
+        if value is not None and not isinstance(
+            value, Number | np.generic | torch.Tensor | np.ndarray
+        ):
             raise ConfigError(
-                f"{name}: the record '{record}' should be a number or a 0-d tensor; it is {described(value)}."
+                f"{name}: the record '{record}' should be a number or a 0-d tensor; it is"
+                f" {described(value)}."
             )
 
 
@@ -48,14 +55,19 @@ def warn_of_rounding(loss: torch.Tensor, name: str, logger: logging.Logger) -> N
     """Warn of a loss in 16 bits, whose weight by its number of targets is rounded."""
     if loss.dtype in (torch.float16, torch.bfloat16):
         logger.warning(
-            "%s returns a loss in %s, in which the weight of a batch by its targets is rounded; compute the loss in "
-            "float32 (logits.float()).", name, str(loss.dtype).removeprefix("torch."),
-        )  # fmt: skip
+            "%s returns a loss in %s, in which the weight of a batch by its targets is rounded;"
+            " compute the loss in float32 (logits.float()).",
+            name,
+            str(loss.dtype).removeprefix("torch."),
+        )
 
 
 def is_part(value: Any, attributes: Collection[str]) -> bool:
-    """Return whether a value is an object with one of these attributes, by which a kind of part is known."""
-    return not isinstance(value, type) and any(hasattr(value, attribute) for attribute in attributes)
+    """Return whether a value is an object with one of these attributes, by which a kind of part is
+    known."""
+    return not isinstance(value, type) and any(
+        hasattr(value, attribute) for attribute in attributes
+    )
 
 
 def _loss_fault(loss: Any) -> str | None:
@@ -67,8 +79,8 @@ def _loss_fault(loss: Any) -> str | None:
         return f"a floating-point tensor; it is of {loss.dtype}"
     if torch.is_grad_enabled() and not loss.requires_grad:
         return (
-            "computed from the parameters; it has no gradient (is it detached, a copy by torch.tensor(...), or "
-            "computed under torch.no_grad?)"
+            "computed from the parameters; it has no gradient (is it detached, a copy by"
+            " torch.tensor(...), or computed under torch.no_grad?)"
         )
     return None
 

@@ -1,4 +1,5 @@
-"""Any module that maps inputs to predictions, with a loss by name or by path, or that returns its loss for a dict."""
+"""Any module that maps inputs to predictions, with a loss by name or by path, or that returns its
+loss for a dict."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
@@ -16,23 +17,25 @@ Name = Literal["cross_entropy", "focal", "bce", "mse", "l1", "huber"]
 
 
 class Supervised(Model):
-    """`loss(module(input), target)`, for a module that does not compute its own loss. For a batch that is a mapping
-    `module(**batch).loss`, as models of transformers compute it.
+    """`loss(module(input), target)`, for a module that does not compute its own loss. For a batch
+    that is a mapping `module(**batch).loss`, as models of transformers compute it.
 
     Args:
         module: the module; in a configuration, a node with its own `_target_`.
-        loss: "cross_entropy" or "focal": predictions [..., classes] and target [...] int64, or torch's [B, classes,
-            ...] and target [B, ...]; "bce" (binary cross entropy, predictions before the sigmoid), "mse", "l1" or
-            "huber": predictions and target of the same shape, where a last axis of 1 may be left out of the target; or
-            any callable that takes predictions and target as they are and returns a 0-d mean over the samples; in a
+        loss: "cross_entropy" or "focal": predictions [..., classes] and target [...] int64, or
+            torch's [B, classes, ...] and target [B, ...]; "bce" (binary cross entropy, predictions
+            before the sigmoid), "mse", "l1" or "huber": predictions and target of the same shape,
+            where a last axis of 1 may be left out of the target; or any callable that takes
+            predictions and target as they are and returns a 0-d mean over the samples; in a
             configuration, a node with its own `_target_`.
         label_smoothing: for cross_entropy: share of each target that is spread over all classes.
-        class_weights: for cross_entropy and focal: factors of the targets' losses, one for each class.
+        class_weights: for cross_entropy and focal: factors of the targets' losses, one for each
+            class.
         focal_gamma: exponent by which focal lowers the losses of targets that are predicted well.
         huber_delta: error from which on huber is linear.
     Raises:
-        ConfigError: `module` is not a `torch.nn.Module`, or is a causal language model that shifts its labels; or
-            `loss` is neither a name nor callable, or does not use a setting.
+        ConfigError: `module` is not a `torch.nn.Module`, or is a causal language model that shifts
+            its labels; or `loss` is neither a name nor callable, or does not use a setting.
     """
 
     class_weights: Tensor | None
@@ -55,13 +58,20 @@ class Supervised(Model):
                 "model.module._target_=my_package.MyModule."
             )
         # Known to transformers without a forward pass, which may be compiled.
-        if getattr(module, "loss_type", None) == "ForCausalLM" or type(module).__name__.endswith("LMHeadModel"):
+        if getattr(module, "loss_type", None) == "ForCausalLM" or type(module).__name__.endswith(
+            "LMHeadModel"
+        ):
             raise shifted(module)
         self._check_loss(loss, {"label_smoothing": label_smoothing, "class_weights": class_weights})
         self.module = module
         self.loss: Any = loss
-        self.label_smoothing, self.focal_gamma = label_smoothing, focal_gamma if loss == "focal" else 0.0
-        self._elementwise = elementwise(str(loss), huber_delta) if self._is_named and not self._of_classes else None
+        self.label_smoothing, self.focal_gamma = (
+            label_smoothing,
+            focal_gamma if loss == "focal" else 0.0,
+        )
+        self._elementwise = (
+            elementwise(str(loss), huber_delta) if self._is_named and not self._of_classes else None
+        )
         self._class_weights = list(class_weights) if class_weights is not None else None
         weights = torch.tensor(self._class_weights) if self._class_weights is not None else None
         self.register_buffer("class_weights", weights, persistent=False)
@@ -75,18 +85,20 @@ class Supervised(Model):
         if not isinstance(loss, str):
             if not callable(loss):
                 raise ConfigError(
-                    f"model.loss: should be a name or callable; this is {described(loss)}. A function needs "
-                    "model.loss._partial_=true."
+                    f"model.loss: should be a name or callable; this is {described(loss)}. A"
+                    " function needs model.loss._partial_=true."
                 )
         elif loss not in get_args(Name):
-            raise ConfigError(f"model.loss={loss}: should be one of {', '.join(get_args(Name))}, or a _target_.")
+            raise ConfigError(
+                f"model.loss={loss}: should be one of {', '.join(get_args(Name))}, or a _target_."
+            )
         takes = {"label_smoothing": ("cross_entropy",), "class_weights": OF_CLASSES}
         for name, value in options.items():
             if value and not (isinstance(loss, str) and loss in takes[name]):
                 shown = loss if isinstance(loss, str) else type(loss).__name__
                 raise ConfigError(
-                    f"model.{name}={value}: loss={shown} does not use it; remove the key, or choose "
-                    f"model.loss={' or '.join(takes[name])}."
+                    f"model.{name}={value}: loss={shown} does not use it; remove the key, or choose"
+                    f" model.loss={' or '.join(takes[name])}."
                 )
 
     @property
@@ -98,11 +110,12 @@ class Supervised(Model):
         return self._is_named and self.loss in OF_CLASSES
 
     def forward(self, batch: tuple[Tensor, Tensor] | Mapping[str, Any]) -> tuple[Tensor, Records]:
-        """The mean loss of `(input, target)`; and `accuracy` for losses of classes and bce. In evaluation also `logits`
-        and `targets`.
+        """The mean loss of `(input, target)`; and `accuracy` for losses of classes and bce. In
+        evaluation also `logits` and `targets`.
 
         Raises:
-            ValueError: predictions and target do not fit each other; broadcasting them would train on nonsense.
+            ValueError: predictions and target do not fit each other; broadcasting them would train
+                on nonsense.
         """
         if isinstance(batch, Mapping):
             return self._own_loss(batch)
@@ -119,20 +132,25 @@ class Supervised(Model):
             output = output.movedim(1, -1)
         if self._class_weights is not None and output.shape[-1] != len(self._class_weights):
             raise ConfigError(
-                f"model.class_weights: has {len(self._class_weights)} weights, and the module predicts "
-                f"{output.shape[-1]} classes; give one for each."
+                f"model.class_weights: has {len(self._class_weights)} weights, and the module"
+                f" predicts {output.shape[-1]} classes; give one for each."
             )
         logits = (output.flatten(0, -2) if output.ndim > 1 else output[None]).float()
         weights = self.class_weights.to(logits.dtype) if self.class_weights is not None else None
-        loss = class_loss(logits, target.reshape(-1), weights, self.label_smoothing, self.focal_gamma)
+        loss = class_loss(
+            logits, target.reshape(-1), weights, self.label_smoothing, self.focal_gamma
+        )
         return loss, {"accuracy": accuracy(output, target)} | outputs(self, output, target)
 
-    def _elementwise_loss(self, function: Loss, output: Tensor, target: Tensor) -> tuple[Tensor, Records]:
+    def _elementwise_loss(
+        self, function: Loss, output: Tensor, target: Tensor
+    ) -> tuple[Tensor, Records]:
         if output.shape != target.shape and output.shape == (*target.shape, 1):
             output = output.squeeze(-1)
         if output.shape != target.shape:
             raise ValueError(
-                f"loss={self.loss}: the module gives {tuple(output.shape)}, and the target is {tuple(target.shape)}."
+                f"loss={self.loss}: the module gives {tuple(output.shape)}, and the target is"
+                f" {tuple(target.shape)}."
             )
         loss = function(output.float(), target.float())
         if self.loss != "bce":
@@ -155,10 +173,12 @@ class Supervised(Model):
         if loss is None:
             keys = ", ".join(map(str, batch))
             raise ConfigError(
-                f"model.module={type(self.module).__name__}: returned no `loss` for a batch of {keys}; return it, or "
-                "use batches (input, target)."
+                f"model.module={type(self.module).__name__}: returned no `loss` for a batch of"
+                f" {keys}; return it, or use batches (input, target)."
             )
-        predicts_labels = logits is not None and isinstance(count, Tensor) and logits.shape[:-1] == targets.shape
+        predicts_labels = (
+            logits is not None and isinstance(count, Tensor) and logits.shape[:-1] == targets.shape
+        )
         if predicts_labels and self._may_shift and not torch.compiler.is_compiling():
             self._may_shift = not tells_shift(self.module, loss, logits, targets)
         if isinstance(count, Tensor):
@@ -169,17 +189,22 @@ class Supervised(Model):
         return loss, records | outputs(self, logits, targets)
 
     def num_targets(self, batch: tuple[Tensor, Tensor] | Mapping[str, Any]) -> Tensor | int | None:
-        """The number of targets; of a mapping, of integer `labels` that are not -100. None: a mapping without such
-        labels, or a loss by path, which may be any mean."""
+        """The number of targets; of a mapping, of integer `labels` that are not -100. None: a
+        mapping without such labels, or a loss by path, which may be any mean."""
         if isinstance(batch, Mapping):
             labels = batch.get("labels")
-            return count_targets(labels) if isinstance(labels, Tensor) and not labels.is_floating_point() else None
+            return (
+                count_targets(labels)
+                if isinstance(labels, Tensor) and not labels.is_floating_point()
+                else None
+            )
         if not self._is_named:
             return None
         return count_targets(batch[1]) if self._of_classes else batch[1].numel()
 
     def init_weights(self) -> None:
-        """The module's own `init_weights()`, if it has one; otherwise its weights are those of its constructor."""
+        """The module's own `init_weights()`, if it has one; otherwise its weights are those of its
+        constructor."""
         if self._class_weights is not None and self.class_weights is not None:
             self.class_weights = torch.tensor(self._class_weights, device=self.class_weights.device)
         own = getattr(self.module, "init_weights", None)
@@ -187,7 +212,8 @@ class Supervised(Model):
             own()
 
     def shard_units(self) -> list[nn.Module]:
-        """The module's own, or the members of its longest list of modules (`nn.ModuleList`, `nn.Sequential`)."""
+        """The module's own, or the members of its longest list of modules (`nn.ModuleList`,
+        `nn.Sequential`)."""
         own = getattr(self.module, "shard_units", None)
         if callable(own):
             return list(own())
@@ -198,8 +224,9 @@ class Supervised(Model):
 def tells_shift(module: nn.Module, loss: Tensor, logits: Tensor, labels: Tensor) -> bool:
     """Compare a module's loss with the losses of shifted and of unshifted labels.
 
-    A module that predicts the next token counts labels [B, T] from the second one on, and its logits [B, T, classes]
-    at t belong to the label at t + 1. Neither the number of targets nor the accuracy is known here then.
+    A module that predicts the next token counts labels [B, T] from the second one on, and its
+    logits [B, T, classes] at t belong to the label at t + 1. Neither the number of targets nor the
+    accuracy is known here then.
 
     Returns:
         Whether the batch could tell them apart: a later batch need not be checked.
@@ -212,7 +239,8 @@ def tells_shift(module: nn.Module, loss: Tensor, logits: Tensor, labels: Tensor)
     own = cross_entropy(logits.float().flatten(0, -2), labels.flatten())
     next_token = cross_entropy(logits[:, :-1].float().flatten(0, -2), labels[:, 1:].flatten())
     difference = (own - next_token).abs()
-    if difference <= own * (1e-4 if loss.dtype == torch.float32 else 1e-2):  # new weights give all classes alike
+    # New weights give all classes alike.
+    if difference <= own * (1e-4 if loss.dtype == torch.float32 else 1e-2):
         return False
     if (loss.float() - next_token).abs() <= difference / 10:
         raise shifted(module)
@@ -222,14 +250,17 @@ def tells_shift(module: nn.Module, loss: Tensor, logits: Tensor, labels: Tensor)
 def shifted(module: nn.Module) -> ConfigError:
     name = type(module).__name__
     return ConfigError(
-        f"model.module={name}: it shifts its labels by one token, so its targets and its accuracy would be counted "
-        "wrongly; use model=huggingface or model=pretrained for models of transformers, or return no loss and shift "
-        "the targets in the dataset."
+        f"model.module={name}: it shifts its labels by one token, so its targets and its accuracy"
+        " would be counted wrongly; use model=huggingface or model=pretrained for models of"
+        " transformers, or return no loss and shift the targets in the dataset."
     )
 
 
 def longest_list(module: nn.Module) -> list[nn.Module]:
-    """Members that have parameters, of the outermost longest `nn.ModuleList` or `nn.Sequential`; may be empty."""
+    """Members that have parameters, of the outermost longest `nn.ModuleList` or `nn.Sequential`;
+    may be empty."""
     lists = (part for part in module.modules() if isinstance(part, nn.ModuleList | nn.Sequential))
-    members = ([member for member in part if any(True for _ in member.parameters())] for part in lists)
+    members = (
+        [member for member in part if any(True for _ in member.parameters())] for part in lists
+    )
     return max(members, key=len, default=[])

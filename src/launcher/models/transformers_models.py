@@ -25,20 +25,26 @@ CLASSES = {
     "sequence_classification": (
         "AutoModelForSequenceClassification", "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
     ),
-    "token_classification": ("AutoModelForTokenClassification", "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES"),
-    "image_classification": ("AutoModelForImageClassification", "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES"),
+    "token_classification": (
+        "AutoModelForTokenClassification", "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",
+    ),
+    "image_classification": (
+        "AutoModelForImageClassification", "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
+    ),
 }  # fmt: skip
 """Task to the class that builds its models, and the table of architectures that it supports."""
 HUB_SECONDS = 10
 """Timeout in seconds of the request to the hub before a download."""
 
 
-def from_config(task: str, settings: dict[str, Any], vocab_size: int | None, num_labels: int | None) -> Any:
+def from_config(
+    task: str, settings: dict[str, Any], vocab_size: int | None, num_labels: int | None
+) -> Any:
     """A model with new weights.
 
     Args:
-        settings: `model_type`, and arguments of its configuration class. GPT-2's names for sizes (`n_layer`, `n_head`,
-            `n_embd`) are translated for other architectures.
+        settings: `model_type`, and arguments of its configuration class. GPT-2's names for sizes
+            (`n_layer`, `n_head`, `n_embd`) are translated for other architectures.
         vocab_size, num_labels: used where the settings do not have them.
     Raises:
         ConfigError: there is no such architecture or setting, or the model cannot be built.
@@ -50,35 +56,46 @@ def from_config(task: str, settings: dict[str, Any], vocab_size: int | None, num
     known = getattr(transformers.models.auto.modeling_auto, table)
     if model_type not in known:
         raise ConfigError(
-            f"model.config.model_type={model_type}: transformers {transformers.__version__} has no such model for "
-            f"task {task}{_hint(str(model_type), known)}; e.g. model.config.model_type={_example(known)}."
+            f"model.config.model_type={model_type}: transformers {transformers.__version__} has no"
+            f" such model for task {task}{_hint(str(model_type), known)}; e.g."
+            f" model.config.model_type={_example(known)}."
         )
     default = transformers.AutoConfig.for_model(model_type)
     names = {*default.to_dict(), *default.attribute_map, "num_labels", "decoder_start_token_id"}
     _translate(settings, names, transformers.GPT2Config.attribute_map)
     for key in settings:
         if key not in names:
-            raise ConfigError(f"model.config.{key}: {model_type} has no such setting{_hint(key, names)}.")
+            raise ConfigError(
+                f"model.config.{key}: {model_type} has no such setting{_hint(key, names)}."
+            )
     if "vocab_size" in names:
         if vocab_size is None and "vocab_size" not in settings:
             raise ConfigError(
-                "model.vocab_size=null: new weights need the number of token values; set data.vocab_size to that of "
-                "the tokenizer."
+                "model.vocab_size=null: new weights need the number of token values; set"
+                " data.vocab_size to that of the tokenizer."
             )
         settings.setdefault("vocab_size", vocab_size)
     if num_labels is not None:
         settings.setdefault("num_labels", num_labels)
     try:
         config = transformers.AutoConfig.for_model(model_type, **settings)
-        # Before version 5, tables that no checkpoint has (rotary frequencies) are filled by the constructor alone.
-        with torch.device("cpu") if int(transformers.__version__.split(".")[0]) < 5 else nullcontext():
+        # Before version 5, tables that no checkpoint has (rotary frequencies) are filled by the
+        # constructor alone.
+        with (
+            torch.device("cpu")
+            if int(transformers.__version__.split(".")[0]) < 5
+            else nullcontext()
+        ):
             return getattr(transformers, class_name).from_config(config)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"model.config: {model_type} cannot be built from it: {reason(error)}.") from error
+        raise ConfigError(
+            f"model.config: {model_type} cannot be built from it: {reason(error)}."
+        ) from error
 
 
 def _translate(settings: dict[str, Any], names: set[str], gpt2_names: Mapping[str, str]) -> None:
-    """Replace GPT-2's names by the standard ones that the architecture has, in place; unknown nulls are removed."""
+    """Replace GPT-2's names by the standard ones that the architecture has, in place; unknown nulls
+    are removed."""
     standard_names = {own: standard for standard, own in gpt2_names.items()}
     for key in [key for key in settings if key not in names]:
         if standard_names.get(key) in names:
@@ -88,15 +105,19 @@ def _translate(settings: dict[str, Any], names: set[str], gpt2_names: Mapping[st
 
 
 def _example(known: Mapping[str, Any]) -> str:
-    return next((name for name in ("gpt2", "bert", "vit", "t5") if name in known), next(iter(known)))
+    return next(
+        (name for name in ("gpt2", "bert", "vit", "t5") if name in known), next(iter(known))
+    )
 
 
 def from_pretrained(task: str, name: str, changes: dict[str, Any], num_labels: int | None) -> Any:
-    """A model with the weights of a folder or of the hub, in float32; `precision` chooses what it computes in.
+    """A model with the weights of a folder or of the hub, in float32; `precision` chooses what it
+    computes in.
 
     Args:
         changes: settings that differ from the stored configuration.
-        num_labels: classes of the head. A stored head with another number is replaced by one with new weights.
+        num_labels: classes of the head. A stored head with another number is replaced by one with
+            new weights.
     """
     automatic = getattr(library(), CLASSES[task][0])
     if num_labels is not None:
@@ -106,7 +127,9 @@ def from_pretrained(task: str, name: str, changes: dict[str, Any], num_labels: i
     return model.float().train()
 
 
-def from_stored_config(task: str, name: str, changes: dict[str, Any], num_labels: int | None) -> Any:
+def from_stored_config(
+    task: str, name: str, changes: dict[str, Any], num_labels: int | None
+) -> Any:
     """A model with the configuration of a pretrained one, and new weights."""
     transformers = library()
     if num_labels is not None:
@@ -123,7 +146,8 @@ def copy_tokenizer(name: str, folder: Path) -> None:
         try:
             _load(name, getattr(transformers, kind).from_pretrained).save_pretrained(str(folder))
             return
-        except Exception as failure:  # of any type: there is no such file, or it needs another package
+        except Exception as failure:
+            # Of any type: there is no such file, or it needs another package.
             error = error or failure
     logger.warning("The export has no tokenizer: %s.", reason(error or ConfigError(name)))
 
@@ -154,8 +178,8 @@ def _load(name: str, load: Callable[[str], Any]) -> Any:
 
 
 def _cached(name: str) -> str | None:
-    """This model's folder in the hub's cache; None: it is not there. (`local_files_only` of transformers still asks the
-    hub for adapters.)"""
+    """This model's folder in the hub's cache; None: it is not there. (`local_files_only` of
+    transformers still asks the hub for adapters.)"""
     from huggingface_hub import try_to_load_from_cache
 
     file = try_to_load_from_cache(name, "config.json")
@@ -174,22 +198,26 @@ def _check_hub(name: str) -> None:
     reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else None
     if reason is None:
         try:
-            urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=HUB_SECONDS).close()
+            urllib.request.urlopen(
+                urllib.request.Request(url, method="HEAD"), timeout=HUB_SECONDS
+            ).close()
         except HTTPError:
             pass  # it answers
         except OSError as error:
             reason = f"{url} cannot be reached ({getattr(error, 'reason', error)})"
     if reason is not None:
         raise ConfigError(
-            f"model.pretrained={name}: is not a folder here and not in the hub's cache, and {reason}; use a folder "
-            "written by save_pretrained, or download the model first (hf download)."
+            f"model.pretrained={name}: is not a folder here and not in the hub's cache, and"
+            f" {reason}; use a folder written by save_pretrained, or download the model first (hf"
+            " download)."
         )
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress what reading and writing local files prints between the lines of a log: progress bars, warnings of peft
-    about names in transformers, and DeepSpeed's about the device, which transformers imports."""
+    """Suppress what reading and writing local files prints between the lines of a log: progress
+    bars, warnings of peft about names in transformers, and DeepSpeed's about the device, which
+    transformers imports."""
 
     def is_error(record: logging.LogRecord) -> bool:
         return record.levelno >= logging.ERROR
@@ -219,7 +247,8 @@ def library() -> Any:
         import transformers.models.auto.modeling_auto  # transformers imports its submodules lazily
     except ImportError as error:
         raise ConfigError(
-            "model=huggingface: needs the package transformers; pip install 'torch-launcher[huggingface]'."
+            "model=huggingface: needs the package transformers; pip install"
+            " 'torch-launcher[huggingface]'."
         ) from error
     return transformers
 

@@ -8,7 +8,9 @@ import torch
 from launcher.errors import ConfigError
 
 
-def fused_or_not(groups: list[dict[str, Any]], wanted: bool | None, takes_sharded: bool = True) -> bool | None:
+def fused_or_not(
+    groups: list[dict[str, Any]], wanted: bool | None, takes_sharded: bool = True
+) -> bool | None:
     """The argument `fused` for a torch optimizer, which itself would fail only at the first step.
 
     Args:
@@ -22,8 +24,8 @@ def fused_or_not(groups: list[dict[str, Any]], wanted: bool | None, takes_sharde
     if not takes_sharded and any(hasattr(p, "device_mesh") for p in parameters):
         if wanted:
             raise ConfigError(
-                "optimizer.fused=true: this optimizer's fused kernel does not support sharded parameters; use "
-                "optimizer.fused=null, or strategy=ddp."
+                "optimizer.fused=true: this optimizer's fused kernel does not support sharded"
+                " parameters; use optimizer.fused=null, or strategy=ddp."
             )
         return None
     missing = next((p for p in parameters if not has_fused_kernel(p.device.type, p.dtype)), None)
@@ -31,15 +33,17 @@ def fused_or_not(groups: list[dict[str, Any]], wanted: bool | None, takes_sharde
         return True
     if wanted:
         raise ConfigError(
-            f"optimizer.fused=true: torch {torch.__version__} has no fused kernel for {missing.dtype} on "
-            f"{missing.device.type}; use optimizer.fused=null, which uses the kernel where it is supported."
+            f"optimizer.fused=true: torch {torch.__version__} has no fused kernel for"
+            f" {missing.dtype} on {missing.device.type}; use optimizer.fused=null, which uses the"
+            " kernel where it is supported."
         )
     return None
 
 
 @cache
 def has_fused_kernel(device_type: str, dtype: torch.dtype) -> bool:
-    """Try a step of the fused AdamW, whose kernel supports the same tensors as those of Adam and SGD."""
+    """Try a step of the fused AdamW, whose kernel supports the same tensors as those of Adam and
+    SGD."""
     parameter = torch.zeros(1, device=device_type, dtype=dtype)
     parameter.grad = torch.zeros_like(parameter)
     try:

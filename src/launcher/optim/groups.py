@@ -20,7 +20,8 @@ def decay_groups(
     no_decay: Iterable[str] | None = None,
     leave_out: set[int] | frozenset[int] = frozenset(),
 ) -> list[dict[str, Any]]:
-    """Trainable parameters in the groups "decay" and "no_decay", the second with a weight decay of 0.
+    """Trainable parameters in the groups "decay" and "no_decay", the second with a weight decay of
+    0.
 
     Args:
         no_decay: kinds of parameters for the second group; None: norms and biases.
@@ -36,7 +37,9 @@ def decay_groups(
         if id(parameter) not in leave_out:
             members["no_decay" if kind in kinds else "decay"].append(parameter)
     if not trainable:
-        raise ConfigError("model: it has no trainable parameters; every one is frozen, or there are none.")
+        raise ConfigError(
+            "model: it has no trainable parameters; every one is frozen, or there are none."
+        )
     decays = {"decay": weight_decay, "no_decay": 0.0}
     return [
         {"name": name, "params": members[name], "weight_decay": decay}
@@ -48,8 +51,8 @@ def decay_groups(
 def hidden_matrices(model: nn.Module) -> list[Tensor]:
     """Trainable matrices between a model's first and last layer.
 
-    Those of the model's `shard_units()` if it has any; else all but embeddings. The last linear layer is left out,
-    unless it is within a block.
+    Those of the model's `shard_units()` if it has any; else all but embeddings. The last linear
+    layer is left out, unless it is within a block.
     """
     shard_units = getattr(model, "shard_units", None)
     units = list(shard_units()) if callable(shard_units) else []
@@ -65,7 +68,8 @@ def hidden_matrices(model: nn.Module) -> list[Tensor]:
 
 
 def _last_layer(unit: nn.Module) -> nn.Module:
-    """The last layer with parameters of a plain sequence of layers; a block of another kind as it is."""
+    """The last layer with parameters of a plain sequence of layers; a block of another kind as it
+    is."""
     while isinstance(unit, nn.Sequential):
         members = [member for member in unit if any(True for _ in member.parameters())]
         if not members:

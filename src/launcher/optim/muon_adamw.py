@@ -10,8 +10,9 @@ from torch.optim import Optimizer
 class MuonAdamW(Optimizer):
     """`torch.optim.Muon` and `torch.optim.AdamW` as one optimizer.
 
-    Its `param_groups` are the groups of both, as the same dictionary objects, and all three share one `state`. So
-    schedulers, gradient scalers, `state_dict` and code that saves state by parameter see an ordinary optimizer.
+    Its `param_groups` are the groups of both, as the same dictionary objects, and all three share
+    one `state`. So schedulers, gradient scalers, `state_dict` and code that saves state by
+    parameter see an ordinary optimizer.
 
     Args:
         muon_groups: parameter groups of matrices; may be empty.

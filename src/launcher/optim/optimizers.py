@@ -1,7 +1,8 @@
-"""Optimizer factories. They are called with the model, so that they can treat norms, biases and embeddings separately.
+"""Optimizer factories. They are called with the model, so that they can treat norms, biases and
+embeddings separately.
 
-A configuration may also name any optimizer class (`_target_: torch.optim.RMSprop`): if its first argument is not
-`model`, it is called with the trainable parameters.
+A configuration may also name any optimizer class (`_target_: torch.optim.RMSprop`): if its first
+argument is not `model`, it is called with the trainable parameters.
 """
 
 from collections.abc import Iterable
@@ -32,13 +33,17 @@ def adamw(
 
     Args:
         betas: decay of the first and second moment.
-        no_decay: parameters without weight decay: "norms", "biases", "embeddings"; None: norms and biases.
+        no_decay: parameters without weight decay: "norms", "biases", "embeddings"; None: norms and
+            biases.
         fused: one kernel for all parameters; None: where the device supports it.
     Raises:
-        ConfigError: `betas` are not two numbers, the model has nothing to train, or `fused` is not supported.
+        ConfigError: `betas` are not two numbers, the model has nothing to train, or `fused` is not
+            supported.
     """
     groups = decay_groups(model, weight_decay, no_decay)
-    return torch.optim.AdamW(groups, lr=lr, betas=_pair(betas), eps=eps, fused=fused_or_not(groups, fused))
+    return torch.optim.AdamW(
+        groups, lr=lr, betas=_pair(betas), eps=eps, fused=fused_or_not(groups, fused)
+    )
 
 
 def adam(
@@ -51,9 +56,12 @@ def adam(
     no_decay: list[Kind] | None = None,
     fused: bool | None = None,
 ) -> Optimizer:
-    """Adam (Kingma and Ba 2015, arXiv:1412.6980). Its weight decay is an L2 penalty; otherwise as `adamw`."""
+    """Adam (Kingma and Ba 2015, arXiv:1412.6980). Its weight decay is an L2 penalty; otherwise as
+    `adamw`."""
     groups = decay_groups(model, weight_decay, no_decay)
-    return torch.optim.Adam(groups, lr=lr, betas=_pair(betas), eps=eps, fused=fused_or_not(groups, fused))
+    return torch.optim.Adam(
+        groups, lr=lr, betas=_pair(betas), eps=eps, fused=fused_or_not(groups, fused)
+    )
 
 
 def sgd(
@@ -66,7 +74,8 @@ def sgd(
     no_decay: list[Kind] | None = None,
     fused: bool | None = None,
 ) -> Optimizer:
-    """Stochastic gradient descent with momentum (Sutskever et al. 2013); weight decay is an L2 penalty.
+    """Stochastic gradient descent with momentum (Sutskever et al. 2013); weight decay is an L2
+    penalty.
 
     Raises:
         ConfigError: `nesterov` without momentum, or as `adamw`.
@@ -88,8 +97,8 @@ def lion(
 ) -> Optimizer:
     """Lion (Chen et al. 2023, arXiv:2302.06675), from the package lion-pytorch.
 
-    Its updates are signs: the authors advise a learning rate 3 to 10 times smaller than AdamW's, and a weight decay
-    larger by as much.
+    Its updates are signs: the authors advise a learning rate 3 to 10 times smaller than AdamW's,
+    and a weight decay larger by as much.
 
     Raises:
         ConfigError: lion-pytorch is not installed, or as `adamw`.
@@ -100,7 +109,9 @@ def lion(
         raise ConfigError(
             "optimizer=lion: needs the package lion-pytorch; pip install 'torch-launcher[lion]'."
         ) from error
-    optimizer: torch.optim.Optimizer = Lion(decay_groups(model, weight_decay, no_decay), lr=lr, betas=_pair(betas))
+    optimizer: torch.optim.Optimizer = Lion(
+        decay_groups(model, weight_decay, no_decay), lr=lr, betas=_pair(betas)
+    )
     return optimizer
 
 
@@ -118,10 +129,11 @@ def muon(
     eps: PositiveFloat = 1e-8,
     fused: bool | None = None,
 ) -> Optimizer:
-    """Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) for hidden matrices, AdamW for the rest.
+    """Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) for hidden matrices, AdamW for
+    the rest.
 
-    Muon's update is scaled to the usual size of AdamW's (Liu et al. 2025, arXiv:2502.16982), so that AdamW's learning
-    rate and weight decay can be used.
+    Muon's update is scaled to the usual size of AdamW's (Liu et al. 2025, arXiv:2502.16982), so
+    that AdamW's learning rate and weight decay can be used.
 
     Args:
         lr: learning rate; of the matrices only, if `adamw_lr` is set.
@@ -134,13 +146,18 @@ def muon(
     """
     if not hasattr(torch.optim, "Muon"):
         raise ConfigError(
-            f"optimizer=muon: torch {torch.__version__} has no Muon; install torch 2.9 or later, or use "
-            "optimizer=adamw."
+            f"optimizer=muon: torch {torch.__version__} has no Muon; install torch 2.9 or later, or"
+            " use optimizer=adamw."
         )
     matrices = {id(p) for p in hidden_matrices(model)}
     groups = [{"name": "muon", "params": [p for p in model.parameters() if id(p) in matrices]}]
     rest = decay_groups(model, weight_decay, no_decay, leave_out=matrices)
-    settings = {"lr": adamw_lr or lr, "betas": _pair(betas), "eps": eps, "fused": fused_or_not(rest, fused)}
+    settings = {
+        "lr": adamw_lr or lr,
+        "betas": _pair(betas),
+        "eps": eps,
+        "fused": fused_or_not(rest, fused),
+    }
     return MuonAdamW(
         groups if groups[0]["params"] else [],
         rest,
@@ -164,5 +181,8 @@ def needs_closure(optimizer: Optimizer) -> bool:
 def _pair(betas: Iterable[float]) -> tuple[float, float]:
     values = tuple(float(beta) for beta in betas)
     if len(values) != 2:
-        raise ConfigError(f"optimizer.betas={list(values)}: should be two numbers; e.g. optimizer.betas=[0.9,0.95].")
+        raise ConfigError(
+            f"optimizer.betas={list(values)}: should be two numbers; e.g."
+            " optimizer.betas=[0.9,0.95]."
+        )
     return values

@@ -9,13 +9,19 @@ from launcher.errors import ConfigError
 from launcher.types import PositiveFloat, PositiveInt
 
 _NULL = nullcontext()
-DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
 
 
 class Precision:
     """fp32, tf32 (fp32 with TensorFloat-32 matrix products on CUDA), bf16 or fp16.
 
-    Parameters and optimizer state stay fp32. bf16 and fp16 use autocast, or the strategy's own mixed precision.
+    Parameters and optimizer state stay fp32. bf16 and fp16 use autocast, or the strategy's own
+    mixed precision.
 
     Args:
         name: the format.
@@ -40,8 +46,8 @@ class Precision:
         return self.dtype is torch.float16
 
     def retries(self, max_retries: int | None) -> bool:
-        """Return whether a step with a non-finite gradient is repeated. Not under a loss scaler: it finds its scale by
-        skipping such steps."""
+        """Return whether a step with a non-finite gradient is repeated. Not under a loss scaler: it
+        finds its scale by skipping such steps."""
         return max_retries is not None and not self.needs_scaler
 
     def setup(self, device: torch.device) -> None:
@@ -51,7 +57,9 @@ class Precision:
             ConfigError: the device does not support the format.
         """
         if self.name == "tf32" and device.type != "cuda":
-            raise ConfigError(f"precision=tf32: a {device.type} device has no TensorFloat-32; use precision=fp32.")
+            raise ConfigError(
+                f"precision=tf32: a {device.type} device has no TensorFloat-32; use precision=fp32."
+            )
         if self.name == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
             raise ConfigError("precision=bf16: this GPU has no bf16; use precision=fp16 or fp32.")
         torch.set_float32_matmul_precision("high" if self.name == "tf32" else "highest")

@@ -1,17 +1,18 @@
 """Learning-rate schedules: factors of each group's own learning rate, by optimizer step.
 
-Step s counts from 0: the first update is made with the factor of s = 0, the last one with that of s = N - 1, where N is
-`max_steps`. Every schedule begins with a warm-up of W steps (`constant` excepted), whose factor is never 0 (a step that
-changes nothing) and which reaches 1 at s = W, as in nanoGPT's and torchtitan's code:
+Step s counts from 0: the first update is made with the factor of s = 0, the last one with that of s
+= N - 1, where N is `max_steps`. Every schedule begins with a warm-up of W steps (`constant`
+excepted), whose factor is never 0 (a step that changes nothing) and which reaches 1 at s = W, as in
+nanoGPT's and torchtitan's code:
 
     f(s) = (s + 1) / (W + 1)                                    for s < W
 
-Decay then runs over p = min((s - W) / (N - W), 1), so it would arrive at `min_lr_ratio` at s = N, one step after the
-last; beyond N the rate stays there.
+Decay then runs over p = min((s - W) / (N - W), 1), so it would arrive at `min_lr_ratio` at s = N,
+one step after the last; beyond N the rate stays there.
 
-W is `warmup_steps`, or `warmup_ratio` of max_steps; only one may be set. If neither is (None), W is a twentieth of
-max_steps: AdamW's second moments mean little in its first steps, and damage there is not repaired (Ma and Yarats 2021,
-arXiv:1910.04209). `warmup_steps=0`: no warm-up.
+W is `warmup_steps`, or `warmup_ratio` of max_steps; only one may be set. If neither is (None), W is
+a twentieth of max_steps: AdamW's second moments mean little in its first steps, and damage there is
+not repaired (Ma and Yarats 2021, arXiv:1910.04209). `warmup_steps=0`: no warm-up.
 """
 
 import math
@@ -39,7 +40,8 @@ def cosine(
     warmup_ratio: Fraction | None = None,
     min_lr_ratio: Fraction = 0.0,
 ) -> LambdaLR:
-    """m + (1 - m) (1 + cos(pi p)) / 2, with m = min_lr_ratio (Loshchilov and Hutter 2017, arXiv:1608.03983).
+    """m + (1 - m) (1 + cos(pi p)) / 2, with m = min_lr_ratio (Loshchilov and Hutter 2017,
+    arXiv:1608.03983).
 
     Raises:
         ConfigError: both kinds of warm-up are set, or it is longer than the run.
@@ -96,26 +98,30 @@ def wsd(
     min_lr_ratio: Fraction = 0.0,
 ) -> LambdaLR:
     """Warm-up, stable, decay: 1 until the last D = decay_ratio N steps, then m + (1 - m) g(q) over
-    q = (s - (N - D)) / D, with g(q) = 1 - q (linear), (1 + cos(pi q)) / 2 (cosine) or 1 - sqrt(q) (sqrt).
+    q = (s - (N - D)) / D, with g(q) = 1 - q (linear), (1 + cos(pi q)) / 2 (cosine) or 1 - sqrt(q)
+    (sqrt).
 
-    Hu et al. (2024, arXiv:2404.06395); Haegele et al. (2024, arXiv:2405.18392) found 1 - sqrt over a fifth of the run
-    to be as good as cosine.
+    Hu et al. (2024, arXiv:2404.06395); Haegele et al. (2024, arXiv:2405.18392) found 1 - sqrt over
+    a fifth of the run to be as good as cosine.
 
     Raises:
-        ConfigError: both kinds of warm-up are set, or warm-up and decay together are longer than the run.
+        ConfigError: both kinds of warm-up are set, or warm-up and decay together are longer than
+            the run.
     """
     warmup = _warmup(max_steps, warmup_steps, warmup_ratio)
     decay_steps = round(decay_ratio * max_steps)
     if warmup + decay_steps > max_steps:
         raise ConfigError(
-            f"scheduler.decay_ratio={decay_ratio}: {decay_steps} steps of decay and {warmup} of warm-up are more than "
-            f"the run's {max_steps} steps; use scheduler.decay_ratio={(max_steps - warmup) / max_steps:.3g} or less."
+            f"scheduler.decay_ratio={decay_ratio}: {decay_steps} steps of decay and {warmup} of"
+            f" warm-up are more than the run's {max_steps} steps; use"
+            f" scheduler.decay_ratio={(max_steps - warmup) / max_steps:.3g} or less."
         )
     return LambdaLR(optimizer, wsd_factor(max_steps, warmup, decay_steps, decay, min_lr_ratio))
 
 
 def resolve_warmup_steps(steps: int | None, ratio: float | None, total: int) -> int:
-    """Steps of warm-up out of `total`: `steps` if set, else `ratio` of the total, rounded down; 0 if neither is.
+    """Steps of warm-up out of `total`: `steps` if set, else `ratio` of the total, rounded down; 0
+    if neither is.
 
     Raises:
         ConfigError: both are set (0 does not count), or the result is more than `total`.
@@ -127,7 +133,8 @@ def resolve_warmup_steps(steps: int | None, ratio: float | None, total: int) -> 
 
 
 def load_schedule(scheduler: LRScheduler | None, saved: dict[str, Any] | None, step: int) -> None:
-    """Load a schedule's state. A function of the step that replaces another kind of schedule starts at `step`."""
+    """Load a schedule's state. A function of the step that replaces another kind of schedule starts
+    at `step`."""
     if scheduler is None:
         return
     if isinstance(scheduler, LambdaLR) and not _is_of_step(saved):
@@ -136,14 +143,19 @@ def load_schedule(scheduler: LRScheduler | None, saved: dict[str, Any] | None, s
         scheduler.load_state_dict(saved)
 
 
-def set_rates(optimizer: Optimizer, scheduler: LRScheduler | None, saved: dict[str, Any] | None) -> None:
-    """Give each group the learning rate that the schedule has at its step, if it is not the schedule of the checkpoint.
+def set_rates(
+    optimizer: Optimizer, scheduler: LRScheduler | None, saved: dict[str, Any] | None
+) -> None:
+    """Give each group the learning rate that the schedule has at its step, if it is not the
+    schedule of the checkpoint.
 
-    The checkpoint's optimizer has the rate of the former schedule, which would be used for one more step. A schedule
-    that is not a function of the step keeps it; without a schedule each group has its full rate.
+    The checkpoint's optimizer has the rate of the former schedule, which would be used for one more
+    step. A schedule that is not a function of the step keeps it; without a schedule each group has
+    its full rate.
 
     Args:
-        saved: the state of the schedule in the checkpoint; None: it had none, or the rates are to be set in any case.
+        saved: the state of the schedule in the checkpoint; None: it had none, or the rates are to
+            be set in any case.
     """
     if isinstance(scheduler, LambdaLR):
         factors = [factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]
@@ -169,7 +181,8 @@ def _is_of_step(saved: dict[str, Any] | None) -> bool:
 
 
 def current_rates(optimizer: Optimizer) -> list[float | Tensor]:
-    """The learning rate of each group. A tensor is copied, since a scheduler changes it in place."""
+    """The learning rate of each group. A tensor is copied, since a scheduler changes it in
+    place."""
     groups = optimizer.param_groups
     return [rate.clone() if isinstance(rate := group["lr"], Tensor) else rate for group in groups]
 
@@ -188,8 +201,9 @@ def check_steps(scheduler: Any, where: str) -> None:
         return
     kind = type(scheduler)
     raise ConfigError(
-        f"{where}: {kind.__name__} is not a torch.optim.lr_scheduler.LRScheduler, and its step needs arguments; use "
-        "scheduler=cosine, linear or wsd, a class of torch.optim.lr_scheduler, or a LambdaLR with the same factors."
+        f"{where}: {kind.__name__} is not a torch.optim.lr_scheduler.LRScheduler, and its step"
+        " needs arguments; use scheduler=cosine, linear or wsd, a class of"
+        " torch.optim.lr_scheduler, or a LambdaLR with the same factors."
     )
 
 
@@ -203,7 +217,9 @@ def linear_factor(total: int, warmup: int, floor: float) -> Factor:
 
 
 def cosine_factor(total: int, warmup: int, floor: float) -> Factor:
-    return _warmed(warmup, lambda step: floor + (1 - floor) * _half_cosine(_progress(step, warmup, total)))
+    return _warmed(
+        warmup, lambda step: floor + (1 - floor) * _half_cosine(_progress(step, warmup, total))
+    )
 
 
 def wsd_factor(total: int, warmup: int, decay_steps: int, decay: str, floor: float) -> Factor:
@@ -213,11 +229,16 @@ def wsd_factor(total: int, warmup: int, decay_steps: int, decay: str, floor: flo
         "sqrt": lambda q: 1 - math.sqrt(q),
     }
     shape = shapes[decay]
-    return _warmed(warmup, lambda step: floor + (1 - floor) * shape(_progress(step, total - decay_steps, total)))
+    return _warmed(
+        warmup,
+        lambda step: floor + (1 - floor) * shape(_progress(step, total - decay_steps, total)),
+    )
 
 
 def _warmup(total: int, steps: int | None, ratio: float | None) -> int:
-    return resolve_warmup_steps(steps, DEFAULT_WARMUP_RATIO if steps is None and ratio is None else ratio, total)
+    return resolve_warmup_steps(
+        steps, DEFAULT_WARMUP_RATIO if steps is None and ratio is None else ratio, total
+    )
 
 
 def _warmed(warmup: int, after: Factor) -> Factor:

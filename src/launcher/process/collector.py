@@ -1,4 +1,5 @@
-"""The garbage collector, off until training begins: imports make hundreds of thousands of objects that stay."""
+"""The garbage collector, off until training begins: imports make hundreds of thousands of objects
+that stay."""
 
 import gc
 
@@ -6,7 +7,8 @@ _is_paused = False
 
 
 def pause() -> None:
-    """Collect nothing until `resume`. For a command of Launcher, before it imports anything slow."""
+    """Collect nothing until `resume`. For a command of Launcher, before it imports anything
+    slow."""
     global _is_paused
     _is_paused = _is_paused or gc.isenabled()
     gc.disable()

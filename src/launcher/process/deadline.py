@@ -1,12 +1,14 @@
 """Forced exit: after a signal, a process that makes no progress ends itself.
 
-A main thread that hangs in a collective runs no Python, and so no handler of `launcher.process.signals`. A second
-thread reads signals from the interpreter's wakeup pipe, to which the interpreter writes at once. It ends the process
-after a grace period without progress: the rank's peers are gone, a data source hangs, a driver does not return. If a
-scheduler is about to kill the process, it ends it shortly before. The last checkpoint stays valid.
+A main thread that hangs in a collective runs no Python, and so no handler of
+`launcher.process.signals`. A second thread reads signals from the interpreter's wakeup pipe, to
+which the interpreter writes at once. It ends the process after a grace period without progress: the
+rank's peers are gone, a data source hangs, a driver does not return. If a scheduler is about to
+kill the process, it ends it shortly before. The last checkpoint stays valid.
 
-Meanwhile the main thread may finish its save, and would end the process as well. Only one of the two ends it: once a
-forced exit has begun, `disarm` and the end of each `on_forced_exit` context never return.
+Meanwhile the main thread may finish its save, and would end the process as well. Only one of the
+two ends it: once a forced exit has begun, `disarm` and the end of each `on_forced_exit` context
+never return.
 """
 
 import multiprocessing
@@ -57,14 +59,20 @@ _state = _State()
 
 
 def arm(grace: float | None, seconds_left: Callable[[], float | None] | None = None) -> None:
-    """End this process after a signal, from now on: once `grace` seconds pass without progress (None: never), and at
-    the latest after `seconds_left()`, which asks a scheduler when it will kill this process (None: not known).
+    """End this process after a signal, from now on: once `grace` seconds pass without progress
+    (None: never), and at the latest after `seconds_left()`, which asks a scheduler when it will
+    kill this process (None: not known).
 
     Does nothing outside the main thread, where Python delivers no signals.
     """
     if threading.current_thread() is not threading.main_thread():
         return
-    _state.limits, _state.signum, _state.since, _state.end = _Limits(grace, seconds_left), 0, 0.0, None
+    _state.limits, _state.signum, _state.since, _state.end = (
+        _Limits(grace, seconds_left),
+        0,
+        0.0,
+        None,
+    )
     if signals.received():
         _note_signal(signals.received())
     if _state.pipe is None:
@@ -84,14 +92,16 @@ def disarm() -> None:
 
 
 def progress(ahead: float = 0.0) -> None:
-    """Report progress: restart the grace period, `ahead` seconds from now for a wait of known length."""
+    """Report progress: restart the grace period, `ahead` seconds from now for a wait of known
+    length."""
     _state.since = max(_state.since, time.monotonic() + ahead)
 
 
 @contextmanager
 def on_forced_exit(callback: Callback) -> Iterator[None]:
-    """Inside this context, a forced exit first calls `callback(signum, reason)` in another thread, the newest callback
-    first. `signum` is 0 if there was no signal. After this context, the callback is not called any more."""
+    """Inside this context, a forced exit first calls `callback(signum, reason)` in another thread,
+    the newest callback first. `signum` is 0 if there was no signal. After this context, the
+    callback is not called any more."""
     _state.callbacks.append(callback)
     try:
         yield
@@ -144,8 +154,14 @@ def _check() -> float | None:
         if limits.grace is not None and now >= _state.since + limits.grace:
             _exit(f"No progress for {limits.grace:g} s after {name}")
         if _state.end is not None and now >= _state.end:
-            _exit(f"Still running {now - _state.received_at:.0f} s after {name}, when the job was about to be killed")
-        ends = [None if limits.grace is None else _state.since + limits.grace - now, _state.end and _state.end - now]
+            _exit(
+                f"Still running {now - _state.received_at:.0f} s after {name}, when the job was"
+                " about to be killed"
+            )
+        ends = [
+            None if limits.grace is None else _state.since + limits.grace - now,
+            _state.end and _state.end - now,
+        ]
     return min((seconds for seconds in (*ends, pause) if seconds is not None), default=None)
 
 
@@ -154,8 +170,8 @@ def _exit(reason: str) -> NoReturn:
 
 
 def force_exit(reason: str) -> NoReturn:
-    """End this process at once, from any thread: print where the main thread is, and run the `on_forced_exit`
-    callbacks."""
+    """End this process at once, from any thread: print where the main thread is, and run the
+    `on_forced_exit` callbacks."""
     _state.lock.acquire()  # until the process ends
     reporter = threading.Thread(target=_report, args=(reason,), daemon=True)
     reporter.start()

@@ -11,13 +11,19 @@ def device_type(wanted: str = "auto") -> str:
     Raises:
         ConfigError: another device is wanted and not available.
     """
-    is_available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    is_available = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
     available = [name for name in is_available if is_available[name]]
     if wanted == "auto":
         return available[0]
     if wanted not in available:
         names = ", ".join(available)
-        raise ConfigError(f"device={wanted}: not available on this machine; use device=auto or one of: {names}.")
+        raise ConfigError(
+            f"device={wanted}: not available on this machine; use device=auto or one of: {names}."
+        )
     return wanted
 
 
@@ -33,8 +39,8 @@ def get_device(local_rank: int = 0, wanted: str = "auto") -> torch.device:
     count = torch.cuda.device_count()
     if local_rank >= count:
         raise ConfigError(
-            f"dispatch.nproc: rank {local_rank} of this machine has no GPU of its own ({count} visible); "
-            f"use dispatch.nproc={count} or device=cpu."
+            f"dispatch.nproc: rank {local_rank} of this machine has no GPU of its own ({count}"
+            f" visible); use dispatch.nproc={count} or device=cpu."
         )
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
@@ -54,4 +60,6 @@ def parse_device(device: torch.device | str | int | None) -> torch.device:
     try:
         return torch.device(device)
     except RuntimeError as error:
-        raise ValueError(f"device={device!r}: should be a device of torch: 'cpu', 'cuda', 'cuda:1', 'mps'.") from error
+        raise ValueError(
+            f"device={device!r}: should be a device of torch: 'cpu', 'cuda', 'cuda:1', 'mps'."
+        ) from error

@@ -8,10 +8,12 @@ from launcher.process import signals
 
 @contextmanager
 def exits_are_errors() -> Iterator[None]:
-    """Within this context, `sys.exit()` is an error whatever its code, unless a signal ends the run.
+    """Within this context, `sys.exit()` is an error whatever its code, unless a signal ends the
+    run.
 
     Raises:
-        RuntimeError: it was called. A command that ended with 0 would be taken for one that has trained to its end.
+        RuntimeError: it was called. A command that ended with 0 would be taken for one that has
+            trained to its end.
     """
     try:
         yield
@@ -19,4 +21,6 @@ def exits_are_errors() -> Iterator[None]:
         raise
     except SystemExit as error:
         code = "" if error.code is None else repr(error.code)
-        raise RuntimeError(f"the code of the run called sys.exit({code}); raise an exception instead") from error
+        raise RuntimeError(
+            f"the code of the run called sys.exit({code}); raise an exception instead"
+        ) from error

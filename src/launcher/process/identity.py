@@ -7,14 +7,16 @@ from pathlib import Path
 
 
 def process_start(pid: int) -> str | None:
-    """The start time of process `pid`, which distinguishes it from a later process with that id. None: there is no such
-    process, or it is a zombie."""
+    """The start time of process `pid`, which distinguishes it from a later process with that id.
+    None: there is no such process, or it is a zombie."""
     if sys.platform == "linux":
         try:
             stat = Path(f"/proc/{pid}/stat").read_text()
         except OSError:
             return None
-        state, *rest = stat.rpartition(")")[2].split()  # the name in brackets may hold anything, ") " too
+        state, *rest = stat.rpartition(")")[
+            2
+        ].split()  # the name in brackets may hold anything, ") " too
         return None if state in "ZX" else rest[18]
     try:
         done = subprocess.run(
@@ -31,7 +33,8 @@ def process_start(pid: int) -> str | None:
 
 
 def process_space() -> str:
-    """An identifier of this process table, since several may share a host name: the boot and the PID namespace."""
+    """An identifier of this process table, since several may share a host name: the boot and the
+    PID namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"

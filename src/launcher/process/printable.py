@@ -1,5 +1,5 @@
-"""Output that shows control characters as text. A run folder may come from somebody else: a terminal would obey the
-escape sequences in its files."""
+"""Output that shows control characters as text. A run folder may come from somebody else: a
+terminal would obey the escape sequences in its files."""
 
 import re
 import sys

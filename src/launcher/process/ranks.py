@@ -1,4 +1,5 @@
-"""Ranks: who this process is, how processes connect, exchange values, and agree on a number without delaying a step."""
+"""Ranks: who this process is, how processes connect, exchange values, and agree on a number without
+delaying a step."""
 
 import json
 import os
@@ -17,13 +18,15 @@ from launcher.process.device import get_device
 
 T = TypeVar("T")
 STARTING = 120.0
-"""Seconds for which rank 0, when it leaves after a signal, waits for ranks that are still starting."""
+"""Seconds for which rank 0, when it leaves after a signal, waits for ranks that are still
+starting."""
 TIMEOUT = 1800.0
 """Seconds that a rank waits for the others."""
 PARENT = "LAUNCHER_PARENT"
 """Environment variable of a rank that the command has launched: the id of the command's process."""
 LISTEN_FD = "LAUNCHER_LISTEN_FD"
-"""Names a listening socket that rank 0 inherits, so that nobody can take the port before it is used."""
+"""Names a listening socket that rank 0 inherits, so that nobody can take the port before it is
+used."""
 FAILURE = "launcher/failure"
 
 
@@ -38,7 +41,9 @@ class Ranks:
     @classmethod
     def from_env(cls) -> "Ranks":
         env = os.environ
-        return cls(int(env.get("RANK", 0)), int(env.get("WORLD_SIZE", 1)), int(env.get("LOCAL_RANK", 0)))
+        return cls(
+            int(env.get("RANK", 0)), int(env.get("WORLD_SIZE", 1)), int(env.get("LOCAL_RANK", 0))
+        )
 
     @property
     def is_main(self) -> bool:
@@ -70,7 +75,7 @@ def world_size() -> int:
     return dist.get_world_size() if is_initialized() else 1
 
 
-# ------------------------------------------------------------------------------------------------ joining and leaving
+# ------------------------------------------------------------------------------ joining and leaving
 class _Meeting:
     store: Any = None
     groups: int = 0
@@ -84,15 +89,16 @@ _meeting = _Meeting()
 
 
 def store(timeout: float = TIMEOUT) -> Any:
-    """The key-value store through which the ranks connect. Rank 0 serves it, from before any process group exists until
-    the process ends."""
+    """The key-value store through which the ranks connect. Rank 0 serves it, from before any
+    process group exists until the process ends."""
     if _meeting.store is None:
         _meeting.store = _open_store(Ranks.from_env(), timedelta(seconds=timeout))
     return _meeting.store
 
 
 def has_met() -> bool:
-    """Return whether the store has been opened: rank 0 serves it, and the others have reached it."""
+    """Return whether the store has been opened: rank 0 serves it, and the others have reached
+    it."""
     return _meeting.store is not None
 
 
@@ -116,8 +122,8 @@ def _open_store(ranks: Ranks, timeout: timedelta) -> Any:
 
 
 def join(device: torch.device, timeout: float = TIMEOUT) -> None:
-    """Join the process group: gloo for tensors on the host, NCCL for those on a GPU. Does nothing if there is a group
-    already; whoever created it must leave it.
+    """Join the process group: gloo for tensors on the host, NCCL for those on a GPU. Does nothing
+    if there is a group already; whoever created it must leave it.
 
     Raises:
         ConfigError: process groups do not support the device.
@@ -125,7 +131,10 @@ def join(device: torch.device, timeout: float = TIMEOUT) -> None:
     if is_initialized():
         return
     if device.type == "mps":
-        raise ConfigError("strategy: ranks cannot exchange what is on an mps device; use strategy=none or device=cpu.")
+        raise ConfigError(
+            "strategy: ranks cannot exchange what is on an mps device; use strategy=none or"
+            " device=cpu."
+        )
     ranks = Ranks.from_env()
     _meeting.groups += 1
     _meeting.timeout = timeout
@@ -149,9 +158,10 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-# -------------------------------------------------------------------------------------------------- exchanging values
+# -------------------------------------------------------------------------------- exchanging values
 def host_group() -> Any:
-    """A new gloo group, whose collectives do not mix with others and wait for no device. All ranks must call this."""
+    """A new gloo group, whose collectives do not mix with others and wait for no device. All ranks
+    must call this."""
     return dist.new_group(backend="gloo", timeout=timedelta(seconds=_meeting.timeout))
 
 
@@ -202,7 +212,8 @@ def on_main(act: Callable[[], T]) -> T:
     Args:
         act: its value must be representable in JSON.
     Raises:
-        signals.SignalExit: there are several ranks, and rank 0 has received a signal: here all can leave together.
+        signals.SignalExit: there are several ranks, and rank 0 has received a signal: here all can
+            leave together.
         ConfigError: `act` raised it, with the same sentences on every rank.
         TrainingError: on the other ranks, when `act` raised anything else.
     """
@@ -235,7 +246,8 @@ def on_main(act: Callable[[], T]) -> T:
 
 
 def _wait_until_read(key: str, readers: int) -> None:
-    """The store ends with this process, and a rank that is still importing torch has not read it yet."""
+    """The store ends with this process, and a rank that is still importing torch has not read it
+    yet."""
     deadline.progress(STARTING)
     until = time.monotonic() + STARTING
     while store().add(f"{key}/read", 0) < readers and time.monotonic() < until:
@@ -257,13 +269,16 @@ def report_failure(error: BaseException) -> None:
     if ranks.world_size == 1 or _meeting.store is None:
         return
     try:
-        _meeting.store.compare_set(FAILURE, "", f"rank {ranks.rank}: {type(error).__name__}: {error}")
+        _meeting.store.compare_set(
+            FAILURE, "", f"rank {ranks.rank}: {type(error).__name__}: {error}"
+        )
     except Exception:  # rank 0 is gone, and the store with it
         pass
 
 
 def reported_failure() -> str | None:
-    """The first failing rank's error; None without one. The other ranks see only a closed connection."""
+    """The first failing rank's error; None without one. The other ranks see only a closed
+    connection."""
     if _meeting.store is None or Ranks.from_env().world_size == 1:
         return None
     try:
@@ -273,10 +288,12 @@ def reported_failure() -> str | None:
 
 
 class Agreement:
-    """The maximum over all ranks of a small int (a signal number), overlapped with the optimizer's step.
+    """The maximum over all ranks of a small int (a signal number), overlapped with the optimizer's
+    step.
 
-    If each rank acted on its own flag, one would save while the others wait in a collective. The exchange has its own
-    gloo group: it needs no device and does not mix with the training's collectives.
+    If each rank acted on its own flag, one would save while the others wait in a collective. The
+    exchange has its own gloo group: it needs no device and does not mix with the training's
+    collectives.
     """
 
     def __init__(self) -> None:
@@ -293,7 +310,9 @@ class Agreement:
         if self._group is None or self._work is not None:
             return
         self._flag[0] = value
-        self._work = dist.all_reduce(self._flag, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
+        self._work = dist.all_reduce(
+            self._flag, op=dist.ReduceOp.MAX, group=self._group, async_op=True
+        )
 
     def result(self, value: int) -> int:
         """The agreed number; for one process, `value`."""

@@ -18,8 +18,8 @@ def seed_all(seed: int, rank: int = 0) -> None:
     Args:
         seed: the run's seed, any non-negative int below 2**63.
     """
-    # SeedSequence spreads neighbouring (seed, rank) pairs; plain seed + rank would give run 1, rank 0 the numbers of
-    # run 0, rank 1.
+    # SeedSequence spreads neighbouring (seed, rank) pairs; plain seed + rank would give run 1, rank
+    # 0 the numbers of run 0, rank 1.
     words = np.random.SeedSequence((seed, rank)).generate_state(3, np.uint64)
     random.seed(int(words[0]))
     np.random.seed(int(words[1]) % 2**32)
@@ -27,7 +27,8 @@ def seed_all(seed: int, rank: int = 0) -> None:
 
 
 def set_deterministic(enabled: bool) -> None:
-    """Ask torch for deterministic kernels (an op without one raises) and cuDNN not to choose by timing."""
+    """Ask torch for deterministic kernels (an op without one raises) and cuDNN not to choose by
+    timing."""
     if enabled:
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False
@@ -36,7 +37,8 @@ def set_deterministic(enabled: bool) -> None:
 def seed_host(seed: int) -> None:
     """Seed the generators on the CPU, which a dataset may use.
 
-    `torch.manual_seed` would also seed CUDA's, which belong to the model and must not be touched in a forked worker.
+    `torch.manual_seed` would also seed CUDA's, which belong to the model and must not be touched in
+    a forked worker.
     """
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
@@ -57,8 +59,9 @@ def restore_host(state: HostState) -> None:
 def isolated(function: Callable[[], T]) -> T:
     """Call `function`, then restore the generators on the CPU.
 
-    A signal may end a wait for data with an exception, once, at any instruction (`signals.wait_for`). So this is no
-    context manager, whose own code the exception could interrupt, and `restore_host` is called a second time.
+    A signal may end a wait for data with an exception, once, at any instruction
+    (`signals.wait_for`). So this is no context manager, whose own code the exception could
+    interrupt, and `restore_host` is called a second time.
     """
     outside = host_state()
     try:
@@ -72,11 +75,18 @@ def isolated(function: Callable[[], T]) -> T:
 
 
 def rng_state() -> dict[str, Any]:
-    """The state of every generator as a tree of plain values and tensors, for a checkpoint. See `restore_rng`."""
+    """The state of every generator as a tree of plain values and tensors, for a checkpoint. See
+    `restore_rng`."""
     python, (kind, keys, pos, has_gauss, cached), cpu = host_state()
     state: dict[str, Any] = {
         "python": python,
-        "numpy": (str(kind), torch.from_numpy(keys.astype(np.int64)), int(pos), int(has_gauss), float(cached)),
+        "numpy": (
+            str(kind),
+            torch.from_numpy(keys.astype(np.int64)),
+            int(pos),
+            int(has_gauss),
+            float(cached),
+        ),
         "torch": cpu,
     }
     if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -87,14 +97,15 @@ def rng_state() -> dict[str, Any]:
 
 
 def fresh_rng(step: int) -> dict[str, Any]:
-    """The state for a rank that resumes at `step` and did not exist before: a function of the run's seed, the rank and
-    the step, since this process's generator was seeded with the first two."""
+    """The state for a rank that resumes at `step` and did not exist before: a function of the run's
+    seed, the rank and the step, since this process's generator was seeded with the first two."""
     seed_all(torch.initial_seed(), step)
     return rng_state()
 
 
 def restore_rng(state: dict[str, Any]) -> None:
-    """Restore what `rng_state` returned. The state of a device that this machine does not have is ignored."""
+    """Restore what `rng_state` returned. The state of a device that this machine does not have is
+    ignored."""
     version, internal, gauss = state["python"]
     kind, keys, pos, has_gauss, cached = state["numpy"]
     numpy_state = (kind, keys.numpy().astype(np.uint32), pos, has_gauss, cached)
@@ -106,7 +117,8 @@ def restore_rng(state: dict[str, Any]) -> None:
 
 
 class isolated_rng:
-    """A context that restores all generators at its end: evaluation must not change the training's random numbers."""
+    """A context that restores all generators at its end: evaluation must not change the training's
+    random numbers."""
 
     def __enter__(self) -> None:
         self._state = rng_state()

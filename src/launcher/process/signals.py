@@ -1,11 +1,13 @@
 """Signals set a flag, which the run acts on at a step boundary.
 
-A handler only records the first signal and its time. One exception: while the process waits for its next batch and has
-computed nothing since the last boundary, the handler ends the wait (`wait_for`). Otherwise a stalled data source would
-hide the flag forever. `python -m launcher` installs the handlers before it imports torch, which takes seconds.
+A handler only records the first signal and its time. One exception: while the process waits for its
+next batch and has computed nothing since the last boundary, the handler ends the wait (`wait_for`).
+Otherwise a stalled data source would hide the flag forever. `python -m launcher` installs the
+handlers before it imports torch, which takes seconds.
 
-Handlers belong to the process, and so does this module's state. The flag belongs to a run: the trainer that a signal
-stops clears it (`forget`), so that a later run in the same process starts without it.
+Handlers belong to the process, and so does this module's state. The flag belongs to a run: the
+trainer that a signal stops clears it (`forget`), so that a later run in the same process starts
+without it.
 """
 
 import os
@@ -18,13 +20,22 @@ from types import FrameType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+HANDLED = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
 LEFT_IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""These stay ignored if they are ignored at the start: by `nohup`, or by a shell that starts us in the background."""
+"""These stay ignored if they are ignored at the start: by `nohup`, or by a shell that starts us in
+the background."""
 
 
 class SignalExit(SystemExit):
-    """Ends the process after a signal, once the state is durable. `code` is 128 + signal by default."""
+    """Ends the process after a signal, once the state is durable. `code` is 128 + signal by
+    default."""
 
     def __init__(self, signum: int, code: int | None = None):
         super().__init__(128 + signum if code is None else code)
@@ -56,7 +67,8 @@ def note(signum: int) -> None:
 
 
 def _note(signum: int, frame: FrameType | None) -> None:
-    if os.getpid() != _state.owner:  # a forked child (a data worker) shares the handler, not the run
+    # A forked child (a data worker) shares the handler, not the run.
+    if os.getpid() != _state.owner:
         return
     if not _state.received and _state.on_first is not None:
         _state.on_first(signum)
@@ -69,7 +81,8 @@ def _note(signum: int, frame: FrameType | None) -> None:
 def install(signums: Iterable[int] = HANDLED) -> dict[int, Any]:
     """Let these signals set the flag. Returns the handlers they had before, for `restore`.
 
-    Does nothing outside the main thread, where Python allows no handlers (a trainer in a notebook's worker thread).
+    Does nothing outside the main thread, where Python allows no handlers (a trainer in a notebook's
+    worker thread).
     """
     before: dict[int, Any] = {}
     if threading.current_thread() is not threading.main_thread():
@@ -141,13 +154,15 @@ def wait_for(next_batch: Callable[[], T]) -> T:
 
 
 def ignore() -> None:
-    """Ignore signals from now on: the outcome is decided, and a signal would kill the interpreter while it exits."""
+    """Ignore signals from now on: the outcome is decided, and a signal would kill the interpreter
+    while it exits."""
     for signum in _state.installed:
         signal.signal(signum, signal.SIG_IGN)
 
 
 def ignore_in_child() -> None:
-    """Ignore signals in a child process (a data worker): its parent responds, also to signals of the whole group."""
+    """Ignore signals in a child process (a data worker): its parent responds, also to signals of
+    the whole group."""
     for signum in {*HANDLED, *_state.installed}:
         signal.signal(signum, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
@@ -155,7 +170,8 @@ def ignore_in_child() -> None:
 
 @contextmanager
 def blocked() -> Iterator[None]:
-    """Block the handled signals while children start: they inherit the mask until `ignore_in_child`."""
+    """Block the handled signals while children start: they inherit the mask until
+    `ignore_in_child`."""
     old = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
     try:
         yield

@@ -1,4 +1,5 @@
-"""The time of an attempt: since when a run is worked on, and how long evaluations and saves take."""
+"""The time of an attempt: since when a run is worked on, and how long evaluations and saves
+take."""
 
 import os
 import sys
@@ -21,7 +22,8 @@ class Times:
 
     @contextmanager
     def measured(self, name: str) -> Iterator[None]:
-        """Add the time in this context to `name`. An inner context of the same name adds nothing."""
+        """Add the time in this context to `name`. An inner context of the same name adds
+        nothing."""
         if name in self._open:
             yield
             return
@@ -35,8 +37,8 @@ class Times:
 
 
 def launched(environment: Any = os.environ) -> float:
-    """Seconds since the epoch at which the work on a run began: SLURM started the job, else this process was launched.
-    For a later run of the same process (in a sweep): now.
+    """Seconds since the epoch at which the work on a run began: SLURM started the job, else this
+    process was launched. For a later run of the same process (in a sweep): now.
 
     Args:
         environment: the variables of the process.
@@ -47,7 +49,8 @@ def launched(environment: Any = os.environ) -> float:
     began = environment.get("SLURM_JOB_START_TIME", "")
     if not was_first:
         return now
-    if began.isdecimal() and "LAUNCHER_RESTARTED" not in environment:  # that restarts within the job
+    # That restarts within the job.
+    if began.isdecimal() and "LAUNCHER_RESTARTED" not in environment:
         return min(float(began), now)
     return now - _age()
 

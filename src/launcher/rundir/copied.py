@@ -1,4 +1,5 @@
-"""Copies of a run that train in a scratch folder: the job, the process, and the lines of metrics to compare."""
+"""Copies of a run that train in a scratch folder: the job, the process, and the lines of metrics to
+compare."""
 
 import os
 import subprocess
@@ -17,11 +18,15 @@ LAST_LINES = 15
 OF_A_RANK = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Variables by which a process would take itself for one of several ranks."""
 OF_A_STEP = "SLURM_"
-"""Beginning of the variables of a SLURM job, whose end and requeueing are not the copy's concern."""
+"""Beginning of the variables of a SLURM job, whose end and requeueing are not the copy's
+concern."""
 
 
-def write_job(file: Path, config: Any, hydra: Any, folder: RunFolder, outputs: Path, end: int, ranks: object) -> None:
-    """Write the job of a copy: it trains in a folder of its own up to a step, on this machine and without trackers.
+def write_job(
+    file: Path, config: Any, hydra: Any, folder: RunFolder, outputs: Path, end: int, ranks: object
+) -> None:
+    """Write the job of a copy: it trains in a folder of its own up to a step, on this machine and
+    without trackers.
 
     Args:
         file: where the job is written, for `train`.
@@ -38,7 +43,11 @@ def write_job(file: Path, config: Any, hydra: Any, folder: RunFolder, outputs: P
     # The folder is the copy's own: there is no other configuration to compare with.
     config.run.resume, config.run.identity = "auto", None
     config.tracker = {}
-    config.dispatch = {"_target_": "launcher.dispatch.local.LocalDispatch", "nproc": ranks, "grace": None}
+    config.dispatch = {
+        "_target_": "launcher.dispatch.local.LocalDispatch",
+        "nproc": ranks,
+        "grace": None,
+    }
     config.job = {"_target_": "launcher.jobs.train.TrainJob"}
     config.trainer.pause_at = end
     for name, hook in config.hooks.items():
@@ -52,7 +61,9 @@ def write_job(file: Path, config: Any, hydra: Any, folder: RunFolder, outputs: P
 def is_outside(folder: Path, path: object) -> bool:
     """Return whether a hook's path is outside its run's folder, where the run itself writes."""
     text = str(path)
-    return "://" in text or not Path(os.path.normpath(folder / os.path.expanduser(text))).is_relative_to(folder)
+    return "://" in text or not Path(
+        os.path.normpath(folder / os.path.expanduser(text))
+    ).is_relative_to(folder)
 
 
 def start(file: Path, log: Path, poll: Callable[[], Any] | None = None) -> int:
@@ -107,12 +118,18 @@ def lines_of(folder: RunFolder, start: int, end: int) -> dict[int, dict[str, Any
     for row in read_rows(folder.metrics_path):
         step = row.get("step")
         if isinstance(step, int) and (start < step <= end or start == step == 0):
-            lines[step] = {key: value for key, value in row.items() if key != "attempt" and not is_measured(key)}
+            lines[step] = {
+                key: value
+                for key, value in row.items()
+                if key != "attempt" and not is_measured(key)
+            }
     return lines
 
 
 def line_differences(
-    before: Mapping[int, Mapping[str, Any]], after: Mapping[int, Mapping[str, Any]], names: tuple[str, str]
+    before: Mapping[int, Mapping[str, Any]],
+    after: Mapping[int, Mapping[str, Any]],
+    names: tuple[str, str],
 ) -> list[str]:
     """Describe the differences between the lines of two runs, by step.
 
@@ -128,7 +145,10 @@ def line_differences(
 
 
 def _line_difference(
-    step: int, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, names: tuple[str, str]
+    step: int,
+    before: Mapping[str, Any] | None,
+    after: Mapping[str, Any] | None,
+    names: tuple[str, str],
 ) -> Iterator[str]:
     if before is None or after is None:
         yield f"step {step}: only {names[before is None]} has a line of metrics.jsonl"

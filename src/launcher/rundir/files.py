@@ -12,21 +12,29 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 PAUSES = (0.05, 0.2, 0.5)
 """Seconds between two tries."""
-PERMANENT = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
+PERMANENT = (
+    FileNotFoundError,
+    FileExistsError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
 """Errors that the next try would meet again."""
 
 
 def expanded(path: str | Path) -> Path:
-    """A path with `~` replaced. It stays as it is if there is no such user, where `Path.expanduser` raises."""
+    """A path with `~` replaced. It stays as it is if there is no such user, where `Path.expanduser`
+    raises."""
     return Path(os.path.expanduser(path))
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """The path of a temporary file that replaces `path` at the end: readers see the old file or the new one.
+    """The path of a temporary file that replaces `path` at the end: readers see the old file or the
+    new one.
 
-    If anything fails, the old file stays and the temporary one is removed. The temporary file has a fixed name, since
-    each file has one writer at a time: a killed writer leaves one behind at most.
+    If anything fails, the old file stays and the temporary one is removed. The temporary file has a
+    fixed name, since each file has one writer at a time: a killed writer leaves one behind at most.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     try:
@@ -37,7 +45,8 @@ def replacing(path: Path) -> Iterator[Path]:
         with suppress(OSError):
             temporary.unlink()
         raise
-    with suppress(OSError):  # some network file systems reject to sync a folder, and sync renames by themselves
+    # Some network file systems reject to sync a folder, and sync renames by themselves.
+    with suppress(OSError):
         fsync_folder(path.parent)
 
 
@@ -48,10 +57,12 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def patiently(act: Callable[[], T], pauses: Sequence[float] = PAUSES) -> T:
-    """`act()`, called again after an error of the disk. On a network file system (EIO, ESTALE) it may be gone by then.
+    """`act()`, called again after an error of the disk. On a network file system (EIO, ESTALE) it
+    may be gone by then.
 
     Raises:
-        OSError: it fails each time; at once, if it is no error of the disk: the file does not exist, say.
+        OSError: it fails each time; at once, if it is no error of the disk: the file does not
+            exist, say.
     """
     for pause in pauses:
         try:

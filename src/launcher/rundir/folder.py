@@ -22,8 +22,16 @@ def checkpoint_steps(root: Path, broken: bool = False) -> list[int]:
     """
     if not root.is_dir():
         return []
-    names = (STEP.match(entry.name) for entry in root.iterdir() if entry.is_dir() and not entry.is_symlink())
-    return sorted(int(m.group(1)) for m in names if m and (broken or (root / m.group(0) / "manifest.json").exists()))
+    names = (
+        STEP.match(entry.name)
+        for entry in root.iterdir()
+        if entry.is_dir() and not entry.is_symlink()
+    )
+    return sorted(
+        int(m.group(1))
+        for m in names
+        if m and (broken or (root / m.group(0) / "manifest.json").exists())
+    )
 
 
 def checkpoint_of(outputs: Path, name: str) -> Path | None:
@@ -37,13 +45,18 @@ def checkpoint_of(outputs: Path, name: str) -> Path | None:
 
 
 def run_folders(folder: str) -> Iterator[str]:
-    """Folders with a run.json, except hidden ones. A run's own folder is not searched: it may have many files."""
+    """Folders with a run.json, except hidden ones. A run's own folder is not searched: it may have
+    many files."""
     if os.path.lexists(f"{folder}/run.json"):
         yield folder
         return
     try:
         with os.scandir(folder) as entries:
-            names = [each.name for each in entries if each.is_dir(follow_symlinks=False) and each.name[0] != "."]
+            names = [
+                each.name
+                for each in entries
+                if each.is_dir(follow_symlinks=False) and each.name[0] != "."
+            ]
     except OSError:
         return
     for name in sorted(names):
@@ -51,7 +64,8 @@ def run_folders(folder: str) -> Iterator[str]:
 
 
 def named_folders(outputs: Path, word: str) -> list[Path]:
-    """The folders of the runs that an id, `<name>/<id>`, a name, or the beginning of an id names."""
+    """The folders of the runs that an id, `<name>/<id>`, a name, or the beginning of an id
+    names."""
     folders = [Path(folder) for folder in run_folders(str(outputs))]
     return (
         [folder for folder in folders if word in (folder.name, run_name(folder))]
@@ -61,8 +75,8 @@ def named_folders(outputs: Path, word: str) -> list[Path]:
 
 
 def place_of(workspace: Path | None, path: str | Path, is_file: bool = False) -> Path:
-    """Return the place of an option's files. In the run's folder, that is the path itself. Runs share any place outside
-    it, so there each run gets a folder `<name>/<id>` of its own.
+    """Return the place of an option's files. In the run's folder, that is the path itself. Runs
+    share any place outside it, so there each run gets a folder `<name>/<id>` of its own.
 
     Args:
         workspace: the run's folder; None: the path is used as it is.
@@ -76,12 +90,14 @@ def place_of(workspace: Path | None, path: str | Path, is_file: bool = False) ->
     if Path(os.path.normpath(own / path)).is_relative_to(own):
         return workspace / path
     place = Path(os.path.normpath(own / path))
-    return place.parent / run_name(workspace) / place.name if is_file else place / run_name(workspace)
+    return (
+        place.parent / run_name(workspace) / place.name if is_file else place / run_name(workspace)
+    )
 
 
 def is_copy(folder: Path, written_for: str | None) -> bool:
-    """Return whether a file in a run's folder was copied there: the folder for which it was written exists, and is
-    another."""
+    """Return whether a file in a run's folder was copied there: the folder for which it was written
+    exists, and is another."""
     try:
         return written_for is not None and not folder.samefile(written_for)
     except OSError:  # it was moved, or is not visible from this machine
@@ -99,7 +115,7 @@ class RunFolder:
     ```
     .hydra/                        Hydra's record: config.yaml, overrides.yaml, hydra.yaml
     run.json                       state and attempts (see `launcher.rundir.record`)
-    run.lock                       exists while a process works on the run (see `launcher.rundir.lock`)
+    run.lock                       exists while a process works on it (see `launcher.rundir.lock`)
     metrics.jsonl                  one line for each logged step
     code.diff, environment.txt     its code and packages (see `launcher.rundir.reproduction`)
     media.jsonl, images/           logged images and histograms (see `launcher.hooks.media`)
@@ -155,7 +171,8 @@ class RunFolder:
         return self.logs / ("launcher.log" if rank == 0 else f"rank-{rank}.log")
 
     def check_links(self) -> None:
-        """Check that what is written here stays here. `checkpoints` may be elsewhere (`hooks.checkpointing.path`).
+        """Check that what is written here stays here. `checkpoints` may be elsewhere
+        (`hooks.checkpointing.path`).
 
         Raises:
             ConfigError: a link leads out of the folder.
@@ -163,19 +180,25 @@ class RunFolder:
         inside = self.path.resolve()
         own = [entry for entry in self.path.glob("*") if entry != self.checkpoints]
         for folder in (self.hydra, self.logs, self.export, self.path / "images"):
-            own += [Path(place, name) for place, folders, files in os.walk(folder) for name in (*folders, *files)]
+            own += [
+                Path(place, name)
+                for place, folders, files in os.walk(folder)
+                for name in (*folders, *files)
+            ]
         for entry in own:
             if entry.is_symlink() and not Path(os.path.realpath(entry)).is_relative_to(inside):
                 raise ConfigError(
-                    f"run.dir='{self.path}': {entry.relative_to(self.path)} is a link to {os.path.realpath(entry)}, "
-                    "outside the run's folder, where nothing is written; remove the link."
+                    f"run.dir='{self.path}': {entry.relative_to(self.path)} is a link to"
+                    f" {os.path.realpath(entry)}, outside the run's folder, where nothing is"
+                    " written; remove the link."
                 )
 
     @contextmanager
     def being_written(self) -> Iterator[None]:
         """
         Raises:
-            ConfigError: a write within failed: the disk is full or read-only, or `paths.outputs` is not a folder.
+            ConfigError: a write within failed: the disk is full or read-only, or `paths.outputs` is
+                not a folder.
         """
         try:
             yield
@@ -196,8 +219,8 @@ class RunFolder:
         except OSError as error:
             name = error.filename or self.path
             raise ConfigError(
-                f"run.dir='{self.path}': {name} cannot be read ({error.strerror}); move it away, or start another run "
-                "of the same configuration with run.tag=again."
+                f"run.dir='{self.path}': {name} cannot be read ({error.strerror}); move it away, or"
+                " start another run of the same configuration with run.tag=again."
             ) from error
 
     def create(self) -> "RunFolder":

@@ -30,8 +30,8 @@ class Curve:
     y: list[float] = field(default_factory=list)
 
     def smoothed(self, weight: float, log: bool = False) -> "Curve":
-        """An exponential moving average, corrected for its start; 0 changes nothing. Values that are not finite are
-        left out.
+        """An exponential moving average, corrected for its start; 0 changes nothing. Values that
+        are not finite are left out.
 
         Args:
             log: average the logarithms, for a logarithmic scale; values without one are left out.
@@ -40,7 +40,10 @@ class Curve:
         result = Curve()
         for x, y in zip(self.x, self.y, strict=True):
             if math.isfinite(y) and (y > 0 or not log):
-                mean, total = weight * mean + (1 - weight) * (math.log(y) if log else y), weight * total + (1 - weight)
+                mean, total = (
+                    weight * mean + (1 - weight) * (math.log(y) if log else y),
+                    weight * total + (1 - weight),
+                )
                 result.x.append(x)
                 result.y.append(math.exp(mean / total) if log else mean / total)
         return result
@@ -52,8 +55,8 @@ class Curve:
 
 
 def evenly(count: int, most: int) -> list[int]:
-    """Return at most `most` of `count` positions, evenly spaced; the first and the last are kept. `most` is at least
-    2."""
+    """Return at most `most` of `count` positions, evenly spaced; the first and the last are kept.
+    `most` is at least 2."""
     if count <= most:
         return list(range(count))
     return [round(index * (count - 1) / (most - 1)) for index in range(most)]
@@ -64,11 +67,13 @@ class History:
 
     Args:
         rows: lines of metrics.jsonl, see `read_rows`.
-        starts: when each attempt started, in seconds since the epoch, by its number. Time between attempts does not
-            count.
+        starts: when each attempt started, in seconds since the epoch, by its number. Time between
+            attempts does not count.
     """
 
-    def __init__(self, rows: Sequence[Mapping[str, Any]], starts: Mapping[int, float] | None = None):
+    def __init__(
+        self, rows: Sequence[Mapping[str, Any]], starts: Mapping[int, float] | None = None
+    ):
         self.rows = rows
         self._elapsed = list(_elapsed(rows, starts or {}))
 
@@ -88,12 +93,17 @@ class History:
 
     def values(self, metric: str) -> list[tuple[int, float]]:
         """The values of a metric, each with the index of its line."""
-        numbers = ((index, as_number(row[metric])) for index, row in enumerate(self.rows) if metric in row)
+        numbers = (
+            (index, as_number(row[metric])) for index, row in enumerate(self.rows) if metric in row
+        )
         return [(index, number) for index, number in numbers if number is not None]
 
     def x(self, index: int, against: str = "step") -> float | None:
-        """Return a line's position on an axis: `step`, `time` (seconds of training) or `samples`."""
-        return self._elapsed[index] if against == "time" else as_number(self.rows[index].get(against))
+        """Return a line's position on an axis: `step`, `time` (seconds of training) or
+        `samples`."""
+        return (
+            self._elapsed[index] if against == "time" else as_number(self.rows[index].get(against))
+        )
 
     def curve(self, metric: str, against: str = "step") -> Curve:
         """A metric against `step`, `time` (seconds of training) or `samples`."""
@@ -104,7 +114,9 @@ class History:
     def restarts(self, against: str = "step") -> list[float]:
         """Positions on the axis at which the run was resumed."""
         pairs = enumerate(zip(self.rows, self.rows[1:], strict=False))
-        ends = [index for index, (row, later) in pairs if row.get("attempt") != later.get("attempt")]
+        ends = [
+            index for index, (row, later) in pairs if row.get("attempt") != later.get("attempt")
+        ]
         return [x for x in (self.x(index, against) for index in ends) if x is not None]
 
 
@@ -121,7 +133,8 @@ def _elapsed(rows: Sequence[Mapping[str, Any]], starts: Mapping[int, float]) -> 
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a metrics.jsonl; none if it does not exist. Incomplete and broken lines are skipped."""
+    """The lines of a metrics.jsonl; none if it does not exist. Incomplete and broken lines are
+    skipped."""
     try:
         with open(path, "rb") as file:
             yield from parsed(file)
@@ -153,7 +166,8 @@ def values_of(rows: Iterable[Mapping[str, Any]], metric: str) -> list[float]:
 
 
 def sampled(path: Path, metric: str, count: int) -> list[float]:
-    """About `count` values of a metric over a whole metrics.jsonl. Of a large file, only a few places are read."""
+    """About `count` values of a metric over a whole metrics.jsonl. Of a large file, only a few
+    places are read."""
     try:
         size = path.stat().st_size
         if size <= SMALL:
@@ -176,9 +190,11 @@ def _in_places(file: Any, size: int, metric: str, count: int) -> Iterator[float]
 
 
 def sparkline(values: Sequence[float], width: int = SPARK_WIDTH) -> str:
-    """Values as a row of at most `width` bars; on a logarithmic scale where they differ by orders of magnitude. A value
-    that is not finite is a cross."""
-    groups = [values[i * len(values) // width : (i + 1) * len(values) // width] for i in range(width)]
+    """Values as a row of at most `width` bars; on a logarithmic scale where they differ by orders
+    of magnitude. A value that is not finite is a cross."""
+    groups = [
+        values[i * len(values) // width : (i + 1) * len(values) // width] for i in range(width)
+    ]
     means = [_mean(group) for group in groups if group] if len(values) > width else list(values)
     finite = [mean for mean in means if math.isfinite(mean)]
     if finite and is_wide(finite):
@@ -206,8 +222,8 @@ def is_wide(values: Iterable[float]) -> bool:
 
 
 def is_measured(name: str) -> bool:
-    """Return whether a logged value depends on the moment and the machine, by its name: times, throughput and
-    memory."""
+    """Return whether a logged value depends on the moment and the machine, by its name: times,
+    throughput and memory."""
     return any(part.endswith(TIMES) or part in MEASURED for part in name.split("/"))
 
 

@@ -20,7 +20,8 @@ HELD = "is on this run"
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lock. `space` identifies the process table that `pid` belongs to (see `process_space`)."""
+    """Who holds a lock. `space` identifies the process table that `pid` belongs to (see
+    `process_space`)."""
 
     token: str
     host: str
@@ -49,8 +50,8 @@ class Holder:
         return self.host == socket.gethostname() and self.space == process_space()
 
     def is_alive(self) -> bool:
-        """Return whether a local holder's process still runs. For one on another machine, only the heartbeat shows
-        that."""
+        """Return whether a local holder's process still runs. For one on another machine, only the
+        heartbeat shows that."""
         started = process_start(self.pid)
         return started is not None and started == self.started
 
@@ -60,16 +61,16 @@ class Holder:
 
 
 def is_earlier_start(held: Holder) -> bool:
-    """Return whether the holder belongs to an earlier start of this SLURM job. SLURM restarts a job only once it
-    considers the earlier start ended. After the loss of a node that may be wrong, but then the new start is the one
-    that counts."""
+    """Return whether the holder belongs to an earlier start of this SLURM job. SLURM restarts a job
+    only once it considers the earlier start ended. After the loss of a node that may be wrong, but
+    then the new start is the one that counts."""
     restarted = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
     return restarted and held.slurm_job_id is not None and held.slurm_job_id == slurm_job_id()
 
 
 def is_held(folder: RunFolder, silence: float = SILENCE) -> bool:
-    """Return whether a live process is on the run, without waiting: a holder on another machine is judged by the age of
-    its heartbeat."""
+    """Return whether a live process is on the run, without waiting: a holder on another machine is
+    judged by the age of its heartbeat."""
     beat = last_beat(folder.lock_path)
     if beat is None:
         return False
@@ -82,7 +83,8 @@ def is_held(folder: RunFolder, silence: float = SILENCE) -> bool:
 def held_here(folder: RunFolder) -> Holder | None:
     """The live process of this machine that is on the run, if any.
 
-    For rejecting early, before a run is built. Judging a holder on another machine takes a wait (`RunLock.acquire`).
+    For rejecting early, before a run is built. Judging a holder on another machine takes a wait
+    (`RunLock.acquire`).
     """
     held = read_holder(folder.lock_path)
     return held if held is not None and held.is_local() and held.is_alive() else None

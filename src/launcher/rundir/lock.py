@@ -1,14 +1,17 @@
 """The lock of a run folder: one live process at a time works on a run.
 
-The lock is a file that names its holder. It needs neither flock nor a common clock, so it works on network file
-systems: an atomic hard link creates it complete, and its holder touches it every few seconds.
+The lock is a file that names its holder. It needs neither flock nor a common clock, so it works on
+network file systems: an atomic hard link creates it complete, and its holder touches it every few
+seconds.
 
-Is a holder alive? On this machine, if the kernel has a process with its id *and* start time (ids are reused). On
-another machine, only its heartbeat shows that: the holder is alive if the lock's time changes while we watch, and dead
-if it does not for `silence` seconds. Two readings of one file server's clock are compared, never two machines' clocks.
+Is a holder alive? On this machine, if the kernel has a process with its id *and* start time (ids
+are reused). On another machine, only its heartbeat shows that: the holder is alive if the lock's
+time changes while we watch, and dead if it does not for `silence` seconds. Two readings of one file
+server's clock are compared, never two machines' clocks.
 
-filelock's SoftFileLease (4.2) is no replacement: where two PID namespaces share a host name (containers), it takes over
-a live holder's lock. It also waits for the whole lease to reject a live holder elsewhere, or to replace a zombie here.
+filelock's SoftFileLease (4.2) is no replacement: where two PID namespaces share a host name
+(containers), it takes over a live holder's lock. It also waits for the whole lease to reject a live
+holder elsewhere, or to replace a zombie here.
 """
 
 import errno
@@ -27,7 +30,14 @@ from typing import Any
 from launcher.errors import ConfigError
 from launcher.rundir.files import patiently
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import SILENCE, Holder, is_earlier_start, last_beat, read_holder, refusal
+from launcher.rundir.holder import (
+    SILENCE,
+    Holder,
+    is_earlier_start,
+    last_beat,
+    read_holder,
+    refusal,
+)
 from launcher.rundir.record_format import read_record
 
 BEAT = 5.0  # seconds between two heartbeats
@@ -40,12 +50,14 @@ class LockLost(Exception):
 
 
 class RunLock:
-    """The lock of one run folder, used with `with`, or by `acquire` and `release`. Only rank 0 takes it.
+    """The lock of one run folder, used with `with`, or by `acquire` and `release`. Only rank 0
+    takes it.
 
     Args:
         beat: seconds between two heartbeats.
         silence: seconds without a heartbeat after which a holder on another machine is dead.
-        on_lost: called with a sentence, in any thread, once this process must no longer write to the run.
+        on_lost: called with a sentence, in any thread, once this process must no longer write to
+            the run.
     """
 
     def __init__(
@@ -74,21 +86,28 @@ class RunLock:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.release()
 
     def acquire(self) -> None:
-        """Take the lock, also a dead holder's. For a holder on another machine, this takes up to `silence` seconds.
+        """Take the lock, also a dead holder's. For a holder on another machine, this takes up to
+        `silence` seconds.
 
         Raises:
-            ConfigError: another process holds it, which the sentence names; or the folder cannot be written.
+            ConfigError: another process holds it, which the sentence names; or the folder cannot be
+                written.
         """
         me = Holder.current()
         with self.folder.being_written():
             self.folder.path.mkdir(parents=True, exist_ok=True)
             if self.path.is_dir():
-                raise ConfigError(f"run.dir='{self.folder.path}': {self.path.name} is a folder; move it away.")
+                raise ConfigError(
+                    f"run.dir='{self.folder.path}': {self.path.name} is a folder; move it away."
+                )
             with self._lock_file(me) as temporary:
                 while not place(temporary, self.path) and not self._replace_dead(temporary):
                     pass
@@ -125,24 +144,31 @@ class RunLock:
         return current is not None and current.token == self.holder.token
 
     def check(self) -> None:
-        """Call this before every write that commits something. Does nothing before the lock is acquired.
+        """Call this before every write that commits something. Does nothing before the lock is
+        acquired.
 
-        A process that was suspended, or cut off from the file system, looks dead to the others: one of them may have
-        taken over the run, and even completed it. A lock file that was merely removed is put back.
+        A process that was suspended, or cut off from the file system, looks dead to the others: one
+        of them may have taken over the run, and even completed it. A lock file that was merely
+        removed is put back.
 
         Raises:
             LockLost: the run is no longer this process's, and `on_lost` has returned.
-            OSError: whose it is cannot be read. Then nothing may be written for now, as after any other error of the
-                disk.
+            OSError: whose it is cannot be read. Then nothing may be written for now, as after any
+                other error of the disk.
         """
         holder = self.holder
         if holder is None:
             return
         was_removed = not os.path.lexists(self.folder.record_path) and self._has_record
         self._has_record = not was_removed and os.path.lexists(self.folder.record_path)
-        if self.is_held() or (not was_removed and not os.path.lexists(self.path) and self._put_back(holder)):
+        if self.is_held() or (
+            not was_removed and not os.path.lexists(self.path) and self._put_back(holder)
+        ):
             return
-        cause = f"this process ({holder}) has lost the run's lock to {read_holder(self.path) or 'another process'}"
+        cause = (
+            f"this process ({holder}) has lost the run's lock to"
+            f" {read_holder(self.path) or 'another process'}"
+        )
         if was_removed and not os.path.lexists(self.path):
             cause = f"the run's folder was removed while this process ({holder}) was on it"
         reason = f"run.dir='{self.folder.path}': {cause}; it stops, and writes nothing more."
@@ -151,8 +177,12 @@ class RunLock:
         raise LockLost(reason)
 
     def _put_back(self, holder: Holder) -> bool:
-        """Create a removed lock file again, unless another process has begun an attempt in the meantime."""
-        if any((attempt["host"], attempt["pid"]) != (holder.host, holder.pid) for attempt in self._new_attempts()):
+        """Create a removed lock file again, unless another process has begun an attempt in the
+        meantime."""
+        if any(
+            (attempt["host"], attempt["pid"]) != (holder.host, holder.pid)
+            for attempt in self._new_attempts()
+        ):
             return False
         try:
             with self._lock_file(holder) as temporary:
@@ -190,8 +220,8 @@ class RunLock:
                 logger.warning("%s: no heartbeat: %s.", self.path, error)
 
     def _is_alive(self, held: Holder | None, fresh: Path) -> bool:
-        """Return whether the lock's holder is alive. `fresh` is a new file, which has the file server's present
-        time."""
+        """Return whether the lock's holder is alive. `fresh` is a new file, which has the file
+        server's present time."""
         if held is not None and held.is_local():
             return held.is_alive()
         if held is not None and is_earlier_start(held):
@@ -225,22 +255,26 @@ class RunLock:
             return False
         logger.info("Took over the lock of %s, which is gone.", held or "an unknown process")
         if held is not None and is_earlier_start(held) and (now or 0) - (beat or 0) < 2 * self.beat:
-            self.sleep(2 * self.beat)  # the holder may be alive, and ends once it finds its lock gone
+            # The holder may be alive, and ends once it finds its lock gone.
+            self.sleep(2 * self.beat)
         return True
 
     def _take_over(self, dead: Holder | None, temporary: Path) -> bool:
-        """Replace a dead holder's lock by the file `temporary`; False if another process got there first.
+        """Replace a dead holder's lock by the file `temporary`; False if another process got there
+        first.
 
-        One process at a time may do so, else two that saw the same dead holder would both win: the slower one would
-        replace the faster one's new lock. The right to do so is another such file, the claim. A process keeps its claim
-        for two system calls only, so a claim that stays belongs to a process that was killed between them.
+        One process at a time may do so, else two that saw the same dead holder would both win: the
+        slower one would replace the faster one's new lock. The right to do so is another such file,
+        the claim. A process keeps its claim for two system calls only, so a claim that stays
+        belongs to a process that was killed between them.
         """
         claim = self.path.with_name(f".{self.path.name}.claim")
         if not place(temporary, claim):
             if not self._is_claimed(claim):
                 claim.unlink(missing_ok=True)
             return False
-        if os.path.lexists(self.path) and read_holder(self.path) == dead:  # a dangling link exists too
+        # A dangling link exists too.
+        if os.path.lexists(self.path) and read_holder(self.path) == dead:
             os.replace(claim, self.path)
             return True
         claim.unlink(missing_ok=True)
@@ -255,11 +289,16 @@ class RunLock:
         return before is None or last_beat(claim) != before
 
     def _sweep(self) -> None:
-        """Remove the temporary files of processes that were killed while they waited for the lock."""
+        """Remove the temporary files of processes that were killed while they waited for the
+        lock."""
         for path in self.path.parent.glob(f".{self.path.name}.*"):
             left, written = read_holder(path), last_beat(path)
-            is_old = written is not None and (last_beat(self.path) or 0) - written > 10 * self.silence
-            if (left is None and is_old) or (left is not None and left.is_local() and not left.is_alive()):
+            is_old = (
+                written is not None and (last_beat(self.path) or 0) - written > 10 * self.silence
+            )
+            if (left is None and is_old) or (
+                left is not None and left.is_local() and not left.is_alive()
+            ):
                 path.unlink(missing_ok=True)
 
 
@@ -271,9 +310,16 @@ def place(source: Path, target: Path) -> bool:
     except FileExistsError:
         return False
     except OSError as error:
-        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV):
+        if error.errno not in (
+            errno.EPERM,
+            errno.EOPNOTSUPP,
+            errno.ENOSYS,
+            errno.EMLINK,
+            errno.EXDEV,
+        ):
             raise
-    try:  # a file system without hard links: still exclusive, but the file is incomplete for a moment
+    # A file system without hard links: still exclusive, but the file is incomplete for a moment.
+    try:
         with open(target, "x") as file:
             file.write(source.read_text())
         return True

@@ -32,7 +32,8 @@ def console() -> Any:
 
 
 class _Terminal(io.TextIOWrapper):
-    """A terminal that may be closed while the run saves (SIGHUP): failed writes to it are ignored."""
+    """A terminal that may be closed while the run saves (SIGHUP): failed writes to it are
+    ignored."""
 
     def write(self, text: str) -> int:
         try:
@@ -46,25 +47,34 @@ class _Terminal(io.TextIOWrapper):
 
 
 def prepare_output() -> None:
-    """Make standard streams safe to print to: a closed one (`>&-`) becomes the null device before another file can get
-    its number, and a terminal may go away. Hide a warning of Hydra 1.4 about configurations from strangers: `_target_`
-    is the only registry here, and names what the user's own code has."""
-    warnings.filterwarnings("ignore", r"hydra\.utils\.instantiate\(\) resolved _target_=", UserWarning)
+    """Make standard streams safe to print to: a closed one (`>&-`) becomes the null device before
+    another file can get its number, and a terminal may go away. Hide a warning of Hydra 1.4 about
+    configurations from strangers: `_target_` is the only registry here, and names what the user's
+    own code has."""
+    warnings.filterwarnings(
+        "ignore", r"hydra\.utils\.instantiate\(\) resolved _target_=", UserWarning
+    )
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest free number, which is this one
+            # Takes the lowest free number, which is this one.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
         stream = getattr(sys, name)
         if number and stream.isatty() and hasattr(stream, "buffer"):
-            setattr(sys, name, _Terminal(stream.buffer, stream.encoding, stream.errors, line_buffering=True))
+            setattr(
+                sys,
+                name,
+                _Terminal(stream.buffer, stream.encoding, stream.errors, line_buffering=True),
+            )
 
 
 @contextmanager
 def ending_with_reader() -> Iterator[None]:
-    """Exit quietly, with SIGPIPE's exit code, if the reader of the output closes the pipe (`| head`).
+    """Exit quietly, with SIGPIPE's exit code, if the reader of the output closes the pipe (`|
+    head`).
 
     Raises:
         SystemExit: the pipe was closed.
@@ -158,21 +168,24 @@ class _StreamHandler(_IgnoresOSErrors, logging.StreamHandler[TextIO]):
 
 
 def setup_logging(file: Path | None, rank: int = 0, keep: bool = False) -> None:
-    """Rank 0 logs to the screen, and to `file` unless that is None. Other ranks log to their file, and warnings to the
-    screen. A rank that our own command started leaves the screen to rank 0: its file gets everything it prints.
+    """Rank 0 logs to the screen, and to `file` unless that is None. Other ranks log to their file,
+    and warnings to the screen. A rank that our own command started leaves the screen to rank 0: its
+    file gets everything it prints.
 
     Each call replaces the handlers of the previous call: every run of a sweep has its own file.
 
     Args:
-        keep: also keep the lines in memory, for the file that the next call names: a start that is rejected must not
-            write a log.
+        keep: also keep the lines in memory, for the file that the next call names: a start that is
+            rejected must not write a log.
     """
     root, kept = logging.getLogger(), []
     for old in [handler for handler in root.handlers if getattr(handler, "of_launcher", False)]:
         root.removeHandler(old)
         kept += old.records if isinstance(old, _Keeping) and file is not None else []
         old.close()
-    screen: logging.Handler = _TerminalHandler() if sys.stdout.isatty() else _StreamHandler(sys.stdout)
+    screen: logging.Handler = (
+        _TerminalHandler() if sys.stdout.isatty() else _StreamHandler(sys.stdout)
+    )
     handlers, is_diverted = [screen], False
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -187,7 +200,9 @@ def setup_logging(file: Path | None, rank: int = 0, keep: bool = False) -> None:
     screen.setLevel(logging.INFO if rank == 0 or is_diverted else logging.WARNING)
     for handler in handlers:
         prefix = f"[rank {rank}] " if rank else ""
-        handler.setFormatter(logging.Formatter(FORMAT.replace("%(message)s", prefix + "%(message)s"), "%H:%M:%S"))
+        handler.setFormatter(
+            logging.Formatter(FORMAT.replace("%(message)s", prefix + "%(message)s"), "%H:%M:%S")
+        )
         handler.of_launcher = True  # type: ignore[attr-defined]
         root.addHandler(handler)
     for record in kept:

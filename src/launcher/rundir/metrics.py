@@ -24,14 +24,18 @@ class Value(NamedTuple):
 
 
 def summary(path: Path) -> dict[str, Any] | None:
-    """The same as `curve_and_newest` for run.json; None if nothing is logged, or it is too long for that."""
+    """The same as `curve_and_newest` for run.json; None if nothing is logged, or it is too long for
+    that."""
     curve, newest = curve_and_newest(path)
     plain = {name: [json_value(value), json_value(step)] for name, (value, step) in newest.items()}
-    return {"curve": curve, "newest": plain} if plain and len(json.dumps(plain)) <= MAX_TEXT else None
+    return (
+        {"curve": curve, "newest": plain} if plain and len(json.dumps(plain)) <= MAX_TEXT else None
+    )
 
 
 def curve_and_newest(path: Path) -> tuple[str, dict[str, Value]]:
-    """The training loss in a metrics.jsonl of any length as a row of bars, and its `newest_metrics`."""
+    """The training loss in a metrics.jsonl of any length as a row of bars, and its
+    `newest_metrics`."""
     with suppress(OSError):
         if path.stat().st_size <= SMALL:
             rows = list(read_rows(path))
@@ -40,7 +44,8 @@ def curve_and_newest(path: Path) -> tuple[str, dict[str, Value]]:
 
 
 def newest_metrics(path: Path) -> dict[str, Value]:
-    """The newest value of each metric among the last lines of a metrics.jsonl; empty if the file cannot be read."""
+    """The newest value of each metric among the last lines of a metrics.jsonl; empty if the file
+    cannot be read."""
     return newest_of(parsed(last_bytes(path).splitlines()))
 
 

@@ -9,7 +9,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-# Module and distribution of what may change a run's numbers. Recorded only if imported: not every run uses them.
+# Module and distribution of what may change a run's numbers. Recorded only if imported: not every
+# run uses them.
 VERSIONED = {
     "torch": "torch",
     "hydra": "hydra-core",
@@ -30,13 +31,14 @@ def slurm_job_id() -> str | None:
 
 
 def is_restart() -> bool:
-    """Return whether SLURM, or the batch script after the loss of a node, has started this job before."""
+    """Return whether SLURM, or the batch script after the loss of a node, has started this job
+    before."""
     return int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0 or "LAUNCHER_RESTARTED" in os.environ
 
 
 def git_state(folder: str | os.PathLike[str], timeout: float = 2.0) -> dict[str, Any] | None:
-    """{"commit": hash, "dirty": bool} of the repository around `folder`; None without one, without git, or
-    past `timeout` seconds. Untracked files do not count as dirty. Never raises.
+    """{"commit": hash, "dirty": bool} of the repository around `folder`; None without one, without
+    git, or past `timeout` seconds. Untracked files do not count as dirty. Never raises.
     """
     command = [
         "git",
@@ -72,12 +74,16 @@ def git_state(folder: str | os.PathLike[str], timeout: float = 2.0) -> dict[str,
 
 
 def versions(also: Collection[str] = ()) -> dict[str, str]:
-    """Versions of Python, this package, and those libraries that may change a run's numbers: the imported ones, and
-    those in `also`."""
+    """Versions of Python, this package, and those libraries that may change a run's numbers: the
+    imported ones, and those in `also`."""
     from importlib import metadata  # 0.05 s, needed only to start a run
 
     result = {"python": sys.version.split()[0]}
-    used = {module: name for module, name in VERSIONED.items() if module in sys.modules or module in also}
+    used = {
+        module: name
+        for module, name in VERSIONED.items()
+        if module in sys.modules or module in also
+    }
     for module, name in {"launcher": "torch-launcher", **used}.items():
         try:
             result[module] = metadata.version(name)
@@ -92,7 +98,8 @@ def code_state(also: Collection[str] = ()) -> dict[str, Any]:
 
 
 def machine_state(device: str, threads: int, data: str | None = None) -> dict[str, Any]:
-    """Properties of a machine that change a run's last bits: processor, number of threads, device, driver and data.
+    """Properties of a machine that change a run's last bits: processor, number of threads, device,
+    driver and data.
 
     Args:
         device: the name of the device that trains.

@@ -1,7 +1,8 @@
 """The run record, `run.json`: the state of a run, and how each attempt at it ended.
 
-Only rank 0 writes it, and only while it holds the run's lock. Every write replaces the whole file, so a reader never
-sees half a record and `kill -9` leaves the previous one. A run resumes from its checkpoints, never from this file.
+Only rank 0 writes it, and only while it holds the run's lock. Every write replaces the whole file,
+so a reader never sees half a record and `kill -9` leaves the previous one. A run resumes from its
+checkpoints, never from this file.
 """
 
 import json
@@ -40,17 +41,22 @@ SOONEST = 1.0
 
 
 def seconds_up() -> float:
-    """Seconds that no clock changes; those of a suspended machine count where the system counts them."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+    """Seconds that no clock changes; those of a suspended machine count where the system counts
+    them."""
+    return (
+        time.clock_gettime(time.CLOCK_BOOTTIME)
+        if hasattr(time, "CLOCK_BOOTTIME")
+        else time.monotonic()
+    )
 
 
 class RunRecord:
     """Reads and writes one `run.json`.
 
-    `clock` gives seconds since the epoch, and `timer` seconds since some moment: a clock that is set back while a run
-    trains would give it a negative duration. `interval` is the least time, in seconds of that clock, between
-    two writes of `progress`, except in an attempt's first seconds: each is an fsync, which a training loop of
-    millisecond steps would feel.
+    `clock` gives seconds since the epoch, and `timer` seconds since some moment: a clock that is
+    set back while a run trains would give it a negative duration. `interval` is the least time, in
+    seconds of that clock, between two writes of `progress`, except in an attempt's first seconds:
+    each is an fsync, which a training loop of millisecond steps would feel.
     """
 
     def __init__(
@@ -101,7 +107,8 @@ class RunRecord:
 
     @property
     def state(self) -> str | None:
-        """queued, running, paused, preempted, cancelled, completed or failed; None before the first attempt."""
+        """queued, running, paused, preempted, cancelled, completed or failed; None before the first
+        attempt."""
         state: str | None = self.data["state"]
         return state
 
@@ -135,11 +142,11 @@ class RunRecord:
     ) -> int:
         """Open an attempt that resumes from `start_step`; returns its number (1 for the first).
 
-        An earlier attempt that never closed was killed: the caller holds the run's lock, so nobody else is on it.
-        `resume` is the request (`run.resume`) that it has followed, `launched` and `device` are those of `Attempt`,
-        `code` is the folder whose git state is recorded (default: the working directory), `command` what is stored of
-        the command (see `launcher.config.command`).
-        Raises OSError when the record cannot be written.
+        An earlier attempt that never closed was killed: the caller holds the run's lock, so nobody
+        else is on it. `resume` is the request (`run.resume`) that it has followed, `launched` and
+        `device` are those of `Attempt`, `code` is the folder whose git state is recorded (default:
+        the working directory), `command` what is stored of the command (see
+        `launcher.config.command`). Raises OSError when the record cannot be written.
         """
         self._began_at, self._began = self.clock(), self.timer()
         now = iso(self._began_at)
@@ -189,12 +196,22 @@ class RunRecord:
 
     def _add_closed(self, outcome: Outcome, reason: str, exit_code: int | None) -> None:
         now, number = self._time(), self.next_number
-        attempt = Attempt(number, now, socket.gethostname(), os.getpid(), self.step, now, slurm_job_id(), self.step)
+        attempt = Attempt(
+            number,
+            now,
+            socket.gethostname(),
+            os.getpid(),
+            self.step,
+            now,
+            slurm_job_id(),
+            self.step,
+        )
         attempt.outcome, attempt.reason, attempt.exit_code = outcome, reason[:500], exit_code
         self.attempts.append(attempt)
 
     def queue(self, command: Mapping[str, Any] = MappingProxyType({})) -> None:
-        """Note that the run waits for a scheduler, and what is stored of the command that submitted it.
+        """Note that the run waits for a scheduler, and what is stored of the command that submitted
+        it.
 
         Raises OSError when the record cannot be written.
         """
@@ -212,10 +229,11 @@ class RunRecord:
         exit_code: int | None = None,
         slurm_job_id: str | None = None,
     ) -> None:
-        """Correct how the newest attempt ended: why a signal came is known only after the attempt was closed.
+        """Correct how the newest attempt ended: why a signal came is known only after the attempt
+        was closed.
 
-        An attempt of another SLURM job than `slurm_job_id` (that of this process) is not changed, nor is a completed or
-        cancelled run. Raises OSError when the record cannot be written.
+        An attempt of another SLURM job than `slurm_job_id` (that of this process) is not changed,
+        nor is a completed or cancelled run. Raises OSError when the record cannot be written.
         """
         attempt = self.attempt
         if self.state in ("completed", "cancelled"):
@@ -230,17 +248,23 @@ class RunRecord:
         self._write()
 
     def note_times(self, seconds: Mapping[str, float]) -> None:
-        """Note where the time of the attempt went so far (`Attempt.seconds`), for the next write."""
+        """Note where the time of the attempt went so far (`Attempt.seconds`), for the next
+        write."""
         if self.attempt is not None:
             self.attempt.seconds = {name: round(value, 3) for name, value in seconds.items()}
 
     def progress(
-        self, step: int, *, loss: float | None = None, best: dict[str, Any] | None = None, force: bool = False
+        self,
+        step: int,
+        *,
+        loss: float | None = None,
+        best: dict[str, Any] | None = None,
+        force: bool = False,
     ) -> bool:
         """Note how far the run is; True when that was written.
 
-        `best` is {"metric": name, "value": number, "step": step}. A write that fails is logged and training
-        continues: the next write may succeed, and no run depends on this file.
+        `best` is {"metric": name, "value": number, "step": step}. A write that fails is logged and
+        training continues: the next write may succeed, and no run depends on this file.
         """
         self._note(step, loss, best)
         if not (self._is_due() or force):
@@ -254,8 +278,8 @@ class RunRecord:
         return True
 
     def _is_due(self) -> bool:
-        """Return whether `progress` writes again: in an attempt's first seconds after 1, 2, 4 and 8 of them, so that a
-        listing soon shows that it trains."""
+        """Return whether `progress` writes again: in an attempt's first seconds after 1, 2, 4 and 8
+        of them, so that a listing soon shows that it trains."""
         if self.written_at is None:
             return True
         age = self.written_at - self._began_at if self._began_at else self.interval
@@ -274,8 +298,9 @@ class RunRecord:
     ) -> None:
         """Close the open attempt.
 
-        Completed means: no signal, exit code 0, and the last step reached, or a reason why the end came earlier (early
-        stopping). Raises ValueError if `completed` is not true, OSError when the record cannot be written.
+        Completed means: no signal, exit code 0, and the last step reached, or a reason why the end
+        came earlier (early stopping). Raises ValueError if `completed` is not true, OSError when
+        the record cannot be written.
         """
         attempt = self.attempt
         if attempt is None or attempt.outcome is not None:
@@ -289,7 +314,9 @@ class RunRecord:
                 )
         self._note(end_step, loss, best)
         self.data["logged"] = metrics.summary(self.folder.metrics_path)
-        attempt.ended = iso(self._began_at + self.timer() - self._began) if self._began_at else self._time()
+        attempt.ended = (
+            iso(self._began_at + self.timer() - self._began) if self._began_at else self._time()
+        )
         attempt.end_step = end_step
         attempt.outcome = outcome
         attempt.signal = signal
@@ -307,11 +334,14 @@ class RunRecord:
         Raises:
             OSError: the record cannot be written.
         """
-        self.data.update(identity=dict(identity), identity_id=own, identity_version=IDENTITY_VERSION)
+        self.data.update(
+            identity=dict(identity), identity_id=own, identity_version=IDENTITY_VERSION
+        )
         self._write()
 
     def _note_command(self, command: Mapping[str, Any]) -> None:
-        """Note the newest command. The identity is that of the first: what a run is named by does not change."""
+        """Note the newest command. The identity is that of the first: what a run is named by does
+        not change."""
         is_named = self.data["identity"] is not None
         named_by = self.data if is_named else command
         identity, own = named_by.get("identity"), named_by.get("identity_id")
@@ -341,7 +371,9 @@ class RunRecord:
         attempt.outcome = "killed"
         attempt.ended = iso(self.path.stat().st_mtime)  # the last that is known of it
         attempt.end_step = self.step
-        attempt.reason = "the process ended without recording why: it was killed, or the machine went down"
+        attempt.reason = (
+            "the process ended without recording why: it was killed, or the machine went down"
+        )
 
     def _load(self) -> None:
         try:
@@ -349,12 +381,17 @@ class RunRecord:
         except FileNotFoundError:
             return
         except NewerRecord as error:
-            raise ConfigError(f"{self.path}: {error}; use that version, or another run: run.tag=again.") from error
+            raise ConfigError(
+                f"{self.path}: {error}; use that version, or another run: run.tag=again."
+            ) from error
         except (ValueError, IsADirectoryError) as error:
             self._damage = "it is a folder" if isinstance(error, OSError) else str(error)
             self.data["step"] = self.folder.newest_step()
             return
-        self.attempts = [Attempt(**{name: old.get(name) for name in ATTEMPT_TYPES}) for old in data.pop("attempts", [])]
+        self.attempts = [
+            Attempt(**{name: old.get(name) for name in ATTEMPT_TYPES})
+            for old in data.pop("attempts", [])
+        ]
         self.data = {**self.data, **data}
 
     def _write(self) -> None:
@@ -362,21 +399,26 @@ class RunRecord:
             self.check_lock()
         if self._damage is not None:
             self._set_aside(self._damage)
-        self.data["checkpoint"] = self.folder.newest_step() or self.data["checkpoint"]  # lost ones are not forgotten
+        # Lost ones are not forgotten.
+        self.data["checkpoint"] = self.folder.newest_step() or self.data["checkpoint"]
         self.data["folder"] = str(self.folder.path.absolute())
         data = {**self.data, "attempts": [asdict(attempt) for attempt in self.attempts]}
         replace_file(self.path, json.dumps(data, indent=2, allow_nan=False).encode() + b"\n")
         self.written_at = self.clock()
 
     def _set_aside(self, damage: str) -> None:
-        """Keep a damaged file under another name, rather than when it is read: a reader may not write."""
+        """Keep a damaged file under another name, rather than when it is read: a reader may not
+        write."""
         aside = unused(self.path)
         os.replace(self.path, aside)
         self._damage = None
         logger.warning(
             "%s is damaged (%s): set aside as %s; the run is at step %d, by its checkpoints.",
-            self.path, damage, aside.name, self.step,
-        )  # fmt: skip
+            self.path,
+            damage,
+            aside.name,
+            self.step,
+        )
 
     def _time(self) -> str:
         return iso(self.clock())

@@ -17,17 +17,24 @@ from launcher.rundir.folder import run_name
 
 Outcome = Literal["completed", "paused", "preempted", "cancelled", "failed", "killed"]
 STATES = (None, "queued", "running", "paused", "preempted", "cancelled", "completed", "failed")
-OPTIONAL_TEXT, OPTIONAL_INT, NUMBER = (str, NoneType), (int, NoneType), (int, float, str)  # a string: "nan", "inf"
+OPTIONAL_TEXT, OPTIONAL_INT, NUMBER = (
+    (str, NoneType),
+    (int, NoneType),
+    (int, float, str),
+)  # a string: "nan", "inf"
 FORMAT_VERSION = 1
 """Version of run.json. A change of the format comes with code that reads the one before."""
 IDENTITY_VERSION = 1
 """Version of the tree that is hashed for a run's id: a change gives every run another id."""
 RECORD_TYPES: dict[str, Any] = {
-    "format_version": int, "id": str, "name": str, "state": OPTIONAL_TEXT, "queued": OPTIONAL_TEXT, "step": int,
+    "format_version": int, "id": str, "name": str, "state": OPTIONAL_TEXT, "queued": OPTIONAL_TEXT,
+    "step": int,
     "max_steps": OPTIONAL_INT, "checkpoint": OPTIONAL_INT,
     "world_size": OPTIONAL_INT,
-    "strategy": OPTIONAL_TEXT, "git": (dict, NoneType), "versions": dict, "loss": (*NUMBER, NoneType),
-    "best": (dict, NoneType), "forked_from": (dict, NoneType), "logged": (dict, NoneType), "attempts": list,
+    "strategy": OPTIONAL_TEXT, "git": (dict, NoneType), "versions": dict,
+    "loss": (*NUMBER, NoneType),
+    "best": (dict, NoneType), "forked_from": (dict, NoneType), "logged": (dict, NoneType),
+    "attempts": list,
     "overrides": (list, NoneType), "choices": dict, "config_dir": OPTIONAL_TEXT, "config": dict,
     "identity": (dict, NoneType), "identity_id": OPTIONAL_TEXT, "identity_version": OPTIONAL_INT,
     "folder": OPTIONAL_TEXT,
@@ -36,10 +43,13 @@ FORKED_FROM_TYPES: dict[str, Any] = {"id": str, "name": str, "step": int}
 LOGGED_TYPES: dict[str, Any] = {"curve": str, "newest": dict}
 BEST_TYPES: dict[str, Any] = {"metric": str, "value": NUMBER, "step": int}
 ATTEMPT_TYPES: dict[str, Any] = {
-    "number": int, "started": str, "host": str, "pid": int, "start_step": int, "ended": OPTIONAL_TEXT,
-    "slurm_job_id": OPTIONAL_TEXT, "end_step": OPTIONAL_INT, "outcome": OPTIONAL_TEXT, "signal": OPTIONAL_TEXT,
+    "number": int, "started": str, "host": str, "pid": int, "start_step": int,
+    "ended": OPTIONAL_TEXT,
+    "slurm_job_id": OPTIONAL_TEXT, "end_step": OPTIONAL_INT, "outcome": OPTIONAL_TEXT,
+    "signal": OPTIONAL_TEXT,
     "exit_code": OPTIONAL_INT, "reason": OPTIONAL_TEXT, "world_size": OPTIONAL_INT,
-    "resume": OPTIONAL_TEXT, "queued": OPTIONAL_TEXT, "launched": OPTIONAL_TEXT, "device": OPTIONAL_TEXT,
+    "resume": OPTIONAL_TEXT, "queued": OPTIONAL_TEXT, "launched": OPTIONAL_TEXT,
+    "device": OPTIONAL_TEXT,
     "seconds": (dict, NoneType),
 }  # fmt: skip
 
@@ -67,13 +77,16 @@ class Attempt:
     resume: str | None = None
     """The value of `run.resume`, once it was followed."""
     queued: str | None = None
-    """Since when it had waited for SLURM: submitted, or ended by the attempt before it in the same job."""
+    """Since when it had waited for SLURM: submitted, or ended by the attempt before it in the same
+    job."""
     launched: str | None = None
-    """When SLURM, or a user, launched it. `started` is later: modules are imported and the model is built then."""
+    """When SLURM, or a user, launched it. `started` is later: modules are imported and the model is
+    built then."""
     device: str | None = None
     """The kind of device of each rank: a GPU's name, or cpu."""
     seconds: dict[str, float] | None = None
-    """Seconds that it was `starting` (until its first step), `evaluating` and `saving` while training waited."""
+    """Seconds that it was `starting` (until its first step), `evaluating` and `saving` while
+    training waited."""
 
 
 class NewerRecord(ValueError):
@@ -91,8 +104,8 @@ def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def run_names(folder: Path) -> list[str]:
-    """The names (`<name>/<id>`) that a run's checkpoints may have: by its folder, and by its record, if the folder was
-    renamed."""
+    """The names (`<name>/<id>`) that a run's checkpoints may have: by its folder, and by its
+    record, if the folder was renamed."""
     names = [run_name(folder)]
     with suppress(OSError, ValueError):
         record = read_record(folder / "run.json")
@@ -110,7 +123,9 @@ def parse_record(content: bytes) -> dict[str, Any]:
         raise ValueError("not a mapping")
     version = data.get("format_version", FORMAT_VERSION)
     if isinstance(version, int) and version > FORMAT_VERSION:
-        raise NewerRecord(f"format_version is {version}, and this version of Launcher reads {FORMAT_VERSION}")
+        raise NewerRecord(
+            f"format_version is {version}, and this version of Launcher reads {FORMAT_VERSION}"
+        )
     _check({key: value for key, value in data.items() if key in RECORD_TYPES}, RECORD_TYPES, "")
     if data.get("state") not in STATES:
         raise ValueError(f"state is {data['state']!r}")
@@ -146,13 +161,15 @@ def iso(seconds: float) -> str:
 
 
 def plain_number(value: float) -> float | str:
-    """A number for JSON, which has no nan and inf: those become the strings "nan", "inf" and "-inf"."""
+    """A number for JSON, which has no nan and inf: those become the strings "nan", "inf" and
+    "-inf"."""
     value = float(value)
     return value if math.isfinite(value) else str(value)
 
 
 def json_value(value: Any) -> Any:
-    """A value for JSON. What its readers do not agree on becomes text: infinite and huge numbers, and objects."""
+    """A value for JSON. What its readers do not agree on becomes text: infinite and huge numbers,
+    and objects."""
     if isinstance(value, float):
         return plain_number(value)
     if isinstance(value, int):
@@ -160,9 +177,11 @@ def json_value(value: Any) -> Any:
     return value if value is None or isinstance(value, str) else str(value)
 
 
-def has_followed(attempts: Iterable[Mapping[str, Any]], resume: str, slurm_job_id: str | None) -> bool:
-    """Return whether an attempt of this SLURM job has done what this value of `run.resume` requests. The value holds
-    for the first start of a submission alone."""
+def has_followed(
+    attempts: Iterable[Mapping[str, Any]], resume: str, slurm_job_id: str | None
+) -> bool:
+    """Return whether an attempt of this SLURM job has done what this value of `run.resume`
+    requests. The value holds for the first start of a submission alone."""
     return slurm_job_id is not None and any(
         one.get("resume") == resume and one["slurm_job_id"] == slurm_job_id for one in attempts
     )

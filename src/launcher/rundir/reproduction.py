@@ -1,4 +1,5 @@
-"""Files that a run keeps to be reproduced elsewhere: uncommitted changes of its code, and all distributions."""
+"""Files that a run keeps to be reproduced elsewhere: uncommitted changes of its code, and all
+distributions."""
 
 import atexit
 import os
@@ -16,7 +17,22 @@ from pathlib import Path
 from launcher.rundir.files import replace_file
 
 CODE, ENVIRONMENT = "code.diff", "environment.txt"
-SOURCES = (".py", ".pyi", ".yaml", ".yml", ".toml", ".cfg", ".sh", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp")
+SOURCES = (
+    ".py",
+    ".pyi",
+    ".yaml",
+    ".yml",
+    ".toml",
+    ".cfg",
+    ".sh",
+    ".c",
+    ".cc",
+    ".cpp",
+    ".cu",
+    ".cuh",
+    ".h",
+    ".hpp",
+)
 """Ends of the names of untracked files that are kept."""
 LARGEST_FILE, LARGEST = 1 << 20, 1 << 23
 """Bytes of a file's difference, and of all."""
@@ -29,7 +45,8 @@ SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 SECRET_TEXT = re.compile(
-    rb"-----BEGIN [A-Z ]*PRIVATE KEY|\bAKIA[0-9A-Z]{16}\b|\bgh[pousr]_\w{30,}|\bhf_\w{30,}|\bsk-[\w-]{20,}"
+    rb"-----BEGIN [A-Z ]*PRIVATE"
+    rb" KEY|\bAKIA[0-9A-Z]{16}\b|\bgh[pousr]_\w{30,}|\bhf_\w{30,}|\bsk-[\w-]{20,}"
     rb"|\bxox[abprs]-[\w-]{10,}|://[^/\s:@]+:[^/\s:@]+@"
     rb"|(?i:api_?key|secret(?:_key)?|passw(?:or)?d|passphrase|credentials?|access_key|private_key|token)"
     rb"[\"']?\s*[:=]\s*(?:([\"'])[^\"'$\s]{8,}\1|[\w+/-]{16,}\s*$)",
@@ -38,10 +55,11 @@ SECRET_TEXT = re.compile(
 
 
 def keep(folder: Path, outputs: Path, is_new: bool) -> subprocess.Popen[bytes] | None:
-    """Write `code.diff` and `environment.txt` into a run's folder, in a process that training does not wait for.
+    """Write `code.diff` and `environment.txt` into a run's folder, in a process that training does
+    not wait for.
 
-    Not in a thread: the data workers are forked at the same time, and a lock that the thread holds (the one of
-    `tempfile` had this effect) would stay locked in a worker forever.
+    Not in a thread: the data workers are forked at the same time, and a lock that the thread holds
+    (the one of `tempfile` had this effect) would stay locked in a worker forever.
 
     Args:
         folder: the run's.
@@ -69,8 +87,14 @@ def environment() -> str:
     """List all installed distributions, one a line; a comment has the interpreter."""
     from importlib.metadata import distributions
 
-    found = {(found.name, found.version, _is_local(found.read_text("direct_url.json"))) for found in distributions()}
-    lines = [f"{name}=={version}{'  # not from an index' * local}" for name, version, local in sorted(found)]
+    found = {
+        (found.name, found.version, _is_local(found.read_text("direct_url.json")))
+        for found in distributions()
+    }
+    lines = [
+        f"{name}=={version}{'  # not from an index' * local}"
+        for name, version, local in sorted(found)
+    ]
     interpreter = f"{platform.python_implementation()} {platform.python_version()}"
     return "\n".join([f"# {interpreter}, {platform.platform()}", *lines]) + "\n"
 
@@ -81,16 +105,21 @@ def _is_local(direct_url: str | None) -> bool:
 
 
 def code_diff(code: Path, outputs: Path) -> bytes:
-    """Return the difference between the working tree and its commit, with untracked source files, for `git apply`.
+    """Return the difference between the working tree and its commit, with untracked source files,
+    for `git apply`.
 
     Args:
         code: a folder of the repository.
         outputs: a folder whose files are not code.
     Returns:
-        Nothing without a repository with a commit. Comments at the beginning have the commit, and the files that are
+        Nothing without a repository with a commit. Comments at the beginning have the commit, and
+            the files that are
         left out: those that look like secrets, by name or content, and those that are too large.
     """
-    commit, top = _git(code, "rev-parse", "--verify", "HEAD"), _git(code, "rev-parse", "--show-toplevel")
+    commit, top = (
+        _git(code, "rev-parse", "--verify", "HEAD"),
+        _git(code, "rev-parse", "--show-toplevel"),
+    )
     index = _git(code, "rev-parse", "--path-format=absolute", "--git-path", "index")
     if not commit or not top or not index:
         return b""
@@ -98,12 +127,29 @@ def code_diff(code: Path, outputs: Path) -> bytes:
     with tempfile.TemporaryDirectory(prefix="launcher-index-") as place:
         copy = Path(place) / "index"
         with suppress(FileNotFoundError):  # nothing was ever added
-            # With its time, by which git finds files that were changed within the second in which it was written.
+            # With its time, by which git finds files that were changed within the second in which
+            # it was written.
             shutil.copy2(os.fsdecode(index.strip()), copy)
         untracked = list(_untracked(root, outputs))
         if untracked:
-            _git(root, "add", "--intent-to-add", "--", *(f":(top,literal){name}" for name in untracked), index=copy)
-        diff = _git(root, "diff", "--binary", "--no-color", "--no-ext-diff", "--ignore-submodules", "HEAD", index=copy)
+            _git(
+                root,
+                "add",
+                "--intent-to-add",
+                "--",
+                *(f":(top,literal){name}" for name in untracked),
+                index=copy,
+            )
+        diff = _git(
+            root,
+            "diff",
+            "--binary",
+            "--no-color",
+            "--no-ext-diff",
+            "--ignore-submodules",
+            "HEAD",
+            index=copy,
+        )
     return COMMIT.encode() + commit + _bounded(diff or b"")
 
 
@@ -112,10 +158,20 @@ def _untracked(root: Path, outputs: Path) -> Iterator[str]:
     count = 0
     for name in map(os.fsdecode, filter(None, names)):
         path, inside = root / name, Path(name).parents
-        is_source = name.endswith(SOURCES) and not path.is_symlink() and path.stat().st_size <= LARGEST_FILE
-        if not is_source or path.is_relative_to(outputs.absolute()) or SECRET_NAME.search(os.fsencode(name)):
+        is_source = (
+            name.endswith(SOURCES) and not path.is_symlink() and path.stat().st_size <= LARGEST_FILE
+        )
+        if (
+            not is_source
+            or path.is_relative_to(outputs.absolute())
+            or SECRET_NAME.search(os.fsencode(name))
+        ):
             continue
-        if any(each.name.startswith(".") or (root / each / "pyvenv.cfg").exists() for each in inside if each.name):
+        if any(
+            each.name.startswith(".") or (root / each / "pyvenv.cfg").exists()
+            for each in inside
+            if each.name
+        ):
             continue
         count += 1
         if count > MOST_UNTRACKED:
@@ -167,11 +223,20 @@ def parse_code(stored: bytes) -> StoredCode:
 
 def _git(folder: Path, *arguments: str, index: Path | None = None) -> bytes | None:
     """Return what a git command prints; None: it failed, or there is no git."""
-    env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", **({} if index is None else {"GIT_INDEX_FILE": str(index)})}
+    env = {
+        **os.environ,
+        "GIT_OPTIONAL_LOCKS": "0",
+        **({} if index is None else {"GIT_INDEX_FILE": str(index)}),
+    }
     command: Sequence[str] = ["git", *arguments]
     try:
         done = subprocess.run(
-            command, cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT
+            command,
+            cwd=folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=TIMEOUT,
         )
     except (OSError, subprocess.SubprocessError):
         return None

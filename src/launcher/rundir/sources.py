@@ -1,8 +1,8 @@
 """The user's own source files: which of them a process has imported, and which have changed since.
 
-A file is known by the path that its module's name gives it (`my_project/model.py`), so a project that was moved, and a
-copy of its code, have the same names. Files of Launcher, of Python and of installed packages are left out: their
-versions are compared instead.
+A file is known by the path that its module's name gives it (`my_project/model.py`), so a project
+that was moved, and a copy of its code, have the same names. Files of Launcher, of Python and of
+installed packages are left out: their versions are compared instead.
 """
 
 import hashlib
@@ -22,12 +22,13 @@ LARGEST = 1 << 24
 MOST_NAMES = 8
 
 _imported: dict[str, tuple[Any, str]] = {}
-"""The digest of each file, as it was when its module was first seen, and the module's spec at that time."""
+"""The digest of each file, as it was when its module was first seen, and the module's spec at that
+time."""
 
 
 def imported_sources() -> dict[str, str]:
-    """The digests of the user's own files that this process has imported, by name. A file that was edited after its
-    import keeps the digest of what runs."""
+    """The digests of the user's own files that this process has imported, by name. A file that was
+    edited after its import keeps the digest of what runs."""
     sources = {}
     for name, module in list(sys.modules.items()):
         if (found := _own_file(name, module)) is None:
@@ -48,12 +49,14 @@ def source_changes(stored: Mapping[str, Any], current: Mapping[str, str]) -> lis
 
     Args:
         stored: the files that an earlier process had imported.
-        current: those that this one has imported. The other stored files are looked up, but not imported: modules may
-            be imported late.
+        current: those that this one has imported. The other stored files are looked up, but not
+            imported: modules may be imported late.
     """
     found = {name: current[name] if name in current else _look_up(name) for name in stored}
     kinds = {
-        "was edited": [name for name, digest in found.items() if digest not in (None, stored[name])],
+        "was edited": [
+            name for name, digest in found.items() if digest not in (None, stored[name])
+        ],
         "is gone": [name for name, digest in found.items() if digest is None],
         "is new": [name for name in current if name not in stored] if stored else [],
     }
@@ -73,7 +76,8 @@ def digest_of(path: str | os.PathLike[str]) -> str | None:
 
 
 def _own_file(name: str, module: ModuleType) -> tuple[str, str] | None:
-    """The name and the path of a module's file; None: it has no source file, or is not the user's own."""
+    """The name and the path of a module's file; None: it has no source file, or is not the user's
+    own."""
     path = getattr(module, "__file__", None)
     if not isinstance(path, str) or not path.endswith(".py") or is_installed(os.path.dirname(path)):
         return None
@@ -81,7 +85,11 @@ def _own_file(name: str, module: ModuleType) -> tuple[str, str] | None:
     if isinstance(top, str) and is_installed(os.path.dirname(top)) and name != "__main__":
         return None  # a file that a library wrote for itself, as torch.compile does
     module_path = name.replace(".", "/")
-    key = PurePath(f"{module_path}/__init__.py" if os.path.basename(path) == "__init__.py" else f"{module_path}.py")
+    key = PurePath(
+        f"{module_path}/__init__.py"
+        if os.path.basename(path) == "__init__.py"
+        else f"{module_path}.py"
+    )
     if PurePath(path).parts[-len(key.parts) :] == key.parts:
         return key.as_posix(), path
     relative = os.path.relpath(path)
@@ -92,12 +100,15 @@ def _own_file(name: str, module: ModuleType) -> tuple[str, str] | None:
 
 @cache
 def is_installed(folder: str) -> bool:
-    """Return whether a folder's files are those of an installed package, of Python, or of Launcher."""
+    """Return whether a folder's files are those of an installed package, of Python, or of
+    Launcher."""
     path = Path(folder)
     own = Path(__file__).parents[1]
     python = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")]
     libraries = [*python, own, own.parent / "hydra_plugins"]
-    return any(part in INSTALLED for part in path.parts) or any(path.is_relative_to(library) for library in libraries)
+    return any(part in INSTALLED for part in path.parts) or any(
+        path.is_relative_to(library) for library in libraries
+    )
 
 
 def _look_up(name: str) -> str | None:

@@ -9,7 +9,8 @@ AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE)
 
 
 def folder_size(folder: str | os.PathLike[str]) -> int:
-    """Bytes in all files below a folder, which may be a link. Files that are removed meanwhile do not count.
+    """Bytes in all files below a folder, which may be a link. Files that are removed meanwhile do
+    not count.
 
     Returns:
         0 for a folder that does not exist.
@@ -37,7 +38,8 @@ def parse_size(text: str) -> float | None:
     """Bytes of an amount: `2TB`, `1.5 TiB`, `500G`, `1000`; None: it is not an amount.
 
     Args:
-        text: a number and a unit; kB, MB, GB, TB and PB are powers of 1000, KiB and so on powers of 1024.
+        text: a number and a unit; kB, MB, GB, TB and PB are powers of 1000, KiB and so on powers of
+            1024.
     """
     match = AMOUNT.fullmatch(text.strip())
     if match is None or (match[3] and not match[2]):
@@ -46,7 +48,8 @@ def parse_size(text: str) -> float | None:
 
 
 def owner(path: str | os.PathLike[str]) -> str:
-    """The name of the user whom a file belongs to, or the number where the machine knows no name."""
+    """The name of the user whom a file belongs to, or the number where the machine knows no
+    name."""
     try:
         return Path(path).owner()
     except (KeyError, NotImplementedError):
@@ -54,7 +57,8 @@ def owner(path: str | os.PathLike[str]) -> str:
 
 
 def over_quota(outputs: Path, quota: str) -> str | None:
-    """A warning where the files below a folder take more than they may (`paths.quota`); None: they do not.
+    """A warning where the files below a folder take more than they may (`paths.quota`); None: they
+    do not.
 
     Args:
         quota: see `parse_size`.
@@ -63,6 +67,6 @@ def over_quota(outputs: Path, quota: str) -> str | None:
     if most is None or used <= most:
         return None
     return (
-        f"paths.quota={quota}: {outputs} takes {size(used)}; python -m launcher.runs clean --older 30d "
-        "prints which checkpoints could be deleted."
+        f"paths.quota={quota}: {outputs} takes {size(used)}; python -m launcher.runs clean --older"
+        " 30d prints which checkpoints could be deleted."
     )

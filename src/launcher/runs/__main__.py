@@ -17,14 +17,37 @@ from launcher.runs.filters import is_condition
 from launcher.runs.find import RUN_HELP
 
 VERBS = (
-    "list", "show", "logs", "resume", "evaluate", "export", "fork", "cancel", "retry", "compare",
-    "plot", "report", "sync", "list-checkpoints", "verify", "digest", "why", "adopt", "replay", "test",
-    "du", "clean", "cost", "reproduce",
-)  # fmt: skip
-"""Each is a module with `add_arguments` and `run`."""
-MODULES = {"list": "listing", "list-checkpoints": "list_checkpoints", "test": "significance"} | dict.fromkeys(
-    rerun.VERBS, "rerun"
+    "list",
+    "show",
+    "logs",
+    "resume",
+    "evaluate",
+    "export",
+    "fork",
+    "cancel",
+    "retry",
+    "compare",
+    "plot",
+    "report",
+    "sync",
+    "list-checkpoints",
+    "verify",
+    "digest",
+    "why",
+    "adopt",
+    "replay",
+    "test",
+    "du",
+    "clean",
+    "cost",
+    "reproduce",
 )
+"""Each is a module with `add_arguments` and `run`."""
+MODULES = {
+    "list": "listing",
+    "list-checkpoints": "list_checkpoints",
+    "test": "significance",
+} | dict.fromkeys(rerun.VERBS, "rerun")
 """Modules that are not named like their verb."""
 
 
@@ -43,7 +66,8 @@ def module_of(verb: str) -> str:
 
 
 def summary(verb: str) -> str:
-    """Return a verb's help, the first line of its module, read without importing it, since some imports take long."""
+    """Return a verb's help, the first line of its module, read without importing it, since some
+    imports take long."""
     if verb in rerun.VERBS:
         return rerun.VERBS[verb]
     spec = find_spec(module_of(verb))
@@ -72,12 +96,17 @@ def build_parser(chosen: str) -> Parser:
 
 def add_outputs(parser: argparse.ArgumentParser, default: Path | str) -> None:
     parser.add_argument(
-        "--outputs", type=Path, default=default, metavar="DIR", help="the folder of the runs (default: outputs)"
+        "--outputs",
+        type=Path,
+        default=default,
+        metavar="DIR",
+        help="the folder of the runs (default: outputs)",
     )
 
 
 def with_verb(arguments: Sequence[str]) -> list[str]:
-    """The command line with the verb `list` where it has none: `runs`, `runs --json`, `runs model=mlp`.
+    """The command line with the verb `list` where it has none: `runs`, `runs --json`, `runs
+    model=mlp`.
 
     Raises:
         ConfigError: the first word is neither a verb nor a filter.
@@ -87,17 +116,23 @@ def with_verb(arguments: Sequence[str]) -> list[str]:
         return [*outputs, *rest]
     if rest and not rest[0].startswith("-") and not is_condition(rest[0]):
         near = nearest(rest[0], VERBS)
-        meant = f"did you mean {near}" if near else f"for a run write `show {rest[0]}` or `list {rest[0]}`"
+        meant = (
+            f"did you mean {near}"
+            if near
+            else f"for a run write `show {rest[0]}` or `list {rest[0]}`"
+        )
         if Path(rest[0]).is_dir():
             meant = f"for the runs of a folder write --outputs={rest[0]}"
         raise ConfigError(
-            f"'{rest[0]}': is not a verb; the verbs are {', '.join(VERBS)}; {meant}{'?' if near else '.'}"
+            f"'{rest[0]}': is not a verb; the verbs are {', '.join(VERBS)};"
+            f" {meant}{'?' if near else '.'}"
         )
     return [*outputs, "list", *rest]
 
 
 def _outputs_first(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """`--outputs DIR`, wherever it is, and the other words. argparse takes no RUN or OVERRIDE after a verb's flag."""
+    """`--outputs DIR`, wherever it is, and the other words. argparse takes no RUN or OVERRIDE after
+    a verb's flag."""
     outputs: list[str] = []
     rest: list[str] = []
     words = iter(arguments)
@@ -122,7 +157,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser = build_parser(_outputs_first(words)[1][0])
     parsed, rest = parser.parse_known_args(words)
     if rest and (any(word.startswith("-") for word in rest) or not hasattr(parsed, "overrides")):
-        raise ConfigError(f"unrecognized arguments: {' '.join(rest)}; see {parser.prog} {parsed.verb} --help.")
+        raise ConfigError(
+            f"unrecognized arguments: {' '.join(rest)}; see {parser.prog} {parsed.verb} --help."
+        )
     if rest:
         parsed.overrides = [*parsed.overrides, *rest]
     # The default folder may be missing: its first run is still to come.

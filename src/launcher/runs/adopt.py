@@ -32,9 +32,15 @@ OUTPUTS = "paths.outputs"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     parser.add_argument(
-        "overrides", nargs="*", default=[], metavar="OVERRIDE", help="the command line, after --: model=mlp seed=1"
+        "overrides",
+        nargs="*",
+        default=[],
+        metavar="OVERRIDE",
+        help="the command line, after --: model=mlp seed=1",
     )
-    parser.add_argument("--config-dir", type=Path, metavar="DIR", help="the folder of the command's own options")
+    parser.add_argument(
+        "--config-dir", type=Path, metavar="DIR", help="the folder of the command's own options"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -46,7 +52,10 @@ def run(arguments: argparse.Namespace) -> int:
     now = flat(known[1])
     page = StdoutConsole()
     keys = sorted(varying([before, now]))
-    rows = {key: [as_typed(each[key]) if key in each else None for each in (before, now)] for key in keys}
+    rows = {
+        key: [as_typed(each[key]) if key in each else None for each in (before, now)]
+        for key in keys
+    }
     if rows:
         page.print(table("identity", rows, ["before", "now"]))
     with RunLock(run.folder), run.folder.being_written():
@@ -69,8 +78,8 @@ def configured(run: StoredRun, overrides: Sequence[str], config_dir: Path | None
     schema.validate(config)
     if Path(config.run.dir).parent.resolve() != place.resolve():
         raise ConfigError(
-            f"run.name={config.run.name}: '{run.label}' has another name, by which it is looked up; add "
-            f"run.name={run.name}."
+            f"run.name={config.run.name}: '{run.label}' has another name, by which it is looked up;"
+            f" add run.name={run.name}."
         )
     own = Path(config.run.dir)
     if own.resolve() == run.folder.path.resolve():
@@ -80,6 +89,7 @@ def configured(run: StoredRun, overrides: Sequence[str], config_dir: Path | None
     taken = own if own.exists() else None if found is None else found.folder
     if taken is not None and taken.resolve() != run.folder.path.resolve():
         raise ConfigError(
-            f"'{run.label}': {taken} is the run of this configuration already; move it away, or add run.tag=<word>."
+            f"'{run.label}': {taken} is the run of this configuration already; move it away, or add"
+            " run.tag=<word>."
         )
     return config

@@ -1,4 +1,5 @@
-"""Stop runs: a SLURM job is cancelled, a process on this machine gets SIGTERM. Each saves first and can be resumed."""
+"""Stop runs: a SLURM job is cancelled, a process on this machine gets SIGTERM. Each saves first and
+can be resumed."""
 
 import argparse
 import os
@@ -38,7 +39,11 @@ def run(arguments: argparse.Namespace) -> int:
             is_recorded &= record_cancelled(run, run.job.id)
         print(f"{run.label}: SLURM job {run.job_id} cancelled")
     stopped = [run for run in here if stop(run)]
-    left = [run for run in chosen if run.state in ("queued", "running") and run not in in_queue and run not in here]
+    left = [
+        run
+        for run in chosen
+        if run.state in ("queued", "running") and run not in in_queue and run not in here
+    ]
     for run in left:
         if run.had_job and not run.queue_known:
             print(f"{run.label}: SLURM does not answer; cancel it again later", file=sys.stderr)
@@ -50,11 +55,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def record_cancelled(run: StoredRun, job: str | None) -> bool:
-    """Record the end of a SLURM job that could not record it; False: that failed, and was reported."""
+    """Record the end of a SLURM job that could not record it; False: that failed, and was
+    reported."""
     try:
-        RunRecord(run.folder).revise("cancelled", "cancelled", reason="the SLURM job was cancelled", slurm_job_id=job)
+        RunRecord(run.folder).revise(
+            "cancelled", "cancelled", reason="the SLURM job was cancelled", slurm_job_id=job
+        )
     except OSError as error:
-        print(f"{run.label}: run.json cannot be written ({error.strerror}): its state stays", file=sys.stderr)
+        print(
+            f"{run.label}: run.json cannot be written ({error.strerror}): its state stays",
+            file=sys.stderr,
+        )
         return False
     return True
 
@@ -69,7 +80,9 @@ def stop(run: StoredRun) -> bool:
     except ProcessLookupError:
         pass  # it has just ended
     except PermissionError:
-        print(f"{run.label}: process {holder and holder.pid} belongs to another user", file=sys.stderr)
+        print(
+            f"{run.label}: process {holder and holder.pid} belongs to another user", file=sys.stderr
+        )
         return False
     return True
 

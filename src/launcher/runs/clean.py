@@ -1,4 +1,5 @@
-"""Delete old checkpoints of runs that have ended; without --yes, only print what would be deleted."""
+"""Delete old checkpoints of runs that have ended; without --yes, only print what would be
+deleted."""
 
 import argparse
 import os
@@ -12,7 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from launcher.checkpoint.manifest import CorruptCheckpoint, UnsupportedCheckpoint, is_small, verify
-from launcher.checkpoint.store import ABANDONED, BEST, CORRUPT, LATEST, REPLACED, TEMPORARY, CheckpointStore
+from launcher.checkpoint.store import (
+    ABANDONED,
+    BEST,
+    CORRUPT,
+    LATEST,
+    REPLACED,
+    TEMPORARY,
+    CheckpointStore,
+)
 from launcher.config.messages import hint
 from launcher.errors import ConfigError
 from launcher.rundir.folder import checkpoint_of, is_copy, named_folders, run_name
@@ -55,7 +64,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="runs without a change for so long: 30d, 12h, 2w",
     )
     parser.add_argument(
-        "--keep", type=kept_names, default=KEPT, metavar="WHICH,...", help=f"best, latest, or a step (default: {KEPT})"
+        "--keep",
+        type=kept_names,
+        default=KEPT,
+        metavar="WHICH,...",
+        help=f"best, latest, or a step (default: {KEPT})",
     )
     parser.add_argument("--yes", action="store_true", help="delete; without it, nothing is changed")
 
@@ -67,7 +80,9 @@ def seconds_of_age(text: str) -> float:
     """
     match = AGE.fullmatch(text)
     if match is None:
-        raise ConfigError(f"--older={text}: should be a number and a unit, s, m, h, d or w; e.g. --older=30d.")
+        raise ConfigError(
+            f"--older={text}: should be a number and a unit, s, m, h, d or w; e.g. --older=30d."
+        )
     return float(match[1]) * SECONDS[match[2]]
 
 
@@ -79,7 +94,9 @@ def kept_names(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in (BEST, LATEST) and not name.removeprefix("step-").isdecimal():
-            raise ConfigError(f"--keep={text}: should be best, latest or steps{hint(name, (BEST, LATEST))}")
+            raise ConfigError(
+                f"--keep={text}: should be best, latest or steps{hint(name, (BEST, LATEST))}"
+            )
     return names
 
 
@@ -100,7 +117,10 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         if due:
             table(due).print()
-        print(f"Would delete {counted(due)}: {size(sum(plan.size for plan in due))}; --yes deletes them.")
+        print(
+            f"Would delete {counted(due)}: {size(sum(plan.size for plan in due))}; --yes deletes"
+            " them."
+        )
     reasons = Counter(plan.reason for plan in plans if plan.reason is not None)
     for reason, count in reasons.most_common():
         print(f"Not touched: {plural(count, 'run')}, {reason}.")
@@ -119,12 +139,22 @@ def plural(count: int, noun: str) -> str:
 
 def table(plans: Sequence[Plan]) -> Table:
     rows = [
-        [plan.run.name, plan.run.id, plan.run.state, age(plan.run), str(len(plan.folders)), size(plan.size),
-         ", ".join(plan.kept)]
+        [
+            plan.run.name,
+            plan.run.id,
+            plan.run.state,
+            age(plan.run),
+            str(len(plan.folders)),
+            size(plan.size),
+            ", ".join(plan.kept),
+        ]
         for plan in plans
-    ]  # fmt: skip
+    ]
     return Table(
-        ["name", "id", "state", "age", "delete", "size", "keep"], rows, right=frozenset((3, 4, 5)), shrinks=(6, 0)
+        ["name", "id", "state", "age", "delete", "size", "keep"],
+        rows,
+        right=frozenset((3, 4, 5)),
+        shrinks=(6, 0),
     )
 
 
@@ -132,9 +162,10 @@ def age(run: StoredRun) -> str:
     return "-" if run.updated is None else duration(time.time() - run.updated)
 
 
-# ------------------------------------------------------------------------------------------------- what is protected
+# -------------------------------------------------------------------------------- what is protected
 def starting_points(runs: Sequence[StoredRun], outputs: Path) -> set[str]:
-    """The folders of runs from which others have started or are to start: forks, and `run.init_from`."""
+    """The folders of runs from which others have started or are to start: forks, and
+    `run.init_from`."""
     named: set[str] = set()
     """Ids, and `<name>/<id>`."""
     folders: set[Path] = set()
@@ -147,12 +178,15 @@ def starting_points(runs: Sequence[StoredRun], outputs: Path) -> set[str]:
             folders.update([] if checkpoint is None else [checkpoint.parent.parent])
         if (start := run.settings.get("run.init_from")) is not None:
             folders.update(_runs_of(str(start), outputs))
-    folders.update(run.folder.path for run in runs if {run.id, run.label, run_name(run.folder.path)} & named)
+    folders.update(
+        run.folder.path for run in runs if {run.id, run.label, run_name(run.folder.path)} & named
+    )
     return {os.path.realpath(folder) for folder in folders}
 
 
 def _runs_of(start: str, outputs: Path) -> list[Path]:
-    """The folders of the runs that a `run.init_from` may name: an id, a run's folder, or something in it."""
+    """The folders of the runs that a `run.init_from` may name: an id, a run's folder, or something
+    in it."""
     path = Path(os.path.expanduser(start)).absolute()
     above = [folder for folder in (path, *path.parents) if (folder / "run.json").is_file()]
     return above[:1] or ([] if "/" in start else named_folders(outputs, start))
@@ -173,7 +207,11 @@ def protection(run: StoredRun, older: float, sources: set[str]) -> str | None:
         return "it is queued"
     if run.had_job and not run.queue_known and run.state != "completed":
         return "it may be queued, and SLURM does not answer"
-    if any(os.stat(path).st_uid != os.geteuid() for path in (run.path, run.folder.checkpoints) if os.path.exists(path)):
+    if any(
+        os.stat(path).st_uid != os.geteuid()
+        for path in (run.path, run.folder.checkpoints)
+        if os.path.exists(path)
+    ):
         return "it belongs to another user"
     if run.settings.get("run.tag") is not None:
         return "it has a tag (run.tag)"
@@ -186,16 +224,21 @@ def protection(run: StoredRun, older: float, sources: set[str]) -> str | None:
     return None
 
 
-def planned(run: StoredRun, older: float, keep: Sequence[str], sources: set[str], hashes: bool = False) -> Plan:
+def planned(
+    run: StoredRun, older: float, keep: Sequence[str], sources: set[str], hashes: bool = False
+) -> Plan:
     """The deletions from a run that a command makes.
 
     Args:
         older, sources: see `protection`.
         keep: best, latest, or steps.
-        hashes: read all tensors to see which checkpoint verifies; otherwise compare their sizes alone.
+        hashes: read all tensors to see which checkpoint verifies; otherwise compare their sizes
+            alone.
     """
     made_for, reason = run.updated, protection(run, older, sources)
-    plan = Plan(run, reason=reason) if reason is not None else checkpoints_to_delete(run, keep, hashes)
+    plan = (
+        Plan(run, reason=reason) if reason is not None else checkpoints_to_delete(run, keep, hashes)
+    )
     plan.made_for = made_for
     return plan
 
@@ -207,19 +250,36 @@ def checkpoints_to_delete(run: StoredRun, keep: Sequence[str], hashes: bool) -> 
         steps = [step for step in store.steps_with_broken() if store.is_own(store.path(step))]
         named = {LATEST: store.steps()[-1:], BEST: [] if (best := store.best()) is None else [best]}
         asked = [
-            step for name in keep for step in (named[name] if name in named else [int(name.removeprefix("step-"))])
+            step
+            for name in keep
+            for step in (named[name] if name in named else [int(name.removeprefix("step-"))])
         ]
         kept = {*asked} & {*steps}
-        newest_first = sorted(kept, reverse=True) + [step for step in reversed(steps) if step not in kept]
+        newest_first = sorted(kept, reverse=True) + [
+            step for step in reversed(steps) if step not in kept
+        ]
         safe = next((step for step in newest_first if _verifies(store.path(step), hashes)), None)
         if safe is None:
-            return Plan(run, reason="none of its checkpoints verifies" if steps else "it has no checkpoint")
+            return Plan(
+                run, reason="none of its checkpoints verifies" if steps else "it has no checkpoint"
+            )
         kept.add(safe)
         folders = [store.path(step) for step in steps if step not in kept]
         # one that was set aside as damaged and verifies again is the run's newest
-        aside = [each for each in sorted(store.root.glob(f"{CORRUPT}*")) if not _verifies(each, hashes)]
-        folders += [each for each in (*aside, *sorted(store.root.glob(f"{ABANDONED}*"))) if store.is_own(each)]
-        left = [each for name in (TEMPORARY, REPLACED) for each in store.root.glob(f"{name}*") if each.is_dir()]
+        aside = [
+            each for each in sorted(store.root.glob(f"{CORRUPT}*")) if not _verifies(each, hashes)
+        ]
+        folders += [
+            each
+            for each in (*aside, *sorted(store.root.glob(f"{ABANDONED}*")))
+            if store.is_own(each)
+        ]
+        left = [
+            each
+            for name in (TEMPORARY, REPLACED)
+            for each in store.root.glob(f"{name}*")
+            if each.is_dir()
+        ]
     except OSError as error:
         return Plan(run, reason=f"its checkpoints cannot be read ({error.strerror})")
     num_bytes = sum(map(folder_size, [*folders, *left]))
@@ -236,10 +296,10 @@ def _verifies(folder: Path, hashes: bool) -> bool:
     return True
 
 
-# -------------------------------------------------------------------------------------------------------- deleting
+# ----------------------------------------------------------------------------------------- deleting
 def delete(plan: Plan, keep: Sequence[str]) -> Plan:
-    """Delete what is due of a run, with the run's lock, and print it. The plan is made again first: in the meantime the
-    run may have been resumed, and now tensors are read as well.
+    """Delete what is due of a run, with the run's lock, and print it. The plan is made again first:
+    in the meantime the run may have been resumed, and now tensors are read as well.
 
     Returns:
         What was deleted; with a reason if it failed, which is printed.
@@ -263,7 +323,10 @@ def delete(plan: Plan, keep: Sequence[str]) -> Plan:
         return _failed(plan, f"cannot be deleted ({error.strerror})")
     now.size += left
     then = f"kept {', '.join(now.kept)}" if now.reason is None else now.reason
-    print(f"{run.label}: deleted {plural(len(now.folders), 'checkpoint')} ({size(now.size)}); {then}", flush=True)
+    print(
+        f"{run.label}: deleted {plural(len(now.folders), 'checkpoint')} ({size(now.size)}); {then}",
+        flush=True,
+    )
     return now
 
 

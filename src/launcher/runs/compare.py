@@ -39,11 +39,19 @@ def run(arguments: argparse.Namespace) -> int:
     }
     first = first_difference(runs)
     if arguments.json:
-        print(json.dumps({"runs": [run.label for run in runs], **sections, "metrics": first}, indent=2))
+        print(
+            json.dumps(
+                {"runs": [run.label for run in runs], **sections, "metrics": first}, indent=2
+            )
+        )
         return 0
     page = StdoutConsole()
     for heading, rows in sections.items():
-        page.print(table(heading, rows, [run.label for run in runs]) if rows else Text(f"{heading}: the same"))
+        page.print(
+            table(heading, rows, [run.label for run in runs])
+            if rows
+            else Text(f"{heading}: the same")
+        )
         page.print()
     for line in (*first, *diff_command(runs)):
         page.print(line, markup=False, soft_wrap=True)
@@ -53,9 +61,14 @@ def run(arguments: argparse.Namespace) -> int:
 def configuration(runs: Sequence[StoredRun], counted: bool) -> Rows:
     """The options and keys that differ: those that can change a run's numbers, or the others."""
     ignored = not_counted(list(runs))
-    chosen = [{group: option for group, option in run.choices.items() if is_group(group)} for run in runs]
+    chosen = [
+        {group: option for group, option in run.choices.items() if is_group(group)} for run in runs
+    ]
     rows: Rows = {}
-    for each in (chosen, [{key: as_typed(value) for key, value in run.settings.items()} for run in runs]):
+    for each in (
+        chosen,
+        [{key: as_typed(value) for key, value in run.settings.items()} for run in runs],
+    ):
         for key in sorted(varying(each)):
             if counts(key, ignored) == counted and not is_place(key):
                 rows[key] = [values.get(key) for values in each]
@@ -78,20 +91,35 @@ def code(runs: Sequence[StoredRun]) -> Rows:
         for run in runs
     ]
     differing = varying(described)
-    return {key: [each.get(key) for each in described] for key in dict.fromkeys(described[0]) if key in differing} | {
-        key: [each.get(key) for each in described] for key in sorted(differing - described[0].keys())
+    return {
+        key: [each.get(key) for each in described]
+        for key in dict.fromkeys(described[0])
+        if key in differing
+    } | {
+        key: [each.get(key) for each in described]
+        for key in sorted(differing - described[0].keys())
     }
 
 
 def commit(run: StoredRun) -> str:
     git = run.record.get("git") or {}
-    return f"{str(git.get('commit'))[:12]}{' + changes' if git.get('dirty') else ''}" if git else "unknown"
+    return (
+        f"{str(git.get('commit'))[:12]}{' + changes' if git.get('dirty') else ''}"
+        if git
+        else "unknown"
+    )
 
 
 def diff_command(runs: Sequence[StoredRun]) -> list[str]:
     """The command that shows how the code of two runs differs, where both commits are known."""
-    commits = list(dict.fromkeys(str((run.record.get("git") or {}).get("commit") or "") for run in runs))
-    return [f"The code: git diff {commits[0][:12]} {commits[1][:12]}"] if len(commits) == 2 and all(commits) else []
+    commits = list(
+        dict.fromkeys(str((run.record.get("git") or {}).get("commit") or "") for run in runs)
+    )
+    return (
+        [f"The code: git diff {commits[0][:12]} {commits[1][:12]}"]
+        if len(commits) == 2 and all(commits)
+        else []
+    )
 
 
 def results(runs: Sequence[StoredRun]) -> Rows:
@@ -103,22 +131,28 @@ def results(runs: Sequence[StoredRun]) -> Rows:
     }
     for metric in sorted({str(run.best["metric"]) for run in runs if run.best}):
         rows[f"best {metric}"] = [
-            f"{number(run.best['value'])} (step {run.best['step']})" if run.best.get("metric") == metric else None
+            f"{number(run.best['value'])} (step {run.best['step']})"
+            if run.best.get("metric") == metric
+            else None
             for run in runs
         ]
     for metric in sorted({metric for run in runs for metric in run.metrics}):
-        rows[metric] = [number(run.metrics[metric].value) if metric in run.metrics else None for run in runs]
+        rows[metric] = [
+            number(run.metrics[metric].value) if metric in run.metrics else None for run in runs
+        ]
     return rows
 
 
 def first_difference(runs: Sequence[StoredRun]) -> list[str]:
-    """Find the steps at which each run's loss and validation metrics begin to differ from the first run's."""
+    """Find the steps at which each run's loss and validation metrics begin to differ from the first
+    run's."""
     first, *others = runs
     return [f"{other.label} against {first.label}: {parting(first, other)}" for other in others]
 
 
 def parting(first: StoredRun, second: StoredRun) -> str:
-    """The step at which the logged numbers of two runs begin to differ. They are compared exactly."""
+    """The step at which the logged numbers of two runs begin to differ. They are compared
+    exactly."""
     left, right = measured(first), measured(second)
     shared = sorted(left.keys() & right.keys(), key=lambda place: place[0])
     for place in shared:
@@ -129,12 +163,15 @@ def parting(first: StoredRun, second: StoredRun) -> str:
     if not shared:
         return "they have logged no numbers that can be compared"
     steps = len({step for step, _, _ in shared})
-    return f"loss and validation metrics are bitwise identical at all {steps} steps that both logged"
+    return (
+        f"loss and validation metrics are bitwise identical at all {steps} steps that both logged"
+    )
 
 
 def measured(run: StoredRun) -> dict[tuple[int, int | None, str], float]:
-    """Training loss and validation metrics by (step, previous step, name). The training loss is a mean since the
-    previous line, so it is comparable only if both runs logged that line. Validation metrics: None."""
+    """Training loss and validation metrics by (step, previous step, name). The training loss is a
+    mean since the previous line, so it is comparable only if both runs logged that line. Validation
+    metrics: None."""
     values: dict[tuple[int, int | None, str], float] = {}
     before = 0
     for row in run.history.rows:

@@ -17,11 +17,18 @@ from launcher.runs.table import Table
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", nargs="*", metavar="FILTER", help=FILTER_HELP)
-    parser.add_argument("--by", choices=GROUPS, help="a line for each sweep, state, name or user, not for each run")
     parser.add_argument(
-        "--prices", type=Path, metavar="FILE",
-        help="YAML: prices of an hour by a part of the device's name (default: paths.prices of the newest run)",
-    )  # fmt: skip
+        "--by", choices=GROUPS, help="a line for each sweep, state, name or user, not for each run"
+    )
+    parser.add_argument(
+        "--prices",
+        type=Path,
+        metavar="FILE",
+        help=(
+            "YAML: prices of an hour by a part of the device's name (default: paths.prices of the"
+            " newest run)"
+        ),
+    )
     parser.add_argument("--json", action="store_true", help="the same as JSON, in seconds")
 
 
@@ -37,12 +44,19 @@ def run(arguments: argparse.Namespace) -> int:
     lines: dict[tuple[str, ...], Spent] = {}
     counts: dict[tuple[str, ...], int] = {}
     for each in runs:
-        names = (each.name, each.id, each.state) if arguments.by is None else (GROUPS[arguments.by](each),)
+        names = (
+            (each.name, each.id, each.state)
+            if arguments.by is None
+            else (GROUPS[arguments.by](each),)
+        )
         lines[names] = lines.get(names, Spent()) + spent(each, now)
         counts[names] = counts.get(names, 0) + 1
     headings = ["name", "id", "state"] if arguments.by is None else [arguments.by]
     if arguments.json:
-        rows = [as_json(dict(zip(headings, names, strict=True)), each, prices) for names, each in lines.items()]
+        rows = [
+            as_json(dict(zip(headings, names, strict=True)), each, prices)
+            for names, each in lines.items()
+        ]
         print(json.dumps(rows, indent=2))
     else:
         table(headings, lines, counts, prices).print()
@@ -50,20 +64,41 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def as_json(names: dict[str, str], each: Spent, prices: Prices | None) -> dict[str, Any]:
-    known = {**names, **{part: round(each.seconds[part], 3) for part in PARTS}, "device_hours": each.device_hours}
-    known |= {"devices": {device: seconds / 3600 for device, seconds in each.devices.items()}, "ratio": each.ratio}
-    return known if prices is None else {**known, "money": prices.of(each), "currency": prices.currency}
+    known = {
+        **names,
+        **{part: round(each.seconds[part], 3) for part in PARTS},
+        "device_hours": each.device_hours,
+    }
+    known |= {
+        "devices": {device: seconds / 3600 for device, seconds in each.devices.items()},
+        "ratio": each.ratio,
+    }
+    return (
+        known
+        if prices is None
+        else {**known, "money": prices.of(each), "currency": prices.currency}
+    )
 
 
 def table(
-    headings: list[str], lines: dict[tuple[str, ...], Spent], counts: dict[tuple[str, ...], int], prices: Prices | None
+    headings: list[str],
+    lines: dict[tuple[str, ...], Spent],
+    counts: dict[tuple[str, ...], int],
+    prices: Prices | None,
 ) -> Table:
     """A line for each run or group, and the sum."""
     is_grouped = len(headings) == 1
-    rows = [[*names, *cells(each, counts[names] if is_grouped else None, prices)] for names, each in lines.items()]
+    rows = [
+        [*names, *cells(each, counts[names] if is_grouped else None, prices)]
+        for names, each in lines.items()
+    ]
     total = sum(lines.values(), Spent())
     rows.append(
-        ["total", *[""] * (len(headings) - 1), *cells(total, sum(counts.values()) if is_grouped else None, prices)]
+        [
+            "total",
+            *[""] * (len(headings) - 1),
+            *cells(total, sum(counts.values()) if is_grouped else None, prices),
+        ]
     )
     columns = [*headings, *(["runs"] if is_grouped else []), *PARTS, "device hours", "effective"]
     columns += [] if prices is None else ["money"]

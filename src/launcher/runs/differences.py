@@ -13,31 +13,47 @@ Row = dict[str, str]
 
 
 def differences(runs: Sequence[StoredRun]) -> list[Row]:
-    """Find the keys that are not the same in all runs; each run has its values, as typed on a command line.
+    """Find the keys that are not the same in all runs; each run has its values, as typed on a
+    command line.
 
     Keys of `run.identity_exclude` are left out: they cannot change the numbers.
 
-    Where runs chose different options of a group (`model=gpt`, `model=mlp`), the choice represents the group: of its
-    keys, only those are listed that also differ between runs of the same choice. The most informative keys come first:
-    choices and classes, then those with the most distinct values.
+    Where runs chose different options of a group (`model=gpt`, `model=mlp`), the choice represents
+    the group: of its keys, only those are listed that also differ between runs of the same choice.
+    The most informative keys come first: choices and classes, then those with the most distinct
+    values.
     """
     ignored = not_counted(runs)
-    groups = {group for group in varying(run.choices for run in runs if run.choices) if is_group(group)}
+    groups = {
+        group for group in varying(run.choices for run in runs if run.choices) if is_group(group)
+    }
     groups = {group for group in groups if counts(group, ignored)}
-    keys = {key for key in varying(run.settings for run in runs if run.keys) if counts(key, ignored)}
-    rows = [{key: as_typed(value) for key, value in run.settings.items() if key in keys} for run in runs]
+    keys = {
+        key for key in varying(run.settings for run in runs if run.keys) if counts(key, ignored)
+    }
+    rows = [
+        {key: as_typed(value) for key, value in run.settings.items() if key in keys} for run in runs
+    ]
     keys = without_targets(without_echoes(runs, rows, within_choices(runs, rows, keys, groups)))
-    chosen = [{group: run.choices[group] for group in groups if group in run.choices} for run in runs]
-    rows = [own | {key: row[key] for key in keys if key in row} for own, row in zip(chosen, rows, strict=True)]
+    chosen = [
+        {group: run.choices[group] for group in groups if group in run.choices} for run in runs
+    ]
+    rows = [
+        own | {key: row[key] for key in keys if key in row}
+        for own, row in zip(chosen, rows, strict=True)
+    ]
     distinct = {key: len({row.get(key) for row in rows}) for key in groups | keys}
-    ordered = sorted(distinct, key=lambda key: (not (key in groups or key.endswith(TARGET)), -distinct[key], key))
+    ordered = sorted(
+        distinct, key=lambda key: (not (key in groups or key.endswith(TARGET)), -distinct[key], key)
+    )
     return [{key: row[key] for key in ordered if key in row} for row in rows]
 
 
 def without_defaults(runs: Sequence[StoredRun], rows: Sequence[Row]) -> list[Row]:
     """The `differences` without nulls and defaults; of a run that has only defaults, these.
 
-    A default is a value that all runs have whose command line does not set the key, while others set it.
+    A default is a value that all runs have whose command line does not set the key, while others
+    set it.
     """
     names = [{override.lstrip("+").partition("=")[0] for override in run.overrides} for run in runs]
     others: dict[str, set[str | None]] = defaultdict(set)
@@ -49,7 +65,10 @@ def without_defaults(runs: Sequence[StoredRun], rows: Sequence[Row]) -> list[Row
     shown = []
     for row, typed in zip(rows, names, strict=True):
         known = {key: value for key, value in row.items() if value != "null"}
-        shown.append({key: known[key] for key in known if key in typed or known[key] != defaults.get(key)} or known)
+        shown.append(
+            {key: known[key] for key in known if key in typed or known[key] != defaults.get(key)}
+            or known
+        )
     return shown
 
 
@@ -60,7 +79,9 @@ def varying(rows: Iterable[Mapping[str, Any]]) -> set[str]:
     for row in rows:
         base = row if base is None else base
         keys |= row.keys() ^ base.keys()
-        keys.update([key for key, value in row.items() if key in base and _differ(value, base[key])])
+        keys.update(
+            [key for key, value in row.items() if key in base and _differ(value, base[key])]
+        )
     return keys
 
 
@@ -79,12 +100,17 @@ def not_counted(runs: Sequence[StoredRun]) -> set[str]:
 
 
 def counts(key: str, ignored: set[str]) -> bool:
-    """Return whether a key can change a run's numbers, or distinguishes runs of one configuration."""
+    """Return whether a key can change a run's numbers, or distinguishes runs of one
+    configuration."""
     parts = key.split(".")
-    return key == TAG or not any(".".join(parts[:length]) in ignored for length in range(1, len(parts) + 1))
+    return key == TAG or not any(
+        ".".join(parts[:length]) in ignored for length in range(1, len(parts) + 1)
+    )
 
 
-def within_choices(runs: Sequence[StoredRun], rows: Sequence[Row], keys: set[str], groups: set[str]) -> set[str]:
+def within_choices(
+    runs: Sequence[StoredRun], rows: Sequence[Row], keys: set[str], groups: set[str]
+) -> set[str]:
     """The keys without those of `groups` that are the same in all runs of one choice."""
     kept = {key for key in keys if key.split(".")[0] not in groups}
     for group in groups:
@@ -92,18 +118,26 @@ def within_choices(runs: Sequence[StoredRun], rows: Sequence[Row], keys: set[str
         for run, row in zip(runs, rows, strict=True):
             if run.keys:
                 families[run.choices.get(group)].append(row)
-        kept |= {key for family in families.values() for key in varying(family) if key.startswith(f"{group}.")}
+        kept |= {
+            key
+            for family in families.values()
+            for key in varying(family)
+            if key.startswith(f"{group}.")
+        }
     return kept
 
 
 def without_echoes(runs: Sequence[StoredRun], rows: Sequence[Row], keys: set[str]) -> set[str]:
-    """Drop keys that only repeat a key of the command line: scheduler.max_steps follows trainer.max_steps."""
+    """Drop keys that only repeat a key of the command line: scheduler.max_steps follows
+    trainer.max_steps."""
     overrides = {override for run in runs for override in run.overrides}
     typed = {override.lstrip("+~").partition("=")[0] for override in overrides} & keys
     columns = {key: [row.get(key) for row in rows] for key in keys}
 
     def repeats(key: str, other: str) -> bool:
-        return all(own in (None, value) for own, value in zip(columns[key], columns[other], strict=True))
+        return all(
+            own in (None, value) for own, value in zip(columns[key], columns[other], strict=True)
+        )
 
     return {key for key in keys if key in typed or not any(repeats(key, other) for other in typed)}
 

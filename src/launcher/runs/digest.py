@@ -18,7 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     folders = [find_run(name, arguments.outputs).folder for name in arguments.runs]
-    chosen = [find_checkpoint(folder.checkpoints, arguments.checkpoint, "--checkpoint") for folder in folders]
+    chosen = [
+        find_checkpoint(folder.checkpoints, arguments.checkpoint, "--checkpoint")
+        for folder in folders
+    ]
     from launcher.checkpoint import weights_digest  # late: this needs torch
 
     for path in chosen:

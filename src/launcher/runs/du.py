@@ -42,7 +42,11 @@ class Usage:
         )
 
     def as_json(self) -> dict[str, int]:
-        return {"checkpoints": self.count, "checkpoint_bytes": self.checkpoints, "bytes": self.total}
+        return {
+            "checkpoints": self.count,
+            "checkpoint_bytes": self.checkpoints,
+            "bytes": self.total,
+        }
 
 
 def owner_of(run: StoredRun) -> str:
@@ -55,12 +59,19 @@ def sweep_of(run: StoredRun) -> str:
     return NONE if name is None else str(name)
 
 
-GROUPS = {"sweep": sweep_of, "state": lambda run: run.state, "name": lambda run: run.name, "user": owner_of}
+GROUPS = {
+    "sweep": sweep_of,
+    "state": lambda run: run.state,
+    "name": lambda run: run.name,
+    "user": owner_of,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", nargs="*", metavar="FILTER", help=FILTER_HELP)
-    parser.add_argument("--by", choices=GROUPS, help="a line for each sweep, state, name or user, not for each run")
+    parser.add_argument(
+        "--by", choices=GROUPS, help="a line for each sweep, state, name or user, not for each run"
+    )
     parser.add_argument("--json", action="store_true", help="the same as JSON, in bytes")
 
 
@@ -82,7 +93,12 @@ def run(arguments: argparse.Namespace) -> int:
         rows_by_size = sorted(groups.items(), key=lambda row: -row[1].total)
         lines = [({arguments.by: group}, usage) for group, usage in rows_by_size]
     if arguments.json:
-        print(json.dumps([{**names, "runs": usage.runs, **usage.as_json()} for names, usage in lines], indent=2))
+        print(
+            json.dumps(
+                [{**names, "runs": usage.runs, **usage.as_json()} for names, usage in lines],
+                indent=2,
+            )
+        )
     elif lines:
         table(lines, by_group=arguments.by is not None).print()
     else:
@@ -91,22 +107,35 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def measured(runs: Sequence[StoredRun]) -> list[Usage]:
-    """The usage of each run. In a terminal a bar shows how far it is: thousands of runs take a while."""
+    """The usage of each run. In a terminal a bar shows how far it is: thousands of runs take a
+    while."""
     console = Console(stderr=True)
     bar = track(runs, "Measuring", console=console, transient=True, disable=not console.is_terminal)
     return [usage(run) for run in bar]
 
 
 def usage(run: StoredRun) -> Usage:
-    """The usage of one run. Checkpoints at another place (`hooks.checkpointing.path`) are its own."""
+    """The usage of one run. Checkpoints at another place (`hooks.checkpointing.path`) are its
+    own."""
     root = run.folder.checkpoints
     checkpoints = folder_size(root)
-    count = sum(STEP.match(entry.name) is not None for entry in root.iterdir()) if root.is_dir() else 0
-    return Usage(1, count, checkpoints, folder_size(run.path) - (0 if root.is_symlink() else checkpoints))
+    count = (
+        sum(STEP.match(entry.name) is not None for entry in root.iterdir()) if root.is_dir() else 0
+    )
+    return Usage(
+        1, count, checkpoints, folder_size(run.path) - (0 if root.is_symlink() else checkpoints)
+    )
 
 
 def table(lines: Sequence[tuple[dict[str, str], Usage]], by_group: bool) -> Table:
-    headings = [*lines[0][0], *(["runs"] if by_group else []), "checkpoints", "size", "other", "total"]
+    headings = [
+        *lines[0][0],
+        *(["runs"] if by_group else []),
+        "checkpoints",
+        "size",
+        "other",
+        "total",
+    ]
     rows = []
     total = sum((usage for _, usage in lines), Usage())
     for names, usage in [*lines, (dict.fromkeys(lines[0][0], ""), total)]:

@@ -1,4 +1,5 @@
-"""Which runs a filter selects, and what a key means for a run: in filters, `--sort` and `--columns`."""
+"""Which runs a filter selects, and what a key means for a run: in filters, `--sort` and
+`--columns`."""
 
 import math
 import operator
@@ -30,16 +31,28 @@ FIELDS: dict[str, Callable[[StoredRun], Any]] = {
 """Fields of run.json, by their names in a filter."""
 
 STATES = (
-    "new", "queued", "running", "preempted", "paused", "completed", "failed", "cancelled", "stale", "damaged",
-)  # fmt: skip
+    "new",
+    "queued",
+    "running",
+    "preempted",
+    "paused",
+    "completed",
+    "failed",
+    "cancelled",
+    "stale",
+    "damaged",
+)
 ORDERED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 CONDITION = re.compile(r"([^=<>!]+)(<=|>=|!=|=|<|>)(.*)", re.DOTALL)
-FILTER_HELP = "optimizer.lr=1e-3, val/loss<2, model=mlp, state=running, part of a name, or the beginning of an id"
+FILTER_HELP = (
+    "optimizer.lr=1e-3, val/loss<2, model=mlp, state=running, part of a name, or the beginning of"
+    " an id"
+)
 
 
 def value_of(run: StoredRun, key: str) -> Any:
-    """A field of run.json, the option of a config group, a configuration value, or the newest value of a metric, in
-    this order; None if the run has none of them."""
+    """A field of run.json, the option of a config group, a configuration value, or the newest value
+    of a metric, in this order; None if the run has none of them."""
     if key in FIELDS:
         return FIELDS[key](run)
     if key in run.choices:
@@ -54,11 +67,19 @@ def check_keys(runs: Sequence[StoredRun], keys: Sequence[str], option: str = "")
     Raises:
         ConfigError: no run has such a key, so it is misspelt.
     """
-    unknown = [key for key in dict.fromkeys(keys) if runs and all(value_of(run, key) is None for run in runs)]
+    unknown = [
+        key
+        for key in dict.fromkeys(keys)
+        if runs and all(value_of(run, key) is None for run in runs)
+    ]
     unknown = [key for key in unknown if key not in FIELDS]
     if unknown:
-        known = sorted({*FIELDS, *(key for run in runs for key in (*run.choices, *run.settings, *run.metrics))})
-        raise ConfigError(*(f"'{option}{key}': no run has this key{hint(key, known)}" for key in unknown))
+        known = sorted(
+            {*FIELDS, *(key for run in runs for key in (*run.choices, *run.settings, *run.metrics))}
+        )
+        raise ConfigError(
+            *(f"'{option}{key}': no run has this key{hint(key, known)}" for key in unknown)
+        )
 
 
 def is_condition(word: str) -> bool:
@@ -68,26 +89,32 @@ def is_condition(word: str) -> bool:
 def select(runs: list[StoredRun], words: Sequence[str]) -> list[StoredRun]:
     """The runs that match all words.
 
-    `key=value` compares as numbers where both are numbers (1e-3 is 0.001), `!=`, `<`, `<=`, `>` and `>=` likewise.
-    Any other word is part of a name, or begins an id.
+    `key=value` compares as numbers where both are numbers (1e-3 is 0.001), `!=`, `<`, `<=`, `>` and
+    `>=` likewise. Any other word is part of a name, or begins an id.
 
     Raises:
-        ConfigError: no run has such a key, name or id; there is no such state; or `<` or the like compares with what is
-            not a number.
+        ConfigError: no run has such a key, name or id; there is no such state; or `<` or the like
+            compares with what is not a number.
     """
     conditions = [match.groups() for word in words if (match := CONDITION.fullmatch(word))]
     check_keys(runs, [key for key, _, _ in conditions])
     for key, sign, value in conditions:
         if sign in ORDERED and number(value) is None:
-            raise ConfigError(f"'{key}{sign}{value}': {value!r} is not a number; e.g. {key}{sign}0.1.")
+            raise ConfigError(
+                f"'{key}{sign}{value}': {value!r} is not a number; e.g. {key}{sign}0.1."
+            )
         if key == "state" and value not in STATES:
             near = hint(value, STATES, f"{key}{sign}{{}}")
-            raise ConfigError(f"'{key}{sign}{value}': a run is {', '.join(STATES[:-1])} or {STATES[-1]}{near}")
+            raise ConfigError(
+                f"'{key}{sign}{value}': a run is {', '.join(STATES[:-1])} or {STATES[-1]}{near}"
+            )
     names = [word for word in words if not is_condition(word)]
     for word in names:
         if runs and not any(is_named(run, word) for run in runs):
             near = hint(word, {run.name for run in runs} | {run.id for run in runs})
-            raise ConfigError(f"'{word}': no run has this in its name, or at the beginning of its id{near}")
+            raise ConfigError(
+                f"'{word}': no run has this in its name, or at the beginning of its id{near}"
+            )
     return [
         run
         for run in runs
@@ -110,7 +137,11 @@ def holds(left: object, sign: str, right: str) -> bool:
     """Return whether a run's value fulfils a condition. A missing value fulfils `!=` alone."""
     if sign in ORDERED:
         left_number, right_number = number(left), number(right)
-        return left_number is not None and right_number is not None and bool(ORDERED[sign](left_number, right_number))
+        return (
+            left_number is not None
+            and right_number is not None
+            and bool(ORDERED[sign](left_number, right_number))
+        )
     return (left is not None and is_same(str(left), right)) == (sign == "=")
 
 
@@ -133,7 +164,8 @@ def number(value: Any) -> float | None:
 
 
 def sort(runs: list[StoredRun], key: str, reverse: bool = False) -> list[StoredRun]:
-    """Runs by a key: numbers by value, before text; runs without a value, or with NaN, come last in either direction.
+    """Runs by a key: numbers by value, before text; runs without a value, or with NaN, come last in
+    either direction.
 
     Raises:
         ConfigError: no run has such a key.

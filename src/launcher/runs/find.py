@@ -17,7 +17,8 @@ RUN_HELP = "an id, the beginning of an id, a name, name/id, a SLURM job, or a fo
 
 
 def join_queue(runs: Iterable[StoredRun], jobs: Mapping[str, QueuedJob] | None) -> None:
-    """Give each run its job in SLURM's queue (see `scheduler.queue`); None: the queue is not known."""
+    """Give each run its job in SLURM's queue (see `scheduler.queue`); None: the queue is not
+    known."""
     if jobs is None:
         return
     for run in runs:
@@ -29,8 +30,8 @@ def join_queue(runs: Iterable[StoredRun], jobs: Mapping[str, QueuedJob] | None) 
 
 
 def ask_queue(runs: Iterable[StoredRun]) -> None:
-    """One call of squeue for all runs; none where no run has a job that could be in the queue. Where a job
-    has left it without a record of its end, SLURM is asked whether it was cancelled."""
+    """One call of squeue for all runs; none where no run has a job that could be in the queue.
+    Where a job has left it without a record of its end, SLURM is asked whether it was cancelled."""
     open_runs = [run for run in runs if run.record.get("state") != "completed" and run.had_job]
     if open_runs:
         jobs = queue(run.folder.path / FROZEN for run in open_runs)
@@ -40,12 +41,15 @@ def ask_queue(runs: Iterable[StoredRun]) -> None:
 
 
 def ask_cancelled(runs: Iterable[StoredRun]) -> None:
-    """Find the runs whose job was cancelled before it could record that: while it waited, or was suspended."""
+    """Find the runs whose job was cancelled before it could record that: while it waited, or was
+    suspended."""
     lost = [run for run in runs if run.job is None and run.state in ("stale", "preempted")]
     jobs = {run.open_job_id: run for run in lost if run.open_job_id is not None}
     if not jobs:
         return
-    have_started = {job: (run.folder.logs / f"slurm-{job}.log").exists() for job, run in jobs.items()}
+    have_started = {
+        job: (run.folder.logs / f"slurm-{job}.log").exists() for job, run in jobs.items()
+    }
     for job in cancelled(have_started, [run.folder.path / FROZEN for run in jobs.values()]):
         jobs[job].was_cancelled = True
         jobs[job].__dict__.pop("state", None)
@@ -59,7 +63,8 @@ def find_runs(outputs: Path) -> list[StoredRun]:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Switch Python's garbage collector off: it takes a tenth of the time, and runs have no reference cycles."""
+    """Switch Python's garbage collector off: it takes a tenth of the time, and runs have no
+    reference cycles."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -92,8 +97,12 @@ def find_run(word: str, outputs: Path) -> StoredRun:
         more = f" and {len(matches) - 8} more" if len(matches) > 8 else ""
         raise ConfigError(f"'{word}': names {len(matches)} runs, {some}{more}; give the id of one.")
     if not runs:
-        raise ConfigError(f"'{word}': there are no runs in {outputs}; give their folder with --outputs=DIR.")
+        raise ConfigError(
+            f"'{word}': there are no runs in {outputs}; give their folder with --outputs=DIR."
+        )
     names = {run.name for run in runs}
     near = nearest(word, {run.id for run in runs} | names | {run.label for run in runs})
     known = f" Its runs have the names {', '.join(sorted(names)[:8])}." if near is None else ""
-    raise ConfigError(f"'{word}': is not a run in {outputs}{hint(word, [near] if near else [])}{known}")
+    raise ConfigError(
+        f"'{word}': is not a run in {outputs}{hint(word, [near] if near else [])}{known}"
+    )

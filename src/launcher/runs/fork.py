@@ -23,27 +23,46 @@ NOT_INHERITED = ("run.id", "run.fork_from", "run.fork_without", "run.init_from",
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help=RUN_HELP)
-    parser.add_argument("overrides", nargs="*", default=[], metavar="OVERRIDE", help="what differs: optimizer.lr=0.001")
-    parser.add_argument("--at", default="latest", metavar="STEP", help="a step, best, or latest (default)")
     parser.add_argument(
-        "--without", action="append", choices=PARTS, default=[], metavar="PART",
+        "overrides",
+        nargs="*",
+        default=[],
+        metavar="OVERRIDE",
+        help="what differs: optimizer.lr=0.001",
+    )
+    parser.add_argument(
+        "--at", default="latest", metavar="STEP", help="a step, best, or latest (default)"
+    )
+    parser.add_argument(
+        "--without",
+        action="append",
+        choices=PARTS,
+        default=[],
+        metavar="PART",
         help="do not take the optimizer's moments (optimizer), or the data position (data)",
-    )  # fmt: skip
+    )
     add_trust(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     source = find_run(arguments.run, arguments.outputs)
-    return start_in_place(fork_command(source, arguments.overrides, arguments.at, arguments.without, arguments.trust))
+    return start_in_place(
+        fork_command(source, arguments.overrides, arguments.at, arguments.without, arguments.trust)
+    )
 
 
 def fork_command(
-    run: StoredRun, overrides: Sequence[str], at: str = "latest", without: Sequence[str] = (), trust: bool = False
+    run: StoredRun,
+    overrides: Sequence[str],
+    at: str = "latest",
+    without: Sequence[str] = (),
+    trust: bool = False,
 ) -> list[str]:
     """The arguments of `python -m launcher` for a fork.
 
     Raises:
-        ConfigError: there is no such checkpoint, it is damaged, or the run names code that is not allowed.
+        ConfigError: there is no such checkpoint, it is damaged, or the run names code that is not
+            allowed.
     """
     path = find_checkpoint(run.folder.checkpoints, at, "--at", hashes=False)
     typed = {key_of(override) for override in overrides}
@@ -57,7 +76,9 @@ def fork_command(
         check_stored(run, run.overrides)
     left_out = (*NOT_INHERITED, *(("paths.outputs",) if is_elsewhere else ()))
     inherited, flags = run_command(run, trust=True), config_dirs(run)
-    inherited = [word for word in inherited[: len(inherited) - len(flags)] if key_of(word) not in left_out]
+    inherited = [
+        word for word in inherited[: len(inherited) - len(flags)] if key_of(word) not in left_out
+    ]
     words = [*applicable(inherited, overrides, run.record.get("config_dir")), *own, *overrides]
     if not trust:
         check_words(run, overrides, words)

@@ -1,4 +1,5 @@
-"""List the checkpoints of a run: step, size, age, strategy, and what `latest` and `best` point to."""
+"""List the checkpoints of a run: step, size, age, strategy, and what `latest` and `best` point
+to."""
 
 import argparse
 import json
@@ -30,10 +31,20 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("folder", "size", "age", "ranks", "strategy", "samples", "note"):
-        table.add_column(heading, justify="right" if heading in ("size", "age", "ranks", "samples") else "left")
+        table.add_column(
+            heading, justify="right" if heading in ("size", "age", "ranks", "samples") else "left"
+        )
     for row in rows:
         age = duration(time.time() - row["time"])
-        cells = [row["folder"], size(row["bytes"]), age, row["ranks"], row["strategy"], row["samples"], row["note"]]
+        cells = [
+            row["folder"],
+            size(row["bytes"]),
+            age,
+            row["ranks"],
+            row["strategy"],
+            row["samples"],
+            row["note"],
+        ]
         table.add_row(*(Text("-" if cell is None else str(cell)) for cell in cells))
     if rows:
         StdoutConsole().print(table)
@@ -48,13 +59,19 @@ def checkpoints(run: StoredRun) -> list[dict[str, Any]]:
     rows = []
     for folder in [*map(store.path, store.steps_with_broken()), *aside]:
         row = _row(folder)
-        names = [name for name, step in linked.items() if step is not None and folder == store.path(step)]
+        names = [
+            name for name, step in linked.items() if step is not None and folder == store.path(step)
+        ]
         rows.append({**row, "note": ", ".join([*names, *([row["note"]] if row["note"] else [])])})
     return rows
 
 
 def _row(folder: Path) -> dict[str, Any]:
-    row: dict[str, Any] = {"folder": folder.name, "path": str(folder), "time": folder.stat().st_mtime}
+    row: dict[str, Any] = {
+        "folder": folder.name,
+        "path": str(folder),
+        "time": folder.stat().st_mtime,
+    }
     try:
         manifest = Manifest.read(folder)
         row["time"] = (folder / NAME).stat().st_mtime
@@ -62,5 +79,9 @@ def _row(folder: Path) -> dict[str, Any]:
         unknown = dict.fromkeys(("step", "ranks", "strategy", "samples"))
         return {**row, **unknown, "bytes": 0, "note": "without a manifest"}
     row |= {"step": manifest.step, "bytes": sum(entry.size for entry in manifest.files)}
-    row |= {"ranks": manifest.world_size, "strategy": manifest.strategy, "samples": manifest.samples}
+    row |= {
+        "ranks": manifest.world_size,
+        "strategy": manifest.strategy,
+        "samples": manifest.samples,
+    }
     return {**row, "note": "set aside" if folder.name.startswith(CORRUPT) else ""}

@@ -1,7 +1,8 @@
 """List runs as a table: state, step, loss and its curve, and the keys in which they differ.
 
-A run whose record says `running` although its process is gone, or `queued` although SLURM has no job of it, is
-listed as `stale`: the same command resumes it. SLURM's queue is asked once, for any number of runs.
+A run whose record says `running` although its process is gone, or `queued` although SLURM has no
+job of it, is listed as `stale`: the same command resumes it. SLURM's queue is asked once, for any
+number of runs.
 """
 
 import argparse
@@ -34,22 +35,26 @@ COLORS = {
     "cancelled": "magenta",
 }
 COMFORTABLE, NARROWEST, SPARED_FIRST = 32, 12, 5
-"""Characters of `differs in`. Columns with `spare` >= SPARED_FIRST are left out to give it COMFORTABLE room, the others
-only to give it NARROWEST."""
+"""Characters of `differs in`. Columns with `spare` >= SPARED_FIRST are left out to give it
+COMFORTABLE room, the others only to give it NARROWEST."""
 REASON = 26
 """Characters of `reason`, for which columns with `spare` >= SPARED_FIRST are left out too."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", nargs="*", metavar="FILTER", help=FILTER_HELP)
-    parser.add_argument("--sort", metavar="KEY", help="a column, a configuration key, or a metric: val/loss")
+    parser.add_argument(
+        "--sort", metavar="KEY", help="a column, a configuration key, or a metric: val/loss"
+    )
     parser.add_argument("--reverse", action="store_true", help="the largest value first")
     parser.add_argument(
         "--columns",
         metavar="KEY,KEY",
         help="these columns after `state`: optimizer.lr,val/loss,train/step_time",
     )
-    parser.add_argument("--over", metavar="KEY", help=f"{over.OVER_HELP}; n, mean ± standard deviation of each")
+    parser.add_argument(
+        "--over", metavar="KEY", help=f"{over.OVER_HELP}; n, mean ± standard deviation of each"
+    )
     parser.add_argument("--json", action="store_true", help="everything known of each run, as JSON")
 
 
@@ -72,7 +77,9 @@ def listed(arguments: argparse.Namespace) -> int:
     elif arguments.reverse:
         runs.reverse()
     if arguments.json:
-        summaries = [summary(run, differs) for run, differs in zip(runs, differences(runs), strict=True)]
+        summaries = [
+            summary(run, differs) for run, differs in zip(runs, differences(runs), strict=True)
+        ]
         print(json.dumps(summaries, indent=2))
         return 0
     if not runs:
@@ -85,7 +92,8 @@ def listed(arguments: argparse.Namespace) -> int:
 
 @dataclass
 class Column:
-    """One column. `spare`: how soon it is left out on a narrow terminal, the largest first; 0: never."""
+    """One column. `spare`: how soon it is left out on a narrow terminal, the largest first; 0:
+    never."""
 
     heading: str
     cell: Callable[[StoredRun], str]
@@ -102,7 +110,11 @@ def columns_of(runs: Sequence[StoredRun], now: float, keys: Sequence[str]) -> li
     columns = [
         Column("step/max", lambda run: progress(run.record), spare=1),
         Column("train/loss", lambda run: number(run.record.get("loss")), spare=2),
-        Column(f"best {metric}" if metric else "best", lambda run: best(run, named=len(metrics) > 1), spare=3),
+        Column(
+            f"best {metric}" if metric else "best",
+            lambda run: best(run, named=len(metrics) > 1),
+            spare=3,
+        ),
         Column("attempts", lambda run: str(len(run.attempts)), spare=7),
         Column("age", lambda run: age(run, now), spare=6),
     ]
@@ -127,9 +139,14 @@ def best(run: StoredRun, named: bool) -> str:
 
 
 def table(
-    runs: list[StoredRun], now: float, width: int | None = None, keys: Sequence[str] = (), sorted_by: str = ""
+    runs: list[StoredRun],
+    now: float,
+    width: int | None = None,
+    keys: Sequence[str] = (),
+    sorted_by: str = "",
 ) -> Table:
-    """One line a run. In a terminal of `width` characters, columns are left out and `differs in` is cut to fit.
+    """One line a run. In a terminal of `width` characters, columns are left out and `differs in` is
+    cut to fit.
 
     Args:
         keys: the columns after `state`; none: the usual ones.
@@ -159,7 +176,9 @@ def table(
         shows_differences = shows_differences and room >= NARROWEST
         left = room - (min(longest, COMFORTABLE) + GAP if shows_differences else 0)
         shows_reasons = shows_reasons and left >= NARROWEST
-        reasons = [reason if len(reason) <= left else f"{reason[: left - 3]}..." for reason in reasons]
+        reasons = [
+            reason if len(reason) <= left else f"{reason[: left - 3]}..." for reason in reasons
+        ]
         if max(map(len, differing)) > room - (left if shows_reasons else 0):
             differing = short
     if shows_differences:
@@ -193,13 +212,21 @@ def shortened(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
 def fitting(
     columns: list[Column], cells: list[list[str]], width: int, longest: int, more: int
 ) -> tuple[list[int], int]:
-    """The indices of the columns for a terminal of `width` characters, and the room that they leave to `differs in`,
-    whose longest cell has `longest` characters, and to `reason`, which wants `more` characters."""
-    widths = [max(map(len, (column.heading, *texts))) + GAP for column, texts in zip(columns, cells, strict=True)]
+    """The indices of the columns for a terminal of `width` characters, and the room that they leave
+    to `differs in`, whose longest cell has `longest` characters, and to `reason`, which wants
+    `more` characters."""
+    widths = [
+        max(map(len, (column.heading, *texts))) + GAP
+        for column, texts in zip(columns, cells, strict=True)
+    ]
     kept = list(range(len(columns)))
-    for index in sorted((i for i, column in enumerate(columns) if column.spare), key=lambda i: -columns[i].spare):
+    for index in sorted(
+        (i for i, column in enumerate(columns) if column.spare), key=lambda i: -columns[i].spare
+    ):
         is_spared_first = columns[index].spare >= SPARED_FIRST
-        wanted = min(longest, COMFORTABLE if is_spared_first else NARROWEST) + (more if is_spared_first else 0)
+        wanted = min(longest, COMFORTABLE if is_spared_first else NARROWEST) + (
+            more if is_spared_first else 0
+        )
         if width - sum(widths[i] for i in kept) >= wanted:
             break
         kept.remove(index)
@@ -213,7 +240,8 @@ def age(run: StoredRun, now: float) -> str:
 
 
 def summary(run: StoredRun, differs: dict[str, str]) -> dict[str, Any]:
-    """A run for `--json`: its record, the state as the table has it, its folder, metrics and differences."""
+    """A run for `--json`: its record, the state as the table has it, its folder, metrics and
+    differences."""
     return {
         **{key: value for key, value in run.record.items() if key != "logged"},
         "id": run.id,

@@ -22,11 +22,21 @@ PAUSE = 0.3  # seconds between two reads of a growing file
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help=RUN_HELP)
-    parser.add_argument("-f", "--follow", action="store_true", help="keep printing until the run ends")
-    parser.add_argument("-n", "--lines", type=int, metavar="N", help="only the last N lines")
-    parser.add_argument("--rank", type=int, default=0, metavar="R", help="the rank whose log is printed (default: 0)")
     parser.add_argument(
-        "--slurm", action="store_true", help="the output of the newest SLURM job, srun's messages included"
+        "-f", "--follow", action="store_true", help="keep printing until the run ends"
+    )
+    parser.add_argument("-n", "--lines", type=int, metavar="N", help="only the last N lines")
+    parser.add_argument(
+        "--rank",
+        type=int,
+        default=0,
+        metavar="R",
+        help="the rank whose log is printed (default: 0)",
+    )
+    parser.add_argument(
+        "--slurm",
+        action="store_true",
+        help="the output of the newest SLURM job, srun's messages included",
     )
 
 
@@ -35,7 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--lines={arguments.lines}: should be 0 or more.")
     wanted = find_run(arguments.run, arguments.outputs)
     watch = RunWatch(wanted.folder.path)
-    while arguments.follow and not any(wanted.folder.logs.glob("*.log")) and not watch.has_ended():  # queued
+    # Queued.
+    while arguments.follow and not any(wanted.folder.logs.glob("*.log")) and not watch.has_ended():
         time.sleep(PAUSE)
     path = log_path(wanted, arguments.rank, arguments.slurm)
     watch.is_job_log = path != wanted.folder.log_path(arguments.rank)
@@ -45,16 +56,20 @@ def run(arguments: argparse.Namespace) -> int:
         for text in growth(path, position, watch.has_ended):
             emit(text)
     if not watch.is_job_log and (reason := early_end(StoredRun.read(wanted.folder.path))):
-        print(f"launcher: {wanted.label}: the last start ended before its log began: {reason}", file=sys.stderr)
+        print(
+            f"launcher: {wanted.label}: the last start ended before its log began: {reason}",
+            file=sys.stderr,
+        )
     return 0
 
 
 def log_path(run: StoredRun, rank: int, slurm: bool = False) -> Path:
-    """The log of a rank. Before a run has its own log, it is that of its SLURM job; before the job has one, what SLURM
-    wrote.
+    """The log of a rank. Before a run has its own log, it is that of its SLURM job; before the job
+    has one, what SLURM wrote.
 
     Raises:
-        ConfigError: there is no such log. The sentence lists the logs that exist, and why the run failed.
+        ConfigError: there is no such log. The sentence lists the logs that exist, and why the run
+            failed.
     """
     path = run.folder.log_path(rank)
     if path.is_file() and not slurm:
@@ -74,26 +89,34 @@ def log_path(run: StoredRun, rank: int, slurm: bool = False) -> Path:
 def failure(run: StoredRun) -> str:
     """Why the newest attempt ended, for a run that failed before its log began."""
     reason = run.attempts[-1].get("reason") if run.attempts else None
-    return f": its last attempt {run.attempts[-1].get('outcome')}, {str(reason).rstrip('.')}" if reason else ""
+    return (
+        f": its last attempt {run.attempts[-1].get('outcome')}, {str(reason).rstrip('.')}"
+        if reason
+        else ""
+    )
 
 
 def early_end(run: StoredRun) -> str:
-    """Describe the end of the newest attempt if it had not begun, which the log does not show; "" otherwise."""
+    """Describe the end of the newest attempt if it had not begun, which the log does not show; ""
+    otherwise."""
     last = run.attempts[-1] if run.attempts else {}
     is_early = last.get("reason") and last.get("started") == last.get("ended")
     return f"{last['outcome']}, {last['reason']}" if is_early else ""
 
 
 class RunWatch:
-    """Watches for the end of a run: no process holds it, and SLURM's queue has no job of it. The queue is read every
-    `pause` seconds.
+    """Watches for the end of a run: no process holds it, and SLURM's queue has no job of it. The
+    queue is read every `pause` seconds.
 
-    A completed run's own log is complete once its process has left it, and its trackers are complete: the process waits
-    for these too, but at most `trackers` seconds, and logs what is wrong with them. Its job's log (`is_job_log`) is
-    not: srun forwards what a task has printed a moment later.
+    A completed run's own log is complete once its process has left it, and its trackers are
+    complete: the process waits for these too, but at most `trackers` seconds, and logs what is
+    wrong with them. Its job's log (`is_job_log`) is not: srun forwards what a task has printed a
+    moment later.
     """
 
-    def __init__(self, path: Path, pause: float = 5.0, is_job_log: bool = False, trackers: float = 1.5 * WAIT):
+    def __init__(
+        self, path: Path, pause: float = 5.0, is_job_log: bool = False, trackers: float = 1.5 * WAIT
+    ):
         self.path, self.pause, self.is_job_log, self.trackers = path, pause, is_job_log, trackers
         self._left: float | None = None
         self._asked = float("-inf")
@@ -123,7 +146,8 @@ class RunWatch:
 
 
 def last_lines(path: Path, lines: int, block: int = 1 << 16) -> int:
-    """The position at which the last `lines` lines of a file begin. The file is read from its end."""
+    """The position at which the last `lines` lines of a file begin. The file is read from its
+    end."""
     with open(path, "rb") as file:
         position = end = file.seek(0, os.SEEK_END)
         text = b""
@@ -148,9 +172,13 @@ def copy(path: Path, position: int) -> int:
 
 
 def growth(
-    path: Path, position: int, has_ended: Callable[[], bool], sleep: Callable[[float], None] = time.sleep
+    path: Path,
+    position: int,
+    has_ended: Callable[[], bool],
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[bytes]:
-    """Yield what is appended to a file after `position`, until `has_ended()` is true and nothing more was appended."""
+    """Yield what is appended to a file after `position`, until `has_ended()` is true and nothing
+    more was appended."""
     while True:
         ended = has_ended()  # before reading: what was written last is then still read
         try:

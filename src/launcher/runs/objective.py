@@ -55,7 +55,8 @@ def curve_of(history: History, metric: str) -> Curve:
 
 
 def pareto_front(costs: Iterable[tuple[float, ...]]) -> set[tuple[float, ...]]:
-    """The costs to which no other is at least as good in every objective, and better in one. Less is better."""
+    """The costs to which no other is at least as good in every objective, and better in one. Less
+    is better."""
     front: set[tuple[float, ...]] = set()
     for own in sorted(set(costs)):  # whatever is better in every objective came earlier
         if not any(_dominates(other, own) for other in front):
@@ -69,7 +70,9 @@ def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
     return not is_worse and any(is_better(a, b, "min") for a, b in pairs)
 
 
-def value(curve: Curve, which: Which, mode: Literal["min", "max"], until: float = math.inf) -> float:
+def value(
+    curve: Curve, which: Which, mode: Literal["min", "max"], until: float = math.inf
+) -> float:
     """The best finite value of a curve up to a step, or its last one; NaN if there is none."""
     values = [y for x, y in zip(curve.x, curve.y, strict=True) if x <= until]
     if which == "last":

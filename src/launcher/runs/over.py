@@ -1,4 +1,5 @@
-"""Groups of runs that differ in one key alone, such as `seed`: their table, and the mean and spread of their curves."""
+"""Groups of runs that differ in one key alone, such as `seed`: their table, and the mean and spread
+of their curves."""
 
 import json
 import math
@@ -41,7 +42,8 @@ class Group:
         return ", ".join(f"{count} {state}" for state, count in states.most_common())
 
     def values(self, key: str) -> list[float]:
-        """The finite values of a metric or setting in the completed runs: others may be anywhere in their course."""
+        """The finite values of a metric or setting in the completed runs: others may be anywhere in
+        their course."""
         found = [number(best_of(run, key)) for run in self.runs if run.state == "completed"]
         return [value for value in found if value is not None and math.isfinite(value)]
 
@@ -49,7 +51,9 @@ class Group:
 def best_of(run: StoredRun, key: str) -> Any:
     """Return the value at the best checkpoint (`best val/loss`), or the newest one."""
     if key.startswith("best "):
-        return run.best.get("value") if run.best.get("metric") == key.removeprefix("best ") else None
+        return (
+            run.best.get("value") if run.best.get("metric") == key.removeprefix("best ") else None
+        )
     return value_of(run, key)
 
 
@@ -63,7 +67,10 @@ def grouped(runs: Sequence[StoredRun], key: str) -> list[Group]:
         check_keys(runs, [key], "--over=")
         raise ConfigError(f"--over={key}: is not a key of the configuration; e.g. seed.")
     ignored = not_counted(runs)
-    typed = [{name: as_typed(value) for name, value in run.settings.items() if counts(name, ignored)} for run in runs]
+    typed = [
+        {name: as_typed(value) for name, value in run.settings.items() if counts(name, ignored)}
+        for run in runs
+    ]
     own = [row.get(key, run.choices.get(key)) for row, run in zip(typed, runs, strict=True)]
     names = {name for row in typed for name in row}
     repeats = {
@@ -93,7 +100,12 @@ def spread(values: Sequence[float]) -> str:
 
 
 def show(
-    runs: list[StoredRun], key: str, columns: Sequence[str], sort: str | None, reverse: bool, as_json: bool
+    runs: list[StoredRun],
+    key: str,
+    columns: Sequence[str],
+    sort: str | None,
+    reverse: bool,
+    as_json: bool,
 ) -> None:
     """Print a line for each group.
 
@@ -106,7 +118,10 @@ def show(
     groups = grouped(runs, key)
     if not columns:
         followed = dict.fromkeys(f"best {run.best['metric']}" for run in runs if run.best)
-        columns = [*followed, *(["train/loss"] if any("train/loss" in run.metrics for run in runs) else [])]
+        columns = [
+            *followed,
+            *(["train/loss"] if any("train/loss" in run.metrics for run in runs) else []),
+        ]
     if sort is not None:
         check_keys(runs, [sort.removeprefix("best ")], "--sort=")
         chosen = f"best {sort}" if f"best {sort}" in columns else sort
@@ -134,7 +149,10 @@ def _count(group: Group) -> int:
 
 
 def _sorted(groups: list[Group], column: str, reverse: bool) -> list[Group]:
-    means = [(statistics.fmean(values) if (values := group.values(column)) else None, group) for group in groups]
+    means = [
+        (statistics.fmean(values) if (values := group.values(column)) else None, group)
+        for group in groups
+    ]
     known = [(mean, group) for mean, group in means if mean is not None]
     known.sort(key=lambda pair: pair[0], reverse=reverse)
     return [group for _, group in known] + [group for mean, group in means if mean is None]
@@ -160,7 +178,8 @@ def _as_json(group: Group, columns: Sequence[str]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Band:
-    """The mean of several curves, and the standard deviation around it, where all of them have a value."""
+    """The mean of several curves, and the standard deviation around it, where all of them have a
+    value."""
 
     x: list[float]
     mean: list[float]
@@ -185,7 +204,9 @@ def band(curves: Sequence[Curve], log: bool = False) -> Band:
     ]
     places = sorted(set.intersection(*map(set, tables))) if tables else []
     means = [statistics.fmean(table[x] for table in tables) for x in places]
-    spreads = [statistics.stdev([table[x] for table in tables]) if len(tables) > 1 else 0.0 for x in places]
+    spreads = [
+        statistics.stdev([table[x] for table in tables]) if len(tables) > 1 else 0.0 for x in places
+    ]
     back = math.exp if log else float
     return Band(
         places,

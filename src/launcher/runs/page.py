@@ -16,7 +16,9 @@ class StdoutConsole(Console):
     def __init__(self) -> None:
         super().__init__(highlight=False, width=None if sys.stdout.isatty() else 10_000)
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
         """The parts of a text, without the colours that it brings along."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable(segment.text))

@@ -1,5 +1,6 @@
-"""Draw metrics of runs as a PNG: training smoothed over raw values, validation as dots, restarts dotted. Of a
-hyperparameter search: Optuna's pictures of its history, curves, importances, parallel coordinates and Pareto front."""
+"""Draw metrics of runs as a PNG: training smoothed over raw values, validation as dots, restarts
+dotted. Of a hyperparameter search: Optuna's pictures of its history, curves, importances, parallel
+coordinates and Pareto front."""
 
 import argparse
 import math
@@ -26,22 +27,36 @@ MOST_LABELS = 12
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
 """Okabe and Ito's palette, which colour-blind people can tell apart."""
 STYLE = {
-    "font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#9aa2ab",
+    "font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False,
+    "axes.edgecolor": "#9aa2ab",
     "axes.grid": True, "axes.grid.axis": "y", "grid.color": "#e8eaed", "axes.labelcolor": "#40474f",
-    "xtick.color": "#6a737d", "ytick.color": "#6a737d", "axes.titlesize": 10.5, "axes.titlelocation": "left",
+    "xtick.color": "#6a737d", "ytick.color": "#6a737d", "axes.titlesize": 10.5,
+    "axes.titlelocation": "left",
     "lines.linewidth": 1.5, "legend.frameon": False, "figure.facecolor": "white",
 }  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "runs", metavar="RUN", nargs="+", help=f"{RUN_HELP}; or a filter: model=mlp, val/loss<2; or a search"
+        "runs",
+        metavar="RUN",
+        nargs="+",
+        help=f"{RUN_HELP}; or a filter: model=mlp, val/loss<2; or a search",
     )
     parser.add_argument(
-        "--metric", metavar="KEY,KEY", default=LOSS, help="a panel for each (default: train/loss with val/loss)"
+        "--metric",
+        metavar="KEY,KEY",
+        default=LOSS,
+        help="a panel for each (default: train/loss with val/loss)",
     )
-    parser.add_argument("--over", metavar="KEY", help=f"{OVER_HELP}; a band of one standard deviation around the mean")
-    parser.add_argument("--against", choices=("step", "time", "samples"), default="step", help="the axis")
+    parser.add_argument(
+        "--over",
+        metavar="KEY",
+        help=f"{OVER_HELP}; a band of one standard deviation around the mean",
+    )
+    parser.add_argument(
+        "--against", choices=("step", "time", "samples"), default="step", help="the axis"
+    )
     parser.add_argument(
         "--smoothing",
         type=float,
@@ -49,20 +64,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="from 0 (none) to below 1 (default: 0.9, and less for fewer than 100 points)",
     )
     parser.add_argument(
-        "--log", action="store_true", help="a logarithmic axis (default: if values span orders of magnitude)"
+        "--log",
+        action="store_true",
+        help="a logarithmic axis (default: if values span orders of magnitude)",
     )
     parser.add_argument(
         "-o",
         "--output",
         type=Path,
         metavar="FILE",
-        help="a .png, .svg or .pdf (default: plot.png in the run's folder; of a search: plot-history.png, ...)",
+        help=(
+            "a .png, .svg or .pdf (default: plot.png in the run's folder; of a search:"
+            " plot-history.png, ...)"
+        ),
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.smoothing is not None and not 0 <= arguments.smoothing < 1:
-        raise ConfigError(f"--smoothing={arguments.smoothing:g}: should be a number from 0 to below 1.")
+        raise ConfigError(
+            f"--smoothing={arguments.smoothing:g}: should be a number from 0 to below 1."
+        )
     folder = find_study(arguments.runs[0], arguments.outputs) if len(arguments.runs) == 1 else None
     if folder is not None:
         output = arguments.output or folder / "plot.png"
@@ -74,9 +96,14 @@ def run(arguments: argparse.Namespace) -> int:
     metrics = [key.strip() for key in arguments.metric.split(",") if key.strip()]
     check_metrics(runs, metrics)
     if arguments.over is not None and arguments.against == "time":
-        raise ConfigError("--over: the runs have no values at equal times; use --against step or samples.")
+        raise ConfigError(
+            "--over: the runs have no values at equal times; use --against step or samples."
+        )
     groups = None if arguments.over is None else grouped(runs, arguments.over)
-    output = arguments.output or (runs[0].folder.path if len(runs) == 1 else arguments.outputs) / "plot.png"
+    output = (
+        arguments.output
+        or (runs[0].folder.path if len(runs) == 1 else arguments.outputs) / "plot.png"
+    )
     axis = axis_of(runs, arguments.against, arguments.smoothing)
     save(draw(runs, metrics, axis, arguments.log, groups), output)
     return 0
@@ -102,10 +129,14 @@ def check_metrics(runs: Sequence[StoredRun], metrics: Sequence[str]) -> None:
     """
     known = sorted({metric for run in runs for metric in run.history.metrics})
     if not known:
-        raise ConfigError(f"{', '.join(run.label for run in runs[:8])}: nothing has been logged yet.")
+        raise ConfigError(
+            f"{', '.join(run.label for run in runs[:8])}: nothing has been logged yet."
+        )
     unknown = [metric for metric in metrics if metric not in known]
     if unknown:
-        raise ConfigError(*(f"'--metric={key}': no run has logged this{hint(key, known)}" for key in unknown))
+        raise ConfigError(
+            *(f"'--metric={key}': no run has logged this{hint(key, known)}" for key in unknown)
+        )
 
 
 def check_suffix(figure: Any, output: Path) -> None:
@@ -138,7 +169,9 @@ def axis_of(runs: Sequence[StoredRun], against: str, smoothing: float | None) ->
         return Axis(against, against, 1.0, smoothing)
     longest = max(run.history.seconds for run in runs)
     units = (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0))
-    unit, scale = next(((unit, size) for unit, size in units if longest >= 2 * size), ("seconds", 1.0))
+    unit, scale = next(
+        ((unit, size) for unit, size in units if longest >= 2 * size), ("seconds", 1.0)
+    )
     return Axis(against, f"time ({unit})", scale, smoothing)
 
 
@@ -161,7 +194,9 @@ def draw(
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ConfigError("plot needs matplotlib: pip install 'torch-launcher[pictures]'.") from error
+        raise ConfigError(
+            "plot needs matplotlib: pip install 'torch-launcher[pictures]'."
+        ) from error
     with rc_context(STYLE):  # type: ignore[arg-type]
         figure = Figure(figsize=(9, 4.2 * len(metrics)), layout="constrained")
         FigureCanvasAgg(figure)
@@ -182,10 +217,23 @@ def draw_panel(panel: Any, runs: Sequence[StoredRun], metric: str, axis: Axis, l
     """One metric of all runs. The training loss has the validation loss next to it."""
     dots = "val/loss" if metric == LOSS else None
     names = [metric, dots] if dots else [metric]
-    values = [value for run in runs for name in names for value in axis.curve(run, name).y if math.isfinite(value)]
+    values = [
+        value
+        for run in runs
+        for name in names
+        for value in axis.curve(run, name).y
+        if math.isfinite(value)
+    ]
     is_log = log or is_wide(values)
     for run, label, color in zip(runs, labels_of(runs), cycle(COLORS), strict=False):
-        draw_curve(panel, axis.curve(run, metric), metric, axis.smoothing, is_log, {"color": color, "label": label})
+        draw_curve(
+            panel,
+            axis.curve(run, metric),
+            metric,
+            axis.smoothing,
+            is_log,
+            {"color": color, "label": label},
+        )
         if dots:
             points = axis.curve(run, dots)
             panel.plot(points.x, points.y, color=color, ls="none", marker="o", ms=4, mfc="white")
@@ -198,25 +246,46 @@ def draw_panel(panel: Any, runs: Sequence[StoredRun], metric: str, axis: Axis, l
 
 
 def draw_bands(panel: Any, groups: Sequence[Group], metric: str, axis: Axis, log: bool) -> None:
-    """The mean of each group, and one standard deviation around it. The training loss has the mean of the validation
-    loss next to it."""
+    """The mean of each group, and one standard deviation around it. The training loss has the mean
+    of the validation loss next to it."""
     dots = "val/loss" if metric == LOSS else None
     runs = [run for group in groups for run in group.runs]
     names = [metric, dots] if dots else [metric]
-    values = [value for run in runs for name in names for value in axis.curve(run, name).y if math.isfinite(value)]
+    values = [
+        value
+        for run in runs
+        for name in names
+        for value in axis.curve(run, name).y
+        if math.isfinite(value)
+    ]
     is_log = log or is_wide(values)
     for group, color in zip(groups, cycle(COLORS), strict=False):
         count, label = len(group.runs), group.label or group.runs[0].name
         style = {"color": color, "label": plain_text(f"{label} (n={count})")}
-        shown = band([smooth(axis.curve(run, metric), metric, axis.smoothing, is_log) for run in group.runs], is_log)
+        shown = band(
+            [smooth(axis.curve(run, metric), metric, axis.smoothing, is_log) for run in group.runs],
+            is_log,
+        )
         marks = {"marker": "o", "ms": 3.5, "mfc": "white"} if metric.startswith(VALIDATION) else {}
         panel.plot(shown.x, shown.mean, **marks, **style)
         panel.fill_between(shown.x, shown.low, shown.high, color=color, alpha=0.18, lw=0)
         if dots:
             points = band([axis.curve(run, dots) for run in group.runs], is_log)
-            spreads = [[m - x for m, x in zip(points.mean, points.low, strict=True)],
-                       [x - m for m, x in zip(points.mean, points.high, strict=True)]]  # fmt: skip
-            panel.errorbar(points.x, points.mean, spreads, color=color, ls="none", marker="o", ms=4, mfc="white", lw=1)
+            spreads = [
+                [m - x for m, x in zip(points.mean, points.low, strict=True)],
+                [x - m for m, x in zip(points.mean, points.high, strict=True)],
+            ]
+            panel.errorbar(
+                points.x,
+                points.mean,
+                spreads,
+                color=color,
+                ls="none",
+                marker="o",
+                ms=4,
+                mfc="white",
+                lw=1,
+            )
     panel.set_title(title_of_loss(runs) if dots else metric, fontweight="bold")
     panel.set_xlabel(axis.unit)
     if is_log:
@@ -231,15 +300,16 @@ def smooth(curve: Curve, metric: str, smoothing: float | None, log: bool) -> Cur
 
 
 def default_smoothing(points: int) -> float:
-    """0.9 averages about 10 values; fewer points are averaged over a tenth of them, so that a short curve ends where
-    its data ends."""
+    """0.9 averages about 10 values; fewer points are averaged over a tenth of them, so that a short
+    curve ends where its data ends."""
     return max(0.0, min(0.9, 1 - 10 / max(points, 1)))
 
 
 def draw_curve(
     panel: Any, curve: Curve, metric: str, smoothing: float | None, log: bool, style: dict[str, Any]
 ) -> None:
-    """Training values smoothed over the raw ones; validation as dots on a line; a schedule or a time as it is."""
+    """Training values smoothed over the raw ones; validation as dots on a line; a schedule or a
+    time as it is."""
     if metric.startswith(VALIDATION):
         panel.plot(curve.x, curve.y, marker="o", ms=3.5, mfc="white", **style)
         return
@@ -260,14 +330,21 @@ def title_of_loss(runs: Sequence[StoredRun]) -> str:
 def labels_of(runs: Sequence[StoredRun]) -> list[str]:
     """The id and what differs; of many runs, only the first are labelled."""
     rows = without_defaults(runs, differences(runs))
-    labels = [" ".join([run.id, *(f"{k}={v}" for k, v in row.items())]) for run, row in zip(runs, rows, strict=True)]
+    labels = [
+        " ".join([run.id, *(f"{k}={v}" for k, v in row.items())])
+        for run, row in zip(runs, rows, strict=True)
+    ]
     more = len(labels) - MOST_LABELS
-    kept = [plain_text(label if len(label) <= 90 else label[:89] + "…") for label in labels[:MOST_LABELS]]
+    kept = [
+        plain_text(label if len(label) <= 90 else label[:89] + "…")
+        for label in labels[:MOST_LABELS]
+    ]
     if more > 0:
         kept[-1] += f" (and {more} more)"
     return kept + ["_nolegend_"] * max(0, more)
 
 
 def plain_text(text: str) -> str:
-    """Text for matplotlib, which takes text between dollars for a formula and hides a label that begins with `_`."""
+    """Text for matplotlib, which takes text between dollars for a formula and hides a label that
+    begins with `_`."""
     return text.replace("$", r"\$").lstrip("_") or "run"

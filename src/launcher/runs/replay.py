@@ -43,17 +43,28 @@ TAIL_BYTES = 16_384
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", metavar="RUN", nargs="+", help=f"{RUN_HELP}; or a filter: state=completed sweep=lr")
-    parser.add_argument("--segments", type=int, default=3, metavar="N", help="replay N random ones (default: 3)")
-    parser.add_argument("--from", dest="start", type=int, metavar="STEP", help="a checkpoint's step, or 0")
-    parser.add_argument("--to", dest="end", type=int, metavar="STEP", help="a later checkpoint's step")
-    parser.add_argument("--scratch", type=Path, metavar="DIR", help="where to train (default: the temporary folder)")
+    parser.add_argument(
+        "runs", metavar="RUN", nargs="+", help=f"{RUN_HELP}; or a filter: state=completed sweep=lr"
+    )
+    parser.add_argument(
+        "--segments", type=int, default=3, metavar="N", help="replay N random ones (default: 3)"
+    )
+    parser.add_argument(
+        "--from", dest="start", type=int, metavar="STEP", help="a checkpoint's step, or 0"
+    )
+    parser.add_argument(
+        "--to", dest="end", type=int, metavar="STEP", help="a later checkpoint's step"
+    )
+    parser.add_argument(
+        "--scratch", type=Path, metavar="DIR", help="where to train (default: the temporary folder)"
+    )
     parser.add_argument("--json", action="store_true", help="a line for each segment")
     samples.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 if all segments are bitwise identical (with --samples: if each sample was used once per epoch); else 1."""
+    """0 if all segments are bitwise identical (with --samples: if each sample was used once per
+    epoch); else 1."""
     if arguments.segments < 1:
         raise ConfigError(f"--segments={arguments.segments}: must be at least 1.")
     runs = selected_by(arguments.runs, arguments.outputs)
@@ -71,7 +82,9 @@ def run(arguments: argparse.Namespace) -> int:
             if arguments.json:
                 print(json.dumps({"run": stored.label, "equal": False, "error": error}), flush=True)
         equal = sum(result.is_equal for result in results)
-        result = f"not replayed: {error}" if error else "equal" if equal == len(results) else "different"
+        result = (
+            f"not replayed: {error}" if error else "equal" if equal == len(results) else "different"
+        )
         rows.append([stored.label, f"{equal}/{len(results)}", result])
     if not arguments.json:
         Table(["run", "equal", "result"], rows, right=frozenset((1,)), shrinks=(2, 0)).print()
@@ -105,26 +118,41 @@ def segments_of(run: StoredRun, arguments: argparse.Namespace) -> list[tuple[int
     """
     steps = checkpoint_steps(run.folder.checkpoints)
     if not steps:
-        raise ConfigError(f"{run.label}: has no checkpoint in {run.folder.checkpoints}, so there is nothing to replay.")
+        raise ConfigError(
+            f"{run.label}: has no checkpoint in {run.folder.checkpoints}, so there is nothing to"
+            " replay."
+        )
     known = [0, *steps]
-    for option, step, options in (("--from", arguments.start, known[:-1]), ("--to", arguments.end, steps)):
+    for option, step, options in (
+        ("--from", arguments.start, known[:-1]),
+        ("--to", arguments.end, steps),
+    ):
         if step is not None and step not in options:
             raise ConfigError(
-                f"{option}={step}: {run.label} has no such checkpoint; it has those of {_listed(options)}. Train it "
-                "with hooks.checkpointing.keep_previous=N to keep more."
+                f"{option}={step}: {run.label} has no such checkpoint; it has those of"
+                f" {_listed(options)}. Train it with hooks.checkpointing.keep_previous=N to keep"
+                " more."
             )
     if arguments.start is None and arguments.end is None:
         pairs = list(pairwise(known))
         return sorted(random.sample(pairs, min(arguments.segments, len(pairs))))
-    end = next(step for step in steps if step > arguments.start) if arguments.end is None else arguments.end
-    start = max(step for step in known if step < end) if arguments.start is None else arguments.start
+    end = (
+        next(step for step in steps if step > arguments.start)
+        if arguments.end is None
+        else arguments.end
+    )
+    start = (
+        max(step for step in known if step < end) if arguments.start is None else arguments.start
+    )
     if start >= end:
         raise ConfigError(f"--from={start}: must be before --to={end}.")
     return [(start, end)]
 
 
 def _listed(steps: list[int]) -> str:
-    return ", ".join(map(str, steps[:12])) + (f" and {len(steps) - 12} more" if len(steps) > 12 else "")
+    return ", ".join(map(str, steps[:12])) + (
+        f" and {len(steps) - 12} more" if len(steps) > 12 else ""
+    )
 
 
 @dataclass
@@ -156,15 +184,17 @@ def replay(
     watch: Callable[[Path], Any] | None = None,
     trust: bool = False,
 ) -> Replay:
-    """Train a copy of the run from one step to another, and compare it with what the run has stored.
+    """Train a copy of the run from one step to another, and compare it with what the run has
+    stored.
 
     Args:
         scratch: where the copy is trained; None: the temporary folder.
-        watch: gets the copy's folder, and returns a function that is called until the training has ended.
+        watch: gets the copy's folder, and returns a function that is called until the training has
+            ended.
         trust: whatever code the checkpoint's configuration names may run.
     Raises:
-        ConfigError: a checkpoint is gone or damaged, its configuration names code that is not allowed, the scratch
-            folder is full, or the training failed.
+        ConfigError: a checkpoint is gone or damaged, its configuration names code that is not
+            allowed, the scratch folder is full, or the training failed.
     """
     source = run.folder.checkpoints / f"step-{end:08d}"
     try:
@@ -191,7 +221,8 @@ def replay(
     except (OSError, shutil.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"{run.label}: steps {start} to {end} cannot be replayed ({reason}); use --scratch=DIR for another folder."
+            f"{run.label}: steps {start} to {end} cannot be replayed ({reason}); use --scratch=DIR"
+            " for another folder."
         ) from error
 
 
@@ -208,7 +239,9 @@ def check(run: StoredRun, file: Path, trust: bool) -> None:
     Origin(file, run.folder.path).checked(config, built, trust)
 
 
-def write_copy(run: StoredRun, source: Path, file: Path, folder: RunFolder, end: int, ranks: int) -> None:
+def write_copy(
+    run: StoredRun, source: Path, file: Path, folder: RunFolder, end: int, ranks: int
+) -> None:
     """Write the job of a replay: the configuration that a checkpoint has stored.
 
     Args:
@@ -236,7 +269,9 @@ def compared(run: StoredRun, copy: RunFolder, start: int, end: int) -> Replay:
 
     name = f"step-{end:08d}"
     found = differences(run.folder.checkpoints / name, copy.checkpoints / name)
-    result = Replay(run.label, start, end, tensors=len(StoredCheckpoint(copy.checkpoints / name).names()))
+    result = Replay(
+        run.label, start, end, tensors=len(StoredCheckpoint(copy.checkpoints / name).names())
+    )
     result.states = [str(difference) for difference in found]
     before, after = lines_of(run.folder, start, end), lines_of(copy, start, end)
     result.lines = len(before)
@@ -247,7 +282,8 @@ def compared(run: StoredRun, copy: RunFolder, start: int, end: int) -> Replay:
 
 
 def circumstances(before: Path, after: Path) -> list[str]:
-    """Return the differences in code, versions and machine between the records of a checkpoint and its copy."""
+    """Return the differences in code, versions and machine between the records of a checkpoint and
+    its copy."""
     found = source_changes(stored_sources(before), stored_sources(after))
     for file in ("code.yaml", MACHINE):
         then, now = (leaves(loaded(path / file)) for path in (before, after))
@@ -276,7 +312,10 @@ def report(result: Replay, as_json: bool) -> None:
 
     where = f"{result.run}, steps {result.start} to {result.end}:"
     if result.is_equal:
-        put(f"{where} equal to the bit ({result.tensors} tensors, {result.lines} lines of metrics.jsonl).")
+        put(
+            f"{where} equal to the bit ({result.tensors} tensors, {result.lines} lines of"
+            " metrics.jsonl)."
+        )
         return
     put(f"{where} different.")
     for heading, found in (("metrics.jsonl", result.metrics), ("checkpoint", result.states)):

@@ -1,5 +1,6 @@
-"""Write a report of runs, or of a hyperparameter search, as one HTML file: table, curves, hyperparameters against a
-metric, attempts; of a search also its history, the importance of each parameter and the Pareto front."""
+"""Write a report of runs, or of a hyperparameter search, as one HTML file: table, curves,
+hyperparameters against a metric, attempts; of a search also its history, the importance of each
+parameter and the Pareto front."""
 
 import argparse
 import html
@@ -36,17 +37,27 @@ AXES = ("step", "time", "samples")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("words", nargs="*", metavar="FILTER", help=f"{FILTER_HELP}; or the folder or id of a search")
-    parser.add_argument("--metric", metavar="KEY", help="the metric that runs are judged by (default: the best's)")
+    parser.add_argument(
+        "words", nargs="*", metavar="FILTER", help=f"{FILTER_HELP}; or the folder or id of a search"
+    )
+    parser.add_argument(
+        "--metric", metavar="KEY", help="the metric that runs are judged by (default: the best's)"
+    )
     parser.add_argument("--over", metavar="KEY", help=f"{OVER_HELP}; their curves as bands")
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="default: report.html in the folder of runs or search"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="default: report.html in the folder of runs or search",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     plotly = plotly_source()
-    folder = find_study(arguments.words[0], arguments.outputs) if len(arguments.words) == 1 else None
+    folder = (
+        find_study(arguments.words[0], arguments.outputs) if len(arguments.words) == 1 else None
+    )
     with uncollected():
         if folder is not None:
             data = study_data(StoredStudy.read(folder), arguments.metric)
@@ -54,7 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
             runs = selected_runs(arguments)
             groups = [] if arguments.over is None else grouped(runs, arguments.over)
             data = report_data(runs, arguments.metric)
-            data["groups"] = [{"label": group.label, "runs": [run.id for run in group.runs]} for group in groups]
+            data["groups"] = [
+                {"label": group.label, "runs": [run.id for run in group.runs]} for group in groups
+            ]
     output = arguments.output or (folder or arguments.outputs) / "report.html"
     try:
         replace_file(output, page(data, plotly).encode())
@@ -93,7 +106,8 @@ def plotly_source() -> str:
 
 
 def page(data: dict[str, Any], plotly: str) -> str:
-    """The HTML file. No text of a user can end the script that holds the data: `<` is escaped there."""
+    """The HTML file. No text of a user can end the script that holds the data: `<` is escaped
+    there."""
     names = sorted({run["name"] for run in data["runs"]})
     title = f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}: {len(data['runs'])} runs"
     if "study" in data:
@@ -106,7 +120,9 @@ def page(data: dict[str, Any], plotly: str) -> str:
 
 
 def report_data(
-    runs: Sequence[StoredRun], metric: str | None = None, directions: Mapping[str, Mode] = MappingProxyType({})
+    runs: Sequence[StoredRun],
+    metric: str | None = None,
+    directions: Mapping[str, Mode] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """All that the page shows, as JSON has it.
 
@@ -166,16 +182,23 @@ def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, Any]:
         objective: "max" if each == "maximize" else "min"
         for objective, each in zip(study.objectives, study.directions, strict=True)
     }
-    data = report_data(runs, metric or (study.objectives[0] if study.objectives[0] in logged else None), modes)
+    data = report_data(
+        runs, metric or (study.objectives[0] if study.objectives[0] in logged else None), modes
+    )
     rows = {trial.run.label: typed(trial.params) for trial in study.trials if trial.run is not None}
     data["parameters"] = parameters(list(rows.values()))
     for run, described_run in zip(runs, data["runs"], strict=True):
         described_run["parameters"] = rows[run.label]
     trials = [
-        {"number": trial.number, "state": trial.state, "run": None if trial.run is None else trial.run.id,
-         "values": [rounded(value) for value in trial.values], "params": trial.params}
+        {
+            "number": trial.number,
+            "state": trial.state,
+            "run": None if trial.run is None else trial.run.id,
+            "values": [rounded(value) for value in trial.values],
+            "params": trial.params,
+        }
         for trial in study.trials
-    ]  # fmt: skip
+    ]
     return data | {
         "study": {
             "name": study.folder.name,
@@ -215,12 +238,16 @@ def parameters(rows: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
         values = [number(row.get(key)) for row in rows]
         finite = [value for value in values if value is not None and math.isfinite(value)]
         is_numeric = len(finite) == len(values)
-        is_log = is_numeric and min(finite) > 0 and (is_wide(finite) or max(finite) / min(finite) >= 30)
+        is_log = (
+            is_numeric and min(finite) > 0 and (is_wide(finite) or max(finite) / min(finite) >= 30)
+        )
         result.append({"key": key, "numeric": is_numeric, "log": is_log})
     return result
 
 
-def described(run: StoredRun, row: dict[str, str], modes: Mapping[str, Mode], most: int) -> dict[str, Any]:
+def described(
+    run: StoredRun, row: dict[str, str], modes: Mapping[str, Mode], most: int
+) -> dict[str, Any]:
     """One run: what differs, its results, its curves and its attempts.
 
     Args:
@@ -237,30 +264,45 @@ def described(run: StoredRun, row: dict[str, str], modes: Mapping[str, Mode], mo
         "started": seconds_of(run.started),
         "parameters": row,
         "best": {metric: best_of(run, points, modes[metric]) for metric, points in values.items()},
-        "curves": {metric: curve_of(run, points, most) for metric, points in values.items() if points},
-        "restarts": {axis: [rounded(place) for place in run.history.restarts(axis)] for axis in AXES},
+        "curves": {
+            metric: curve_of(run, points, most) for metric, points in values.items() if points
+        },
+        "restarts": {
+            axis: [rounded(place) for place in run.history.restarts(axis)] for axis in AXES
+        },
         "attempts": [attempt_of(run, attempt) for attempt in run.attempts],
         "device_hours": rounded(spent(run, time.time()).device_hours),
     }
 
 
-def curve_of(run: StoredRun, points: Sequence[tuple[int, float]], most: int) -> dict[str, list[Any]]:
-    """Values against each axis, at most this many. Lines may lack an axis: a stream of data has no samples."""
+def curve_of(
+    run: StoredRun, points: Sequence[tuple[int, float]], most: int
+) -> dict[str, list[Any]]:
+    """Values against each axis, at most this many. Lines may lack an axis: a stream of data has no
+    samples."""
     kept = [points[place] for place in evenly(len(points), most)]
     axes = {axis: [run.history.x(index, axis) for index, _ in kept] for axis in AXES}
     known = {axis: [rounded(x) for x in xs if x is not None] for axis, xs in axes.items()}
-    return {axis: xs for axis, xs in known.items() if len(xs) == len(kept)} | {"y": [rounded(y) for _, y in kept]}
+    return {axis: xs for axis, xs in known.items() if len(xs) == len(kept)} | {
+        "y": [rounded(y) for _, y in kept]
+    }
 
 
-def best_of(run: StoredRun, points: Sequence[tuple[int, float]], mode: Mode) -> dict[str, Any] | None:
-    """The best and the last value of a metric, and the best one's step, without the evaluation before the first step;
-    None if it was never finite."""
+def best_of(
+    run: StoredRun, points: Sequence[tuple[int, float]], mode: Mode
+) -> dict[str, Any] | None:
+    """The best and the last value of a metric, and the best one's step, without the evaluation
+    before the first step; None if it was never finite."""
     trained = [(index, y) for index, y in points if run.history.rows[index].get("step") != 0]
     place = best_index([y for _, y in trained], mode)
     if place is None:
         return None
     index, value = trained[place]
-    return {"value": rounded(value), "step": run.history.rows[index].get("step"), "last": rounded(points[-1][1])}
+    return {
+        "value": rounded(value),
+        "step": run.history.rows[index].get("step"),
+        "last": rounded(points[-1][1]),
+    }
 
 
 def attempt_of(run: StoredRun, attempt: dict[str, Any]) -> dict[str, Any]:
@@ -276,7 +318,8 @@ def attempt_of(run: StoredRun, attempt: dict[str, Any]) -> dict[str, Any]:
 
 
 def rounded(value: float) -> float | None:
-    """Six significant digits, which is more than a screen shows; None for what JSON does not have."""
+    """Six significant digits, which is more than a screen shows; None for what JSON does not
+    have."""
     if not math.isfinite(value):
         return None
     return int(value) if value == int(value) else float(f"{value:.6g}")

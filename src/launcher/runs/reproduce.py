@@ -16,7 +16,14 @@ from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, Unsupporte
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder, checkpoint_steps
 from launcher.rundir.provenance import MACHINE
-from launcher.rundir.reproduction import CODE, ENVIRONMENT, StoredCode, code_diff, environment, parse_code
+from launcher.rundir.reproduction import (
+    CODE,
+    ENVIRONMENT,
+    StoredCode,
+    code_diff,
+    environment,
+    parse_code,
+)
 from launcher.runs.find import RUN_HELP, find_run
 from launcher.runs.replay import Replay, circumstances, loaded, report
 from launcher.runs.rerun import add_trust, config_dirs, key_of, quoted, run_command, run_to_end
@@ -33,14 +40,23 @@ SHOWN = 8
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help=RUN_HELP)
-    parser.add_argument("--into", type=Path, metavar="DIR", help="the new folder (default: reproduced/<id>)")
-    parser.add_argument("--here", action="store_true", help="use this Python and its packages, not a new environment")
-    parser.add_argument("--run", dest="start", action="store_true", help="train there up to the first checkpoint")
+    parser.add_argument(
+        "--into", type=Path, metavar="DIR", help="the new folder (default: reproduced/<id>)"
+    )
+    parser.add_argument(
+        "--here",
+        action="store_true",
+        help="use this Python and its packages, not a new environment",
+    )
+    parser.add_argument(
+        "--run", dest="start", action="store_true", help="train there up to the first checkpoint"
+    )
     add_trust(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0: the code is restored, and with --run the first checkpoint is bitwise identical; 1: it differs."""
+    """0: the code is restored, and with --run the first checkpoint is bitwise identical; 1: it
+    differs."""
     stored = find_run(arguments.run, arguments.outputs)
     place = Path(arguments.into or Path("reproduced") / stored.id).absolute()
     code = stored_code(stored)
@@ -48,24 +64,37 @@ def run(arguments: argparse.Namespace) -> int:
     step = first_step(stored) if arguments.start else None
     if code.diff and arguments.start and not arguments.trust:
         raise ConfigError(
-            f"{stored.folder.path / CODE}: --run would run the changes in it; if you trust their author, add --trust."
+            f"{stored.folder.path / CODE}: --run would run the changes in it; if you trust their"
+            " author, add --trust."
         )
     command = command_of(stored, place, repository, step, arguments.trust)
     restore(stored, code, repository, place)
     for name in code.left_out:
         print(f"Left out of the run's code: {name}.")
-    python = sys.executable if arguments.here else make_environment(stored, place, not code.diff or arguments.trust)
+    python = (
+        sys.executable
+        if arguments.here
+        else make_environment(stored, place, not code.diff or arguments.trust)
+    )
     folder = place / Path.cwd().relative_to(repository)
     threads = threads_of(stored)
     variables = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
-    words = [*(f"{name}={value}" for name, value in variables.items()), python, "-m", "launcher", *command]
+    words = [
+        *(f"{name}={value}" for name, value in variables.items()),
+        python,
+        "-m",
+        "launcher",
+        *command,
+    ]
     print(f"cd {shlex.quote(str(folder))} && {shlex.join(words)}", flush=True)
     if step is None:
         return 0
     folder.mkdir(parents=True, exist_ok=True)
     with_variables = ["env", *words] if variables else words
     if exit_code := run_to_end(with_variables, cwd=folder):
-        raise ConfigError(f"{stored.label}: the training in {folder} ended with exit code {exit_code}.")
+        raise ConfigError(
+            f"{stored.label}: the training in {folder} ended with exit code {exit_code}."
+        )
     result = compared(stored, place, step)
     report(result, False)
     return int(not result.is_equal)
@@ -74,14 +103,18 @@ def run(arguments: argparse.Namespace) -> int:
 def stored_code(run: StoredRun) -> StoredCode:
     """
     Raises:
-        ConfigError: the run has no commit: it was not in a repository, or is older than this record.
+        ConfigError: the run has no commit: it was not in a repository, or is older than this
+            record.
     """
     try:
         code = parse_code((run.folder.path / CODE).read_bytes())
     except OSError:
         code = StoredCode((run.record.get("git") or {}).get("commit"), b"", [])
     if code.commit is None:
-        raise ConfigError(f"{run.label}: was not started in a git repository with a commit, so its code is not known.")
+        raise ConfigError(
+            f"{run.label}: was not started in a git repository with a commit, so its code is not"
+            " known."
+        )
     return code
 
 
@@ -94,8 +127,8 @@ def repository_of(run: StoredRun, code: StoredCode) -> Path:
     done = git(Path.cwd(), "rev-parse", "--show-toplevel")
     if done.returncode or git(Path.cwd(), "cat-file", "-e", f"{code.commit}^{{commit}}").returncode:
         raise ConfigError(
-            f"{run.label}: its commit {str(code.commit)[:12]} is not in a git repository of the current folder; go to "
-            "a clone that has it (git fetch --all)."
+            f"{run.label}: its commit {str(code.commit)[:12]} is not in a git repository of the"
+            " current folder; go to a clone that has it (git fetch --all)."
         )
     return Path(done.stdout.strip())
 
@@ -108,13 +141,15 @@ def first_step(run: StoredRun) -> int:
     steps = checkpoint_steps(run.folder.checkpoints)
     if not steps:
         raise ConfigError(
-            f"{run.label}: has no checkpoint in {run.folder.checkpoints} to compare with; leave --run out."
+            f"{run.label}: has no checkpoint in {run.folder.checkpoints} to compare with; leave"
+            " --run out."
         )
     return steps[0]
 
 
 def restore(run: StoredRun, code: StoredCode, repository: Path, place: Path) -> None:
-    """Make a git worktree of the run's commit with its changes. One of an earlier call is used again.
+    """Make a git worktree of the run's commit with its changes. One of an earlier call is used
+    again.
 
     Args:
         run: what is reproduced.
@@ -127,22 +162,37 @@ def restore(run: StoredRun, code: StoredCode, repository: Path, place: Path) -> 
     if place.exists() and any(place.iterdir()):
         there = parse_code(code_diff(place, place / "outputs"))
         if (there.commit, there.diff) != (code.commit, code.diff) or not (place / ".git").is_file():
-            raise ConfigError(f"--into={place}: exists, and has not the code of {run.label}; choose another folder.")
+            raise ConfigError(
+                f"--into={place}: exists, and has not the code of {run.label}; choose another"
+                " folder."
+            )
         return
     done = git(repository, "worktree", "add", "--detach", str(place), str(code.commit))
     if not done.returncode and code.diff:
-        done = git(place, "apply", "--whitespace=nowarn", "-", input=code.diff.decode(errors="surrogateescape"))
+        done = git(
+            place,
+            "apply",
+            "--whitespace=nowarn",
+            "-",
+            input=code.diff.decode(errors="surrogateescape"),
+        )
         if done.returncode:
             git(repository, "worktree", "remove", "--force", str(place))
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         raise ConfigError(
-            f"--into={place}: git cannot restore the code of {run.label} ({lines[-1] if lines else '?'})."
+            f"--into={place}: git cannot restore the code of {run.label}"
+            f" ({lines[-1] if lines else '?'})."
         )
-    print(f"{place}: commit {str(code.commit)[:12]}{' and the changes of code.diff' if code.diff else ''}.")
+    print(
+        f"{place}: commit"
+        f" {str(code.commit)[:12]}{' and the changes of code.diff' if code.diff else ''}."
+    )
 
 
-def command_of(run: StoredRun, place: Path, repository: Path, step: int | None, trust: bool) -> list[str]:
+def command_of(
+    run: StoredRun, place: Path, repository: Path, step: int | None, trust: bool
+) -> list[str]:
     """Return the overrides that train the run in another folder, here and without trackers.
 
     Args:
@@ -154,7 +204,9 @@ def command_of(run: StoredRun, place: Path, repository: Path, step: int | None, 
     """
     words = run_command(run, (), trust=trust)
     flags = config_dirs(run)
-    words = [word for word in words[: len(words) - len(flags)] if not key_of(word).startswith(REPLACED)]
+    words = [
+        word for word in words[: len(words) - len(flags)] if not key_of(word).startswith(REPLACED)
+    ]
     if step is not None:
         ranks = Manifest.read(run.folder.checkpoints / f"step-{step:08d}").world_size
         words += [f"dispatch.nproc={ranks}", f"trainer.pause_at={step}"]
@@ -164,7 +216,8 @@ def command_of(run: StoredRun, place: Path, repository: Path, step: int | None, 
 
 
 def threads_of(run: StoredRun) -> int | None:
-    """Return the number of threads with which the oldest checkpoint was computed; None: it is not known."""
+    """Return the number of threads with which the oldest checkpoint was computed; None: it is not
+    known."""
     for step in checkpoint_steps(run.folder.checkpoints)[:1]:
         threads = loaded(run.folder.checkpoints / f"step-{step:08d}" / MACHINE).get("threads")
         return threads if isinstance(threads, int) else None
@@ -189,19 +242,31 @@ class Packages:
 
 
 def packages(text: str) -> Packages:
-    """Read an `environment.txt`. Lines that are not a name and a version are ignored: they would be options of pip."""
+    """Read an `environment.txt`. Lines that are not a name and a version are ignored: they would be
+    options of pip."""
     found = [match.groups() for line in text.splitlines() if (match := PIN.fullmatch(line))]
     python = PYTHON.match(text)
     return Packages(
         python=None if python is None else python[1],
-        pins=[f"{name}=={version}{f'+{local}' if local else ''}" for name, version, local, other in found if not other],
-        variants=sorted({local for *_, local, other in found if local and not other and VARIANT.fullmatch(local)}),
+        pins=[
+            f"{name}=={version}{f'+{local}' if local else ''}"
+            for name, version, local, other in found
+            if not other
+        ],
+        variants=sorted(
+            {
+                local
+                for *_, local, other in found
+                if local and not other and VARIANT.fullmatch(local)
+            }
+        ),
         others=[f"{name}=={version}" for name, version, _, other in found if other],
     )
 
 
 def make_environment(run: StoredRun, place: Path, trusted: bool) -> str:
-    """Make a virtual environment with the run's packages, from wheels alone, which run no code when installed.
+    """Make a virtual environment with the run's packages, from wheels alone, which run no code when
+    installed.
 
     Args:
         run: what is reproduced.
@@ -215,16 +280,25 @@ def make_environment(run: StoredRun, place: Path, trusted: bool) -> str:
     try:
         needed = packages((run.folder.path / ENVIRONMENT).read_text())
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{run.label}: has no {ENVIRONMENT}, so its packages are not known; use --here.") from error
+        raise ConfigError(
+            f"{run.label}: has no {ENVIRONMENT}, so its packages are not known; use --here."
+        ) from error
     python = place / ".venv" / "bin" / "python"
-    own = [name for name in needed.others if name.partition("==")[0] == project_name(place) and trusted]
+    own = [
+        name for name in needed.others if name.partition("==")[0] == project_name(place) and trusted
+    ]
     for command in install_commands(needed, place, python, bool(own)):
         if "-r" in command:
             Path(command[-1]).write_text("\n".join(needed.pins) + "\n")
         print(shlex.join(command), file=sys.stderr, flush=True)
         if subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr).returncode:
-            raise ConfigError(f"{run.label}: its packages cannot be installed (see above); use --here.")
-    if shutil.which("uv") is None and needed.python not in (None, current := sys.version.split()[0]):
+            raise ConfigError(
+                f"{run.label}: its packages cannot be installed (see above); use --here."
+            )
+    if shutil.which("uv") is None and needed.python not in (
+        None,
+        current := sys.version.split()[0],
+    ):
         print(f"Python is {current}, not {needed.python}; with uv installed it would be that.")
     for name in needed.others:
         if name not in own:
@@ -232,7 +306,9 @@ def make_environment(run: StoredRun, place: Path, trusted: bool) -> str:
     return str(python)
 
 
-def install_commands(needed: Packages, place: Path, python: Path, with_own: bool) -> list[list[str]]:
+def install_commands(
+    needed: Packages, place: Path, python: Path, with_own: bool
+) -> list[list[str]]:
     """Return the commands that make a virtual environment, with uv if it is there, else with pip.
 
     Args:
@@ -248,7 +324,11 @@ def install_commands(needed: Packages, place: Path, python: Path, with_own: bool
         commands.append([*make, environment])
     install = [str(python), "-m", "pip", "install"]
     install = [uv, "pip", "install", "--quiet", "--python", str(python)] if uv else install
-    indexes = [word for variant in needed.variants for word in ("--extra-index-url", f"{TORCH_INDEX}{variant}")]
+    indexes = [
+        word
+        for variant in needed.variants
+        for word in ("--extra-index-url", f"{TORCH_INDEX}{variant}")
+    ]
     indexes += ["--index-strategy", "unsafe-best-match"] if uv and indexes else []
     if needed.pins:
         listed = str(Path(environment) / "requirements.txt")
@@ -266,7 +346,8 @@ def project_name(place: Path) -> str | None:
 
 
 def compared(run: StoredRun, place: Path, step: int) -> Replay:
-    """Compare the checkpoint of the reproduction with the run's, and if they differ all that is recorded around them.
+    """Compare the checkpoint of the reproduction with the run's, and if they differ all that is
+    recorded around them.
 
     Args:
         run: what was reproduced.
@@ -287,7 +368,10 @@ def compared(run: StoredRun, place: Path, step: int) -> Replay:
     except (CorruptCheckpoint, UnsupportedCheckpoint) as error:
         raise ConfigError(f"{run.label}: {error}") from error
     if not result.is_equal:
-        result.circumstances = [*circumstances(before, after), *package_changes(run.folder.path, copy.path)]
+        result.circumstances = [
+            *circumstances(before, after),
+            *package_changes(run.folder.path, copy.path),
+        ]
     return result
 
 
@@ -299,10 +383,21 @@ def package_changes(before: Path, after: Path) -> list[str]:
             text = (folder / ENVIRONMENT).read_text()
         except (OSError, UnicodeDecodeError):
             text = environment() if folder == after else ""
-        lists.append(dict(line.split("  #")[0].split("==", 1) for line in text.splitlines() if PIN.fullmatch(line)))
+        lists.append(
+            dict(
+                line.split("  #")[0].split("==", 1)
+                for line in text.splitlines()
+                if PIN.fullmatch(line)
+            )
+        )
     then, now = lists
-    names = sorted(name for name in then.keys() | now.keys() if then and then.get(name) != now.get(name))
-    changes = [f"{name}: {now.get(name, 'none')} instead of {then.get(name, 'none')}" for name in names[:SHOWN]]
+    names = sorted(
+        name for name in then.keys() | now.keys() if then and then.get(name) != now.get(name)
+    )
+    changes = [
+        f"{name}: {now.get(name, 'none')} instead of {then.get(name, 'none')}"
+        for name in names[:SHOWN]
+    ]
     return changes + ([f"and {len(names) - SHOWN} more packages"] if len(names) > SHOWN else [])
 
 
@@ -315,7 +410,12 @@ def git(folder: Path, *words: str, input: str | None = None) -> subprocess.Compl
     command: Sequence[str] = ["git", "-c", f"core.hooksPath={os.devnull}", *words]
     try:
         return subprocess.run(
-            command, cwd=folder, input=input, capture_output=True, text=True, errors="surrogateescape"
+            command,
+            cwd=folder,
+            input=input,
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
         )
     except OSError as error:
         raise ConfigError(f"git: cannot be run ({error.strerror}); install it.") from error

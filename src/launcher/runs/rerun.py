@@ -17,31 +17,51 @@ from launcher.runs.find import RUN_HELP, find_run, find_runs
 from launcher.runs.stored_run import StoredRun
 
 REPLACED = ("run.name", "run.id", "run.resume", "trainer.pause_at", "paths.outputs", "job", "+job")
-"""Overrides of the original command line that are replaced, or that a later command must not repeat."""
+"""Overrides of the original command line that are replaced, or that a later command must not
+repeat."""
 SIGNALLED = 128
 VERBS = {
     "resume": "Resume runs: repeat the command that started each.",
-    "evaluate": "Evaluate a checkpoint of each run on its validation set; job.checkpoint=1400 chooses the checkpoint.",
-    "export": "Export the weights of each run as export/model.safetensors; job.checkpoint=1400 chooses the checkpoint.",
+    "evaluate": (
+        "Evaluate a checkpoint of each run on its validation set; job.checkpoint=1400 chooses the"
+        " checkpoint."
+    ),
+    "export": (
+        "Export the weights of each run as export/model.safetensors; job.checkpoint=1400 chooses"
+        " the checkpoint."
+    ),
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help=f"{RUN_HELP}; or a filter: model=mlp, val/loss<2")
     parser.add_argument(
-        "overrides", nargs="*", default=[], metavar="OVERRIDE", help="further overrides: trainer.max_steps=2000"
+        "run", metavar="RUN", help=f"{RUN_HELP}; or a filter: model=mlp, val/loss<2"
+    )
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        default=[],
+        metavar="OVERRIDE",
+        help="further overrides: trainer.max_steps=2000",
     )
     if parser.prog.endswith(" evaluate"):
-        parser.add_argument("--split", choices=("val", "test"), help="the validation set, or the test set")
+        parser.add_argument(
+            "--split", choices=("val", "test"), help="the validation set, or the test set"
+        )
     add_trust(parser)
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--trust", action="store_true", help="run whatever code the run's stored configuration names")
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="run whatever code the run's stored configuration names",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command again for each selected run, one after the other; the first exit code that is not 0."""
+    """Run the command again for each selected run, one after the other; the first exit code that is
+    not 0."""
     job = None if arguments.verb == "resume" else arguments.verb
     trust = arguments.trust or (job is not None and "job.trust=true" in arguments.overrides)
     chosen = selected(arguments.run, arguments.outputs)
@@ -73,8 +93,8 @@ def selected(word: str, outputs: Path) -> list[StoredRun]:
 
 
 def selected_by(words: Sequence[str], outputs: Path) -> list[StoredRun]:
-    """Find the runs that several words name: those that fulfil all conditions of a filter (`state=completed sweep=lr`),
-    or without a condition each run by its name.
+    """Find the runs that several words name: those that fulfil all conditions of a filter
+    (`state=completed sweep=lr`), or without a condition each run by its name.
 
     Args:
         words: of the command line.
@@ -93,12 +113,15 @@ def selected_by(words: Sequence[str], outputs: Path) -> list[StoredRun]:
 def run_command(
     run: StoredRun, overrides: Sequence[str] = (), job: str | None = None, trust: bool = False
 ) -> list[str]:
-    """The arguments of `python -m launcher` for a run: those it was started with, its id, then `overrides`.
+    """The arguments of `python -m launcher` for a run: those it was started with, its id, then
+    `overrides`.
 
     Args:
-        job: `evaluate` or `export` instead of the job that the run was started with. It runs here, not on SLURM.
+        job: `evaluate` or `export` instead of the job that the run was started with. It runs here,
+            not on SLURM.
     Raises:
-        ConfigError: the run has no record of its command line, or this names code that is not allowed.
+        ConfigError: the run has no record of its command line, or this names code that is not
+            allowed.
     """
     if run.record.get("overrides") is None:
         raise ConfigError(
@@ -108,7 +131,11 @@ def run_command(
     folder = run.folder.path.absolute()
     kept = [override for override in run.overrides if key_of(override) not in REPLACED]
     if job is not None:
-        kept = [override for override in kept if key_of(override).partition(".")[0] not in ("dispatch", "job")]
+        kept = [
+            override
+            for override in kept
+            if key_of(override).partition(".")[0] not in ("dispatch", "job")
+        ]
     if not trust:
         from launcher.runs import stored_command  # late: Hydra, which listing runs need not load
 
@@ -126,17 +153,24 @@ def run_command(
 
 
 def applicable(inherited: list[str], overrides: Sequence[str], config_dir: str | None) -> list[str]:
-    """The inherited overrides without those of an option that `overrides` replaces: `hooks=[default]` has no key
-    `hooks.early_stopping`. They are printed."""
+    """The inherited overrides without those of an option that `overrides` replaces:
+    `hooks=[default]` has no key `hooks.early_stopping`. They are printed."""
     groups = {key_of(override): override for override in overrides if "." not in key_of(override)}
-    doubtful = [word for word in inherited if "." in key_of(word) and key_of(word).partition(".")[0] in groups]
+    doubtful = [
+        word
+        for word in inherited
+        if "." in key_of(word) and key_of(word).partition(".")[0] in groups
+    ]
     if not doubtful or (config_dir is not None and not Path(config_dir).is_dir()):
         return inherited
     from launcher.config.compose import not_applicable
 
     lost = not_applicable(doubtful, [*inherited, *overrides], config_dir)
     for word in lost:
-        print(f"{word} is left out: {groups[key_of(word).partition('.')[0]]} has no such key.", file=sys.stderr)
+        print(
+            f"{word} is left out: {groups[key_of(word).partition('.')[0]]} has no such key.",
+            file=sys.stderr,
+        )
     return [word for word in inherited if word not in lost]
 
 
@@ -174,7 +208,8 @@ def start(command: list[str]) -> int:
 
 
 def run_to_end(words: Sequence[str], cwd: Path | None = None) -> int:
-    """Run a process and return its exit code. It gets our SIGINT and SIGTERM, and may take its time to save.
+    """Run a process and return its exit code. It gets our SIGINT and SIGTERM, and may take its time
+    to save.
 
     Args:
         words: the program and its arguments.
@@ -182,7 +217,10 @@ def run_to_end(words: Sequence[str], cwd: Path | None = None) -> int:
     """
     process = subprocess.Popen(words, cwd=cwd)
     signums = (signal.SIGINT, signal.SIGTERM)
-    before = {signum: signal.signal(signum, lambda received, _: process.send_signal(received)) for signum in signums}
+    before = {
+        signum: signal.signal(signum, lambda received, _: process.send_signal(received))
+        for signum in signums
+    }
     try:
         code = process.wait()
     finally:

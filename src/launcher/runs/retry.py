@@ -1,4 +1,5 @@
-"""Submit runs again that failed, were preempted or were lost. Each resumes from its newest checkpoint."""
+"""Submit runs again that failed, were preempted or were lost. Each resumes from its newest
+checkpoint."""
 
 import argparse
 import json
@@ -35,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILTER",
         help=f"{FILTER_HELP}; cancelled runs are submitted only with state=cancelled",
     )
-    parser.add_argument("--all", action="store_true", help="every run that failed, was preempted, or was lost")
+    parser.add_argument(
+        "--all", action="store_true", help="every run that failed, was preempted, or was lost"
+    )
     parser.add_argument(
         "--set",
         action="append",
@@ -44,7 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="OVERRIDE",
         help="another resource: dispatch.mem=64G; may be repeated",
     )
-    parser.add_argument("--dry-run", action="store_true", help="print the runs, scripts and problems; submit nothing")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print the runs, scripts and problems; submit nothing",
+    )
     add_trust(parser)
 
 
@@ -55,14 +62,18 @@ def run(arguments: argparse.Namespace) -> int:
     due = [run for run in chosen if run.state in states and run.job is None]
     completing = [run for run in chosen if run.job is not None and run.job.state == "COMPLETING"]
     for run in completing:
-        print(f"{run.label}: SLURM job {run.job_id} is still completing; retry it once it has left", file=sys.stderr)
+        print(
+            f"{run.label}: SLURM job {run.job_id} is still completing; retry it once it has left",
+            file=sys.stderr,
+        )
     is_recorded = True
     for run in chosen:
         if run.was_cancelled and run not in due:
             if not arguments.dry_run:
                 is_recorded &= record_cancelled(run, run.open_job_id)
             print(
-                f"{run.label}: its SLURM job was cancelled; to submit it: retry {run.id} state=cancelled",
+                f"{run.label}: its SLURM job was cancelled; to submit it: retry {run.id}"
+                " state=cancelled",
                 file=sys.stderr,
             )
     if not due and completing:
@@ -74,7 +85,10 @@ def run(arguments: argparse.Namespace) -> int:
     for run in due:
         if run not in submitted:
             command = f"python -m launcher.runs resume {run.id}"
-            print(f"{run.label}: was not submitted with dispatch=slurm; resume it with: {command}", file=sys.stderr)
+            print(
+                f"{run.label}: was not submitted with dispatch=slurm; resume it with: {command}",
+                file=sys.stderr,
+            )
     submit(submitted, changes, arguments.dry_run, arguments.trust)
     return 0 if len(submitted) == len(due) and not completing and is_recorded else 1
 
@@ -90,29 +104,35 @@ def parse_changes(overrides: Sequence[str]) -> dict[str, Any]:
         try:
             (parsed,) = OverridesParser.create().parse_overrides([text])
         except HydraException as error:
-            raise ConfigError(f"--set={text}: is not an override; e.g. --set dispatch.mem=64G.") from error
+            raise ConfigError(
+                f"--set={text}: is not an override; e.g. --set dispatch.mem=64G."
+            ) from error
         group, _, key = parsed.key_or_group.partition(".")
         if group != "dispatch" or not key:
             raise ConfigError(
-                f"--set={text}: retry keeps the configuration of a run except the keys of dispatch; e.g. --set "
-                "dispatch.mem=64G."
+                f"--set={text}: retry keeps the configuration of a run except the keys of dispatch;"
+                " e.g. --set dispatch.mem=64G."
             )
         if key in ("wait", "dry_run"):
-            raise ConfigError(f"--set={text}: retry does not use it{'; use --dry-run' if key == 'dry_run' else ''}.")
+            raise ConfigError(
+                f"--set={text}: retry does not use"
+                f" it{'; use --dry-run' if key == 'dry_run' else ''}."
+            )
         changes[key] = parsed.value()
     return changes
 
 
 def submit(runs: list[StoredRun], changes: Mapping[str, Any], dry_run: bool, trust: bool) -> None:
-    """Submit runs with their frozen configuration and code; those with equal resources become one array.
+    """Submit runs with their frozen configuration and code; those with equal resources become one
+    array.
 
     Args:
         changes: values of keys below `dispatch` that replace the frozen ones.
         dry_run: print the runs and scripts instead.
         trust: whatever code their configurations name may run.
     Raises:
-        ConfigError: a change is invalid, a configuration names code that is not allowed, SLURM rejects the runs, or the
-            folder in which they were submitted is gone.
+        ConfigError: a change is invalid, a configuration names code that is not allowed, SLURM
+            rejects the runs, or the folder in which they were submitted is gone.
     """
     groups: dict[str, list[RunFolder]] = defaultdict(list)
     for run in runs:
@@ -125,12 +145,21 @@ def submit(runs: list[StoredRun], changes: Mapping[str, Any], dry_run: bool, tru
     for resources, folders in groups.items():
         dispatch, cwd, snapshot = json.loads(resources)
         if cwd is not None and not Path(cwd).is_dir():
-            raise ConfigError(f"'{folders[0].path}': the folder in which it was submitted ({cwd}) is gone; create it.")
+            raise ConfigError(
+                f"'{folders[0].path}': the folder in which it was submitted ({cwd}) is gone;"
+                " create it."
+            )
         code = None if snapshot is None or "snapshot" in changes else Path(snapshot)
         if dry_run:
-            print("\n".join(f"# {folder.path.parent.name}/{folder.path.name}" for folder in folders), flush=True)
-        with chdir(cwd or "."):  # paths in the configuration and the user's package are relative to it
-            construct({**dispatch, "wait": False, "dry_run": dry_run}).resubmit(folders, code, dispatch)
+            print(
+                "\n".join(f"# {folder.path.parent.name}/{folder.path.name}" for folder in folders),
+                flush=True,
+            )
+        # Paths in the configuration and the user's package are relative to it.
+        with chdir(cwd or "."):
+            construct({**dispatch, "wait": False, "dry_run": dry_run}).resubmit(
+                folders, code, dispatch
+            )
 
 
 def check_frozen(run: StoredRun, config: dict[str, Any], changes: Mapping[str, Any]) -> None:
@@ -142,11 +171,14 @@ def check_frozen(run: StoredRun, config: dict[str, Any], changes: Mapping[str, A
     origin = Origin(run.folder.path / FROZEN, run.folder.path)
     cwd, snapshot = frozen_code(run.folder)
     if cwd is not None and Path(cwd).is_dir() and Path(cwd).resolve() != Path.cwd().resolve():
-        origin.reject(f"cwd={cwd}", "names this folder of code", ", or type this command in that folder")
+        origin.reject(
+            f"cwd={cwd}", "names this folder of code", ", or type this command in that folder"
+        )
     if snapshot is not None and "snapshot" not in changes:
         origin.reject(f"snapshot={snapshot}", "names this copy of the code")
     typed = [*names_in({key.rpartition(".")[2]: value for key, value in changes.items()})]
-    for tree in (config, {"dispatch": config["dispatch"]}):  # the job resolves the one, the submission the other
+    # The job resolves the one, the submission the other.
+    for tree in (config, {"dispatch": config["dispatch"]}):
         origin.checked(OmegaConf.create(escaped(tree)), list(tree), trust=False, own=typed)
 
 

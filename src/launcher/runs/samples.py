@@ -1,4 +1,5 @@
-"""Account for a run's training samples: which were used at which step, and whether each was used once per epoch."""
+"""Account for a run's training samples: which were used at which step, and whether each was used
+once per epoch."""
 
 import argparse
 import json
@@ -22,13 +23,20 @@ from launcher.runs.stored_run import StoredRun
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--samples", action="store_true", help="train nothing; show which samples the steps have used")
-    parser.add_argument("--step", type=int, metavar="N", help="train nothing; print the indices of a step's samples")
+    parser.add_argument(
+        "--samples",
+        action="store_true",
+        help="train nothing; show which samples the steps have used",
+    )
+    parser.add_argument(
+        "--step", type=int, metavar="N", help="train nothing; print the indices of a step's samples"
+    )
     add_trust(parser)
 
 
 def run(audited: StoredRun, arguments: argparse.Namespace) -> int:
-    """0 if each sample was used at most once per epoch, and exactly once in a complete one; else 1."""
+    """0 if each sample was used at most once per epoch, and exactly once in a complete one; else
+    1."""
     ledger = SampleLedger.of(audited, arguments.trust)
     if arguments.json:
         for part in ledger.ranges:
@@ -45,7 +53,8 @@ def run(audited: StoredRun, arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class SampleRange:
-    """A step, or several that cannot be told apart, and its positions [start, end) in the order of samples."""
+    """A step, or several that cannot be told apart, and its positions [start, end) in the order of
+    samples."""
 
     first: int
     last: int
@@ -64,8 +73,8 @@ class SampleCount(NamedTuple):
 
 @dataclass
 class SampleLedger:
-    """The order of the samples, and the stretches of it that the steps have used. A step that was computed again after
-    a resume is listed once."""
+    """The order of the samples, and the stretches of it that the steps have used. A step that was
+    computed again after a resume is listed once."""
 
     order: SampleOrder | MixtureOrder
     ranges: list[SampleRange]
@@ -79,14 +88,18 @@ class SampleLedger:
         points = counted(run)
         if not points:
             raise ConfigError(
-                f"{run.label}: its metrics.jsonl has no sample counts, so the samples of a step are not known. A run "
-                "of python -m launcher logs them; under BaseTrainer the loader needs an attribute `samples`."
+                f"{run.label}: its metrics.jsonl has no sample counts, so the samples of a step are"
+                " not known. A run of python -m launcher logs them; under BaseTrainer the loader"
+                " needs an attribute `samples`."
             )
         batch = int((run.config.get("data") or {}).get("batch_size") or 0)
         start = int(run.attempts[0].get("start_step") or 0) if run.attempts else 0
         first = points[0]
         used = first.samples - (first.step - start) * batch if start else 0
-        return cls(stored_order(run, trust), list(ranges_between([SampleCount(start, used, None), *points], batch)))
+        return cls(
+            stored_order(run, trust),
+            list(ranges_between([SampleCount(start, used, None), *points], batch)),
+        )
 
     @property
     def is_exact(self) -> bool:
@@ -97,8 +110,10 @@ class SampleLedger:
         faults = []
         for before, after in pairwise(self.ranges):
             if after.start != before.end or after.end < after.start:
-                faults.append(f"step {after.first} begins at position {after.start}, and step {before.last} ended at "
-                              f"{before.end}")  # fmt: skip
+                faults.append(
+                    f"step {after.first} begins at position {after.start}, and step {before.last}"
+                    f" ended at {before.end}"
+                )
         return faults
 
     def at(self, step: int) -> SampleRange:
@@ -109,14 +124,17 @@ class SampleLedger:
         raise ConfigError(f"--step={step}: must be from {self.ranges[0].first} to {last}.")
 
     def position(self, step: int) -> int | None:
-        """Return the number of samples used after a step; None if that is known only for several steps together."""
+        """Return the number of samples used after a step; None if that is known only for several
+        steps together."""
         if step < self.ranges[0].first:
             return self.ranges[0].start
         return next((part.end for part in self.ranges if part.last == step), None)
 
     def indices(self, part: SampleRange) -> list[int]:
         """The samples of a range, in their order, as indices of the dataset."""
-        return [int(index) for index in self.order.indices(part.start, max(0, part.end - part.start))]
+        return [
+            int(index) for index in self.order.indices(part.start, max(0, part.end - part.start))
+        ]
 
     def sentences(self) -> Iterator[str]:
         """Count the uses of the samples of each epoch."""
@@ -128,10 +146,16 @@ class SampleLedger:
             yield from mixture_sentences(self.order, begin, end)
             return
         first, last = begin // size, max(begin, end - 1) // size
-        complete = [epoch for epoch in range(first, last + 1) if begin <= epoch * size and (epoch + 1) * size <= end]
+        complete = [
+            epoch
+            for epoch in range(first, last + 1)
+            if begin <= epoch * size and (epoch + 1) * size <= end
+        ]
         if complete:
             name = (
-                f"Epoch {complete[0] + 1}" if len(complete) == 1 else f"Epochs {complete[0] + 1} to {complete[-1] + 1}"
+                f"Epoch {complete[0] + 1}"
+                if len(complete) == 1
+                else f"Epochs {complete[0] + 1} to {complete[-1] + 1}"
             )
             yield f"{name}: {size} of {size} samples, each once."
         for epoch in sorted({first, last} - set(complete)):
@@ -141,24 +165,27 @@ class SampleLedger:
         joint = sum(part.last > part.first for part in self.ranges)
         if joint:
             yield (
-                f"In {joint} intervals of metrics.jsonl, more samples were used than the steps need, since steps were "
-                "repeated with new batches: which step used which sample is not known there."
+                f"In {joint} intervals of metrics.jsonl, more samples were used than the steps"
+                " need, since steps were repeated with new batches: which step used which sample"
+                " is not known there."
             )
 
 
 def mixture_sentences(order: MixtureOrder, begin: int, end: int) -> Iterator[str]:
     """The samples of each source, and its epochs."""
-    for name, size, before, after in zip(order.names, order.sizes, order.counts(begin), order.counts(end), strict=True):
+    for name, size, before, after in zip(
+        order.names, order.sizes, order.counts(begin), order.counts(end), strict=True
+    ):
         epochs, rest = divmod(int(after), int(size))
         yield (
-            f"{name}: {after - before} samples. Since the start: {epochs} complete epochs of {size}, each sample once "
-            f"in each, and {rest} samples of the next, each once."
+            f"{name}: {after - before} samples. Since the start: {epochs} complete epochs of"
+            f" {size}, each sample once in each, and {rest} samples of the next, each once."
         )
 
 
 def counted(run: StoredRun) -> list[SampleCount]:
-    """The sample counts in metrics.jsonl and in the checkpoints' manifests. Each lists a step once, even if it was
-    computed several times."""
+    """The sample counts in metrics.jsonl and in the checkpoints' manifests. Each lists a step once,
+    even if it was computed several times."""
     points: dict[int, SampleCount] = {}
     root = run.folder.checkpoints
     for step in checkpoint_steps(root):
@@ -176,16 +203,24 @@ def counted(run: StoredRun) -> list[SampleCount]:
 
 
 def ranges_between(points: list[SampleCount], batch: int) -> Iterator[SampleRange]:
-    """The stretches between the points. Each step has used `batch` samples if that adds up; otherwise the steps between
-    two counts are one range."""
+    """The stretches between the points. Each step has used `batch` samples if that adds up;
+    otherwise the steps between two counts are one range."""
     for before, after in pairwise(points):
         steps, samples = after.step - before.step, after.samples - before.samples
         if samples != steps * batch:
-            yield SampleRange(before.step + 1, after.step, before.samples, after.samples, after.attempt)
+            yield SampleRange(
+                before.step + 1, after.step, before.samples, after.samples, after.attempt
+            )
             continue
         for number in range(steps):
             start = before.samples + number * batch
-            yield SampleRange(before.step + number + 1, before.step + number + 1, start, start + batch, after.attempt)
+            yield SampleRange(
+                before.step + number + 1,
+                before.step + number + 1,
+                start,
+                start + batch,
+                after.attempt,
+            )
 
 
 def stored_order(run: StoredRun, trust: bool = False) -> SampleOrder | MixtureOrder:
@@ -201,15 +236,18 @@ def stored_order(run: StoredRun, trust: bool = False) -> SampleOrder | MixtureOr
     size = None if is_stream(dataset) else length(dataset)
     if size is None:
         raise ConfigError(
-            f"{run.label}: its training data are iterable ({type(dataset).__name__}). The dataset itself determines "
-            "their order, so the samples of a step are not known."
+            f"{run.label}: its training data are iterable ({type(dataset).__name__}). The dataset"
+            " itself determines their order, so the samples of a step are not known."
         )
     saved = saved_position(run.folder.checkpoints)
     was, now = saved.get("dataset"), fingerprint(dataset)
     if was is not None and was != now:
-        raise ConfigError(f"{run.label}: its training data have changed from '{was}' to '{now}'; restore them.")
+        raise ConfigError(
+            f"{run.label}: its training data have changed from '{was}' to '{now}'; restore them."
+        )
     order = order_of(dataset, int(run.config.get("seed") or 0), source.shuffle)
-    if isinstance(order, MixtureOrder) and "weights" in saved:  # a fork has had other weights before
+    # A fork has had other weights before.
+    if isinstance(order, MixtureOrder) and "weights" in saved:
         order.load(saved["weights"], int(saved["samples"]))
     return order
 
@@ -218,8 +256,8 @@ def training_data(run: StoredRun, trust: bool = False) -> tuple[Any, Any]:
     """The run's data source and its training dataset.
 
     Raises:
-        ConfigError: they cannot be built from the run's configuration, it names code that is not allowed, or files are
-            missing.
+        ConfigError: they cannot be built from the run's configuration, it names code that is not
+            allowed, or files are missing.
     """
     from hydra.errors import InstantiationException
     from omegaconf import OmegaConf
@@ -232,7 +270,9 @@ def training_data(run: StoredRun, trust: bool = False) -> tuple[Any, Any]:
 
     config = run.config.get("data")
     if not isinstance(config, dict):
-        raise ConfigError(f"{run.label}: run.json has no configuration, so its training data are not known.")
+        raise ConfigError(
+            f"{run.label}: run.json has no configuration, so its training data are not known."
+        )
     tree: Any = OmegaConf.create({"data": escaped(config)})
     checked = origin_of(run).checked(tree, ["data"], trust)
     try:
@@ -240,7 +280,9 @@ def training_data(run: StoredRun, trust: bool = False) -> tuple[Any, Any]:
         source.check()
         return source, source.train_dataset()
     except NotFound as error:
-        raise ConfigError(str(target_not_found("data", str(config.get("_target_")), error))) from error
+        raise ConfigError(
+            str(target_not_found("data", str(config.get("_target_")), error))
+        ) from error
     except InstantiationException as error:
         if sentences := explain(error):
             raise ConfigError(*sentences) from error
@@ -260,14 +302,17 @@ def saved_position(root: Path) -> dict[str, Any]:
 
 
 def attempts(run: StoredRun, ledger: SampleLedger) -> Any:
-    """Each attempt: its steps, those that a later attempt computed again, and the samples of the other steps."""
+    """Each attempt: its steps, those that a later attempt computed again, and the samples of the
+    other steps."""
     table = grid("attempt", "steps", "computed again", "samples")
     every = run.attempts
     for number, attempt in enumerate(every):
         start = int(attempt.get("start_step") or 0)
         recorded = attempt.get("end_step")
         end = int(run.record.get("step") or start) if recorded is None else int(recorded)
-        later = min((int(other.get("start_step") or 0) for other in every[number + 1 :]), default=end)
+        later = min(
+            (int(other.get("start_step") or 0) for other in every[number + 1 :]), default=end
+        )
         kept = max(start, min(end, later))
         first, last = ledger.position(start), ledger.position(kept)
         table.add_row(

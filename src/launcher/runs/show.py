@@ -42,7 +42,11 @@ def facts(run: StoredRun) -> Table:
     """Return the fields of run.json above its attempts, a line each."""
     record = run.record
     git = record.get("git") or {}
-    commit = f"{git['commit'][:12]}{', with changes not committed' if git.get('dirty') else ''}" if git else "-"
+    commit = (
+        f"{git['commit'][:12]}{', with changes not committed' if git.get('dirty') else ''}"
+        if git
+        else "-"
+    )
     ranks = record.get("world_size")
     lines = {
         "run": f"{run.name}/{run.id}",
@@ -55,8 +59,12 @@ def facts(run: StoredRun) -> Table:
         "cost": cost(run) if run.attempts else "",
         "strategy": f"{record.get('strategy') or '-'}{f', {ranks} rank(s)' if ranks else ''}",
         "commit": commit,
-        "versions": ", ".join(f"{name} {version}" for name, version in (record.get("versions") or {}).items()),
-        "choices": " ".join(f"{k}={v}" for k, v in sorted(run.choices.items()) if is_group(k) and v != "null"),
+        "versions": ", ".join(
+            f"{name} {version}" for name, version in (record.get("versions") or {}).items()
+        ),
+        "choices": " ".join(
+            f"{k}={v}" for k, v in sorted(run.choices.items()) if is_group(k) and v != "null"
+        ),
         "overrides": " ".join(run.overrides) or "none",
     }
     table = grid()
@@ -67,7 +75,8 @@ def facts(run: StoredRun) -> Table:
 
 
 def cost(run: StoredRun) -> str:
-    """Device hours, the effective share of its time, what it did with it, and money where prices are known."""
+    """Device hours, the effective share of its time, what it did with it, and money where prices
+    are known."""
     known, prices = spent(run, time.time()), prices_of([run])
     money = None if prices is None else prices.of(known)
     return known.line() + ("" if prices is None or money is None else f", {prices.text(money)}")
@@ -81,7 +90,20 @@ def forked_from(record: dict[str, Any]) -> str:
 
 def attempts(run: StoredRun) -> Table:
     """Each attempt: when, on which host, which steps, and how it ended."""
-    table = grid("#", "started", "took", "host", "pid", "job", "ranks", "steps", "outcome", "signal", "exit", "reason")
+    table = grid(
+        "#",
+        "started",
+        "took",
+        "host",
+        "pid",
+        "job",
+        "ranks",
+        "steps",
+        "outcome",
+        "signal",
+        "exit",
+        "reason",
+    )
     for attempt in run.attempts:
         cells = attempt_cells(attempt, run)
         table.add_row(*(Text("-" if cell is None else str(cell)) for cell in cells))
@@ -89,7 +111,8 @@ def attempts(run: StoredRun) -> Table:
 
 
 def attempt_cells(attempt: dict[str, Any], run: StoredRun) -> list[Any]:
-    """One attempt as a row. An attempt without an outcome is running, or its process was killed (`stale`)."""
+    """One attempt as a row. An attempt without an outcome is running, or its process was killed
+    (`stale`)."""
     is_open = attempt.get("outcome") is None
     first, last = seconds_of(attempt.get("started")), seconds_of(attempt.get("ended"))
     if is_open:
@@ -112,7 +135,8 @@ def attempt_cells(attempt: dict[str, Any], run: StoredRun) -> list[Any]:
 
 
 def checkpoints(run: StoredRun) -> Table:
-    """The checkpoint folders, including those set aside as corrupt. Their content is not verified here."""
+    """The checkpoint folders, including those set aside as corrupt. Their content is not verified
+    here."""
     table = grid()
     if not run.folder.checkpoints.is_dir():
         return table
@@ -124,7 +148,10 @@ def checkpoints(run: StoredRun) -> Table:
         names = ", ".join(name for name, target in links.items() if Path(target).name == entry.name)
         num_bytes, changed = folder_size(entry), entry.stat().st_mtime
         table.add_row(
-            entry.name, Text(size(num_bytes), justify="right"), f"{duration(time.time() - changed)} ago", names
+            entry.name,
+            Text(size(num_bytes), justify="right"),
+            f"{duration(time.time() - changed)} ago",
+            names,
         )
     return table
 

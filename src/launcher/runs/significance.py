@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 SEED = "seed"
 CODE_APART = ("strategy", "ranks")
-"""Rows of `compare.code` that are keys of the configuration, and count there if they can change the numbers."""
+"""Rows of `compare.code` that are keys of the configuration, and count there if they can change the
+numbers."""
 MOST_NAMED = 4
 ROUNDING = 1e-12
 """Relative tolerance: smaller differences come from the subtraction."""
@@ -53,17 +54,28 @@ class Comparison:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("key", metavar="KEY", help="what the arms differ in: optimizer, optimizer.lr, model")
+    parser.add_argument(
+        "key", metavar="KEY", help="what the arms differ in: optimizer, optimizer.lr, model"
+    )
     parser.add_argument("words", metavar="FILTER", nargs="*", help=f"of the runs: {FILTER_HELP}")
     parser.add_argument("--metric", metavar="KEY", default="val/loss", help="(default: val/loss)")
-    parser.add_argument("--step", type=int, metavar="N", help="compare the values of this step (default: the last)")
-    parser.add_argument("--exact", action="store_true", help="p-values of permutations instead of t-tests")
     parser.add_argument(
-        "--difference", type=float, metavar="D", help="the difference that matters (default: the one that was found)"
+        "--step", type=int, metavar="N", help="compare the values of this step (default: the last)"
+    )
+    parser.add_argument(
+        "--exact", action="store_true", help="p-values of permutations instead of t-tests"
+    )
+    parser.add_argument(
+        "--difference",
+        type=float,
+        metavar="D",
+        help="the difference that matters (default: the one that was found)",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="the same as JSON")
-    form.add_argument("--latex", action="store_true", help="the same as LaTeX's tabular, for booktabs")
+    form.add_argument(
+        "--latex", action="store_true", help="the same as LaTeX's tabular, for booktabs"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -84,13 +96,19 @@ def run(arguments: argparse.Namespace) -> int:
             "key": arguments.key,
             "metric": arguments.metric,
             "step": step,
-            "arms": [asdict(summaries[arm.name]) | {"arm": arm.name, "values": dict(arm.values)} for arm in arms],
+            "arms": [
+                asdict(summaries[arm.name]) | {"arm": arm.name, "values": dict(arm.values)}
+                for arm in arms
+            ],
             "comparisons": [asdict(each) for each in comparisons],
         }
         print(json.dumps(data, indent=2))
         return 0
     heading = f"{arguments.metric} at step {step}"
-    tables = [arm_table(arguments.key, heading, summaries), comparison_table(arguments.key, comparisons)]
+    tables = [
+        arm_table(arguments.key, heading, summaries),
+        comparison_table(arguments.key, comparisons),
+    ]
     if arguments.latex:
         print("\n\n".join(latex(columns, rows) for columns, rows in tables))
         return 0
@@ -108,15 +126,18 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-# ---------------------------------------------------------------------------------------------------- which runs
+# --------------------------------------------------------------------------------------- which runs
 def grouped(runs: Sequence[StoredRun], key: str) -> dict[str, list[StoredRun]]:
     """The runs by their value of a key.
 
     Raises:
-        ConfigError: no run has the key, all have the same value, or it distinguishes no configurations.
+        ConfigError: no run has the key, all have the same value, or it distinguishes no
+            configurations.
     """
     if key == SEED or key in FIELDS:
-        raise ConfigError(f"'{key}': arms differ in a key of the configuration; e.g. optimizer or optimizer.lr.")
+        raise ConfigError(
+            f"'{key}': arms differ in a key of the configuration; e.g. optimizer or optimizer.lr."
+        )
     check_keys(runs, [key])
     groups: dict[str, list[StoredRun]] = {}
     for each in runs:
@@ -131,7 +152,8 @@ def grouped(runs: Sequence[StoredRun], key: str) -> dict[str, list[StoredRun]]:
 def check_alike(groups: Mapping[str, Sequence[StoredRun]], key: str) -> None:
     """
     Raises:
-        ConfigError: runs differ in other keys than the arms' and `seed`, in the code, or they have the same seed.
+        ConfigError: runs differ in other keys than the arms' and `seed`, in the code, or they have
+            the same seed.
     """
     runs = [run for group in groups.values() for run in group]
     ignored = not_counted(runs)
@@ -143,10 +165,15 @@ def check_alike(groups: Mapping[str, Sequence[StoredRun]], key: str) -> None:
         if within:
             named.update(within)
             typed = f"{within[0]}={group[0].choices.get(within[0], group[0].text(within[0]))}"
-            text = f"its runs differ in more than the seed: {listed(within)}; choose with a filter, e.g. {typed}."
+            text = (
+                f"its runs differ in more than the seed: {listed(within)}; choose with a filter,"
+                f" e.g. {typed}."
+            )
         elif doubled:
             labels = [run.label for run in group if seed_of(run) in doubled]
-            text = f"several runs have the seed {doubled[0]}: {listed(labels)}; choose with a filter."
+            text = (
+                f"several runs have the seed {doubled[0]}: {listed(labels)}; choose with a filter."
+            )
         elif len(group) < 2:
             text = "has one run; a test needs two seeds at least."
         else:
@@ -154,7 +181,10 @@ def check_alike(groups: Mapping[str, Sequence[StoredRun]], key: str) -> None:
         errors.append(f"{key}={name}: {text}")
     between = [name for name in other_keys(runs, ignored, key) if name not in named]
     if between:
-        errors.append(f"'{key}': the arms differ in other keys as well: {listed(between)}; choose with a filter.")
+        errors.append(
+            f"'{key}': the arms differ in other keys as well: {listed(between)}; choose with a"
+            " filter."
+        )
     differing = [name for name in code(runs) if name not in CODE_APART]
     if differing:
         text = f"the runs differ in their code: {listed(differing)}"
@@ -164,14 +194,24 @@ def check_alike(groups: Mapping[str, Sequence[StoredRun]], key: str) -> None:
 
 
 def other_keys(runs: Sequence[StoredRun], ignored: set[str], key: str | None = None) -> list[str]:
-    """The keys that can change the numbers and differ between runs, without `seed`, those of the arms, and those that
-    repeat one of these."""
-    rows = [{name: as_typed(value) for name, value in run.settings.items() if counts(name, ignored)} for run in runs]
+    """The keys that can change the numbers and differ between runs, without `seed`, those of the
+    arms, and those that repeat one of these."""
+    rows = [
+        {name: as_typed(value) for name, value in run.settings.items() if counts(name, ignored)}
+        for run in runs
+    ]
     differing = varying(rows)
-    expected = {SEED, *(name for name in differing if key is not None and f"{name}.".startswith(f"{key}."))}
+    expected = {
+        SEED,
+        *(name for name in differing if key is not None and f"{name}.".startswith(f"{key}.")),
+    }
     columns = {name: [row.get(name) for row in rows] for name in differing | expected}
     echoed = [columns[name] for name in expected]
-    groups = {name for name in varying(run.choices for run in runs) if is_group(name) and counts(name, ignored)}
+    groups = {
+        name
+        for name in varying(run.choices for run in runs)
+        if is_group(name) and counts(name, ignored)
+    }
     return sorted((groups - {key}) | {name for name in differing if columns[name] not in echoed})
 
 
@@ -184,12 +224,15 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-# --------------------------------------------------------------------------------------------------- which values
-def measured(groups: Mapping[str, Sequence[StoredRun]], metric: str, step: int | None) -> tuple[int, list[Arm]]:
+# ------------------------------------------------------------------------------------- which values
+def measured(
+    groups: Mapping[str, Sequence[StoredRun]], metric: str, step: int | None
+) -> tuple[int, list[Arm]]:
     """The step at which the arms are compared, and their values there.
 
     Raises:
-        ConfigError: a run has no value there, or one that is not finite; or the values of an arm are all the same.
+        ConfigError: a run has no value there, or one that is not finite; or the values of an arm
+            are all the same.
     """
     runs = [run for group in groups.values() for run in group]
     curves = {}
@@ -199,14 +242,18 @@ def measured(groups: Mapping[str, Sequence[StoredRun]], metric: str, step: int |
     missing = [label for label, curve in curves.items() if not curve]
     if missing:
         known = {name for run in runs for name in run.history.metrics}
-        raise ConfigError(f"'--metric={metric}': is not logged by {listed(missing)}{hint(metric, known)}")
+        raise ConfigError(
+            f"'--metric={metric}': is not logged by {listed(missing)}{hint(metric, known)}"
+        )
     if step is None:
         last = {label: max(curve) for label, curve in curves.items()}
         if len(set(last.values())) > 1:
             shared = set.intersection(*(set(curve) for curve in curves.values()))
             advice = f"; compare them at --step={max(shared)}" if shared else ""
             steps = listed([f"{label} at {each}" for label, each in last.items()])
-            raise ConfigError(f"'--metric={metric}': the runs end at different steps: {steps}{advice}.")
+            raise ConfigError(
+                f"'--metric={metric}': the runs end at different steps: {steps}{advice}."
+            )
         step = next(iter(last.values()))
     without = [label for label, curve in curves.items() if step not in curve]
     if without:
@@ -215,10 +262,16 @@ def measured(groups: Mapping[str, Sequence[StoredRun]], metric: str, step: int |
     if infinite:
         text = f"is not finite at step {step} in {listed(infinite)}; choose with a filter"
         raise ConfigError(f"'--metric={metric}': {text}.")
-    arms = [Arm(name, {seed_of(run): curves[run.label][step] for run in group}) for name, group in groups.items()]
+    arms = [
+        Arm(name, {seed_of(run): curves[run.label][step] for run in group})
+        for name, group in groups.items()
+    ]
     for arm in arms:
         if len(set(arm.values.values())) == 1:
-            raise ConfigError(f"{arm.name}: {metric} is the same for all seeds, so they tell nothing about its spread.")
+            raise ConfigError(
+                f"{arm.name}: {metric} is the same for all seeds, so they tell nothing about its"
+                " spread."
+            )
     return step, arms
 
 
@@ -234,24 +287,39 @@ def compared(arms: Sequence[Arm], exact: bool, wanted: float | None) -> list[Com
         other = [second.values[seed] for seed in (first if is_paired else second).values]
         gaps = [x - y for x, y in zip(one, other, strict=False)]
         if is_paired and max(gaps) - min(gaps) <= ROUNDING * max(map(abs, one)):
-            raise ConfigError(f"{first.name}, {second.name}: differ by the same number for all seeds; nothing to test.")
+            raise ConfigError(
+                f"{first.name}, {second.name}: differ by the same number for all seeds; nothing to"
+                " test."
+            )
         found.append(difference(one, other, is_paired, exact))
     return [
-        Comparison(first.name, second.name, each, p, outlook(each, p, first, second, wanted, len(pairs)))
-        for (first, second), each, p in zip(pairs, found, holm([each.p for each in found]), strict=True)
+        Comparison(
+            first.name, second.name, each, p, outlook(each, p, first, second, wanted, len(pairs))
+        )
+        for (first, second), each, p in zip(
+            pairs, found, holm([each.p for each in found]), strict=True
+        )
     ]
 
 
-def outlook(each: "Difference", p: float, first: Arm, second: Arm, wanted: float | None, count: int) -> str:
-    """Return the number of seeds that a difference needs. For several comparisons, the level is divided by their
-    number."""
+def outlook(
+    each: "Difference", p: float, first: Arm, second: Arm, wanted: float | None, count: int
+) -> str:
+    """Return the number of seeds that a difference needs. For several comparisons, the level is
+    divided by their number."""
     from launcher.runs.statistics import LEVEL, POWER, power, seeds_needed
 
     if wanted is None and p < LEVEL:
         return "differ."
-    size, n = abs(each.mean) if wanted is None else wanted, min(len(first.values), len(second.values))
+    size, n = (
+        abs(each.mean) if wanted is None else wanted,
+        min(len(first.values), len(second.values)),
+    )
     if each.least_p * count >= LEVEL:
-        return f"so few seeds cannot show a difference: no p-value is below {each.least_p * count:.2g}."
+        return (
+            "so few seeds cannot show a difference: no p-value is below"
+            f" {each.least_p * count:.2g}."
+        )
     if size == 0:
         return "no difference was found."
     level, effect = LEVEL / count, size / each.sd
@@ -261,12 +329,20 @@ def outlook(each: "Difference", p: float, first: Arm, second: Arm, wanted: float
     if needed is None:
         return f"no number of seeds that can be run would show a difference of {number(size)}."
     if needed <= n:
-        return f"not shown, though {n} seeds would show a difference of {number(size)} in {chance:.0%} of cases."
-    return f"{needed - n} more seeds would show a difference of {number(size)} (with a probability of {POWER:.0%})."
+        return (
+            f"not shown, though {n} seeds would show a difference of {number(size)} in {chance:.0%}"
+            " of cases."
+        )
+    return (
+        f"{needed - n} more seeds would show a difference of {number(size)} (with a probability of"
+        f" {POWER:.0%})."
+    )
 
 
-# --------------------------------------------------------------------------------------------------------- tables
-def arm_table(key: str, heading: str, summaries: Mapping[str, "Summary"]) -> tuple[list[str], list[list[str]]]:
+# ------------------------------------------------------------------------------------------- tables
+def arm_table(
+    key: str, heading: str, summaries: Mapping[str, "Summary"]
+) -> tuple[list[str], list[list[str]]]:
     rows = [
         [name, str(each.n), number(each.mean), number(each.sd), interval(each.low, each.high)]
         for name, each in summaries.items()
@@ -274,7 +350,9 @@ def arm_table(key: str, heading: str, summaries: Mapping[str, "Summary"]) -> tup
     return [key, "n", heading, "sd", "95 % interval"], rows
 
 
-def comparison_table(key: str, comparisons: Sequence[Comparison]) -> tuple[list[str], list[list[str]]]:
+def comparison_table(
+    key: str, comparisons: Sequence[Comparison]
+) -> tuple[list[str], list[list[str]]]:
     rows = [
         [
             f"{each.first} - {each.second}",
@@ -295,7 +373,9 @@ def interval(low: float, high: float) -> str:
 def latex(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [" & ".join(map(escaped, row)) + r" \\" for row in (columns, *rows)]
     begin = rf"\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}"
-    return "\n".join([begin, r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}"])
+    return "\n".join(
+        [begin, r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}"]
+    )
 
 
 def escaped(text: str) -> str:

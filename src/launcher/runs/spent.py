@@ -19,7 +19,8 @@ CURRENCY = "currency"
 
 @dataclass
 class Spent:
-    """Seconds by what a run did (`PARTS`), and seconds of devices by their kind, in all attempts."""
+    """Seconds by what a run did (`PARTS`), and seconds of devices by their kind, in all
+    attempts."""
 
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     devices: dict[str, float] = field(default_factory=dict)
@@ -33,20 +34,26 @@ class Spent:
 
     @property
     def ratio(self) -> float | None:
-        """The effective training time ratio: the share of all its time, in the queue too, in which the run computed
-        steps that were not lost."""
+        """The effective training time ratio: the share of all its time, in the queue too, in which
+        the run computed steps that were not lost."""
         total = sum(self.seconds.values())
         return self.seconds["computing"] / total if total else None
 
     def line(self) -> str:
-        """Return all of it in a line: `2.3 device hours, 91 % effective (queued 3m, starting 20s, computing 2h)`."""
-        parts = ", ".join(f"{name} {duration(self.seconds[name])}" for name in PARTS if self.seconds[name] >= 1)
+        """Return all of it in a line: `2.3 device hours, 91 % effective (queued 3m, starting 20s,
+        computing 2h)`."""
+        parts = ", ".join(
+            f"{name} {duration(self.seconds[name])}" for name in PARTS if self.seconds[name] >= 1
+        )
         share = "" if self.ratio is None else f", {self.ratio:.0%} effective".replace("%", " %")
         return f"{hours(self.device_hours)} device hours{share}{f' ({parts})' if parts else ''}"
 
 
 def _sums(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
-    return {name: one.get(name, 0.0) + other.get(name, 0.0) for name in (*one, *(other.keys() - one.keys()))}
+    return {
+        name: one.get(name, 0.0) + other.get(name, 0.0)
+        for name in (*one, *(other.keys() - one.keys()))
+    }
 
 
 def hours(value: float) -> str:
@@ -67,15 +74,15 @@ def spent(run: StoredRun, now: float) -> Spent:
 
 
 def kept(attempts: Sequence[Mapping[str, Any]]) -> list[int | None]:
-    """The step from which on the work of each attempt was lost: the earliest at which a later one started; None for
-    the last."""
+    """The step from which on the work of each attempt was lost: the earliest at which a later one
+    started; None for the last."""
     starts = [attempt["start_step"] for attempt in attempts]
     return [min(starts[index + 1 :], default=None) for index in range(len(starts))]
 
 
 def span(run: StoredRun, attempt: Mapping[str, Any], now: float) -> tuple[float, float]:
-    """Begin and end of an attempt, in seconds since the epoch. An attempt without an end lasts until now, or until the
-    last write of a process that is gone."""
+    """Begin and end of an attempt, in seconds since the epoch. An attempt without an end lasts
+    until now, or until the last write of a process that is gone."""
     begin = seconds_of(attempt.get("launched")) or seconds_of(attempt.get("started")) or now
     end = seconds_of(attempt.get("ended"))
     if end is None:
@@ -83,7 +90,9 @@ def span(run: StoredRun, attempt: Mapping[str, Any], now: float) -> tuple[float,
     return begin, max(begin, end)
 
 
-def spent_by(attempt: Mapping[str, Any], begin: float, end: float, most: int | None, step: int | None) -> Spent:
+def spent_by(
+    attempt: Mapping[str, Any], begin: float, end: float, most: int | None, step: int | None
+) -> Spent:
     """The cost of one attempt.
 
     Args:
@@ -108,7 +117,7 @@ def spent_by(attempt: Mapping[str, Any], begin: float, end: float, most: int | N
     return Spent(known, {attempt.get("device") or "unknown": (end - begin) * ranks})
 
 
-# ----------------------------------------------------------------------------------------------------------- money
+# -------------------------------------------------------------------------------------------- money
 @dataclass(frozen=True)
 class Prices:
     """The price of an hour of a device, by a part of its name."""
@@ -130,29 +139,43 @@ class Prices:
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise ConfigError(f"{key}={file}: cannot be read ({type(error).__name__}).") from error
         if not isinstance(data, dict):
-            raise ConfigError(f"{key}={file}: should map devices to prices of an hour; e.g. H200: 3.2.")
+            raise ConfigError(
+                f"{key}={file}: should map devices to prices of an hour; e.g. H200: 3.2."
+            )
         currency = str(data.pop(CURRENCY, ""))
         for name, price in data.items():
-            if isinstance(price, bool) or not isinstance(price, int | float) or not 0 <= price < float("inf"):
-                raise ConfigError(f"{key}={file}: {name}: {price} is not the price of an hour; e.g. {name}: 3.2.")
+            if (
+                isinstance(price, bool)
+                or not isinstance(price, int | float)
+                or not 0 <= price < float("inf")
+            ):
+                raise ConfigError(
+                    f"{key}={file}: {name}: {price} is not the price of an hour; e.g. {name}: 3.2."
+                )
         return cls({str(name): float(price) for name, price in data.items()}, currency)
 
     def price(self, device: str) -> float | None:
-        """The price of an hour of a device: that of the longest name which is part of its name; None: it has none."""
+        """The price of an hour of a device: that of the longest name which is part of its name;
+        None: it has none."""
         names = [name for name in self.by_device if name.lower() in device.lower()]
         return self.by_device[max(names, key=len)] if names else None
 
     def of(self, spent: Spent) -> float | None:
         """The price of all device hours; None: one of them has no price."""
         prices = [(self.price(device), seconds) for device, seconds in spent.devices.items()]
-        return None if any(price is None for price, _ in prices) else sum((p or 0) * s / 3600 for p, s in prices)
+        return (
+            None
+            if any(price is None for price, _ in prices)
+            else sum((p or 0) * s / 3600 for p, s in prices)
+        )
 
     def text(self, money: float | None) -> str:
         return "-" if money is None else f"{money:,.2f} {self.currency}".rstrip()
 
 
 def prices_of(runs: Iterable[StoredRun]) -> Prices | None:
-    """The prices that the newest run with `paths.prices` names; None: no run does, or the file is gone."""
+    """The prices that the newest run with `paths.prices` names; None: no run does, or the file is
+    gone."""
     named = [run for run in runs if run.settings.get("paths.prices") is not None]
     if not named:
         return None

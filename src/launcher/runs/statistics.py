@@ -1,4 +1,5 @@
-"""Statistics of values over seeds: intervals, tests of the difference between two arms, and how many seeds show one."""
+"""Statistics of values over seeds: intervals, tests of the difference between two arms, and how
+many seeds show one."""
 
 import math
 from collections.abc import Sequence
@@ -35,8 +36,8 @@ class Difference:
     p: float
     test: str
     sd: float
-    """Standard deviation of the differences between values of one seed, or the root mean square of both arms'
-    deviations."""
+    """Standard deviation of the differences between values of one seed, or the root mean square of
+    both arms' deviations."""
     is_paired: bool
     least_p: float
     """The smallest p-value that the test can have with as many values."""
@@ -48,7 +49,9 @@ def summary(values: Sequence[float]) -> Summary:
     return Summary(n, mean, sd, mean - reach, mean + reach)
 
 
-def difference(one: Sequence[float], other: Sequence[float], paired: bool, exact: bool = False) -> Difference:
+def difference(
+    one: Sequence[float], other: Sequence[float], paired: bool, exact: bool = False
+) -> Difference:
     """
     Args:
         paired: the values of both have the same seeds, in the same order.
@@ -69,7 +72,9 @@ def difference(one: Sequence[float], other: Sequence[float], paired: bool, exact
     return Difference(mean, float(interval.low), float(interval.high), p, name, sd, paired, least_p)
 
 
-def permuted(one: Sequence[float], other: Sequence[float], paired: bool) -> tuple[float, str, float]:
+def permuted(
+    one: Sequence[float], other: Sequence[float], paired: bool
+) -> tuple[float, str, float]:
     """The p-value of a permutation test of the means, the test's name, and its smallest p-value."""
     count = 2 ** len(one) if paired else math.comb(len(one) + len(other), len(one))
     result = stats.permutation_test(
@@ -82,7 +87,8 @@ def permuted(one: Sequence[float], other: Sequence[float], paired: bool) -> tupl
     )
     kind = "paired permutation" if paired else "permutation"
     name = kind if count <= RESAMPLES else f"{kind}, {RESAMPLES} drawn"
-    return float(result.pvalue), name, 2 / min(count, RESAMPLES)  # two, for both signs of the difference
+    # Two, for both signs of the difference.
+    return float(result.pvalue), name, 2 / min(count, RESAMPLES)
 
 
 def holm(ps: Sequence[float]) -> list[float]:
@@ -103,14 +109,16 @@ def power(effect: float, n: int, paired: bool, level: float = LEVEL) -> float:
     """
     freedom = n - 1 if paired else 2 * n - 2
     shift = abs(effect) * math.sqrt(n if paired else n / 2)
-    # The mean over the standard deviations that the values may have: scipy's noncentral t is NaN for large shifts.
+    # The mean over the standard deviations that the values may have: scipy's noncentral t is NaN
+    # for large shifts.
     spreads = np.sqrt(stats.chi2.ppf((np.arange(1000) + 0.5) / 1000, freedom) / freedom)
     limits = stats.t.ppf(1 - level / 2, freedom) * spreads
     return float(np.mean(stats.norm.sf(limits - shift) + stats.norm.cdf(-limits - shift)))
 
 
 def seeds_needed(effect: float, paired: bool, level: float = LEVEL) -> int | None:
-    """The smallest number of seeds in each arm that shows a difference with a power of 80 %; None: too many."""
+    """The smallest number of seeds in each arm that shows a difference with a power of 80 %; None:
+    too many."""
     low, high = 1, 2
     while power(effect, high, paired, level) < POWER:
         if high >= MOST_SEEDS:
@@ -118,5 +126,7 @@ def seeds_needed(effect: float, paired: bool, level: float = LEVEL) -> int | Non
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if power(effect, middle, paired, level) >= POWER else (middle, high)
+        low, high = (
+            (low, middle) if power(effect, middle, paired, level) >= POWER else (middle, high)
+        )
     return high

@@ -1,5 +1,5 @@
-"""Checks a stored command line before `resume`, `evaluate`, `export` and `fork` repeat it: the run may be somebody
-else's."""
+"""Checks a stored command line before `resume`, `evaluate`, `export` and `fork` repeat it: the run
+may be somebody else's."""
 
 import re
 from collections.abc import Sequence
@@ -22,7 +22,8 @@ def check_stored(run: StoredRun, stored: Sequence[str]) -> None:
     """Check stored overrides, before they are composed.
 
     Raises:
-        ConfigError: they are not overrides, or choose configuration files that the project does not have.
+        ConfigError: they are not overrides, or choose configuration files that the project does not
+            have.
     """
     for word in stored:
         if reaches_out(word):
@@ -36,7 +37,8 @@ def check_words(run: StoredRun, typed: Sequence[str], words: Sequence[str]) -> N
     Args:
         typed: the overrides of this command among the `words`.
     Raises:
-        ConfigError: it names code that is not allowed (see `launcher.config.trust`), or does not compose.
+        ConfigError: it names code that is not allowed (see `launcher.config.trust`), or does not
+            compose.
     """
     folder = config_folder(run)
     config = compose(words, folder or own_folder())
@@ -54,12 +56,15 @@ def config_folder(run: StoredRun) -> Path | None:
     folder, origin = run.record.get("config_dir"), origin_of(run)
     if folder is not None and not origin.in_project(Path(folder)):
         where = "names it, which is outside the project"
-        origin.reject(f"--config-dir {folder}", where, ", or type this command in the project's folder")
+        origin.reject(
+            f"--config-dir {folder}", where, ", or type this command in the project's folder"
+        )
     return None if folder is None else Path(folder)
 
 
 def reaches_out(word: str) -> bool:
-    """Return whether a stored override chooses which configuration files are read, or changes what Hydra itself runs.
+    """Return whether a stored override chooses which configuration files are read, or changes what
+    Hydra itself runs.
 
     Raises:
         ConfigError: it is not an override.
@@ -72,7 +77,9 @@ def reaches_out(word: str) -> bool:
         raise ConfigError(f"{word}: {reason(error)}.") from error
     keys = re.split(r"[./@:]", f"{override.key_or_group}@{override.package}")
     is_option = "." not in override.key_or_group
-    return "hydra" in keys or (is_option and any(".." in Path(str(value)).parts for value in values))
+    return "hydra" in keys or (
+        is_option and any(".." in Path(str(value)).parts for value in values)
+    )
 
 
 def origin_of(run: StoredRun) -> Origin:

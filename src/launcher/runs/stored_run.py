@@ -54,7 +54,13 @@ class StoredRun:
         record |= {key: shared(record[key]) for key in ("git", "versions") if key in record}
         if record.get("overrides"):
             record["overrides"] = [shared(override) for override in record["overrides"]]
-        return cls(path, record, shared(choices), shared(tuple(config)), tuple(map(shared, config.values())))
+        return cls(
+            path,
+            record,
+            shared(choices),
+            shared(tuple(config)),
+            tuple(map(shared, config.values())),
+        )
 
     @property
     def folder(self) -> RunFolder:
@@ -76,8 +82,9 @@ class StoredRun:
     def state(self) -> str:
         """The state in run.json, corrected by the run's lock and SLURM's queue.
 
-        `stale`: run.json says running or queued, but no process holds the run and no job of it is in the queue.
-        `damaged`: run.json cannot be read. A preempted run whose job is in the queue is still `preempted`.
+        `stale`: run.json says running or queued, but no process holds the run and no job of it is
+        in the queue. `damaged`: run.json cannot be read. A preempted run whose job is in the queue
+        is still `preempted`.
         """
         if not self.record:
             return "damaged"
@@ -94,7 +101,8 @@ class StoredRun:
 
     @property
     def is_left(self) -> bool:
-        """Return whether no process is on the run: one that has recorded its end still logs its results."""
+        """Return whether no process is on the run: one that has recorded its end still logs its
+        results."""
         return not is_held(self.folder)
 
     @cached_property
@@ -108,15 +116,19 @@ class StoredRun:
 
     @property
     def last_job_id(self) -> str | None:
-        """The SLURM job of its newest attempt; None for a copy of the folder of a run that has not completed."""
-        if self.record.get("state") != "completed" and is_copy(self.folder.path, self.record.get("folder")):
+        """The SLURM job of its newest attempt; None for a copy of the folder of a run that has not
+        completed."""
+        if self.record.get("state") != "completed" and is_copy(
+            self.folder.path, self.record.get("folder")
+        ):
             return None
         last = self.attempts[-1].get("slurm_job_id") if self.attempts else None
         return str(last) if last else None
 
     @property
     def open_job_id(self) -> str | None:
-        """The SLURM job that run.json waits for: the submitted one, or that of the newest attempt."""
+        """The SLURM job that run.json waits for: the submitted one, or that of the newest
+        attempt."""
         if self.record.get("state") == "queued":
             return self.note.job_id if self.note is not None else None
         return self.last_job_id
@@ -152,7 +164,11 @@ class StoredRun:
     @property
     def failure(self) -> str | None:
         """Why it failed; None for any other state."""
-        return str(self.attempts[-1].get("reason") or "") or None if self.state == "failed" and self.attempts else None
+        return (
+            str(self.attempts[-1].get("reason") or "") or None
+            if self.state == "failed" and self.attempts
+            else None
+        )
 
     @property
     def started(self) -> str:
@@ -175,10 +191,14 @@ class StoredRun:
 
     @property
     def judged_by(self) -> tuple[str, Mode] | None:
-        """The metric of its best checkpoint, and its direction by the configuration or else by its name."""
+        """The metric of its best checkpoint, and its direction by the configuration or else by its
+        name."""
         if not self.best:
             return None
-        metric, mode = str(self.best.get("metric")), self.settings.get("hooks.checkpointing.best_mode")
+        metric, mode = (
+            str(self.best.get("metric")),
+            self.settings.get("hooks.checkpointing.best_mode"),
+        )
         is_most = (mode if mode in ("min", "max") else direction(metric)) == "max"
         return metric, "max" if is_most else "min"
 
@@ -186,7 +206,11 @@ class StoredRun:
     def metrics(self) -> dict[str, Value]:
         """The newest value of each metric."""
         logged = self.record.get("logged")
-        return self._read[1] if logged is None else {name: Value(*each) for name, each in logged["newest"].items()}
+        return (
+            self._read[1]
+            if logged is None
+            else {name: Value(*each) for name, each in logged["newest"].items()}
+        )
 
     @property
     def loss_curve(self) -> str:
@@ -202,8 +226,14 @@ class StoredRun:
     @cached_property
     def history(self) -> History:
         """All that it has logged; a long run's file takes a second to read."""
-        starts = {attempt.get("number"): seconds_of(attempt.get("started")) for attempt in self.attempts}
-        known = {number: seconds for number, seconds in starts.items() if number is not None and seconds is not None}
+        starts = {
+            attempt.get("number"): seconds_of(attempt.get("started")) for attempt in self.attempts
+        }
+        known = {
+            number: seconds
+            for number, seconds in starts.items()
+            if number is not None and seconds is not None
+        }
         return History.of(self.folder, known)
 
     @property
@@ -217,7 +247,8 @@ class StoredRun:
         return nested(self.settings)
 
     def text(self, key: str) -> str | None:
-        """The value of a dotted key as it is typed on a command line: "0.001"; None: there is no such key."""
+        """The value of a dotted key as it is typed on a command line: "0.001"; None: there is no
+        such key."""
         return as_typed(self.values[self.keys.index(key)]) if key in self.keys else None
 
     @property

@@ -1,4 +1,5 @@
-"""A hyperparameter search on disk: Optuna's journal has its trials, and the runs have their results."""
+"""A hyperparameter search on disk: Optuna's journal has its trials, and the runs have their
+results."""
 
 import json
 import math
@@ -25,7 +26,8 @@ Value = str | int | float
 DIGITS = 6
 """Significant digits of a sampled number, so that people can read and type the override."""
 LOCK_GRACE = 10
-"""Seconds after which the lock of a journal is taken from a process that was killed while it wrote a line."""
+"""Seconds after which the lock of a journal is taken from a process that was killed while it wrote
+a line."""
 DAMAGES = (ValueError, KeyError, TypeError, AttributeError, AssertionError, IndexError)
 """Errors of Optuna at a journal that is damaged."""
 
@@ -40,8 +42,9 @@ def backend(path: Path) -> "JournalFileBackend":
 def repair(path: Path) -> None:
     """Remove what is not a whole operation from the end of a journal.
 
-    A kill or a full disk may leave a part of a line. Optuna skips it when it reads, but would append the next operation
-    to it. An operation counts only once its line is durable, so the part has had no effect.
+    A kill or a full disk may leave a part of a line. Optuna skips it when it reads, but would
+    append the next operation to it. An operation counts only once its line is durable, so the part
+    has had no effect.
     """
     from optuna.storages.journal import JournalFileOpenLock
 
@@ -125,7 +128,9 @@ class StoredStudy:
         try:
             import optuna
         except ImportError as error:
-            raise ConfigError(f"{folder}: a search is read by Optuna; pip install 'torch-launcher[optuna]'.") from error
+            raise ConfigError(
+                f"{folder}: a search is read by Optuna; pip install 'torch-launcher[optuna]'."
+            ) from error
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         path = folder / JOURNAL
         try:
@@ -133,13 +138,19 @@ class StoredStudy:
             study = optuna.load_study(study_name=None, storage=storage)
             trials = study.get_trials(deepcopy=False)
         except (OSError, *DAMAGES) as error:
-            raise ConfigError(f"{path}: is empty or damaged; repeat the command of the search.") from error
+            raise ConfigError(
+                f"{path}: is empty or damaged; repeat the command of the search."
+            ) from error
         objectives = study.metric_names or ["value"] * len(study.directions)
         directions = [direction.name.lower() for direction in study.directions]
         which = study.user_attrs.get("value", "best")
         made = cls(folder, objectives, directions, which, [])
         outputs = folder.absolute().parent.parent
-        made.trials = [made._trial(trial, outputs) for trial in trials if {"run", "refusal"} & trial.user_attrs.keys()]
+        made.trials = [
+            made._trial(trial, outputs)
+            for trial in trials
+            if {"run", "refusal"} & trial.user_attrs.keys()
+        ]
         return made
 
     def _trial(self, stored: "optuna.trial.FrozenTrial", outputs: Path) -> StudyTrial:
@@ -151,12 +162,16 @@ class StoredStudy:
             curves = [curve_of(run.history, name) for name in self.objectives]
         values = [value(curve, self.value, self.mode) for curve in curves]
         state = _state(stored.user_attrs, run, all(map(math.isfinite, values)))
-        return StudyTrial(stored.number, params_of(stored), stored.distributions, run, state, values, curves[0])
+        return StudyTrial(
+            stored.number, params_of(stored), stored.distributions, run, state, values, curves[0]
+        )
 
     @property
     def runs(self) -> list[StoredRun]:
         """Each run once: equal trials share one."""
-        return list({trial.run.label: trial.run for trial in self.trials if trial.run is not None}.values())
+        return list(
+            {trial.run.label: trial.run for trial in self.trials if trial.run is not None}.values()
+        )
 
     @property
     def params(self) -> list[str]:
@@ -186,20 +201,27 @@ class StoredStudy:
         best: list[float] = []
         for latest in values:
             before = best[-1] if best and math.isfinite(best[-1]) else None
-            best.append(latest if is_better(latest, before, self.mode) else math.nan if before is None else before)
+            best.append(
+                latest
+                if is_better(latest, before, self.mode)
+                else math.nan
+                if before is None
+                else before
+            )
         return best
 
     @property
     def common_step(self) -> int | None:
-        """The last step that all trials with values have reached; None if all of them are completed."""
+        """The last step that all trials with values have reached; None if all of them are
+        completed."""
         begun = [trial for trial in self.trials if trial.curve.x]
         if len(self.objectives) > 1 or all(trial.is_completed for trial in begun):
             return None
         return int(min(trial.curve.x[-1] for trial in begun))
 
     def as_optuna(self, step: int | None = None, index: int | None = None) -> "optuna.Study":
-        """A study in memory for Optuna's analyses, which ignore trials that were paused or pruned: here all trials with
-        a value are completed, and the others have failed.
+        """A study in memory for Optuna's analyses, which ignore trials that were paused or pruned:
+        here all trials with a value are completed, and the others have failed.
 
         Args:
             step: take the values of the first objective until this step; None: as they are now.
@@ -208,18 +230,26 @@ class StoredStudy:
         import optuna
 
         directions = [optuna.study.StudyDirection[each.upper()] for each in self.directions]
-        study = optuna.create_study(directions=directions if index is None else directions[index : index + 1])
+        study = optuna.create_study(
+            directions=directions if index is None else directions[index : index + 1]
+        )
         for trial in self.trials:
-            values = trial.values if step is None else [value(trial.curve, self.value, self.mode, step)]
+            values = (
+                trial.values if step is None else [value(trial.curve, self.value, self.mode, step)]
+            )
             values = values if index is None else values[index : index + 1]
             is_known = all(map(math.isfinite, values))
             study.add_trial(
                 optuna.trial.create_trial(
-                    state=optuna.trial.TrialState.COMPLETE if is_known else optuna.trial.TrialState.FAIL,
+                    state=optuna.trial.TrialState.COMPLETE
+                    if is_known
+                    else optuna.trial.TrialState.FAIL,
                     params=trial.params,
                     distributions=trial.distributions,
                     values=values if is_known else None,
-                    intermediate_values=dict(zip(map(int, trial.curve.x), trial.curve.y, strict=True)),
+                    intermediate_values=dict(
+                        zip(map(int, trial.curve.x), trial.curve.y, strict=True)
+                    ),
                 )
             )
         return study
@@ -245,7 +275,8 @@ def _state(decided: dict[str, Any], run: StoredRun | None, is_finite: bool) -> s
 
 
 def find_study(word: str, outputs: Path) -> Path | None:
-    """The folder of the study that a word names: a folder, its name, or its id; None if it names none."""
+    """The folder of the study that a word names: a folder, its name, or its id; None if it names
+    none."""
     for folder in (expanded(word), outputs / STUDIES / word):
         if (folder / JOURNAL).is_file():
             return folder

@@ -1,5 +1,5 @@
-"""A hyperparameter search as pictures, drawn by Optuna: history, curves, importances, parallel coordinates, Pareto
-front."""
+"""A hyperparameter search as pictures, drawn by Optuna: history, curves, importances, parallel
+coordinates, Pareto front."""
 
 import math
 import warnings
@@ -12,8 +12,8 @@ from launcher.runs.stored_study import StoredStudy
 
 
 def draw_study(study: StoredStudy) -> Iterator[tuple[str, Any]]:
-    """The name of each picture, and its figure. Trials that were paused or pruned count by their values so far, and in
-    the importances by those at the last step that all trials have reached.
+    """The name of each picture, and its figure. Trials that were paused or pruned count by their
+    values so far, and in the importances by those at the last step that all trials have reached.
 
     Raises:
         ConfigError: matplotlib is not installed, or no trial has a value.
@@ -22,14 +22,19 @@ def draw_study(study: StoredStudy) -> Iterator[tuple[str, Any]]:
         import matplotlib
         from matplotlib import pyplot
     except ImportError as error:
-        raise ConfigError("plot needs matplotlib: pip install 'torch-launcher[pictures]'.") from error
+        raise ConfigError(
+            "plot needs matplotlib: pip install 'torch-launcher[pictures]'."
+        ) from error
 
     objective = study.objectives[0]
     if not any(math.isfinite(trial.values[0]) for trial in study.trials):
         raise ConfigError(f"{study.folder}: no trial has a value of {objective} yet.")
     for name, draw in pictures(study).items():
         # Optuna sets a style for the whole process, and cuts long labels of parallel coordinates.
-        with warnings.catch_warnings(), matplotlib.rc_context({"backend": "agg", "savefig.bbox": "tight"}):
+        with (
+            warnings.catch_warnings(),
+            matplotlib.rc_context({"backend": "agg", "savefig.bbox": "tight"}),
+        ):
             warnings.simplefilter("ignore")
             axes = draw()
             figure = (axes if not hasattr(axes, "flat") else axes.flat[0]).figure

@@ -1,4 +1,5 @@
-"""Bring the trackers of runs up to date: after offline runs, an unreachable server, or a tracker added later."""
+"""Bring the trackers of runs up to date: after offline runs, an unreachable server, or a tracker
+added later."""
 
 import argparse
 import sys
@@ -60,8 +61,8 @@ def with_trackers(
     """A run with the trackers of its configuration, or those that `overrides` choose and change.
 
     Raises:
-        ConfigError: the overrides do not compose, a library or a key is missing, or the trackers are code that is not
-            allowed (see `launcher.config.trust`).
+        ConfigError: the overrides do not compose, a library or a key is missing, or the trackers
+            are code that is not allowed (see `launcher.config.trust`).
     """
     config, origin, folder = run.config, origin_of(run), run.record.get("config_dir")
     if overrides and not trust:
@@ -70,7 +71,9 @@ def with_trackers(
     nodes = nodes if isinstance(nodes, Mapping) else {}
     known = [Path(folder)] if folder is not None and origin.in_project(Path(folder)) else []
     own = [*names_typed(overrides), *names_in_files(known)]
-    checked = origin.checked(OmegaConf.create({**escaped(config), "tracker": nodes}), ["tracker"], trust, own)
+    checked = origin.checked(
+        OmegaConf.create({**escaped(config), "tracker": nodes}), ["tracker"], trust, own
+    )
     if overrides:
         config["tracker"] = OmegaConf.to_container(checked.tracker)
     trackers: dict[str, Tracker] = {}
@@ -93,31 +96,44 @@ def _built(run: StoredRun, nodes: Any, name: str) -> dict[str, Tracker]:
             raise own from error
         target = nodes[name].get("_target_") if isinstance(nodes[name], Mapping) else nodes[name]
         raise ConfigError(
-            f"{run.label}: tracker.{name} ({target}) cannot be loaded: {reason(unwrapped(error))}; type this command "
-            "in the project's folder, or name another tracker, e.g. tracker=tensorboard."
+            f"{run.label}: tracker.{name} ({target}) cannot be loaded: {reason(unwrapped(error))};"
+            " type this command in the project's folder, or name another tracker, e.g."
+            " tracker=tensorboard."
         ) from error
 
 
 def _chosen(config: dict[str, Any], overrides: Sequence[str], config_dir: str | Path | None) -> Any:
-    """The group `tracker` as the overrides compose it. Without a choice they change the run's own trackers."""
+    """The group `tracker` as the overrides compose it. Without a choice they change the run's own
+    trackers."""
     nodes = config.get("tracker") or {}
     if not any(override.startswith("tracker=") for override in overrides):
         if not nodes:
-            raise ConfigError(f"{overrides[0]}: the run has no tracker; choose one too, e.g. tracker=wandb.")
+            raise ConfigError(
+                f"{overrides[0]}: the run has no tracker; choose one too, e.g. tracker=wandb."
+            )
         overrides = [f"tracker=[{','.join(nodes)}]", *overrides]
     chosen = compose(overrides, config_dir).get("tracker")
     return OmegaConf.to_container(chosen, resolve=False) if chosen else {}
 
 
 def sync(
-    run: StoredRun, tracked: TrackedRun, trackers: dict[str, Tracker], *, follow: bool, stop: threading.Event
+    run: StoredRun,
+    tracked: TrackedRun,
+    trackers: dict[str, Tracker],
+    *,
+    follow: bool,
+    stop: threading.Event,
 ) -> bool:
     run.folder.check_links()
     lock = FollowerLock(run.folder)
     try:
         lock.acquire()
     except ConfigError:
-        print(f"{run.label}: {read_holder(lock.path) or 'another process'} keeps its trackers up to date", flush=True)
+        print(
+            f"{run.label}: {read_holder(lock.path) or 'another process'} keeps its trackers up to"
+            " date",
+            flush=True,
+        )
         return True
     try:
         follower = Follower(tracked, trackers, lock.check, follow=follow, patience=0.0, hangs=None)

@@ -46,10 +46,16 @@ class Table:
         styles = bold | self.styles if colored else {}
         for index, row in enumerate(zip(*fitted, strict=True), -1):
             cells = (
-                [_styled(cell, styles.get((index, column), "")) for column, cell in enumerate(row)] if styles else row
+                [_styled(cell, styles.get((index, column), "")) for column, cell in enumerate(row)]
+                if styles
+                else row
             )
             line = (" " * GAP).join(cells).rstrip()
-            yield line if width is None or colored else set_cell_size(line, min(cell_len(line), width))
+            yield (
+                line
+                if width is None or colored
+                else set_cell_size(line, min(cell_len(line), width))
+            )
 
     def _fitting(self, widths: list[int], width: int) -> list[int]:
         widths = list(widths)
@@ -61,7 +67,11 @@ class Table:
     def print(self) -> None:
         """Print it; in a terminal no wider than that, and in colours."""
         is_terminal = sys.stdout.isatty()
-        colored = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "unknown")
+        colored = (
+            is_terminal
+            and not os.environ.get("NO_COLOR")
+            and os.environ.get("TERM") not in ("dumb", "unknown")
+        )
         for line in self.lines(terminal_width(), colored):
             print(line)
 

@@ -43,7 +43,8 @@ class Verified:
     findings: list[Finding] = field(default_factory=list)
 
     def row(self) -> list[str]:
-        """Return the cells of the run in the table: label, valid checkpoints, their size, and the result."""
+        """Return the cells of the run in the table: label, valid checkpoints, their size, and the
+        result."""
         sizes = [finding.size for finding in self.findings if finding.size is not None]
         bad = sum(finding.is_bad for finding in self.findings)
         result = f"{bad} damaged" if bad else "ok" if sizes else "no checkpoint"
@@ -58,10 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """1 if a checkpoint is damaged or a link is dangling. Folders that were set aside or left over are only listed."""
+    """1 if a checkpoint is damaged or a link is dangling. Folders that were set aside or left over
+    are only listed."""
     runs = selected_by(arguments.runs, arguments.outputs)
     page, verified = StdoutConsole(), []
-    with bar(sum(len(CheckpointStore(run.folder.checkpoints).steps_with_broken()) for run in runs)) as shown:
+    with bar(
+        sum(len(CheckpointStore(run.folder.checkpoints).steps_with_broken()) for run in runs)
+    ) as shown:
         for stored in runs:
             verified.append(Verified(stored))
             for finding in checked(stored, not arguments.quick):
@@ -73,7 +77,9 @@ def run(arguments: argparse.Namespace) -> int:
                     page.print(f"{finding.path}  {finding.text}", markup=False, soft_wrap=True)
     if len(runs) > 1 and not arguments.json:
         rows = [each.row() for each in verified]
-        Table(["run", "checkpoints", "size", "result"], rows, right=frozenset((1, 2)), shrinks=(0,)).print()
+        Table(
+            ["run", "checkpoints", "size", "result"], rows, right=frozenset((1, 2)), shrinks=(0,)
+        ).print()
     return int(any(finding.is_bad for each in verified for finding in each.findings))
 
 
@@ -110,9 +116,14 @@ def checked(run: StoredRun, hashes: bool) -> Iterator[Finding]:
             yield Finding(link, f"points to {os.readlink(link)}, which does not exist", True)
     for entry in sorted(store.root.iterdir()):
         if entry.name.startswith(CORRUPT):
-            yield Finding(entry, f"set aside: {'; '.join(problems_of(entry, hashes)[0]) or 'it verifies now'}")
+            yield Finding(
+                entry, f"set aside: {'; '.join(problems_of(entry, hashes)[0]) or 'it verifies now'}"
+            )
         elif entry.name.startswith((TEMPORARY, REPLACED)):
-            yield Finding(entry, "being written, or left by a process that was killed; the next start removes it")
+            yield Finding(
+                entry,
+                "being written, or left by a process that was killed; the next start removes it",
+            )
 
 
 def problems_of(folder: Path, hashes: bool) -> tuple[list[str], int]:

@@ -28,9 +28,16 @@ def run(arguments: argparse.Namespace) -> int:
     keys = sorted(varying(identities))
     page = StdoutConsole()
     if not keys:
-        page.print(Text("Their identities are equal: one of them was named by run.id=..., or its folder was copied."))
+        page.print(
+            Text(
+                "Their identities are equal: one of them was named by run.id=..., or its folder was"
+                " copied."
+            )
+        )
         return 0
-    rows = {key: [as_typed(each[key]) if key in each else None for each in identities] for key in keys}
+    rows = {
+        key: [as_typed(each[key]) if key in each else None for each in identities] for key in keys
+    }
     page.print(table("identity", rows, [each.label for each in runs]))
     return 0
 
@@ -45,5 +52,7 @@ def identity_of(path: Path, label: str) -> dict[str, Any]:
     except (OSError, ValueError):
         identity = None
     if identity is None:
-        raise ConfigError(f"'{label}': run.json has no identity, so it is not known what the run is named by.")
+        raise ConfigError(
+            f"'{label}': run.json has no identity, so it is not known what the run is named by."
+        )
     return flat(identity)

@@ -1,4 +1,5 @@
-"""Conditional spaces: the user's `hpo.space_function` suggests values that only some trials have."""
+"""Conditional spaces: the user's `hpo.space_function` suggests values that only some trials
+have."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -21,7 +22,9 @@ def function_of(path: str) -> Callable[[DictConfig, Trial], None]:
         function: Callable[[DictConfig, Trial], None] = getattr(import_module(module), name)
     except Exception as error:
         detail = first_line(error).rstrip(".")
-        raise ConfigError(f"hpo.space_function={path}: cannot be imported ({detail}); e.g. my_file.suggest.") from error
+        raise ConfigError(
+            f"hpo.space_function={path}: cannot be imported ({detail}); e.g. my_file.suggest."
+        ) from error
     return function
 
 
@@ -35,4 +38,6 @@ def suggest(path: str, config: dict[str, Any], trial: Trial) -> None:
     try:
         function(OmegaConf.create(config), trial)
     except Exception as error:
-        raise ConfigError(f"hpo.space_function={path}: {type(error).__name__}: {first_line(error)}") from error
+        raise ConfigError(
+            f"hpo.space_function={path}: {type(error).__name__}: {first_line(error)}"
+        ) from error

@@ -37,8 +37,8 @@ def print_table(search: Search) -> None:
 def trial_table(search: Search, trials: Sequence[Trial], width: int | None) -> Table:
     """
     Args:
-        width: of the terminal; None: unlimited. Columns that do not fit are left out: first run, rung and step, then
-            parameters.
+        width: of the terminal; None: unlimited. Columns that do not fit are left out: first run,
+            rung and step, then parameters.
     """
     settings, rungs = search.settings, search.rungs
     params = list(dict.fromkeys(key for trial in search.trials for key in trial.params))
@@ -82,12 +82,21 @@ def _param(value: object) -> str:
 def _heading(name: str, params: Sequence[str]) -> str:
     """A parameter's heading is the last part of its key, if no other key ends in it."""
     last = name.rpartition(".")[2]
-    return last if name in params and sum(key.rpartition(".")[2] == last for key in params) == 1 else name
+    return (
+        last
+        if name in params and sum(key.rpartition(".")[2] == last for key in params) == 1
+        else name
+    )
 
 
-def _that_fit(columns: dict[str, list[str]], dropped: Sequence[str], width: int | None) -> list[str]:
+def _that_fit(
+    columns: dict[str, list[str]], dropped: Sequence[str], width: int | None
+) -> list[str]:
     params = [name for name in dropped if name in columns]
-    widths = {name: max(map(len, [_heading(name, params), *cells])) + GAP for name, cells in columns.items()}
+    widths = {
+        name: max(map(len, [_heading(name, params), *cells])) + GAP
+        for name, cells in columns.items()
+    }
     for name in dropped if width is not None else ():
         if sum(widths.values()) - GAP > (width or 0):
             widths.pop(name, None)

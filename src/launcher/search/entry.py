@@ -52,8 +52,12 @@ def sweep(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> Non
         signals.SignalExit: a signal came; the trials have saved.
         SystemExit: no trial has completed.
     """
-    ranges: Any = OmegaConf.to_container(OmegaConf.select(master, "hpo.space") or OmegaConf.create())
-    space, fixed = read_space(loader, arguments, ranges, bool(OmegaConf.select(master, "hpo.space_function")))
+    ranges: Any = OmegaConf.to_container(
+        OmegaConf.select(master, "hpo.space") or OmegaConf.create()
+    )
+    space, fixed = read_space(
+        loader, arguments, ranges, bool(OmegaConf.select(master, "hpo.space_function"))
+    )
     fixed_settings = [text for text in arguments if is_setting(text)]
     try:
         probe = probed(loader, master, [*fixed, *fixed_settings], space)
@@ -62,8 +66,8 @@ def sweep(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> Non
         raise
     if (dispatch := probe.plain["dispatch"]["_target_"]) not in (LOCAL, SLURM):
         raise ConfigError(
-            f"hydra/sweeper=optuna: {dispatch.rpartition('.')[2]} is not supported; use dispatch=local or "
-            "dispatch=slurm."
+            f"hydra/sweeper=optuna: {dispatch.rpartition('.')[2]} is not supported; use"
+            " dispatch=local or dispatch=slurm."
         )
     if dispatch == SLURM and probe.plain["dispatch"]["dry_run"]:
         construct(probe.plain["dispatch"]).sweep([probe], None)
@@ -75,9 +79,15 @@ def sweep(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> Non
     def work() -> None:
         search.load()
         known = f", {len(search.trials)} trials so far" if search.trials else ""
-        print(f"Study {search.folder}{known}{f', rungs at steps {search.rungs}' if search.rungs else ''}", flush=True)
+        print(
+            "Study"
+            f" {search.folder}{known}{f', rungs at steps {search.rungs}' if search.rungs else ''}",
+            flush=True,
+        )
         if settings.warm_start:
-            print(f"hpo.warm_start: {add_known_runs(search)} runs on disk become trials", flush=True)
+            print(
+                f"hpo.warm_start: {add_known_runs(search)} runs on disk become trials", flush=True
+            )
         try:
             with display:
                 search.run()
@@ -99,7 +109,9 @@ def checked_settings(probe: SweepJob, space: Space) -> Settings:
         ConfigError: a setting is invalid, or the job does not train.
     """
     if probe.plain["job"]["_target_"] != TRAIN_JOB:
-        raise ConfigError("hydra/sweeper=optuna: trials train; use job=train, or remove hydra/sweeper.")
+        raise ConfigError(
+            "hydra/sweeper=optuna: trials train; use job=train, or remove hydra/sweeper."
+        )
     settings = settings_of(probe.plain)
     make_sampler(settings, space, 0)
     if settings.space_function is not None:
@@ -108,14 +120,21 @@ def checked_settings(probe: SweepJob, space: Space) -> Settings:
 
 
 def make_search(
-    composer: Composer, probe: SweepJob, settings: Settings, space: Space, fixed: list[str], display: Display
+    composer: Composer,
+    probe: SweepJob,
+    settings: Settings,
+    space: Space,
+    fixed: list[str],
+    display: Display,
 ) -> Search:
     """
     Raises:
         ConfigError: trials cannot pause at rungs, as the pruner needs.
     """
     rungs = rungs_of(settings, probe.plain)
-    name = composer.sweep = f"{settings.name or probe.plain['run']['name']}-{study_id(probe, space, settings)}"
+    name = composer.sweep = (
+        f"{settings.name or probe.plain['run']['name']}-{study_id(probe, space, settings)}"
+    )
     outputs = expanded(probe.plain["paths"]["outputs"])
     folder = outputs / STUDIES / name
 
@@ -128,7 +147,11 @@ def make_search(
         return job
 
     is_local = probe.plain["dispatch"]["_target_"] == LOCAL
-    runner: Runner = LocalRunner(folder, settings.parallel) if is_local else SlurmRunner(outputs, name, display.say)
+    runner: Runner = (
+        LocalRunner(folder, settings.parallel)
+        if is_local
+        else SlurmRunner(outputs, name, display.say)
+    )
     max_steps = probe.plain["trainer"]["max_steps"]
     max_steps = max_steps if isinstance(max_steps, int) else 0
     return Search(
@@ -155,7 +178,9 @@ def probed(loader: ConfigLoader, master: DictConfig, fixed: list[str], space: Sp
     raise faults[-1]
 
 
-def check_keys(loader: ConfigLoader, master: DictConfig, fixed: list[str], keys: Iterable[str]) -> None:
+def check_keys(
+    loader: ConfigLoader, master: DictConfig, fixed: list[str], keys: Iterable[str]
+) -> None:
     """
     Raises:
         ConfigError: a key of `hpo.space` is not in the configuration.
@@ -164,7 +189,9 @@ def check_keys(loader: ConfigLoader, master: DictConfig, fixed: list[str], keys:
     known = [path for path, _ in walk(job.plain)]
     for key in keys:
         if bare(key) == key and key not in known and not loader.get_group_options(key):
-            raise ConfigError(f"hpo.space: {key} is not a key of the configuration{hint(key, known)}")
+            raise ConfigError(
+                f"hpo.space: {key} is not a key of the configuration{hint(key, known)}"
+            )
 
 
 def study_id(probe: SweepJob, space: Space, settings: Settings) -> str:
@@ -187,7 +214,9 @@ class locked:
     def __enter__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         if held := held_here(RunFolder(self.folder)):
-            raise ConfigError(f"The study {self.folder} is being searched by {held}; wait for it, or stop it.")
+            raise ConfigError(
+                f"The study {self.folder} is being searched by {held}; wait for it, or stop it."
+            )
         try:
             self.lock.acquire()
         except ConfigError as error:

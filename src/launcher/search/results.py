@@ -43,7 +43,10 @@ def conclude(search: Search, loader: object) -> None:
     for trial in best:
         print(f"Best: trial {trial.number}, {described(trial, search.settings)}, run {trial.run}")
         print(f"  {' '.join(quoted_override(key, value) for key, value in trial.params.items())}")
-    print(f"As a preset: cp {shlex.quote(str(search.folder / PRESET))} conf/experiment/<name>.yaml", flush=True)
+    print(
+        f"As a preset: cp {shlex.quote(str(search.folder / PRESET))} conf/experiment/<name>.yaml",
+        flush=True,
+    )
 
 
 def quoted_override(key: str, value: object) -> str:
@@ -51,12 +54,18 @@ def quoted_override(key: str, value: object) -> str:
 
 
 def write_results(search: Search, best: Sequence[Trial], loader: object) -> None:
-    """Write `optimization_results.yaml` in the form of Hydra's Optuna sweeper, and the best trial as a preset."""
+    """Write `optimization_results.yaml` in the form of Hydra's Optuna sweeper, and the best trial
+    as a preset."""
     settings = search.settings
-    solutions = [{"params": plain(trial.params), "values": trial.values(settings)} for trial in best]
+    solutions = [
+        {"params": plain(trial.params), "values": trial.values(settings)} for trial in best
+    ]
     results: dict[str, Any] = {"name": "optuna"}
     if len(settings.objectives) == 1:
-        results |= {"best_params": solutions[0]["params"], "best_value": best[0].values(settings)[0]}
+        results |= {
+            "best_params": solutions[0]["params"],
+            "best_value": best[0].values(settings)[0],
+        }
     else:
         results["solutions"] = solutions
     replace_file(search.folder / RESULTS, yaml.safe_dump(results, sort_keys=False).encode())
@@ -65,7 +74,10 @@ def write_results(search: Search, best: Sequence[Trial], loader: object) -> None
 
 def plain(params: dict[str, Any]) -> dict[str, Any]:
     """Values as the command line's YAML reads them: the category `128` is a number."""
-    return {key: yaml.safe_load(value) if isinstance(value, str) else value for key, value in params.items()}
+    return {
+        key: yaml.safe_load(value) if isinstance(value, str) else value
+        for key, value in params.items()
+    }
 
 
 def preset(trial: Trial, search: Search, loader: Any) -> str:

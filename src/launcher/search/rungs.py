@@ -1,6 +1,8 @@
-"""Successive halving by pauses: at each rung a trial waits until it is among the best; then its run resumes.
+"""Successive halving by pauses: at each rung a trial waits until it is among the best; then its run
+resumes.
 
-ASHA (Li et al. 2020) has one bracket; asynchronous Hyperband has several, which begin at later rungs.
+ASHA (Li et al. 2020) has one bracket; asynchronous Hyperband has several, which begin at later
+rungs.
 """
 
 import math
@@ -29,23 +31,25 @@ def rungs_of(settings: Settings, config: dict[str, Any]) -> list[int]:
     if settings.min_steps is not None:
         if settings.min_steps < interval:
             raise ConfigError(
-                f"hpo.min_steps={settings.min_steps}: {settings.objectives[0]} is first logged at step {interval}; use "
-                f"hpo.min_steps={interval}, or evaluate more often."
+                f"hpo.min_steps={settings.min_steps}: {settings.objectives[0]} is first logged at"
+                f" step {interval}; use hpo.min_steps={interval}, or evaluate more often."
             )
         if settings.min_steps >= max_steps:
             raise ConfigError(
-                f"hpo.min_steps={settings.min_steps}: the first pause comes before the end; use fewer steps than "
-                f"trainer.max_steps={max_steps}."
+                f"hpo.min_steps={settings.min_steps}: the first pause comes before the end; use"
+                f" fewer steps than trainer.max_steps={max_steps}."
             )
         powers = (settings.min_steps * factor**k for k in range(64))
         rungs = [step for step in powers if step < max_steps]
     else:
-        steps = {math.ceil(max_steps / factor**k / interval) * interval for k in range(1, MOST_RUNGS + 1)}
+        steps = {
+            math.ceil(max_steps / factor**k / interval) * interval for k in range(1, MOST_RUNGS + 1)
+        }
         rungs = sorted(step for step in steps if step < max_steps)
     if not rungs:
         raise ConfigError(
-            f"hpo.pruner={settings.pruner}: a run of trainer.max_steps={max_steps} has no step to pause at; set "
-            "hpo.min_steps and hooks.evaluation.interval to fewer steps."
+            f"hpo.pruner={settings.pruner}: a run of trainer.max_steps={max_steps} has no step to"
+            " pause at; set hpo.min_steps and hooks.evaluation.interval to fewer steps."
         )
     return rungs
 
@@ -60,17 +64,23 @@ def logged_every(objective: str, config: dict[str, Any]) -> int:
 
 
 def bracket_of(number: int, rungs: Sequence[int], settings: Settings) -> int:
-    """Return the number of first rungs that a trial passes without a pause. Each bracket gets the same number of
-    steps."""
+    """Return the number of first rungs that a trial passes without a pause. Each bracket gets the
+    same number of steps."""
     if settings.pruner != "hyperband":
         return 0
     most = len(rungs)
     factor = settings.reduction_factor
-    weights = [(most + 1) / (most - bracket + 1) * factor ** (most - bracket) for bracket in range(most + 1)]
+    weights = [
+        (most + 1) / (most - bracket + 1) * factor ** (most - bracket)
+        for bracket in range(most + 1)
+    ]
     counts = [0] * len(weights)
     bracket = 0
     for total in range(1, number + 2):
-        due = [weight * total / sum(weights) - count for weight, count in zip(weights, counts, strict=True)]
+        due = [
+            weight * total / sum(weights) - count
+            for weight, count in zip(weights, counts, strict=True)
+        ]
         bracket = due.index(max(due))
         counts[bracket] += 1
     return bracket
@@ -85,20 +95,30 @@ def first_target(bracket: int, rungs: Sequence[int]) -> int | None:
 
 
 def promotable(trials: Sequence[Trial], rungs: Sequence[int], settings: Settings) -> Trial | None:
-    """A paused trial among the best 1/reduction_factor of the trials at its rung; later rungs come first."""
+    """A paused trial among the best 1/reduction_factor of the trials at its rung; later rungs come
+    first."""
     for rung in reversed(rungs):
         for bracket in sorted({trial.bracket for trial in trials}):
-            ranking = ranked([trial for trial in trials if trial.bracket == bracket], rung, settings)
+            ranking = ranked(
+                [trial for trial in trials if trial.bracket == bracket], rung, settings
+            )
             for trial in ranking[: len(ranking) // settings.reduction_factor]:
-                if trial.target == rung and trial.status(settings) == "paused" and is_finite(trial, rung, settings):
+                if (
+                    trial.target == rung
+                    and trial.status(settings) == "paused"
+                    and is_finite(trial, rung, settings)
+                ):
                     return trial
     return None
 
 
 def best_paused(trials: Sequence[Trial], rungs: Sequence[int], settings: Settings) -> Trial | None:
-    """The best trial of the highest rung that was reached, if it is paused: it is trained to its end in any case."""
+    """The best trial of the highest rung that was reached, if it is paused: it is trained to its
+    end in any case."""
     for rung in reversed(rungs):
-        ranking = [trial for trial in ranked(trials, rung, settings) if is_finite(trial, rung, settings)]
+        ranking = [
+            trial for trial in ranked(trials, rung, settings) if is_finite(trial, rung, settings)
+        ]
         if ranking:
             return ranking[0] if ranking[0].status(settings) == "paused" else None
     return None

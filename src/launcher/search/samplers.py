@@ -19,8 +19,8 @@ from launcher.search.space import Space, grid, point
 
 
 def seed_of(settings: Settings, *what: object) -> int:
-    """A seed from `hpo.seed` and the trial's number: with one seed for all trials, a resumed study would repeat its
-    first ones."""
+    """A seed from `hpo.seed` and the trial's number: with one seed for all trials, a resumed study
+    would repeat its first ones."""
     digest = hashlib.sha256("/".join(map(str, (settings.seed, *what))).encode()).hexdigest()
     return int(digest[:8], 16)
 
@@ -30,16 +30,21 @@ def make_sampler(settings: Settings, space: Space, *what: object) -> BaseSampler
     Args:
         what: what the sampler is for, which decides its seed: the trial's number, and a key.
     Raises:
-        ConfigError: the sampler does not support the options or the space, or needs another library.
+        ConfigError: the sampler does not support the options or the space, or needs another
+            library.
     """
     samplers, seed = optuna.samplers, seed_of(settings, *what)
     own: dict[str, Any] = dict(settings.sampler_options)
     makers: dict[str, Callable[[], BaseSampler]] = {
-        "tpe": lambda: samplers.TPESampler(**{"seed": seed, "multivariate": True, "constant_liar": True} | own),
+        "tpe": lambda: samplers.TPESampler(
+            **{"seed": seed, "multivariate": True, "constant_liar": True} | own
+        ),
         "random": lambda: samplers.RandomSampler(**{"seed": seed} | own),
         "grid": lambda: samplers.GridSampler(grid(space), **{"seed": settings.seed} | own),
         "gp": lambda: samplers.GPSampler(**{"seed": seed} | own),
-        "cmaes": lambda: samplers.CmaEsSampler(**{"seed": seed, "warn_independent_sampling": False} | own),
+        "cmaes": lambda: samplers.CmaEsSampler(
+            **{"seed": seed, "warn_independent_sampling": False} | own
+        ),
         "nsgaii": lambda: samplers.NSGAIISampler(**{"seed": seed, "population_size": 20} | own),
         "qmc": lambda: samplers.QMCSampler(**{"seed": settings.seed, "scramble": True} | own),
     }
@@ -59,8 +64,8 @@ def make_sampler(settings: Settings, space: Space, *what: object) -> BaseSampler
 class TrialSampler(BaseSampler):
     """The sampler of one trial.
 
-    A value that is drawn on its own has its own seed. So a trial gets the same values if its search was killed after
-    some of them were recorded.
+    A value that is drawn on its own has its own seed. So a trial gets the same values if its search
+    was killed after some of them were recorded.
 
     Args:
         number: of the trial.
@@ -79,28 +84,37 @@ class TrialSampler(BaseSampler):
             return self.space
         return self.sampler.infer_relative_search_space(study, trial)
 
-    def sample_relative(self, study: Study, trial: FrozenTrial, search_space: Space) -> dict[str, Any]:
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: Space
+    ) -> dict[str, Any]:
         if isinstance(self.sampler, QMCSampler):
             return quasi_random(self.sampler, self.space, self.count)
         return self.sampler.sample_relative(study, trial, search_space)
 
     def sample_independent(
-        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
     ) -> Any:
         sampler = make_sampler(self.settings, self.space, self.number, param_name)
         return sampler.sample_independent(study, trial, param_name, param_distribution)
 
 
 def size(settings: Settings, space: Space) -> float:
-    """The largest possible number of trials: for a grid, its points and the enqueued trials; otherwise infinite."""
+    """The largest possible number of trials: for a grid, its points and the enqueued trials;
+    otherwise infinite."""
     if settings.sampler != "grid":
         return math.inf
     return len(settings.enqueue) + math.prod(map(len, grid(space).values()))
 
 
 def quasi_random(sampler: QMCSampler, space: Space, count: int) -> dict[str, Any]:
-    """Point `count` of the sequence. Optuna counts the points that it was asked for, not the trials that have them. So
-    all points up to this one are drawn again."""
+    """Point `count` of the sequence. Optuna counts the points that it was asked for, not the trials
+    that have them. So all points up to this one are drawn again."""
     study = optuna.create_study(sampler=sampler)
-    study.add_trial(optuna.trial.create_trial(value=0.0, params=point(space, 0.0), distributions=space))
+    study.add_trial(
+        optuna.trial.create_trial(value=0.0, params=point(space, 0.0), distributions=space)
+    )
     return [study.ask(space) for _ in range(count + 1)][-1].params

@@ -1,4 +1,5 @@
-"""The search: it makes trials, and starts, pauses, promotes and stops them, until the study has all its trials."""
+"""The search: it makes trials, and starts, pauses, promotes and stops them, until the study has all
+its trials."""
 
 import math
 import time
@@ -26,7 +27,8 @@ from launcher.search.trials import Trial, best_of, described
 
 Compose = Callable[[list[str], int], SweepJob]
 MAX_BACKOFF = 16
-"""The time between two checks of the trials grows to at most this many times `poll`, if the checks take long."""
+"""The time between two checks of the trials grows to at most this many times `poll`, if the checks
+take long."""
 
 
 class Search:
@@ -62,7 +64,9 @@ class Search:
         self.poll, self.say, self.show = runner.poll, say, show
         self.store = TrialStore(folder, settings, space, max_steps)
         self.has_function = settings.space_function is not None
-        self.store.queue = [enqueued(params, space, self.has_function) for params in settings.enqueue]
+        self.store.queue = [
+            enqueued(params, space, self.has_function) for params in settings.enqueue
+        ]
         self.trials: list[Trial] = []
         self.is_new = True
         self.judged: dict[int, int] = {}
@@ -80,7 +84,8 @@ class Search:
         self.store.sync(self.trials)
 
     def _follow_pruner(self, trial: Trial) -> None:
-        """Let a trial train to its end, or to a rung of the new pruner, if the pruner has changed since."""
+        """Let a trial train to its end, or to a rung of the new pruner, if the pruner has changed
+        since."""
         if trial.target is not None and trial.target not in self.rungs:
             self.store.decide(trial, target=halving.next_rung(trial.target, self.rungs))
         if trial.pruned is not None and not trial.cancelled and self.settings.pruner == "none":
@@ -88,7 +93,9 @@ class Search:
 
     def forget_unless_begun(self) -> None:
         """Remove the journal if none of the trials has a run yet."""
-        if self.is_new and not any(trial.run and (self.outputs / trial.run).exists() for trial in self.trials):
+        if self.is_new and not any(
+            trial.run and (self.outputs / trial.run).exists() for trial in self.trials
+        ):
             self.store.forget()
 
     def run(self) -> None:
@@ -104,7 +111,10 @@ class Search:
                 self._look()
                 pause = self._pause(time.monotonic() - began)
                 signals.check()
-                while len(self.runner.running()) < self.settings.parallel and (trial := self._next()) is not None:
+                while (
+                    len(self.runner.running()) < self.settings.parallel
+                    and (trial := self._next()) is not None
+                ):
                     self._start(trial)
                 self.runner.flush()
                 self.show(self)
@@ -123,7 +133,8 @@ class Search:
         self.runner.adopt({number: run for run, number in runs.items()})
 
     def _pause(self, took: float) -> float:
-        """Seconds until the next check of the trials: more if a check takes long, as with many lines of metrics."""
+        """Seconds until the next check of the trials: more if a check takes long, as with many
+        lines of metrics."""
         return max(self.poll, min(9 * took, MAX_BACKOFF * self.poll))
 
     def _sleep(self, seconds: float) -> None:
@@ -132,7 +143,7 @@ class Search:
         while not signals.received() and (rest := end - time.monotonic()) > 0:
             time.sleep(min(rest, self.poll))
 
-    # ------------------------------------------------------------------------------------------------- what is next
+    # --------------------------------------------------------------------------------- what is next
     def _next(self) -> Trial | None:
         """The trial that gets a free slot: an interrupted one, a promoted one, or a new one."""
         busy = self.runner.running()
@@ -143,13 +154,18 @@ class Search:
         if (promoted := halving.promotable(self.trials, self.rungs, self.settings)) is not None:
             target = halving.next_rung(promoted.target or 0, self.rungs)
             return self._promote(
-                promoted, target, f"is among the best 1/{self.settings.reduction_factor} at step {promoted.target}"
+                promoted,
+                target,
+                f"is among the best 1/{self.settings.reduction_factor} at step {promoted.target}",
             )
         while self._asked() < self._most and not self._is_late():
             trial = self._ask()
             if trial.status(self.settings) == "open" and not self._is_twin_of(trial, busy):
                 return trial
-        if not busy and (best := halving.best_paused(self.trials, self.rungs, self.settings)) is not None:
+        if (
+            not busy
+            and (best := halving.best_paused(self.trials, self.rungs, self.settings)) is not None
+        ):
             return self._promote(best, None, "is the best of the highest rung")
         return None
 
@@ -157,15 +173,21 @@ class Search:
         return sum(trial.origin != "known" for trial in self.trials)
 
     def _is_late(self) -> bool:
-        return self.settings.timeout is not None and time.monotonic() - self.started > self.settings.timeout
+        return (
+            self.settings.timeout is not None
+            and time.monotonic() - self.started > self.settings.timeout
+        )
 
     def _is_twin_of(self, trial: Trial, numbers: set[int]) -> bool:
         """Return whether one of these trials has the same run."""
         return any(each.run == trial.run for each in self.trials if each.number in numbers)
 
     def _held_elsewhere(self) -> bool:
-        """Return whether another process works on an open trial, such as the child of a killed search."""
-        return any(trial.status(self.settings) == "open" and self._is_held(trial) for trial in self.trials)
+        """Return whether another process works on an open trial, such as the child of a killed
+        search."""
+        return any(
+            trial.status(self.settings) == "open" and self._is_held(trial) for trial in self.trials
+        )
 
     def _is_held(self, trial: Trial) -> bool:
         return is_held(RunFolder(self.outputs / str(trial.run)))
@@ -192,8 +214,8 @@ class Search:
         return trial
 
     def overrides(self, params: dict[str, Any]) -> list[str]:
-        """The command line of a trial, with what the current command sets for all trials. A study keeps only the
-        values, so that a moved or copied one trains where its command says."""
+        """The command line of a trial, with what the current command sets for all trials. A study
+        keeps only the values, so that a moved or copied one trains where its command says."""
         return [*self.fixed, *overrides_of(params)]
 
     def _extend(self, params: dict[str, Any], trial: optuna.Trial) -> None:
@@ -205,7 +227,9 @@ class Search:
 
     def _report_new(self, trial: Trial) -> None:
         text = f"trial {trial.number}: {' '.join(overrides_of(trial.params))}"
-        twin = next((each for each in self.trials[:-1] if each.run == trial.run and trial.run), None)
+        twin = next(
+            (each for each in self.trials[:-1] if each.run == trial.run and trial.run), None
+        )
         status = trial.status(self.settings)
         if status == "invalid":
             self.say(f"{text}: is invalid: {trial.refusal}")
@@ -214,15 +238,18 @@ class Search:
             self.store.decide(trial, target=twin.target, pruned=twin.pruned, failures=twin.failures)
             self.say(f"{text}: is trial {twin.number} again")
         elif status == "completed":
-            self.say(f"{text}: run {trial.run} is completed already, {described(trial, self.settings)}")
+            self.say(
+                f"{text}: run {trial.run} is completed already, {described(trial, self.settings)}"
+            )
 
-    # ------------------------------------------------------------------------------------------------- what happens
+    # --------------------------------------------------------------------------------- what happens
     def _start(self, trial: Trial) -> None:
         job = self.compose(self.overrides(trial.params), trial.number)
         if job.run != trial.run:
             raise ConfigError(
-                f"{self.folder}: trial {trial.number} was run {trial.run} and would now be {job.run}: the "
-                "configuration was changed while the study ran; undo that, or move the study's folder away."
+                f"{self.folder}: trial {trial.number} was run {trial.run} and would now be"
+                f" {job.run}: the configuration was changed while the study ran; undo that, or move"
+                " the study's folder away."
             )
         config = {**job.plain, "trainer": {**job.plain["trainer"], "pause_at": trial.target}}
         self.runner.start(trial.number, config, job.hydra)
@@ -271,7 +298,8 @@ class Search:
         elif code == CANCELLED:
             self.store.decide(trial, pruned=trial.step, cancelled=True)
             text = f"was cancelled at step {trial.step}; it counts as pruned"
-        elif code > 128 or -code in signals.HANDLED:  # negative: it came before the trial could handle it
+        elif code > 128 or -code in signals.HANDLED:
+            # Negative: it came before the trial could handle it.
             text = f"was stopped by a signal at step {trial.step}"
         elif code == 2:
             refusal = self.runner.why(trial.number, code)
@@ -313,7 +341,9 @@ class Search:
                 [*trial.logged] if trial.state == "completed" else []
             )
             if names and objective not in trial.logged:
-                raise ConfigError(f"hpo.objective={objective}: is not logged; choose one of {', '.join(names)}.")
+                raise ConfigError(
+                    f"hpo.objective={objective}: is not logged; choose one of {', '.join(names)}."
+                )
 
 
 def remove_empty(folder: Path) -> None:

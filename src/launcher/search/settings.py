@@ -59,54 +59,85 @@ def settings_of(config: dict[str, Any]) -> Settings:
     Raises:
         ConfigError: settings contradict each other.
     """
-    keys = {key: value for key, value in config["hpo"].items() if key not in ("space", "objective", "direction")}
+    keys = {
+        key: value
+        for key, value in config["hpo"].items()
+        if key not in ("space", "objective", "direction")
+    }
     objectives = _names(config["hpo"]["objective"])
     if keys["value"] is None:
         keys["value"] = "best" if len(objectives) == 1 else "last"
     if keys["pruner"] == "auto":
-        keys["pruner"] = pruner_of(str(get(config, "dispatch._target_"))) if len(objectives) == 1 else "none"
+        keys["pruner"] = (
+            pruner_of(str(get(config, "dispatch._target_"))) if len(objectives) == 1 else "none"
+        )
     if len(objectives) > 1:
         if keys["pruner"] != "none":
-            raise ConfigError(f"hpo.pruner={keys['pruner']}: needs one objective; use hpo.pruner=none.")
+            raise ConfigError(
+                f"hpo.pruner={keys['pruner']}: needs one objective; use hpo.pruner=none."
+            )
         if keys["value"] == "best":
-            raise ConfigError("hpo.value=best: needs one objective; of several, the last values are used.")
-    settings = Settings(objectives=objectives, directions=_directions(config["hpo"]["direction"], objectives), **keys)
+            raise ConfigError(
+                "hpo.value=best: needs one objective; of several, the last values are used."
+            )
+    settings = Settings(
+        objectives=objectives,
+        directions=_directions(config["hpo"]["direction"], objectives),
+        **keys,
+    )
     if settings.space_function is not None and settings.sampler in FIXED_SPACE:
-        raise ConfigError(f"hpo.sampler={settings.sampler}: has no hpo.space_function; use hpo.sampler=tpe.")
+        raise ConfigError(
+            f"hpo.sampler={settings.sampler}: has no hpo.space_function; use hpo.sampler=tpe."
+        )
     if settings.pruner in HALVING and get(config, "trainer.max_epochs") is not None:
-        raise ConfigError(f"hpo.pruner={settings.pruner}: needs trainer.max_steps instead of trainer.max_epochs.")
+        raise ConfigError(
+            f"hpo.pruner={settings.pruner}: needs trainer.max_steps instead of trainer.max_epochs."
+        )
     if settings.pruner in HALVING and not get(config, "hooks.checkpointing"):
-        raise ConfigError(f"hpo.pruner={settings.pruner}: a pause needs a checkpoint; keep hooks.checkpointing.")
+        raise ConfigError(
+            f"hpo.pruner={settings.pruner}: a pause needs a checkpoint; keep hooks.checkpointing."
+        )
     return settings
 
 
 def pruner_of(dispatch: str) -> str:
-    """The pruner for `auto`. On a cluster, a trial that asha promotes would wait in the queue again."""
+    """The pruner for `auto`. On a cluster, a trial that asha promotes would wait in the queue
+    again."""
     return "median" if dispatch == SLURM else "asha"
 
 
 def _names(value: str | list[str]) -> tuple[str, ...]:
     names = (value,) if isinstance(value, str) else tuple(value)
     if not names or len(set(names)) < len(names):
-        raise ConfigError(f"hpo.objective={show(value)}: should be one or several metrics; e.g. val/loss.")
+        raise ConfigError(
+            f"hpo.objective={show(value)}: should be one or several metrics; e.g. val/loss."
+        )
     for name in names:
         if "/" not in name:
-            raise ConfigError(f"hpo.objective={name}: a metric has a group; e.g. val/{name} or train/{name}.")
+            raise ConfigError(
+                f"hpo.objective={name}: a metric has a group; e.g. val/{name} or train/{name}."
+            )
     return names
 
 
 def _directions(value: str | list[str], objectives: Sequence[str]) -> tuple[str, ...]:
     directions = [value] * len(objectives) if isinstance(value, str) else list(value)
     if len(directions) != len(objectives) or not set(directions) <= set(DIRECTIONS):
-        raise ConfigError(f"hpo.direction={show(value)}: should be one of {', '.join(DIRECTIONS)} for each objective.")
-    return tuple(_by_name(name) if each == "auto" else each for name, each in zip(objectives, directions, strict=True))
+        raise ConfigError(
+            f"hpo.direction={show(value)}: should be one of {', '.join(DIRECTIONS)} for each"
+            " objective."
+        )
+    return tuple(
+        _by_name(name) if each == "auto" else each
+        for name, each in zip(objectives, directions, strict=True)
+    )
 
 
 def _by_name(objective: str) -> str:
     mode = direction(objective)
     if mode is None:
         raise ConfigError(
-            f"hpo.objective={objective}: the name does not show whether less or more is better; set "
-            "hpo.direction=minimize or hpo.direction=maximize."
+            f"hpo.objective={objective}: the name does not show whether less or more is better; set"
+            " hpo.direction=minimize or hpo.direction=maximize."
         )
     return f"{mode}imize"

@@ -1,7 +1,8 @@
-"""Trials as SLURM jobs. They outlive the search: the same command finds them again in SLURM's queue.
+"""Trials as SLURM jobs. They outlive the search: the same command finds them again in SLURM's
+queue.
 
-A job that is preempted and requeued is still running. A trial has ended once its run has completed, or its job has left
-the queue.
+A job that is preempted and requeued is still running. A trial has ended once its run has completed,
+or its job has left the queue.
 """
 
 import shlex
@@ -47,7 +48,8 @@ class Submitted:
     is_cancelled: bool = False
     """SLURM has got the cancellation."""
     was_ending: bool = False
-    """The job was already ending when the search began: if it was cancelled, that was before the search."""
+    """The job was already ending when the search began: if it was cancelled, that was before the
+    search."""
 
     @property
     def log(self) -> Path:
@@ -82,7 +84,7 @@ class SlurmRunner:
         self.retry_at = 0.0
         self.is_rejected = self.is_silent = False
 
-    # ------------------------------------------------------------------------------------------------- what is begun
+    # -------------------------------------------------------------------------------- what is begun
     def adopt(self, runs: Mapping[int, str]) -> None:
         """Take over the jobs that an earlier search has submitted.
 
@@ -91,7 +93,9 @@ class SlurmRunner:
         Raises:
             ConfigError: SLURM does not answer.
         """
-        notes = {number: JobNote.read(RunFolder(self.outputs / run)) for number, run in runs.items()}
+        notes = {
+            number: JobNote.read(RunFolder(self.outputs / run)) for number, run in runs.items()
+        }
         if not any(notes.values()):
             return
         queue = submission.queue_of(RunFolder(self.outputs / run) for run in runs.values())
@@ -102,7 +106,9 @@ class SlurmRunner:
                 self._report_phase(number, StoredRun.read(folder.path), job)
 
     def start(self, number: int, config: dict[str, Any], hydra: dict[str, Any]) -> None:
-        self.due[number] = SubmittedRun(f"{config['run']['name']}/{config['run']['id']}", config, hydra)
+        self.due[number] = SubmittedRun(
+            f"{config['run']['name']}/{config['run']['id']}", config, hydra
+        )
 
     def describe_start(self, step: int) -> str:
         return f"is being submitted{f' to resume at step {step}' if step else ''}"
@@ -156,13 +162,14 @@ class SlurmRunner:
     def _register(self, number: int, trial: Submitted) -> None:
         self.submitted[number] = self.latest[number] = trial
 
-    # ---------------------------------------------------------------------------------------------- what has happened
+    # ---------------------------------------------------------------------------- what has happened
     def running(self) -> set[int]:
         """The trials that were started and that `ended` has not returned."""
         return {*self.due, *self.submitted}
 
     def ended(self) -> dict[int, int]:
-        """The exit codes of the trials that have ended since the last call, from one call of squeue."""
+        """The exit codes of the trials that have ended since the last call, from one call of
+        squeue."""
         if self.due and self.clock() >= self.retry_at:
             self.flush()
         if not self.submitted:
@@ -170,7 +177,9 @@ class SlurmRunner:
         queue = scheduler.queue(trial.folder.path / FROZEN for trial in self.submitted.values())
         self._report_silence(queue is None)
         self._cancel()
-        stored = {number: StoredRun.read(trial.folder.path) for number, trial in self.submitted.items()}
+        stored = {
+            number: StoredRun.read(trial.folder.path) for number, trial in self.submitted.items()
+        }
         join_queue(stored.values(), queue)
         codes: dict[int, int] = {}
         for number, run in stored.items():
@@ -187,7 +196,9 @@ class SlurmRunner:
         could_say = state not in ("queued", "running", "preempted") or is_held(trial.folder)
         if not could_say and (trial.is_stopped or was_cancelled(trial)):
             reason = "the SLURM job was cancelled"
-            RunRecord(trial.folder).revise("cancelled", "cancelled", reason=reason, slurm_job_id=trial.job_id)
+            RunRecord(trial.folder).revise(
+                "cancelled", "cancelled", reason=reason, slurm_job_id=trial.job_id
+            )
             state = "cancelled"
         if state in ("completed", "paused"):
             return 0
@@ -199,7 +210,9 @@ class SlurmRunner:
         """Why a trial failed, where its run has no reason."""
         trial = self.latest[number]
         says = "; ".join(filter(None, (task_end(trial.log), last_line(trial.log))))
-        return f"SLURM job {trial.job_id} left the queue without a reason{f': {says}' if says else ''}"
+        return (
+            f"SLURM job {trial.job_id} left the queue without a reason{f': {says}' if says else ''}"
+        )
 
     def phase(self, number: int) -> str:
         """State of a running trial: pending, running or preempted."""
@@ -216,7 +229,10 @@ class SlurmRunner:
         text = {
             "pending": f"is pending as SLURM job {job.id}{reason}",
             "running": f"runs on {job.nodes} as SLURM job {job.id}",
-            "preempted": f"was preempted at step {run.record.get('step')}; SLURM job {job.id} is pending{reason}",
+            "preempted": (
+                f"was preempted at step {run.record.get('step')}; SLURM job {job.id} is"
+                f" pending{reason}"
+            ),
         }
         self.say(f"trial {number}: {text[phase]}")
 
@@ -225,7 +241,7 @@ class SlurmRunner:
             self.say("SLURM does not answer; the search waits for it.")
         self.is_silent = is_silent
 
-    # ------------------------------------------------------------------------------------------------ what is stopped
+    # ------------------------------------------------------------------------------ what is stopped
     def stop(self, numbers: Sequence[int]) -> None:
         """Let trials save and end."""
         for number in numbers:
@@ -246,8 +262,9 @@ class SlurmRunner:
         """Leave the jobs in the queue."""
         if self.submitted:
             self.say(
-                f"Left in SLURM's queue: {listed(self.submitted)}. The same command continues the study; python -m "
-                f"launcher.runs cancel run.sweep={self.study} --outputs={shlex.quote(str(self.outputs))} cancels them."
+                f"Left in SLURM's queue: {listed(self.submitted)}. The same command continues the"
+                f" study; python -m launcher.runs cancel run.sweep={self.study}"
+                f" --outputs={shlex.quote(str(self.outputs))} cancels them."
             )
 
 
@@ -256,11 +273,13 @@ def listed(numbers: Iterable[int]) -> str:
 
 
 def was_cancelled(trial: Submitted) -> bool:
-    """Return whether a job that has left the queue was cancelled. SLURM remembers jobs for some minutes, but not an
-    array's task that was cancelled before it started."""
+    """Return whether a job that has left the queue was cancelled. SLURM remembers jobs for some
+    minutes, but not an array's task that was cancelled before it started."""
     if trial.job_id is None:
         return False
     try:
         return scheduler.job_info(trial.job_id).state == "CANCELLED"
     except SchedulerError as error:
-        return trial.phase == "pending" and any(text in str(error) for text in ("not found", "Invalid job id"))
+        return trial.phase == "pending" and any(
+            text in str(error) for text in ("not found", "Invalid job id")
+        )

@@ -41,7 +41,9 @@ def read_space(
     parser = OverridesParser.create(config_loader=loader)
     for setting in parser.parse_overrides([text for text in arguments if is_setting(text)]):
         if setting.is_sweep_override():
-            raise ConfigError(f"{setting.input_line}: is a setting of the whole search; give it one value.")
+            raise ConfigError(
+                f"{setting.input_line}: is a setting of the whole search; give it one value."
+            )
     typed = parser.parse_overrides([text for text in arguments if not is_setting(text)])
     set_keys = {bare(override.get_key_element()) for override in typed}
     for key, text in leaves(ranges).items():
@@ -53,9 +55,13 @@ def read_space(
                     f"hpo.space: {key}={show(text)} is not a range; e.g. {key}: interval(0,1)."
                 ) from error
             if not override.is_sweep_override():
-                raise ConfigError(f"hpo.space: {key}={show(text)} is one value; e.g. {key}: choice(1,2).")
+                raise ConfigError(
+                    f"hpo.space: {key}={show(text)} is one value; e.g. {key}: choice(1,2)."
+                )
             typed.append(override)
-    space = {each.get_key_element(): distribution(each) for each in typed if each.is_sweep_override()}
+    space = {
+        each.get_key_element(): distribution(each) for each in typed if each.is_sweep_override()
+    }
     fixed = [str(each.input_line) for each in typed if not each.is_sweep_override()]
     if not space and not may_be_empty:
         raise ConfigError(
@@ -66,7 +72,8 @@ def read_space(
 
 
 def is_setting(override: str) -> bool:
-    """Return whether an override sets a key of `hpo`, which belongs to the search and not to a trial."""
+    """Return whether an override sets a key of `hpo`, which belongs to the search and not to a
+    trial."""
     return bare(override.partition("=")[0]).partition(".")[0].partition("@")[0] == "hpo"
 
 
@@ -90,15 +97,27 @@ def distribution(override: Override) -> BaseDistribution:
         low, high = value.start, value.end
         is_whole = isinstance(low, int) and isinstance(high, int)
         if low is None or high is None or not low < high or ("log" in value.tags and low <= 0):
-            rule = "from a number above 0 to a larger one" if "log" in value.tags else "from a number to a larger one"
-            raise ConfigError(f"{override.input_line}: should be a range {rule}; e.g. {key}=interval(0.1,0.5).")
+            rule = (
+                "from a number above 0 to a larger one"
+                if "log" in value.tags
+                else "from a number to a larger one"
+            )
+            raise ConfigError(
+                f"{override.input_line}: should be a range {rule}; e.g. {key}=interval(0.1,0.5)."
+            )
         if is_whole:
             return IntDistribution(int(low), int(high), log="log" in value.tags)
         return FloatDistribution(float(low), float(high), log="log" in value.tags)
     if isinstance(value, RangeSweep) and not value.shuffle:
         numbers = list(value.range())
-        if len(numbers) > 1 and all(isinstance(number, int) for number in numbers) and numbers[0] < numbers[-1]:
-            return IntDistribution(int(numbers[0]), int(numbers[-1]), step=int(numbers[1]) - int(numbers[0]))
+        if (
+            len(numbers) > 1
+            and all(isinstance(number, int) for number in numbers)
+            and numbers[0] < numbers[-1]
+        ):
+            return IntDistribution(
+                int(numbers[0]), int(numbers[-1]), step=int(numbers[1]) - int(numbers[0])
+            )
     choices = list(dict.fromkeys(override.sweep_string_iterator()))
     if not choices:
         raise ConfigError(f"{override.input_line}: has no values; e.g. {key}=1,2.")
@@ -135,9 +154,15 @@ def is_within(value: Any, among: BaseDistribution) -> bool:
     if isinstance(among, CategoricalDistribution):
         return value in among.choices
     assert isinstance(among, IntDistribution | FloatDistribution)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    is_number = (
+        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    )
     if isinstance(among, IntDistribution) and is_number:
-        return isinstance(value, int) and among.low <= value <= among.high and (value - among.low) % among.step == 0
+        return (
+            isinstance(value, int)
+            and among.low <= value <= among.high
+            and (value - among.low) % among.step == 0
+        )
     return is_number and among.low <= value <= among.high
 
 

@@ -1,6 +1,8 @@
-"""The trials of a search in Optuna's journal storage: which values were asked for, and what was decided about them.
+"""The trials of a search in Optuna's journal storage: which values were asked for, and what was
+decided about them.
 
-What came of a trial is in its run. The journal gets it as well, for samplers, pruners and `optuna-dashboard`.
+What came of a trial is in its run. The journal gets it as well, for samplers, pruners and
+`optuna-dashboard`.
 """
 
 import warnings
@@ -35,17 +37,19 @@ STATES = {
 DECIDED = ("origin", "refusal", "bracket", "target", "pruned", "cancelled", "failures")
 """Data about a trial in the journal besides its values and its run, as user attributes."""
 MOST_VALUES = 200
-"""Values of the objective that the journal gets from a trial: a durable line for each would delay the search."""
+"""Values of the objective that the journal gets from a trial: a durable line for each would delay
+the search."""
 
 Params = dict[str, Any]
 Seen = tuple[TrialState, list[float] | None]
 
 
 class LiveStorage(JournalStorage):
-    """A journal that shows samplers and pruners how trials stand where its own record cannot be changed.
+    """A journal that shows samplers and pruners how trials stand where its own record cannot be
+    changed.
 
-    A paused trial counts as pruned, but may be promoted, so the journal has it as waiting. A trial that was pruned or
-    has failed, and trains on under other settings, has ended in the journal.
+    A paused trial counts as pruned, but may be promoted, so the journal has it as waiting. A trial
+    that was pruned or has failed, and trains on under other settings, has ended in the journal.
     """
 
     def __init__(self, path: Path):
@@ -53,7 +57,9 @@ class LiveStorage(JournalStorage):
         self.seen: dict[int, Seen] = {}
         """The state and values of such trials, by their numbers."""
 
-    def get_all_trials(self, study_id: int, deepcopy: bool = True, states: Any = None) -> list[FrozenTrial]:
+    def get_all_trials(
+        self, study_id: int, deepcopy: bool = True, states: Any = None
+    ) -> list[FrozenTrial]:
         trials = [self._as_seen(trial) for trial in super().get_all_trials(study_id, deepcopy)]
         return [trial for trial in trials if states is None or trial.state in states]
 
@@ -102,7 +108,9 @@ class TrialStore:
             self.storage = LiveStorage(self.path)
             self.study = self._open()
         except DAMAGES as error:
-            raise ConfigError(f"{self.path}: is damaged; move it away to start the study again.") from error
+            raise ConfigError(
+                f"{self.path}: is damaged; move it away to start the study again."
+            ) from error
         self.id = self.storage.get_study_id_from_name(self.study.study_name)
         frozen = self.study.get_trials(deepcopy=False)
         self._cut_off = [each.number for each in frozen if is_cut_off(each)]
@@ -131,15 +139,19 @@ class TrialStore:
         """Remove the journal."""
         self.path.unlink(missing_ok=True)
 
-    # ------------------------------------------------------------------------------------------------- what is asked
-    def ask(self, trials: Sequence[Trial], extend: Callable[[Params, optuna.Trial], None] | None = None) -> Trial:
+    # -------------------------------------------------------------------------------- what is asked
+    def ask(
+        self, trials: Sequence[Trial], extend: Callable[[Params, optuna.Trial], None] | None = None
+    ) -> Trial:
         """A new trial. It counts once it is recorded (see `record`).
 
         Args:
             trials: all of the study.
             extend: suggests further values of the trial, from those of the space.
         """
-        sampled, enqueued = (sum(trial.origin == origin for trial in trials) for origin in ("sampled", "enqueued"))
+        sampled, enqueued = (
+            sum(trial.origin == origin for trial in trials) for origin in ("sampled", "enqueued")
+        )
         fixed = self.queue[enqueued] if enqueued < len(self.queue) else None
         waiting = self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
         if fixed is not None and not waiting and not self._cut_off:
@@ -166,7 +178,8 @@ class TrialStore:
         self._set(trial, *DECIDED, "run")
 
     def decide(self, trial: Trial, **decisions: object) -> None:
-        """Record a decision before it has any effect. The journal takes none about a trial that has ended there."""
+        """Record a decision before it has any effect. The journal takes none about a trial that has
+        ended there."""
         vars(trial).update(decisions)
         self._set(trial, *decisions)
 
@@ -175,7 +188,9 @@ class TrialStore:
         default = Trial(trial.number, {})
         for name in names:
             value = getattr(trial, name)
-            if not stored.state.is_finished() and value != stored.user_attrs.get(name, getattr(default, name)):
+            if not stored.state.is_finished() and value != stored.user_attrs.get(
+                name, getattr(default, name)
+            ):
                 self.storage.set_trial_user_attr(self._id_of(trial.number), name, value)
 
     def add_known(self, trial: Trial) -> None:
@@ -191,7 +206,7 @@ class TrialStore:
             )
         )
 
-    # ---------------------------------------------------------------------------------------------- what came of it
+    # ------------------------------------------------------------------------------ what came of it
     def sync(self, trials: Sequence[Trial]) -> None:
         """Record how far the trials are, and which have ended."""
         recorded = self.storage.recorded(self.id)
@@ -221,7 +236,10 @@ class TrialStore:
         values = trial.values(self.settings) if status == "completed" else None
         seen: Seen = STATES[status], values
         wanted: Seen = (TrialState.WAITING, None) if status == "paused" else seen
-        recorded: Seen = stored.state, stored.values if stored.state == TrialState.COMPLETE else None
+        recorded: Seen = (
+            stored.state,
+            stored.values if stored.state == TrialState.COMPLETE else None,
+        )
         if recorded != wanted and not stored.state.is_finished():
             self.storage.set_trial_state_values(self._id_of(trial.number), *wanted)
             recorded = wanted
@@ -239,17 +257,22 @@ class TrialStore:
     def should_stop(self, trial: Trial, step: int) -> bool:
         """Return whether the pruner would stop a running trial after the value of a step."""
         settings, pruners = self.settings, optuna.pruners
-        options = {"n_startup_trials": settings.n_startup_trials, "n_warmup_steps": settings.warmup_steps}
+        options = {
+            "n_startup_trials": settings.n_startup_trials,
+            "n_warmup_steps": settings.warmup_steps,
+        }
         pruner = (
             pruners.MedianPruner(**options)
             if settings.pruner == "median"
             else pruners.PercentilePruner(settings.percentile, **options)
         )
         until = copy(self._stored(trial.number))
-        until.intermediate_values = {x: y for x, y in until.intermediate_values.items() if x <= step}
+        until.intermediate_values = {
+            x: y for x, y in until.intermediate_values.items() if x <= step
+        }
         return pruner.prune(self.study, until)
 
-    # ------------------------------------------------------------------------------------------------- Optuna's trials
+    # ------------------------------------------------------------------------------ Optuna's trials
     def _id_of(self, number: int) -> int:
         return self.storage.get_trial_id_from_study_id_trial_number(self.id, number)
 
@@ -257,7 +280,9 @@ class TrialStore:
         return self.storage.get_trial(self._id_of(number))
 
     def _trial(self, stored: FrozenTrial) -> Trial:
-        attributes = {name: stored.user_attrs[name] for name in (*DECIDED, "run") if name in stored.user_attrs}
+        attributes = {
+            name: stored.user_attrs[name] for name in (*DECIDED, "run") if name in stored.user_attrs
+        }
         return Trial(stored.number, params_of(stored), **attributes)
 
 

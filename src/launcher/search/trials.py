@@ -20,7 +20,8 @@ Status = Literal["open", "paused", "pruned", "completed", "failed", "invalid"]
 class Trial:
     """One point of the search space, and the run that trains it.
 
-    The fields up to `failures` are kept in the study's journal; the others are read from the run's folder.
+    The fields up to `failures` are kept in the study's journal; the others are read from the run's
+    folder.
     """
 
     number: int
@@ -69,7 +70,11 @@ class Trial:
 
     @property
     def is_at_rung(self) -> bool:
-        return self.target is not None and self.step >= self.target and self.state in ("paused", "preempted")
+        return (
+            self.target is not None
+            and self.step >= self.target
+            and self.state in ("paused", "preempted")
+        )
 
     def values(self, settings: Settings) -> list[float]:
         """The value of each objective so far; NaN for one without."""
@@ -79,7 +84,11 @@ class Trial:
 
     def value_at(self, step: int, settings: Settings) -> float | None:
         """The objective's value at a rung; None if the trial has not come there."""
-        if self.refusal is not None or not self.curves or (self.state != "completed" and self.step < step):
+        if (
+            self.refusal is not None
+            or not self.curves
+            or (self.state != "completed" and self.step < step)
+        ):
             return None
         return value(self.curves[0], settings.value, settings.mode, step)
 
@@ -89,7 +98,9 @@ def best_of(trials: Sequence[Trial], settings: Settings) -> list[Trial]:
     completed = [trial for trial in trials if trial.status(settings) == "completed"]
     signs = [-1 if each == "maximize" else 1 for each in settings.directions]
     costs = {
-        trial.number: tuple(sign * value for sign, value in zip(signs, trial.values(settings), strict=True))
+        trial.number: tuple(
+            sign * value for sign, value in zip(signs, trial.values(settings), strict=True)
+        )
         for trial in completed
     }
     if len(signs) == 1:

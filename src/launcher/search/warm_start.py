@@ -1,4 +1,5 @@
-"""Completed runs on disk that fit a study become its trials: those started by hand, and those of other studies."""
+"""Completed runs on disk that fit a study become its trials: those started by hand, and those of
+other studies."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -34,7 +35,8 @@ def add_known_runs(search: Search) -> int:
 
 
 def _is_run_of(trial: Trial, search: Search) -> bool:
-    """Return whether the study would start this very run for these values, so that nothing else differs."""
+    """Return whether the study would start this very run for these values, so that nothing else
+    differs."""
     try:
         return search.compose(search.overrides(trial.params), trial.number).run == trial.run
     except ConfigError:

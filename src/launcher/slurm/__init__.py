@@ -1,1 +1,2 @@
-"""SLURM's commands, what a signal from it means, and the files of a submission. Nothing here imports torch."""
+"""SLURM's commands, what a signal from it means, and the files of a submission. Nothing here
+imports torch."""

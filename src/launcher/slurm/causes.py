@@ -2,22 +2,20 @@
 
 Rank 0 asks SLURM after the save. As observed on a real cluster:
 
-| `scontrol show job` after the save           | so the job                      | we                            |
-|----------------------------------------------|---------------------------------|-------------------------------|
-| BatchFlag=0                                  | is a person's allocation        | leave                         |
-| Restarts is higher than at our start         | has been requeued already       | leave                         |
-| it is pending, Restarts is not higher        | started unseen: a controller    | leave: SLURM starts it again  |
-|                                              | returned with an older state    |                               |
-| the same, it has ended and has a RunTime     | and was then cancelled          | leave, and must not requeue   |
-| PreemptTime is set, and it runs              | is preempted                    | requeue it, also under CANCEL |
-| PreemptTime is set, and is its EndTime       | the same, its grace is over     | requeue it                    |
-| the same at the signal; the partition has a  | was cancelled in that second    | leave, and must not requeue   |
-| grace and PreemptMode=REQUEUE                |                                 |                               |
-| Reason=TimeLimit; or it runs, SIGUSR1 or 2   | is at its time limit            | requeue it                    |
-| it has ended, none of the above              | was cancelled                   | leave, and must not requeue   |
-| it runs, and SIGTERM                         | is not touched: a bare kill     | leave                         |
-| the same, but SLURM may not know (`forgets`) | may have been preempted         | requeue it                    |
-| it runs, and we have found a faulty node     | is not touched                  | requeue it without that node  |
+| `scontrol show job` after the save | so the job | we |
+|---|---|---|
+| BatchFlag=0 | is a person's allocation | leave |
+| Restarts is higher than at our start | has been requeued already | leave |
+| it is pending, Restarts is not higher | is known by an older state | leave: it starts again |
+| the same, it has ended and has a RunTime | and was then cancelled | leave, and must not requeue |
+| PreemptTime is set, and it runs | is preempted | requeue it, also under CANCEL |
+| PreemptTime is set, and is its EndTime | the same, its grace is over | requeue it |
+| that at the signal, with grace and REQUEUE | was cancelled in that second | leave, no requeue |
+| Reason=TimeLimit; or it runs, SIGUSR1 or 2 | is at its time limit | requeue it |
+| it has ended, none of the above | was cancelled | leave, and must not requeue |
+| it runs, and SIGTERM | is not touched: a bare kill | leave |
+| the same, but SLURM may not know (`forgets`) | may have been preempted | requeue it |
+| it runs, and we have found a faulty node | is not touched | requeue it without that node |
 """
 
 import signal
@@ -27,12 +25,21 @@ from typing import Any, Literal
 
 from launcher.slurm.scheduler import JobInfo
 
-Cause = Literal["requeued", "preempted", "timed out", "cancelled", "ended by hand", "cause unknown", "faulty node"]
+Cause = Literal[
+    "requeued",
+    "preempted",
+    "timed out",
+    "cancelled",
+    "ended by hand",
+    "cause unknown",
+    "faulty node",
+]
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
 SAME_MOMENT = 2.0
 """Seconds between a signal and the end of a job that are one event."""
 LATE_SIGNALS = 120.0
-"""Seconds after a restart in which SLURM may deliver a signal that was meant for the start before."""
+"""Seconds after a restart in which SLURM may deliver a signal that was meant for the start
+before."""
 
 
 def cause_of(info: JobInfo, signum: int, restarts: int) -> Cause:
@@ -60,8 +67,9 @@ def cause_of(info: JobInfo, signum: int, restarts: int) -> Cause:
 
 
 def forgets(info: JobInfo, received_at: float, booted_at: float | None) -> bool:
-    """Return whether a signal may be SLURM's although SLURM shows no cause: its controller has restarted since, which
-    forgets preemptions; or the job has just restarted, and the signal was meant for its previous start.
+    """Return whether a signal may be SLURM's although SLURM shows no cause: its controller has
+    restarted since, which forgets preemptions; or the job has just restarted, and the signal was
+    meant for its previous start.
 
     Args:
         received_at: when the signal came, in seconds since the epoch.
@@ -73,7 +81,8 @@ def forgets(info: JobInfo, received_at: float, booted_at: float | None) -> bool:
 
 
 def was_ended_at(info: JobInfo, received_at: float) -> bool:
-    """Return whether the job's end came with the signal, not a grace later. Times are in whole seconds.
+    """Return whether the job's end came with the signal, not a grace later. Times are in whole
+    seconds.
 
     Args:
         received_at: as in `forgets`.
@@ -98,7 +107,8 @@ class Budget:
         return cls(**{key: dispatch[key] for key in cls.__dataclass_fields__ if key in dispatch})
 
     def fruitless(self, restarts: int) -> str | None:
-        """Why a job with this many restarts in a row without a newer checkpoint does not start again; None: it does."""
+        """Why a job with this many restarts in a row without a newer checkpoint does not start
+        again; None: it does."""
         most = self.max_fruitless_restarts
         if most is None or restarts <= most:
             return None
@@ -132,11 +142,13 @@ def decide(cause: Cause, budget: Budget, before: int) -> Decision:
     return Decision(
         "fail",
         cause,
-        f"{cause} for the {_ordinal(before + 1)} time (dispatch.{key}={most}): it is not requeued; the same command "
-        "resumes it",
+        f"{cause} for the {_ordinal(before + 1)} time (dispatch.{key}={most}): it is not requeued;"
+        " the same command resumes it",
     )
 
 
 def _ordinal(number: int) -> str:
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10 if number % 100 not in (11, 12, 13) else 0, "th")
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(
+        number % 10 if number % 100 not in (11, 12, 13) else 0, "th"
+    )
     return f"{number}{ending}"

@@ -1,4 +1,5 @@
-"""`restarts.json` in the folder of a run or study: the starts and requeues of each SLURM job. Only rank 0 writes it."""
+"""`restarts.json` in the folder of a run or study: the starts and requeues of each SLURM job. Only
+rank 0 writes it."""
 
 import json
 import logging
@@ -13,10 +14,11 @@ logger = logging.getLogger("launcher")
 
 
 class Journal:
-    """One job's entry: `{"starts": [{"restart", "step"}], "requeues": [{"cause", "step", "start", "trained"}]}`.
+    """One job's entry: `{"starts": [{"restart", "step"}], "requeues": [{"cause", "step", "start",
+    "trained"}]}`.
 
-    `step` is that of the newest checkpoint at the time, `start` the index of the start that was requeued, and `trained`
-    whether it had completed a step.
+    `step` is that of the newest checkpoint at the time, `start` the index of the start that was
+    requeued, and `trained` whether it had completed a step.
     """
 
     def __init__(self, folder: RunFolder, job: str):
@@ -25,7 +27,9 @@ class Journal:
             self.data: dict[str, Any] = parse_json(self.path.read_bytes())
         except (OSError, ValueError):
             self.data = {}
-        self.job: dict[str, list[dict[str, Any]]] = self.data.setdefault(job, {"starts": [], "requeues": []})
+        self.job: dict[str, list[dict[str, Any]]] = self.data.setdefault(
+            job, {"starts": [], "requeues": []}
+        )
 
     def start(self, restart: int, step: int) -> None:
         self.job["starts"].append({"restart": restart, "step": step})
@@ -33,7 +37,9 @@ class Journal:
 
     def requeue(self, cause: str, step: int, trained: bool = True) -> None:
         start = len(self.job["starts"]) - 1
-        self.job["requeues"].append({"cause": cause, "step": step, "start": start, "trained": trained})
+        self.job["requeues"].append(
+            {"cause": cause, "step": step, "start": start, "trained": trained}
+        )
         self._write()
 
     def count(self, cause: str) -> int:
@@ -41,15 +47,19 @@ class Journal:
         return sum(requeue["cause"] == cause for requeue in self.job["requeues"])
 
     def fruitless(self) -> int:
-        """The latest restarts in a row that had no newer checkpoint than the start before them. A start that SLURM
-        ended before it had completed a step had no time to save, and does not count; one that reached its time limit
-        does."""
+        """The latest restarts in a row that had no newer checkpoint than the start before them. A
+        start that SLURM ended before it had completed a step had no time to save, and does not
+        count; one that reached its time limit does."""
         cut_short = {
             requeue["start"]
             for requeue in self.job["requeues"]
             if not requeue["trained"] and requeue["cause"] != "timed out"
         }
-        steps = [start["step"] for index, start in enumerate(self.job["starts"]) if index not in cut_short]
+        steps = [
+            start["step"]
+            for index, start in enumerate(self.job["starts"])
+            if index not in cut_short
+        ]
         same = next((i for i, step in enumerate(reversed(steps)) if step != steps[-1]), len(steps))
         return max(0, same - 1)
 

@@ -1,6 +1,8 @@
-"""Command that a job's script calls when nodes are lost: `python -m launcher.slurm.node_loss RUN_FOLDER NEXT NODE ...`.
+"""Command that a job's script calls when nodes are lost: `python -m launcher.slurm.node_loss
+RUN_FOLDER NEXT NODE ...`.
 
-It waits until the run's process has ended, and records in run.json which nodes were lost, and what the job does next.
+It waits until the run's process has ended, and records in run.json which nodes were lost, and what
+the job does next.
 """
 
 import sys
@@ -14,7 +16,8 @@ from launcher.rundir.provenance import slurm_job_id
 from launcher.rundir.record import RunRecord
 
 MAX_BACKOFF = 120.0
-"""Seconds that the ranks may take to end: SLURM kills them KillWait after the first of them has ended."""
+"""Seconds that the ranks may take to end: SLURM kills them KillWait after the first of them has
+ended."""
 
 
 def main() -> int:

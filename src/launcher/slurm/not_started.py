@@ -1,5 +1,6 @@
-"""Command that a job's script calls when it fails before its run has started, or when run.json still says that it runs:
-`python -m launcher.slurm.not_started RUN_FOLDER EXIT_CODE COMMAND`. It records the reason in run.json."""
+"""Command that a job's script calls when it fails before its run has started, or when run.json
+still says that it runs: `python -m launcher.slurm.not_started RUN_FOLDER EXIT_CODE COMMAND`. It
+records the reason in run.json."""
 
 import os
 import re
@@ -38,24 +39,35 @@ def main() -> int:
 
 
 def record_silent_end(folder: RunFolder) -> bool:
-    """Record that the run's process has ended, with 0, in the middle of the run; False: this job's run has not."""
+    """Record that the run's process has ended, with 0, in the middle of the run; False: this job's
+    run has not."""
     record, job = RunRecord(folder), slurm_job_id()
     attempt = record.attempt
-    if attempt is None or attempt.outcome is not None or attempt.slurm_job_id != job or is_held(folder):
+    if (
+        attempt is None
+        or attempt.outcome is not None
+        or attempt.slurm_job_id != job
+        or is_held(folder)
+    ):
         return False
-    reason = "its process ended with exit code 0 in the middle of the run, without an error (os._exit?)"
+    reason = (
+        "its process ended with exit code 0 in the middle of the run, without an error (os._exit?)"
+    )
     print(f"SLURM job {job}: failed: {reason}", flush=True)
     record.revise("failed", "failed", exit_code=1, reason=reason, slurm_job_id=job)
     return True
 
 
 def record_failure(folder: RunFolder, exit_code: int, command: str) -> None:
-    """Record the failure in run.json, unless a process is on the run, or SLURM starts the job again."""
+    """Record the failure in run.json, unless a process is on the run, or SLURM starts the job
+    again."""
     record, job = RunRecord(folder), slurm_job_id()
     if record.state not in OPEN or is_held(folder) or job is None:
         return
     try:
-        cause = cause_of(scheduler.job_info(job), signal.SIGTERM, int(os.environ.get("SLURM_RESTART_COUNT", 0)))
+        cause = cause_of(
+            scheduler.job_info(job), signal.SIGTERM, int(os.environ.get("SLURM_RESTART_COUNT", 0))
+        )
     except scheduler.SchedulerError:  # perhaps `setup` has hidden scontrol
         cause = "ended by hand"
     if cause in ("requeued", "preempted"):
@@ -67,12 +79,17 @@ def record_failure(folder: RunFolder, exit_code: int, command: str) -> None:
 
 
 def last_line(log: Path) -> str:
-    """The last informative line of a log; "" without one. At the end, srun only repeats the exit code."""
-    return next((line.strip() for line in reversed(end_of(log)) if line.strip() and not NOISE.match(line)), "")
+    """The last informative line of a log; "" without one. At the end, srun only repeats the exit
+    code."""
+    return next(
+        (line.strip() for line in reversed(end_of(log)) if line.strip() and not NOISE.match(line)),
+        "",
+    )
 
 
 def task_end(log: Path) -> str:
-    """Return srun's message about the first task that ended badly, from the log's last lines; "" if there is none."""
+    """Return srun's message about the first task that ended badly, from the log's last lines; "" if
+    there is none."""
     return next((match[1].strip() for line in end_of(log) if (match := TASK_END.match(line))), "")
 
 

@@ -1,8 +1,9 @@
 """Requeues a SLURM job, leaves it, or fails, after a signal and once the state is durable.
 
-For SLURM, a task that exits by itself within the grace of a preemption has FAILED or COMPLETED, and is never requeued.
-So we exit only once SLURM has confirmed the requeue. `scontrol requeue` makes SLURM signal the job again at once, and
-with it the `scontrol` (see `scheduler.call`). `launcher.slurm.causes` decides what a signal meant.
+For SLURM, a task that exits by itself within the grace of a preemption has FAILED or COMPLETED, and
+is never requeued. So we exit only once SLURM has confirmed the requeue. `scontrol requeue` makes
+SLURM signal the job again at once, and with it the `scontrol` (see `scheduler.call`).
+`launcher.slurm.causes` decides what a signal meant.
 """
 
 import logging
@@ -26,7 +27,8 @@ from launcher.slurm.scheduler import NoAnswer, SchedulerError
 
 T = TypeVar("T")
 STAY = 300.0
-"""Seconds for which we keep asking if SLURM does not answer; meanwhile it may end or requeue the job by itself."""
+"""Seconds for which we keep asking if SLURM does not answer; meanwhile it may end or requeue the
+job by itself."""
 PAUSE = 2.0
 """Seconds until we ask again."""
 SECOND_LOOK = 2.0
@@ -37,7 +39,8 @@ logger = logging.getLogger("launcher")
 
 
 def guarded(work: Callable[[], T], folder: RunFolder, budget: Budget) -> T:
-    """Do the work of a run or of a search. If a signal ends it inside a SLURM job, do what the signal asks for.
+    """Do the work of a run or of a search. If a signal ends it inside a SLURM job, do what the
+    signal asks for.
 
     Args:
         folder: has its record, if there is one.
@@ -49,7 +52,8 @@ def guarded(work: Callable[[], T], folder: RunFolder, budget: Budget) -> T:
     if job is None or "SLURM_JOB_NODELIST" not in os.environ:  # the id alone may be left over
         return work()
     policy = Requeue(folder, job, budget)
-    if "LAUNCHER_PARENT" in os.environ:  # a trial: its search, in the same job, stops the other trials and requeues
+    # A trial: its search, in the same job, stops the other trials and requeues.
+    if "LAUNCHER_PARENT" in os.environ:
         return policy.without_requeue(work)
     try:
         with deadline.on_forced_exit(policy.leave_by_force):
@@ -57,7 +61,9 @@ def guarded(work: Callable[[], T], folder: RunFolder, budget: Budget) -> T:
                 policy.begin()
                 return work()
             except signals.SignalExit:
-                deadline.disarm()  # either here or in a forced exit: this thread requeues the job, and waits for SLURM
+                # Either here or in a forced exit: this thread requeues the job, and waits for
+                # SLURM.
+                deadline.disarm()
                 raise
             except NodeFault as fault:
                 raise policy.leave_nodes(fault.nodes) from None  # the attempt has reported it
@@ -70,7 +76,13 @@ def guarded(work: Callable[[], T], folder: RunFolder, budget: Budget) -> T:
 class Requeue:
     """The policy for one SLURM job and its run."""
 
-    def __init__(self, folder: RunFolder, job: str, budget: Budget, sleep: Callable[[float], None] = time.sleep):
+    def __init__(
+        self,
+        folder: RunFolder,
+        job: str,
+        budget: Budget,
+        sleep: Callable[[float], None] = time.sleep,
+    ):
         self.folder, self.job, self.budget, self.sleep = folder, job, budget, sleep
         self.restarts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
         self.requested: Cause | None = None
@@ -86,8 +98,8 @@ class Requeue:
         return int(os.environ.get("RANK", 0))
 
     def begin(self) -> None:
-        """Record the start. Reject it if the restarts make no progress or the preemptions are too many. Catch up on a
-        signal that came before the handlers were installed.
+        """Record the start. Reject it if the restarts make no progress or the preemptions are too
+        many. Catch up on a signal that came before the handlers were installed.
 
         Raises:
             SystemExit: the start is rejected.
@@ -101,7 +113,8 @@ class Requeue:
             return
         journal = Journal(self.folder, self.job)
         journal.start(self.restarts, self.folder.newest_step())
-        last = decide("preempted", self.budget, journal.count("preempted") - 1)  # SLURM may have requeued it by itself
+        # SLURM may have requeued it by itself.
+        last = decide("preempted", self.budget, journal.count("preempted") - 1)
         if refusal := last.reason or self.budget.fruitless(journal.fruitless()):
             raise self._fail(f"SLURM job {self.job} {refusal}")
         try:
@@ -117,7 +130,9 @@ class Requeue:
         try:
             return work()
         except signals.SignalExit:
-            Journal(self.folder, self.job).requeue("requeued", self.folder.newest_step(), self._has_trained())
+            Journal(self.folder, self.job).requeue(
+                "requeued", self.folder.newest_step(), self._has_trained()
+            )
             raise
 
     def leave(self, stop: signals.SignalExit) -> SystemExit:
@@ -132,7 +147,8 @@ class Requeue:
         return stop if code is None else signals.SignalExit(stop.signum, code)
 
     def leave_nodes(self, nodes: Sequence[str]) -> SystemExit:
-        """Requeue the job without these nodes. Returns the exit to raise, once SLURM has confirmed the requeue."""
+        """Requeue the job without these nodes. Returns the exit to raise, once SLURM has confirmed
+        the requeue."""
         self.faulty_nodes = nodes
         return self.leave(signals.SignalExit(0, 1))
 
@@ -143,8 +159,8 @@ class Requeue:
             self._settle(signals.SignalExit(signum))
 
     def _settle(self, stop: signals.SignalExit) -> SystemExit:
-        """Do what the signal asks for. Keep asking SLURM until it answers, and until it shows a requeue that we have
-        requested: an earlier exit would end the job for good."""
+        """Do what the signal asks for. Keep asking SLURM until it answers, and until it shows a
+        requeue that we have requested: an earlier exit would end the job for good."""
         waited, refusal = 0.0, None
         while True:
             began, pause = time.monotonic(), 0.5
@@ -158,9 +174,12 @@ class Requeue:
                 if decision.action == "fail":
                     return self._fail(f"SLURM job {self.job} {decision.reason}")
                 if refusal is not None:
-                    return self._fail(f"SLURM job {self.job} {cause}, and could not be requeued: {refusal}")
+                    return self._fail(
+                        f"SLURM job {self.job} {cause}, and could not be requeued: {refusal}"
+                    )
                 self.requested = cause
-                scheduler.requeue(self.job)  # right after the check: a cancelled job must not be requeued
+                # Right after the check: a cancelled job must not be requeued.
+                scheduler.requeue(self.job)
                 self._exclude()
             except NoAnswer as error:
                 self._report_silence(stop, error)
@@ -180,7 +199,9 @@ class Requeue:
             scheduler.exclude(self.job, self.faulty_nodes)
             self.excluded = names
         except SchedulerError as error:
-            logger.error("SLURM job %s is requeued, and may start on %s again: %s.", self.job, names, error)
+            logger.error(
+                "SLURM job %s is requeued, and may start on %s again: %s.", self.job, names, error
+            )
 
     def _cause(self, stop: signals.SignalExit) -> Cause:
         info = scheduler.job_info(self.job)
@@ -192,8 +213,11 @@ class Requeue:
             cause = cause_of(info, stop.signum, self.restarts)
         received_at = time.time() - (time.monotonic() - stop.received_at)
         if cause == "preempted" and was_ended_at(info, received_at):
-            # It was cancelled in the second in which it was preempted: at the end of a grace, SLURM had requeued it.
-            with_grace = scheduler.preempts_by_requeue(os.environ.get("SLURM_JOB_PARTITION"), with_grace=True)
+            # It was cancelled in the second in which it was preempted: at the end of a grace, SLURM
+            # had requeued it.
+            with_grace = scheduler.preempts_by_requeue(
+                os.environ.get("SLURM_JOB_PARTITION"), with_grace=True
+            )
             cause = "cancelled" if with_grace else cause
         if cause == "ended by hand" and info.is_batch and self.faulty_nodes:
             cause = "faulty node"
@@ -204,14 +228,28 @@ class Requeue:
 
     def _leave(self, cause: Cause, journal: Journal) -> None:
         """Record why the job ends, when nothing has to be requested from SLURM."""
-        logger.info("SLURM job %s: %s.", self.job, cause if self.requested is None else f"{self.requested}, {cause}")
+        logger.info(
+            "SLURM job %s: %s.",
+            self.job,
+            cause if self.requested is None else f"{self.requested}, {cause}",
+        )
         if cause == "cancelled":
             self._revise("cancelled", "the SLURM job was cancelled")
         elif cause == "requeued":
-            counted = "preempted" if scheduler.preempts_by_requeue(os.environ.get("SLURM_JOB_PARTITION")) else cause
-            journal.requeue(self.requested or counted, self.folder.newest_step(), self._has_trained())
-            reason = "requeued by SLURM" if self.requested is None else f"{self.requested}, requeued"
-            self._revise("preempted", f"{reason} without {self.excluded}" if self.excluded else reason)
+            counted = (
+                "preempted"
+                if scheduler.preempts_by_requeue(os.environ.get("SLURM_JOB_PARTITION"))
+                else cause
+            )
+            journal.requeue(
+                self.requested or counted, self.folder.newest_step(), self._has_trained()
+            )
+            reason = (
+                "requeued by SLURM" if self.requested is None else f"{self.requested}, requeued"
+            )
+            self._revise(
+                "preempted", f"{reason} without {self.excluded}" if self.excluded else reason
+            )
 
     def _report_silence(self, stop: signals.SignalExit, error: NoAnswer) -> None:
         if self.is_reported or not stop.signum:
@@ -219,7 +257,9 @@ class Requeue:
         self.is_reported = True
         name = signal.Signals(stop.signum).name
         reason = f"SLURM job {self.job} got {name}, and SLURM does not answer why: {error}"
-        logger.error("%s. Asking again for %g s; SLURM may requeue the job by itself.", reason, STAY)
+        logger.error(
+            "%s. Asking again for %g s; SLURM may requeue the job by itself.", reason, STAY
+        )
         self._revise("preempted", reason)
 
     def _fail(self, reason: str) -> SystemExit:
@@ -243,13 +283,16 @@ class Requeue:
             return
         try:
             reason += self.forced
-            self._record().revise(state, state, reason=reason, exit_code=exit_code, slurm_job_id=self.job)
+            self._record().revise(
+                state, state, reason=reason, exit_code=exit_code, slurm_job_id=self.job
+            )
         except OSError as error:
             logger.warning("%s could not be written: %s", self.folder.record_path, error)
 
 
 def _announce(code: int) -> None:
-    """Publish the exit code to the other ranks, and keep the store alive until they have read it."""
+    """Publish the exit code to the other ranks, and keep the store alive until they have read
+    it."""
     from launcher.process import ranks
 
     if not ranks.has_met():
@@ -266,8 +309,8 @@ def _announce(code: int) -> None:
 
 
 def _await_decision() -> int | None:
-    """The exit code that rank 0 decided on; None if rank 0 is gone. No rank exits earlier: with srun's
-    --kill-on-bad-exit, the first exit ends all."""
+    """The exit code that rank 0 decided on; None if rank 0 is gone. No rank exits earlier: with
+    srun's --kill-on-bad-exit, the first exit ends all."""
     from launcher.process import ranks
 
     if not ranks.has_met():

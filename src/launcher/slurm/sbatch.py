@@ -30,7 +30,8 @@ def runs_path(script: Path) -> Path:
 
 @dataclass
 class Script:
-    """The parts of a script; the parameters are those of `launcher.dispatch.slurm.SlurmDispatch`."""
+    """The parts of a script; the parameters are those of
+    `launcher.dispatch.slurm.SlurmDispatch`."""
 
     name: str
     flags: dict[str, Any]
@@ -43,16 +44,28 @@ class Script:
     size: Size = field(default_factory=Size)
 
     def command(self, path: Path) -> str:
-        """The script's body. It finds its run by the array's task, and writes its output to the run's own log.
+        """The script's body. It finds its run by the array's task, and writes its output to the
+        run's own log.
 
-        Between Python's start and the first handler, a signal would kill a task. So the task starts with signals
-        ignored, and asks SLURM about missed ones once it runs. Without --export=ALL, a job with --export=NONE would
-        start its tasks without PATH. If it does not get that far, the script requeues a
-        preempted job, or records why the job failed.
+        Between Python's start and the first handler, a signal would kill a task. So the task starts
+        with signals ignored, and asks SLURM about missed ones once it runs. Without --export=ALL, a
+        job with --export=NONE would start its tasks without PATH. If it does not get that far, the
+        script requeues a preempted job, or records why the job failed.
         """
         shell = f'trap "" TERM USR1 USR2; {self.size.start}'
         task = [*self.prefix, self.python, "-u", "-m", "launcher.dispatch.slurm_task"]
-        srun = shlex.join(["--export=ALL", "--kill-on-bad-exit=1", *self.srun, "bash", "-c", shell, "launcher", *task])
+        srun = shlex.join(
+            [
+                "--export=ALL",
+                "--kill-on-bad-exit=1",
+                *self.srun,
+                "bash",
+                "-c",
+                shell,
+                "launcher",
+                *task,
+            ]
+        )
         pythons = dict.fromkeys([sys.executable] if self.prefix else [self.python, sys.executable])
         return "\n".join(
             [
@@ -61,14 +74,18 @@ class Script:
                 "__launcher_job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}",
                 'exec >>"$__launcher_run/logs/slurm-${__launcher_job:-$SLURM_JOB_ID}.log" 2>&1',
                 f"__launcher_pythons=({shlex.join(pythons)})",
-                *(f"source {shlex.quote(str(path.with_name(file.name)))}" for file in self.size.functions),
+                *(
+                    f"source {shlex.quote(str(path.with_name(file.name)))}"
+                    for file in self.size.functions
+                ),
                 *(["set -e", *self.setup, "set +e"] if self.setup else []),
                 f'{self.size.command()} {srun} "$__launcher_run" {shlex.quote(str(path))}',
             ]
         )
 
     def text(self, path: Path, count: int | None, parallelism: int | None) -> str:
-        """The complete script to be written at `path`; `count` tasks make an array, None makes a plain job."""
+        """The complete script to be written at `path`; `count` tasks make an array, None makes a
+        plain job."""
         executor = self._executor(path.parent, count, parallelism)
         script: str = executor._make_submission_file_text(self.command(path), "")
         return script
@@ -76,7 +93,11 @@ class Script:
     def _executor(self, folder: Path, count: int | None, parallelism: int | None) -> Any:
         submitit = import_submitit()
         executor = submitit.SlurmExecutor(folder=folder, python=self.python)
-        flags = {key.replace("_", "-"): value for key, value in self.flags.items() if value not in (None, False)}
+        flags = {
+            key.replace("_", "-"): value
+            for key, value in self.flags.items()
+            if value not in (None, False)
+        }
         if self.flags.get("requeue") is False:
             flags["no-requeue"] = True  # else the cluster's JobRequeue counts
         output = str(folder).replace("%", "%%") + ("/%A_%a.out" if count is not None else "/%j.out")
@@ -102,10 +123,13 @@ def import_submitit() -> Any:
     try:
         submitit = importlib.import_module("submitit")
     except ImportError:
-        raise ConfigError("dispatch=slurm: needs submitit; pip install 'torch-launcher[slurm]'.") from None
+        raise ConfigError(
+            "dispatch=slurm: needs submitit; pip install 'torch-launcher[slurm]'."
+        ) from None
     if submitit.SlurmExecutor.affinity() < 0:
         raise ConfigError(
-            "dispatch=slurm: srun is not installed; run this on a machine of the cluster, or use dispatch=local."
+            "dispatch=slurm: srun is not installed; run this on a machine of the cluster, or use"
+            " dispatch=local."
         )
     return submitit
 
@@ -114,7 +138,8 @@ TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
 
 
 def seconds(time: str | int | None) -> float | None:
-    """A time limit in SLURM's notation (minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S) in seconds; None: it is invalid."""
+    """A time limit in SLURM's notation (minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S) in seconds; None:
+    it is invalid."""
     if time is None or isinstance(time, int):
         return None if time is None else time * 60.0
     match = TIME.fullmatch(time.strip())
@@ -140,8 +165,8 @@ def findings(script: Script, state_bytes: int | None) -> Iterator[str]:
     limit = seconds(flags.get("time"))
     if limit is not None and limit <= delay:
         yield (
-            f"dispatch.time={flags['time']}: is not longer than dispatch.signal_delay={delay} s, so the warning comes "
-            "at the start; use a longer time."
+            f"dispatch.time={flags['time']}: is not longer than dispatch.signal_delay={delay} s, so"
+            " the warning comes at the start; use a longer time."
         )
     values = scheduler.partition_values(flags.get("partition"))
     config = scheduler.config_values("KillWait", "PreemptMode", "JobRequeue", "MaxArraySize")
@@ -151,18 +176,19 @@ def findings(script: Script, state_bytes: int | None) -> Iterator[str]:
         save = state_bytes / DISK_SPEED
         if save > delay:
             yield (
-                f"dispatch.signal_delay={delay}: a checkpoint of {state_bytes / 1e9:.1f} GB may take "
-                f"{math.ceil(save)} s; use a longer one."
+                f"dispatch.signal_delay={delay}: a checkpoint of {state_bytes / 1e9:.1f} GB may"
+                f" take {math.ceil(save)} s; use a longer one."
             )
         if values and save > grace + kill:
             yield (
-                f"dispatch.partition: its grace of {grace} s and KillWait of {kill} s are shorter than a save of "
-                f"{state_bytes / 1e9:.1f} GB may take ({math.ceil(save)} s); lower hooks.checkpointing.interval."
+                f"dispatch.partition: its grace of {grace} s and KillWait of {kill} s are shorter"
+                f" than a save of {state_bytes / 1e9:.1f} GB may take ({math.ceil(save)} s); lower"
+                " hooks.checkpointing.interval."
             )
     if values and grace == 0 and values.get("PreemptMode", "OFF") not in ("OFF", ""):
         yield (
-            f"dispatch.partition: it preempts without a grace (GraceTime=0), so a save has only {kill} s (KillWait); "
-            "keep hooks.checkpointing.interval short."
+            "dispatch.partition: it preempts without a grace (GraceTime=0), so a save has only"
+            f" {kill} s (KillWait); keep hooks.checkpointing.interval short."
         )
     if names := scheduler.leaked():
         shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
@@ -174,11 +200,17 @@ def test_only(text: str) -> Iterator[str]:
     try:
         with scheduler.clean_environment():
             done = subprocess.run(
-                ["sbatch", "--test-only"], input=text, capture_output=True, text=True, timeout=scheduler.TIMEOUT
+                ["sbatch", "--test-only"],
+                input=text,
+                capture_output=True,
+                text=True,
+                timeout=scheduler.TIMEOUT,
             )
     except (OSError, subprocess.TimeoutExpired):
         yield "sbatch: does not answer."
         return
     if done.returncode != 0:
-        reason = " ".join(done.stderr.replace("sbatch: error:", "").replace("allocation failure:", "").split())
+        reason = " ".join(
+            done.stderr.replace("sbatch: error:", "").replace("allocation failure:", "").split()
+        )
         yield f"sbatch: would reject it: {reason}."

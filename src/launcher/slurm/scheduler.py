@@ -1,4 +1,5 @@
-"""SLURM's commands: few calls, each with a timeout, and shielded from the signals that SLURM sends to our job."""
+"""SLURM's commands: few calls, each with a timeout, and shielded from the signals that SLURM sends
+to our job."""
 
 import os
 import shutil
@@ -16,7 +17,8 @@ TIMEOUT = 20.0
 SUBMISSION_TIMEOUT = 60.0
 """Seconds that sbatch may take: it waits for a busy controller."""
 USER_DEFAULTS = ("SQUEUE_", "SCONTROL_", "SINFO_", "SACCT_", "SCANCEL_", "SLURM_TIME_FORMAT")
-"""Variables that change what SLURM's commands list or how they print it; a filter would hide jobs."""
+"""Variables that change what SLURM's commands list or how they print it; a filter would hide
+jobs."""
 RUNNING = ("RUNNING", "SUSPENDED", "STOPPED", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT")
 ENDING = "COMPLETING"
 """SLURM's state of a job whose processes have ended or been signalled."""
@@ -34,8 +36,8 @@ class NoAnswer(SchedulerError):
 
 @dataclass(frozen=True)
 class JobInfo:
-    """The fields of `scontrol show job` that show how a job ended. Times are in seconds since the epoch; None: not
-    known."""
+    """The fields of `scontrol show job` that show how a job ended. Times are in seconds since the
+    epoch; None: not known."""
 
     state: str
     reason: str
@@ -78,8 +80,8 @@ class QueuedJob:
 def call(command: Sequence[str], timeout: float = TIMEOUT) -> str:
     """The output of a command.
 
-    SLURM signals every process of a job, so a `scontrol` started by the job would be killed just when it is needed. So
-    it is started with these signals blocked, which a child process inherits.
+    SLURM signals every process of a job, so a `scontrol` started by the job would be killed just
+    when it is needed. So it is started with these signals blocked, which a child process inherits.
 
     Raises:
         SchedulerError: it is not installed, fails, or takes longer than `timeout` seconds.
@@ -93,7 +95,11 @@ def call(command: Sequence[str], timeout: float = TIMEOUT) -> str:
                 text=True,
                 errors="replace",
                 timeout=timeout,
-                env={name: value for name, value in os.environ.items() if not name.startswith(USER_DEFAULTS)},
+                env={
+                    name: value
+                    for name, value in os.environ.items()
+                    if not name.startswith(USER_DEFAULTS)
+                },
             )
     except FileNotFoundError:
         raise NoAnswer(f"{command[0]} is not installed") from None
@@ -144,10 +150,15 @@ def submit(script: Path) -> str:
     """Submit a script; returns the job's id.
 
     Raises:
-        SchedulerError: SLURM rejected the script, or did not answer; in the second case it may have the job anyway.
+        SchedulerError: SLURM rejected the script, or did not answer; in the second case it may have
+            the job anyway.
     """
     with clean_environment():
-        return call(["sbatch", "--parsable", str(script)], SUBMISSION_TIMEOUT).strip().partition(";")[0]
+        return (
+            call(["sbatch", "--parsable", str(script)], SUBMISSION_TIMEOUT)
+            .strip()
+            .partition(";")[0]
+        )
 
 
 def _seconds(text: str) -> float | None:
@@ -164,7 +175,8 @@ def booted_at() -> float | None:
 
 
 def kill_wait() -> float:
-    """Seconds from SLURM's SIGTERM at the end of a job to its SIGKILL. They are at least 5, whatever is configured."""
+    """Seconds from SLURM's SIGTERM at the end of a job to its SIGKILL. They are at least 5,
+    whatever is configured."""
     return max(5.0, float(config_values("KillWait").get("KillWait", "0").split()[0]))
 
 
@@ -179,8 +191,8 @@ def requeue(job: str) -> None:
 
 
 def exclude(job: str, nodes: Sequence[str]) -> None:
-    """Keep a requeued job off these nodes, and off those that it excludes already. SLURM accepts this of a pending job,
-    which a requeued one is even before its processes have ended.
+    """Keep a requeued job off these nodes, and off those that it excludes already. SLURM accepts
+    this of a pending job, which a requeued one is even before its processes have ended.
 
     Raises:
         SchedulerError: SLURM did not answer, or rejected: no other nodes may be left.
@@ -191,17 +203,19 @@ def exclude(job: str, nodes: Sequence[str]) -> None:
 
 
 def queue(notes: Iterable[Path] = ()) -> dict[str, QueuedJob] | None:
-    """All jobs that have not ended, by id (an array's task: `12_3`), from one call; None: SLURM does not answer. It
-    needs no accounting (`sacct`).
+    """All jobs that have not ended, by id (an array's task: `12_3`), from one call; None: SLURM
+    does not answer. It needs no accounting (`sacct`).
 
     Args:
-        notes: files of runs. Jobs of the files' owners are listed as well as this user's, since users may share an
-            output folder.
+        notes: files of runs. Jobs of the files' owners are listed as well as this user's, since
+            users may share an output folder.
     """
     if shutil.which("squeue") is None:
         return None
     try:
-        lines = call(["squeue", "--noheader", "--array", _users(notes), "--format=%i|%T|%r|%N|%o"]).splitlines()
+        lines = call(
+            ["squeue", "--noheader", "--array", _users(notes), "--format=%i|%T|%r|%N|%o"]
+        ).splitlines()
     except SchedulerError:
         return None
     jobs = (QueuedJob(*line.strip().split("|", 4)) for line in lines if line.count("|") >= 4)
@@ -209,9 +223,10 @@ def queue(notes: Iterable[Path] = ()) -> dict[str, QueuedJob] | None:
 
 
 def cancelled(jobs: Mapping[str, bool], notes: Iterable[Path] = ()) -> set[str]:
-    """The jobs that were cancelled, as far as SLURM knows. Without accounting it forgets a job MinJobAge after
-    its end (300 s by default). It never knows an array's task that was cancelled alone, before it started: a job that
-    has not started, and of which SLURM knows nothing, was cancelled.
+    """The jobs that were cancelled, as far as SLURM knows. Without accounting it forgets a job
+    MinJobAge after its end (300 s by default). It never knows an array's task that was cancelled
+    alone, before it started: a job that has not started, and of which SLURM knows nothing, was
+    cancelled.
 
     Args:
         jobs: ids of jobs that have left the queue, and whether each has started.
@@ -228,10 +243,16 @@ def cancelled(jobs: Mapping[str, bool], notes: Iterable[Path] = ()) -> set[str]:
     left = sorted(job for job in jobs if job not in states)
     if left and shutil.which("sacct"):
         with suppress(SchedulerError):
-            for line in call(["sacct", "-X", "-n", "-P", "-j", ",".join(left), "--format=JobID,State"]).splitlines():
+            for line in call(
+                ["sacct", "-X", "-n", "-P", "-j", ",".join(left), "--format=JobID,State"]
+            ).splitlines():
                 tasks, _, state = line.partition("|")
                 states |= dict.fromkeys(_tasks(tasks), state)
-    return {job for job, started in jobs.items() if states.get(job, "" if started else CANCELLED).startswith(CANCELLED)}
+    return {
+        job
+        for job, started in jobs.items()
+        if states.get(job, "" if started else CANCELLED).startswith(CANCELLED)
+    }
 
 
 def _tasks(job: str) -> Iterator[str]:
@@ -255,8 +276,8 @@ def _users(notes: Iterable[Path]) -> str:
 
 
 def cancel(jobs: Sequence[str]) -> dict[str, str]:
-    """Cancel jobs, with one call per hundred. Returns SLURM's message for each job that it does not cancel, such as one
-    of another user.
+    """Cancel jobs, with one call per hundred. Returns SLURM's message for each job that it does not
+    cancel, such as one of another user.
 
     Raises:
         NoAnswer: SLURM could not be reached.
@@ -268,7 +289,8 @@ def cancel(jobs: Sequence[str]) -> dict[str, str]:
             call(["scancel", *batch])
         except NoAnswer:
             raise
-        except SchedulerError as error:  # it has cancelled the others; cancelling them again does nothing
+        except SchedulerError as error:
+            # It has cancelled the others; cancelling them again does nothing.
             if len(batch) == 1:
                 rejected[batch[0]] = str(error)
             else:
@@ -278,7 +300,8 @@ def cancel(jobs: Sequence[str]) -> dict[str, str]:
 
 
 def config_values(*names: str) -> dict[str, str]:
-    """Some values of `scontrol show config`; only those that exist; empty if SLURM does not answer."""
+    """Some values of `scontrol show config`; only those that exist; empty if SLURM does not
+    answer."""
     try:
         lines = call(["scontrol", "show", "config"]).splitlines()
     except SchedulerError:
@@ -288,9 +311,12 @@ def config_values(*names: str) -> dict[str, str]:
 
 
 def partition_values(partition: str | None) -> dict[str, str]:
-    """The fields of `scontrol show partition` (None: the default partition); empty if SLURM does not answer."""
+    """The fields of `scontrol show partition` (None: the default partition); empty if SLURM does
+    not answer."""
     try:
-        lines = call(["scontrol", "show", "partition", "-o", *([partition] if partition else [])]).splitlines()
+        lines = call(
+            ["scontrol", "show", "partition", "-o", *([partition] if partition else [])]
+        ).splitlines()
     except SchedulerError:
         return {}
     for line in lines:
@@ -301,14 +327,25 @@ def partition_values(partition: str | None) -> dict[str, str]:
 
 
 def preempts_by_requeue(partition: str | None, with_grace: bool = False) -> bool:
-    """Return whether SLURM itself requeues the jobs that it preempts in a partition, without or with a grace in which
-    they can do so. Without a grace and without accounting, such a requeue looks like one that a user requested."""
+    """Return whether SLURM itself requeues the jobs that it preempts in a partition, without or
+    with a grace in which they can do so. Without a grace and without accounting, such a requeue
+    looks like one that a user requested."""
     values = partition_values(partition)
-    return values.get("PreemptMode") == "REQUEUE" and (values.get("GraceTime", "0") != "0") == with_grace
+    return (
+        values.get("PreemptMode") == "REQUEUE"
+        and (values.get("GraceTime", "0") != "0") == with_grace
+    )
 
 
 LEAKING = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_")
-RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+RANK_VARIABLES = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
 KEPT = {"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT"} | {
     f"SBATCH_{name}" for name in ("ACCOUNT", "PARTITION", "QOS", "RESERVATION")
 }
@@ -318,7 +355,8 @@ KEPT_PREFIX = "SLURM_LAB_"
 
 
 def leaked() -> list[str]:
-    """Variables of a job around this process, which a job submitted from here would mistake for its own."""
+    """Variables of a job around this process, which a job submitted from here would mistake for its
+    own."""
     names = (name for name in os.environ if name.startswith(LEAKING) or name in RANK_VARIABLES)
     return sorted(name for name in names if name not in KEPT and not name.startswith(KEPT_PREFIX))
 

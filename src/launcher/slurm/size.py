@@ -15,7 +15,8 @@ START, NOTED_START = 'exec "$@"', '"$@" || { code=$?; : >"$LAUNCHER_RANK_ENDED";
 
 @dataclass(frozen=True)
 class Size:
-    """The number of nodes and ranks; the parameters are those of `launcher.dispatch.slurm.SlurmDispatch`."""
+    """The number of nodes and ranks; the parameters are those of
+    `launcher.dispatch.slurm.SlurmDispatch`."""
 
     nodes: NodeRange = field(default_factory=lambda: NodeRange(1, 1))
     ranks_per_node: int = 1
@@ -31,15 +32,18 @@ class Size:
         parsed = NodeRange.parse(nodes)
         if parsed is None:
             raise ConfigError(
-                f"dispatch.nodes='{nodes}': should be a number of nodes, or the fewest and the most; e.g. "
-                "dispatch.nodes=1-4."
+                f"dispatch.nodes='{nodes}': should be a number of nodes, or the fewest and the"
+                " most; e.g. dispatch.nodes=1-4."
             )
         if spares and not no_kill:
-            raise ConfigError(f"dispatch.spares={spares}: is used only with dispatch.no_kill=true; set it too.")
+            raise ConfigError(
+                f"dispatch.spares={spares}: is used only with dispatch.no_kill=true; set it too."
+            )
         if no_kill and not spares and not parsed.is_open:
             raise ConfigError(
-                f"dispatch.no_kill=true: a run that needs dispatch.nodes={nodes} cannot restart on fewer; use "
-                f"dispatch.spares=1 or a range, e.g. dispatch.nodes=1-{max(2, parsed.most)}."
+                f"dispatch.no_kill=true: a run that needs dispatch.nodes={nodes} cannot restart on"
+                " fewer; use dispatch.spares=1 or a range, e.g."
+                f" dispatch.nodes=1-{max(2, parsed.most)}."
             )
         return cls(parsed, ranks_per_node, no_kill, spares)
 
@@ -49,12 +53,17 @@ class Size:
         return self.no_kill or self.nodes.is_open
 
     def flags(self, cpus_per_task: int | None) -> dict[str, Any]:
-        """Flags of sbatch. If the number of nodes varies, they must not have a number of tasks per node: sbatch would
-        count the tasks of the fewest nodes, and SLURM gives a job no more nodes than its tasks need."""
+        """Flags of sbatch. If the number of nodes varies, they must not have a number of tasks per
+        node: sbatch would count the tasks of the fewest nodes, and SLURM gives a job no more nodes
+        than its tasks need."""
         tasks = {"ntasks-per-node": self.ranks_per_node, "cpus-per-task": cpus_per_task}
         if self.varies:
             tasks = {"mincpus": self.ranks_per_node * (cpus_per_task or 1)}
-        return {"nodes": str(self.nodes.plus(self.spares)), "no-kill": self.no_kill or None, **tasks}
+        return {
+            "nodes": str(self.nodes.plus(self.spares)),
+            "no-kill": self.no_kill or None,
+            **tasks,
+        }
 
     def command(self) -> str:
         """The shell command that starts the tasks."""
@@ -63,7 +72,10 @@ class Size:
         if not self.varies:
             return "guarded srun"
         nodes, ranks = "SLURM_JOB_NUM_NODES", self.ranks_per_node
-        return f"guarded srun --nodes=${nodes} --ntasks=$(({nodes} * {ranks})) --ntasks-per-node={ranks}"
+        return (
+            f"guarded srun --nodes=${nodes} --ntasks=$(({nodes} * {ranks}))"
+            f" --ntasks-per-node={ranks}"
+        )
 
     @property
     def start(self) -> str:

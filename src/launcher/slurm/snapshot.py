@@ -1,4 +1,5 @@
-"""The code at submission: a copy of the files that git tracks, with the commit and the difference from it."""
+"""The code at submission: a copy of the files that git tracks, with the commit and the difference
+from it."""
 
 import json
 import os
@@ -18,11 +19,12 @@ SHOWN = 3
 
 
 def take(folder: Path) -> Path:
-    """Copy the repository of the current folder, with its submodules, to `folder`; returns `folder`.
+    """Copy the repository of the current folder, with its submodules, to `folder`; returns
+    `folder`.
 
-    Copied are the files that git tracks, and the Python modules that it does not track but that may be imported with
-    them (see `_modules`). `snapshot.json` has the commits, the names of the untracked files and of the copied modules;
-    `code.diff` has the uncommitted changes.
+    Copied are the files that git tracks, and the Python modules that it does not track but that may
+    be imported with them (see `_modules`). `snapshot.json` has the commits, the names of the
+    untracked files and of the copied modules; `code.diff` has the uncommitted changes.
 
     Raises:
         ConfigError: the current folder is not in a repository with a commit.
@@ -34,9 +36,13 @@ def take(folder: Path) -> Path:
         for name in (*tracked, *generated):
             _copy(root / place / name, folder / "code" / place / name)
         prefixes = [
-            f"--{side}-prefix={letter}/{place}{'/' if place else ''}" for side, letter in (("src", "a"), ("dst", "b"))
+            f"--{side}-prefix={letter}/{place}{'/' if place else ''}"
+            for side, letter in (("src", "a"), ("dst", "b"))
         ]
-        diff += _git("diff", "--binary", "--ignore-submodules", *prefixes, "HEAD", cwd=root / place) or ""
+        diff += (
+            _git("diff", "--binary", "--ignore-submodules", *prefixes, "HEAD", cwd=root / place)
+            or ""
+        )
         untracked += [str(Path(place, name)) for name in _untracked(root / place)]
         modules += [str(Path(place, name)) for name in generated]
         commits[place] = (_git("rev-parse", "HEAD", cwd=root / place) or "").strip()
@@ -55,8 +61,8 @@ def take(folder: Path) -> Path:
 
 
 def not_copied() -> str | None:
-    """A sentence that names the files next to the code that `take` does not copy, as git does not track them; None:
-    there are none.
+    """A sentence that names the files next to the code that `take` does not copy, as git does not
+    track them; None: there are none.
 
     Raises:
         ConfigError: as `take`.
@@ -66,12 +72,19 @@ def not_copied() -> str | None:
     for place in _places(root):
         packages = _packages(root / place, _code_folders(root / place))
         copied = set(_modules(root / place))
-        near = (name for name in _untracked(root / place) if not packages.isdisjoint(map(str, Path(name).parents)))
+        near = (
+            name
+            for name in _untracked(root / place)
+            if not packages.isdisjoint(map(str, Path(name).parents))
+        )
         left += [str(Path(place, name)) for name in near if name not in copied]
     if not left:
         return None
     more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
-    return f"dispatch.snapshot=true: does not copy {', '.join(left[:SHOWN])}{more}; git add what the code reads."
+    return (
+        f"dispatch.snapshot=true: does not copy {', '.join(left[:SHOWN])}{more}; git add what the"
+        " code reads."
+    )
 
 
 def _repository() -> Path:
@@ -83,25 +96,33 @@ def _repository() -> Path:
     top = _git("rev-parse", "--show-toplevel")
     if top is None or _git("rev-parse", "--verify", "HEAD") is None:
         raise ConfigError(
-            "dispatch.snapshot=true: the working directory is not in a git repository with a commit; commit the code, "
-            "or use dispatch.snapshot=false."
+            "dispatch.snapshot=true: the working directory is not in a git repository with a"
+            " commit; commit the code, or use dispatch.snapshot=false."
         )
     return Path(top.strip())
 
 
 def _places(root: Path) -> list[str]:
     """The repository itself and its submodules, relative to its top."""
-    submodules = _listed(root, "submodule", "foreach", "--quiet", "--recursive", r'printf "%s\0" "$displaypath"')
+    submodules = _listed(
+        root, "submodule", "foreach", "--quiet", "--recursive", r'printf "%s\0" "$displaypath"'
+    )
     return ["", *submodules]
 
 
 def _untracked(top: Path) -> list[str]:
-    """Files that git neither tracks nor ignores, without the copies of earlier submissions and virtual environments."""
-    return [name for name in _listed(top, "ls-files", "-z", "-o", "--exclude-standard") if not _is_foreign(top, name)]
+    """Files that git neither tracks nor ignores, without the copies of earlier submissions and
+    virtual environments."""
+    return [
+        name
+        for name in _listed(top, "ls-files", "-z", "-o", "--exclude-standard")
+        if not _is_foreign(top, name)
+    ]
 
 
 def _packages(top: Path, folders: set[str]) -> set[str]:
-    """The folders with tracked Python files, without the import roots: the top, src/ and the current folder."""
+    """The folders with tracked Python files, without the import roots: the top, src/ and the
+    current folder."""
     return folders - {".", "src", os.path.relpath(Path.cwd().resolve(), top.resolve())}
 
 
@@ -111,12 +132,16 @@ def _code_folders(top: Path) -> set[str]:
 
 
 def _modules(top: Path) -> list[str]:
-    """The Python modules that git does not track: new ones, and ignored ones (`_version.py`, `*_pb2.py`, compiled ones)
-    next to or below the tracked modules of a package. The copy of a package hides the original, so without them it
-    could not be imported. Other ignored folders (build/, outputs/, a virtual environment) are not copied."""
+    """The Python modules that git does not track: new ones, and ignored ones (`_version.py`,
+    `*_pb2.py`, compiled ones) next to or below the tracked modules of a package. The copy of a
+    package hides the original, so without them it could not be imported. Other ignored folders
+    (build/, outputs/, a virtual environment) are not copied."""
     modules = [name for name in _untracked(top) if name.endswith(MODULES)]
     folders = _code_folders(top)
-    packages, roots = _packages(top, folders), {str(each) for name in folders for each in Path(name).parents}
+    packages, roots = (
+        _packages(top, folders),
+        {str(each) for name in folders for each in Path(name).parents},
+    )
     for name in _listed(top, "ls-files", "-z", "-o", "-i", "--exclude-standard", "--directory"):
         parent = str(Path(name).parent)
         if name.endswith("/") and parent in packages:
@@ -128,10 +153,13 @@ def _modules(top: Path) -> list[str]:
 
 
 def _is_foreign(top: Path, name: str) -> bool:
-    """Return whether a file is in a hidden folder, in a virtual environment, or in Python's cache."""
+    """Return whether a file is in a hidden folder, in a virtual environment, or in Python's
+    cache."""
     parents = Path(name).parents
     return any(
-        folder.name.startswith(".") or folder.name == "__pycache__" or (top / folder / "pyvenv.cfg").exists()
+        folder.name.startswith(".")
+        or folder.name == "__pycache__"
+        or (top / folder / "pyvenv.cfg").exists()
         for folder in parents
     )
 
@@ -143,8 +171,8 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def lines(folder: Path) -> list[str]:
-    """The shell lines that put a snapshot first on Python's path. A package may be at the top, below src/, or in the
-    current folder.
+    """The shell lines that put a snapshot first on Python's path. A package may be at the top,
+    below src/, or in the current folder.
 
     Raises:
         ConfigError: the snapshot was removed, or is not one of the current folder's repository.
@@ -154,10 +182,13 @@ def lines(folder: Path) -> list[str]:
         here = Path.cwd().resolve().relative_to(Path(root).resolve())
     except (OSError, ValueError, KeyError):
         raise ConfigError(
-            f"'{folder}': the run's snapshot of its code was removed; run its command again instead of retry."
+            f"'{folder}': the run's snapshot of its code was removed; run its command again instead"
+            " of retry."
         ) from None
     code = folder / "code"
-    places = dict.fromkeys(str(place) for place in (code / here, code / "src", code) if place.is_dir())
+    places = dict.fromkeys(
+        str(place) for place in (code / here, code / "src", code) if place.is_dir()
+    )
     return [
         f"export {VARIABLE}={shlex.quote(str(folder / 'snapshot.json'))} PYTHONSAFEPATH=1",
         f"export PYTHONPATH={shlex.quote(os.pathsep.join(places))}${{PYTHONPATH:+:$PYTHONPATH}}",

@@ -1,14 +1,15 @@
-"""The files of a submission: each run's frozen configuration, and the list in which a SLURM job finds its run.
+"""The files of a submission: each run's frozen configuration, and the list in which a SLURM job
+finds its run.
 
-<run folder>/submission.json        all that the job reads: the resolved configuration, Hydra's node, and the
-                                    script of its job
-<outputs>/.slurm/<submission>/      job-0.sh, job-0.id and runs-0.txt of each array (its id, and a run folder per task),
-                                    *.sh (their functions), the snapshot of the code
-<outputs>/.slurm/run.lock           exists while a command submits
+<run folder>/submission.json     all that the job reads: the resolved configuration, Hydra's node,
+                                 and the script of its job
+<outputs>/.slurm/<submission>/   job-0.sh, job-0.id and runs-0.txt of each array (its id, and a run
+                                 folder per task), *.sh (their functions), the snapshot of the code
+<outputs>/.slurm/run.lock        exists while a command submits
 
-submission.json is written before sbatch is called, and job-0.id after it. SLURM's queue lists each job with its script,
-so the jobs of a command that was killed in between are found. A job exits if its run's submission.json names another
-script.
+submission.json is written before sbatch is called, and job-0.id after it. SLURM's queue lists each
+job with its script, so the jobs of a command that was killed in between are found. A job exits if
+its run's submission.json names another script.
 """
 
 import json
@@ -46,8 +47,8 @@ FROZEN = "submission.json"
 
 @contextmanager
 def one_at_a_time(outputs: Path, pause: float = 0.2) -> Iterator[None]:
-    """Hold a lock while SLURM's queue is read and runs are submitted: the second of two commands then sees the jobs of
-    the first. The lock of a killed command is taken over.
+    """Hold a lock while SLURM's queue is read and runs are submitted: the second of two commands
+    then sees the jobs of the first. The lock of a killed command is taken over.
 
     Raises:
         ConfigError: the folder cannot be written.
@@ -64,11 +65,19 @@ def one_at_a_time(outputs: Path, pause: float = 0.2) -> Iterator[None]:
             if error.__cause__ is None:  # another command holds it
                 holder = read_holder(lock.path)
                 if holder is not None and not is_reported:
-                    print(f"Waiting for {holder}, which is submitting runs.", file=sys.stderr, flush=True)
+                    print(
+                        f"Waiting for {holder}, which is submitting runs.",
+                        file=sys.stderr,
+                        flush=True,
+                    )
                     is_reported = True
-            else:  # another command may remove the empty folder, even while mkdir looks whether what exists is one
+            else:
+                # Another command may remove the empty folder, even while mkdir looks whether what
+                # exists is one.
                 vanished += 1
-                if vanished > 10 or not isinstance(error.__cause__, FileNotFoundError | FileExistsError):
+                if vanished > 10 or not isinstance(
+                    error.__cause__, FileNotFoundError | FileExistsError
+                ):
                     raise
             signals.check()
             time.sleep(pause)
@@ -76,17 +85,24 @@ def one_at_a_time(outputs: Path, pause: float = 0.2) -> Iterator[None]:
         yield
     finally:
         lock.release()
-        _remove_empty(*(path for path in (lock.path.parent, outputs, *outputs.parents) if path not in existing))
+        _remove_empty(
+            *(
+                path
+                for path in (lock.path.parent, outputs, *outputs.parents)
+                if path not in existing
+            )
+        )
 
 
 LIMIT = re.compile("MaxSubmit|GrpSubmit|MaxJob")
-"""Limits of the number of jobs, of an association or a QOS, by SLURM's names: AssocMaxSubmitJobLimit, for instance."""
+"""Limits of the number of jobs, of an association or a QOS, by SLURM's names:
+AssocMaxSubmitJobLimit, for instance."""
 
 
 @dataclass
 class JobNote:
-    """A run's newest job. `script` and `task` (its index in an array) are known before SLURM has the job, `job_id` only
-    afterwards."""
+    """A run's newest job. `script` and `task` (its index in an array) are known before SLURM has
+    the job, `job_id` only afterwards."""
 
     script: str
     task: int | None = None
@@ -95,8 +111,8 @@ class JobNote:
 
     @classmethod
     def read(cls, folder: RunFolder) -> "JobNote | None":
-        """Read the note; None if the run was not submitted, or if its folder is a copy, to which the original's job
-        does not belong."""
+        """Read the note; None if the run was not submitted, or if its folder is a copy, to which
+        the original's job does not belong."""
         try:
             saved = json.loads((folder.path / FROZEN).read_bytes())
             note = cls(**{field.name: saved["job"].get(field.name) for field in fields(cls)})
@@ -117,7 +133,8 @@ class JobNote:
         return job if self.task is None else f"{job}_{self.task}"
 
     def find_in(self, queue: Mapping[str, QueuedJob]) -> QueuedJob | None:
-        """The job in SLURM's queue; None: it has ended, or the job of this id has another script, so it is not ours."""
+        """The job in SLURM's queue; None: it has ended, or the job of this id has another script,
+        so it is not ours."""
         if self.job_id is not None:
             job = queue.get(self.job_id)
             return job if job is not None and job.script == self.script else None
@@ -132,8 +149,8 @@ def freeze(
     note: JobNote | None,
     snapshot: Path | None = None,
 ) -> None:
-    """Write what a job reads into its folder, and `queued` into its run.json. It takes about 3 ms per run, without
-    torch.
+    """Write what a job reads into its folder, and `queued` into its run.json. It takes about 3 ms
+    per run, without torch.
 
     Args:
         folder: that of the run, or of a job that does not train, see `launcher.dispatch.due`.
@@ -150,7 +167,12 @@ def freeze(
         "cwd": os.getcwd(),
         "snapshot": None if snapshot is None else str(snapshot),
     }
-    saved = {"config": config, "hydra": hydra, "job": None if note is None else asdict(note), **code}
+    saved = {
+        "config": config,
+        "hydra": hydra,
+        "job": None if note is None else asdict(note),
+        **code,
+    }
     replace_file(
         folder.path / FROZEN, json.dumps(saved, default=str).encode()
     )  # before run.json: a run that is `queued` has a job
@@ -168,7 +190,8 @@ def frozen(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any] | None]:
 
 
 def frozen_for_retry(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Read `frozen`; where the newest job has done what `run.resume` requests, the newest checkpoint takes its place.
+    """Read `frozen`; where the newest job has done what `run.resume` requests, the newest
+    checkpoint takes its place.
 
     Raises:
         OSError, ValueError: the file is missing or broken.
@@ -205,7 +228,9 @@ def load_frozen(folder: RunFolder) -> "tuple[DictConfig, DictConfig | None]":
     from launcher.config.resolve import escaped
 
     config, hydra = frozen(folder)
-    return OmegaConf.create(escaped(config)), None if hydra is None else OmegaConf.create({"hydra": hydra})
+    return OmegaConf.create(escaped(config)), (
+        None if hydra is None else OmegaConf.create({"hydra": hydra})
+    )
 
 
 def queue_of(folders: Iterable[RunFolder]) -> dict[str, QueuedJob]:
@@ -216,7 +241,9 @@ def queue_of(folders: Iterable[RunFolder]) -> dict[str, QueuedJob]:
     """
     queue = scheduler.queue(folder.path / FROZEN for folder in folders)
     if queue is None:
-        raise ConfigError("dispatch=slurm: squeue does not answer; run this on a machine of the cluster.")
+        raise ConfigError(
+            "dispatch=slurm: squeue does not answer; run this on a machine of the cluster."
+        )
     return queue
 
 
@@ -230,7 +257,9 @@ class LimitReached(ConfigError):
 
     def __init__(self, limit: str, count: int = 1):
         waiting = f"{count} runs wait" if count > 1 else "the run waits"
-        super().__init__(f"dispatch=slurm: {limit}: {waiting}; repeat the command when other jobs have ended.")
+        super().__init__(
+            f"dispatch=slurm: {limit}: {waiting}; repeat the command when other jobs have ended."
+        )
         self.limit = limit
 
 

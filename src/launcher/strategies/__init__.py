@@ -1,1 +1,2 @@
-"""Distribution of model and optimizer over processes and devices. `base` has the interface of a strategy."""
+"""Distribution of model and optimizer over processes and devices. `base` has the interface of a
+strategy."""

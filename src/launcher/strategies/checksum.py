@@ -1,4 +1,5 @@
-"""A checksum of tensors' bits that is computed on their device, and does not depend on the order of its additions."""
+"""A checksum of tensors' bits that is computed on their device, and does not depend on the order of
+its additions."""
 
 from collections.abc import Iterable
 
@@ -15,8 +16,8 @@ INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def checksum(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
     """Sum up the bits of this rank's pieces of tensors modulo 2**64, weighted by their positions.
 
-    The weights are odd, so a change of any one element always changes the sum. Integers are added, and their sum is the
-    same in any order, so a device with parallel additions repeats it.
+    The weights are odd, so a change of any one element always changes the sum. Integers are added,
+    and their sum is the same in any order, so a device with parallel additions repeats it.
 
     Args:
         tensors: of any dtype, all on one device.

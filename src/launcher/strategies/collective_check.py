@@ -1,4 +1,5 @@
-"""A check that all ranks use the same blocks and parameters: otherwise FSDP's collectives would not match."""
+"""A check that all ranks use the same blocks and parameters: otherwise FSDP's collectives would not
+match."""
 
 from functools import partial
 from typing import Any
@@ -12,8 +13,8 @@ from launcher.strategies.units import own_parameters
 
 
 class CollectiveConsistencyCheck:
-    """Compares the ranks in an attempt's first step. Without it, a difference makes the process group abort, or wait
-    until its timeout.
+    """Compares the ranks in an attempt's first step. Without it, a difference makes the process
+    group abort, or wait until its timeout.
 
     Args:
         model: the sharded model.
@@ -29,7 +30,9 @@ class CollectiveConsistencyCheck:
                 compare = partial(self._compare_calls, name)
                 self._handles.append(module.register_forward_pre_hook(compare, prepend=True))
             if any(own_parameters(module)):
-                self._handles.append(module.register_forward_pre_hook(partial(self._note_parameters, name)))
+                self._handles.append(
+                    module.register_forward_pre_hook(partial(self._note_parameters, name))
+                )
         self._handles.append(model.register_forward_hook(partial(self._compare_calls, "")))
 
     def _compare_calls(self, name: str, *_: object) -> None:
@@ -38,7 +41,10 @@ class CollectiveConsistencyCheck:
         called = ranks.all_gather(name)
         other = next((rank for rank, theirs in enumerate(called) if theirs != called[0]), None)
         if other is not None:
-            calls = [f"calls {name}" if name else "ends its forward pass" for name in (called[0], called[other])]
+            calls = [
+                f"calls {name}" if name else "ends its forward pass"
+                for name in (called[0], called[other])
+            ]
             self._refuse(f"rank 0 {calls[0]}, and rank {other} {calls[1]}")
 
     def _note_parameters(self, name: str, module: nn.Module, _: object) -> None:
@@ -51,16 +57,22 @@ class CollectiveConsistencyCheck:
         Raises:
             TrainingError: the loss depends on a parameter on some ranks only.
         """
-        used = ranks.all_gather(sorted(self._names[key] for key in _leaves(loss) & self._names.keys()))
+        used = ranks.all_gather(
+            sorted(self._names[key] for key in _leaves(loss) & self._names.keys())
+        )
         for rank, theirs in enumerate(used):
             if different := sorted(set(theirs) ^ set(used[0])):
                 has, lacks = (rank, 0) if different[0] in theirs else (0, rank)
-                self._refuse(f"the loss of rank {has} depends on {different[0]}, and that of rank {lacks} does not")
+                self._refuse(
+                    f"the loss of rank {has} depends on {different[0]}, and that of rank {lacks}"
+                    " does not"
+                )
 
     def _refuse(self, what: str) -> None:
         raise TrainingError(
-            f"strategy={self.strategy}: {what}. Every rank must use the same blocks and parameters in each step: call "
-            "them on all ranks, or use strategy=ddp with strategy.find_unused_parameters=true."
+            f"strategy={self.strategy}: {what}. Every rank must use the same blocks and parameters"
+            " in each step: call them on all ranks, or use strategy=ddp with"
+            " strategy.find_unused_parameters=true."
         )
 
     def end(self) -> None:

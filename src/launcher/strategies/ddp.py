@@ -21,12 +21,14 @@ class DdpStrategy(NativeStrategy):
     """Gradients are averaged over the ranks in buckets, during the backward pass.
 
     Args:
-        find_unused_parameters: some parameters get no gradient in some steps. DDP then walks the graph in each step.
-        static_graph: every step uses the same parameters, so DDP can plan ahead; gradients are then exchanged with
-            each micro-batch.
+        find_unused_parameters: some parameters get no gradient in some steps. DDP then walks the
+            graph in each step.
+        static_graph: every step uses the same parameters, so DDP can plan ahead; gradients are then
+            exchanged with each micro-batch.
         bucket_cap_mb: MiB of gradients per all-reduce.
         gradient_as_bucket_view: gradients are views of the buckets, which saves a copy.
-        broadcast_buffers: all ranks start each forward pass that syncs gradients with rank 0's buffers.
+        broadcast_buffers: all ranks start each forward pass that syncs gradients with rank 0's
+            buffers.
         compression: bf16 halves the traffic, and the precision of the exchange.
         timeout: a rank fails after waiting this many seconds for the others.
     """
@@ -50,7 +52,11 @@ class DdpStrategy(NativeStrategy):
             "bucket_cap_mb": bucket_cap_mb,
             "gradient_as_bucket_view": gradient_as_bucket_view,
         }
-        self.broadcast_buffers, self.compression, self.timeout = broadcast_buffers, compression, timeout
+        self.broadcast_buffers, self.compression, self.timeout = (
+            broadcast_buffers,
+            compression,
+            timeout,
+        )
 
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
         super().setup(plan, precision, device)
@@ -63,20 +69,24 @@ class DdpStrategy(NativeStrategy):
         from torch.nn.parallel import DistributedDataParallel
 
         model = self.make_model(build_model)
-        optimizer = build_optimizer(model)  # gets the unwrapped model, whose names and methods it may use
+        # Gets the unwrapped model, whose names and methods it may use.
+        optimizer = build_optimizer(model)
         ids = [self.device] if self.device.type == "cuda" else None
         takes = inspect.signature(DistributedDataParallel).parameters
-        buffers = "forward_sync_buffers" if "forward_sync_buffers" in takes else "broadcast_buffers"  # its older name
+        # Its older name.
+        buffers = "forward_sync_buffers" if "forward_sync_buffers" in takes else "broadcast_buffers"
         options = {**self.options, buffers: self.broadcast_buffers}
         wrapped = DistributedDataParallel(model, device_ids=ids, **options)
         if self.compression == "bf16":
             wrapped.register_comm_hook(None, average_in_bf16)
-        # DDP learns a static graph from the first pass, which must be a real one and include the exchange. With unused
-        # parameters, DDP keeps its first buckets.
+        # DDP learns a static graph from the first pass, which must be a real one and include the
+        # exchange. With unused parameters, DDP keeps its first buckets.
         is_static = self.options["static_graph"]
         if not (is_static or self.options["find_unused_parameters"]):
             settle_buckets(wrapped)
-        self._no_sync = wrapped.no_sync if not (self.plan.sync_every_micro_batch or is_static) else None
+        self._no_sync = (
+            wrapped.no_sync if not (self.plan.sync_every_micro_batch or is_static) else None
+        )
         self.attach(wrapped, optimizer, self.precision.scaler(self.device))
         return self.model, self.optimizer
 
@@ -87,11 +97,12 @@ class DdpStrategy(NativeStrategy):
 def settle_buckets(wrapped: Any) -> None:
     """Let a DDP module lay out its buckets before the first step. All ranks must call it.
 
-    DDP starts with one bucket, and lays out its final buckets after the first backward pass, in the order in which the
-    gradients arrived. So the first step of a resumed run would add up the ranks in another order than the same step of
-    an uninterrupted run, and a sum of three or more numbers depends on the order. So we make a first backward pass over
-    the parameters only, the last ones first, and the first real step uses its buckets. The model computes nothing
-    twice, and no random number is drawn.
+    DDP starts with one bucket, and lays out its final buckets after the first backward pass, in the
+    order in which the gradients arrived. So the first step of a resumed run would add up the ranks
+    in another order than the same step of an uninterrupted run, and a sum of three or more numbers
+    depends on the order. So we make a first backward pass over the parameters only, the last ones
+    first, and the first real step uses its buckets. The model computes nothing twice, and no random
+    number is drawn.
     """
     parameters = [p for p in wrapped.parameters() if p.requires_grad]
     model: Any = wrapped.module
@@ -108,9 +119,12 @@ def settle_buckets(wrapped: Any) -> None:
 
 
 def average_in_bf16(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """DDP's communication hook: the mean over the ranks, exchanged in bf16. torch has one for NCCL only."""
+    """DDP's communication hook: the mean over the ranks, exchanged in bf16. torch has one for NCCL
+    only."""
     gradients = bucket.buffer()
     compressed = gradients.to(torch.bfloat16).div_(dist.get_world_size())
     work: Any = dist.all_reduce(compressed, async_op=True)
-    mean: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda done: gradients.copy_(done.value()[0]))
+    mean: torch.futures.Future[torch.Tensor] = work.get_future().then(
+        lambda done: gradients.copy_(done.value()[0])
+    )
     return mean

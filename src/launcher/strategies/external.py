@@ -35,7 +35,11 @@ class ExternalStrategy(NativeStrategy):
         self.plan, self.precision, self.device = plan, precision, device
         self.attach(model, optimizer, scaler)
         self._no_sync = None if plan.sync_every_micro_batch else getattr(model, "no_sync", None)
-        self._set_sync = None if plan.sync_every_micro_batch else getattr(model, "set_requires_gradient_sync", None)
+        self._set_sync = (
+            None
+            if plan.sync_every_micro_batch
+            else getattr(model, "set_requires_gradient_sync", None)
+        )
         self._syncs = True
         self._strict = getattr(state_dict_options, "strict", True)
         self._ignores_frozen = getattr(state_dict_options, "ignore_frozen_params", False)
@@ -48,7 +52,8 @@ class ExternalStrategy(NativeStrategy):
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
         return self.model, self.optimizer
 
-    # The other `StateDictOptions` do not concern a checkpoint: it is sharded, and written from host memory.
+    # The other `StateDictOptions` do not concern a checkpoint: it is sharded, and written from host
+    # memory.
     def _frozen(self) -> set[str]:
         return {name for name, p in unwrap(self.model).named_parameters() if not p.requires_grad}
 
@@ -65,7 +70,9 @@ class ExternalStrategy(NativeStrategy):
         optional = self._frozen() if self._ignores_frozen else set()
         problems = [problem for problem in problems if problem.split(":", 1)[0] not in optional]
         if self._strict and problems:
-            raise TrainingError("The weights do not fit the model: " + "; ".join(problems[:10]) + ".")
+            raise TrainingError(
+                "The weights do not fit the model: " + "; ".join(problems[:10]) + "."
+            )
 
     def grad_sync(self, enabled: bool) -> AbstractContextManager[Any]:
         if self._set_sync is not None and enabled is not self._syncs:  # a model under fully_shard

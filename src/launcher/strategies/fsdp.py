@@ -1,4 +1,5 @@
-"""Every rank has a shard of each tensor (torch's FSDP2, `fully_shard`); weights are gathered for their block."""
+"""Every rank has a shard of each tensor (torch's FSDP2, `fully_shard`); weights are gathered for
+their block."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -30,25 +31,28 @@ PLAIN_TENSORS_ONLY = torch.optim.Adafactor, torch.optim.Rprop
 
 
 class FsdpStrategy(NativeStrategy):
-    """Parameters, gradients and optimizer state are sharded over the ranks, along each tensor's first dimension.
+    """Parameters, gradients and optimizer state are sharded over the ranks, along each tensor's
+    first dimension.
 
-    With several replicas (Zhao et al. 2023, arXiv:2304.11277, section 3.2.2) the ranks form a mesh `replicate` x
-    `shard`: pieces are exchanged within a row, and gradients are averaged over the rows too.
+    With several replicas (Zhao et al. 2023, arXiv:2304.11277, section 3.2.2) the ranks form a mesh
+    `replicate` x `shard`: pieces are exchanged within a row, and gradients are averaged over the
+    rows too.
 
     Args:
-        sharding: full_shard frees a block's weights after its forward pass and gathers them again for the backward
-            pass; shard_grad_op keeps them in between; no_shard keeps all weights whole on every rank.
+        sharding: full_shard frees a block's weights after its forward pass and gathers them again
+            for the backward pass; shard_grad_op keeps them in between; no_shard keeps all weights
+            whole on every rank.
         replicate: copies of the whole model; must divide the number of ranks.
-        min_params: a module with at least this many parameters is sharded as a unit; null: the model's own blocks, else
-            100000; 0: the whole model is one unit.
-        mixed_precision: under precision=bf16 or fp16, weights are gathered and used in that format; false: they are
-            gathered in fp32, and autocast converts them.
+        min_params: a module with at least this many parameters is sharded as a unit; null: the
+            model's own blocks, else 100000; 0: the whole model is one unit.
+        mixed_precision: under precision=bf16 or fp16, weights are gathered and used in that format;
+            false: they are gathered in fp32, and autocast converts them.
         reduce_dtype: under mixed precision, gradients are summed over the ranks in this format.
         cpu_offload: pieces, their gradients and the optimizer's state and step are on the host.
         prefetch: blocks gathered ahead of the present one, besides what FSDP2 does by itself.
-        init: device: each rank draws the whole model on its device once and keeps its piece, so the weights are those
-            of strategy=none; host: rank 0 draws it in host memory and sends out the pieces, for a model larger than a
-            device.
+        init: device: each rank draws the whole model on its device once and keeps its piece, so the
+            weights are those of strategy=none; host: rank 0 draws it in host memory and sends out
+            the pieces, for a model larger than a device.
         timeout: seconds that a rank waits for the others before it fails.
     """
 
@@ -70,26 +74,33 @@ class FsdpStrategy(NativeStrategy):
     ):
         self.sharding, self.replicate, self.min_params = sharding, replicate, min_params
         self.mixed_precision, self.reduce_dtype = mixed_precision, reduce_dtype
-        self.cpu_offload, self.prefetch, self.init, self.timeout = cpu_offload, prefetch, init, timeout
+        self.cpu_offload, self.prefetch, self.init, self.timeout = (
+            cpu_offload,
+            prefetch,
+            init,
+            timeout,
+        )
         self._syncs = True
 
-    # ---------------------------------------------------------------------------------------------------- set-up
+    # --------------------------------------------------------------------------------------- set-up
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
         super().setup(plan, precision, device)
         world = self.ranks.world_size
         if self.sharding == "no_shard" and self.replicate not in (1, world):
             raise ConfigError(
-                f"strategy.replicate={self.replicate}: strategy.sharding=no_shard has a copy on each of the {world} "
-                "ranks; use strategy.replicate=1 or strategy.sharding=full_shard."
+                f"strategy.replicate={self.replicate}: strategy.sharding=no_shard has a copy on"
+                f" each of the {world} ranks; use strategy.replicate=1 or"
+                " strategy.sharding=full_shard."
             )
         if self.reduce_dtype != "fp32" and not (self.mixed_precision and precision.is_mixed):
             raise ConfigError(
-                f"strategy.reduce_dtype={self.reduce_dtype}: gradients are fp32 without mixed precision; use "
-                "strategy.reduce_dtype=fp32 or precision=bf16."
+                f"strategy.reduce_dtype={self.reduce_dtype}: gradients are fp32 without mixed"
+                " precision; use strategy.reduce_dtype=fp32 or precision=bf16."
             )
         if world % self.replicate:
             raise ConfigError(
-                f"strategy.replicate={self.replicate}: does not divide the {world} ranks; use a divisor of {world}."
+                f"strategy.replicate={self.replicate}: does not divide the {world} ranks; use a"
+                f" divisor of {world}."
             )
         ranks.join(self.device, self.timeout)
         replicas = world if self.sharding == "no_shard" else self.replicate
@@ -99,7 +110,9 @@ class FsdpStrategy(NativeStrategy):
             self.mesh = init_device_mesh(self.device.type, (world,), mesh_dim_names=("shard",))
         else:
             shape = (replicas, world // replicas)
-            self.mesh = init_device_mesh(self.device.type, shape, mesh_dim_names=("replicate", "shard"))
+            self.mesh = init_device_mesh(
+                self.device.type, shape, mesh_dim_names=("replicate", "shard")
+            )
         return self.device
 
     def init_context(self) -> torch.device:
@@ -118,12 +131,16 @@ class FsdpStrategy(NativeStrategy):
         optimizer = build_optimizer(model)
         if isinstance(optimizer, PLAIN_TENSORS_ONLY):
             raise ConfigError(
-                f"optimizer={type(optimizer).__name__}: it cannot update sharded parameters; use another optimizer, or "
-                "strategy=ddp."
+                f"optimizer={type(optimizer).__name__}: it cannot update sharded parameters; use"
+                " another optimizer, or strategy=ddp."
             )
         self.attach(model, optimizer, self.precision.scaler(self.device))
         units = [module for module in self._shards if module is not model]
-        self._same_use = CollectiveConsistencyCheck(model, units, self.name) if self.ranks.world_size > 1 else None
+        self._same_use = (
+            CollectiveConsistencyCheck(model, units, self.name)
+            if self.ranks.world_size > 1
+            else None
+        )
         return self.model, self.optimizer
 
     def _shard(self, model: nn.Module) -> None:
@@ -136,14 +153,15 @@ class FsdpStrategy(NativeStrategy):
         check_shardable(model, units)
         for unit in units:
             fully_shard(unit, reshard_after_forward=self.sharding == "full_shard", **options)
-        # Parameters outside of units are used at both ends of the model: freeing them in between saves nothing.
+        # Parameters outside of units are used at both ends of the model: freeing them in between
+        # saves nothing.
         fully_shard(model, reshard_after_forward=False, **options)
         self._prefetch(list(reversed(units)))
         self._shards = [module for module in model.modules() if hasattr(module, "reshard")]
 
     def _mixed_precision_policy(self) -> Any:
-        """bf16 or fp16 weights under autocast, which converts inputs only where needed. FSDP2 itself would round all of
-        them, even position tables."""
+        """bf16 or fp16 weights under autocast, which converts inputs only where needed. FSDP2
+        itself would round all of them, even position tables."""
         from torch.distributed.fsdp import MixedPrecisionPolicy
 
         if not (self.mixed_precision and self.precision.is_mixed):
@@ -159,7 +177,8 @@ class FsdpStrategy(NativeStrategy):
             unit.set_modules_to_backward_prefetch(units[max(0, i - depth) : i][::-1])
 
     def _from_host(self, build_model: Callable[[], nn.Module]) -> nn.Module:
-        """Allocate the shards; then fill them tensor by tensor from rank 0, whose host has the full model."""
+        """Allocate the shards; then fill them tensor by tensor from rank 0, whose host has the full
+        model."""
         start = rng_state()
         model = outline(build_model)
         restore_rng(start)
@@ -178,16 +197,20 @@ class FsdpStrategy(NativeStrategy):
         source: dict[str, torch.Tensor] = {}
         if self.ranks.is_main:
             drawn = draw(build_model, META, torch.device("cpu"))
-            source = {**dict(drawn.named_parameters()), **dict(drawn.named_buffers(remove_duplicate=False))}
+            source = {
+                **dict(drawn.named_parameters()),
+                **dict(drawn.named_buffers(remove_duplicate=False)),
+            }
         for name, tensor in chain(model.named_parameters(), model.named_buffers()):
             full = torch.empty(tensor.shape, dtype=tensor.dtype, device=self.device)
             if self.ranks.is_main:
                 full.copy_(source[name])
-            dist.broadcast(full.reshape(-1).view(torch.uint8), 0)  # gloo does not support every dtype
+            # Gloo does not support every dtype.
+            dist.broadcast(full.reshape(-1).view(torch.uint8), 0)
             copy_piece(tensor, full)
         return model
 
-    # ------------------------------------------------------------------------------------------------------ a step
+    # --------------------------------------------------------------------------------------- a step
     def backward(self, loss: torch.Tensor) -> None:
         if self._same_use is not None:
             self._same_use.compare_gradients(loss)
@@ -205,8 +228,9 @@ class FsdpStrategy(NativeStrategy):
 
     @contextmanager
     def _resharded(self, context: AbstractContextManager[Any]) -> Iterator[None]:
-        """Free gathered weights after `context`. Without a backward pass to free them they would stay, and later
-        changes of the shards (swapping in averaged weights) would not reach them."""
+        """Free gathered weights after `context`. Without a backward pass to free them they would
+        stay, and later changes of the shards (swapping in averaged weights) would not reach
+        them."""
         with context:
             yield
         for module in self._shards:
@@ -226,14 +250,15 @@ def check_shardable(model: nn.Module, units: Sequence[nn.Module]) -> None:
         units: the modules that are sharded one by one, inner ones first.
 
     Raises:
-        ConfigError: a parameter has no dimensions, or the trained parameters of a unit have several dtypes.
+        ConfigError: a parameter has no dimensions, or the trained parameters of a unit have several
+            dtypes.
     """
     names = {id(p): name for name, p in model.named_parameters()}
     for p in model.parameters():
         if not p.dim():
             raise ConfigError(
-                f"model: strategy=fsdp cannot shard the parameter {names[id(p)]}, which has no dimensions; give it the "
-                "shape [1], or use strategy=ddp."
+                f"model: strategy=fsdp cannot shard the parameter {names[id(p)]}, which has no"
+                " dimensions; give it the shape [1], or use strategy=ddp."
             )
     sharded: set[int] = set()
     for unit in (*units, model):
@@ -244,9 +269,9 @@ def check_shardable(model: nn.Module, units: Sequence[nn.Module]) -> None:
         if other is not None:
             first = trained[0]
             raise ConfigError(
-                f"model: strategy=fsdp shards parameters of one dtype together, but {names[id(first)]} is "
-                f"{dtype_name(first)} and {names[id(other)]} is {dtype_name(other)}; convert one of them, or use "
-                "strategy=ddp."
+                "model: strategy=fsdp shards parameters of one dtype together, but"
+                f" {names[id(first)]} is {dtype_name(first)} and {names[id(other)]} is"
+                f" {dtype_name(other)}; convert one of them, or use strategy=ddp."
             )
 
 

@@ -14,21 +14,26 @@ from launcher.strategies.units import own_parameters
 
 META = torch.device("meta")
 UNSET = 0xFF
-"""Fills memory that has not been written yet: NaN in every floating-point format, -1 in signed integers."""
+"""Fills memory that has not been written yet: NaN in every floating-point format, -1 in signed
+integers."""
 
 
-def build(build_model: Callable[[], nn.Module], build_on: torch.device, device: torch.device) -> nn.Module:
+def build(
+    build_model: Callable[[], nn.Module], build_on: torch.device, device: torch.device
+) -> nn.Module:
     """`draw` with rank 0's random numbers, so that all ranks have the same weights."""
     with same_draws():
         return draw(build_model, build_on, device)
 
 
-def draw(build_model: Callable[[], nn.Module], build_on: torch.device, device: torch.device) -> nn.Module:
+def draw(
+    build_model: Callable[[], nn.Module], build_on: torch.device, device: torch.device
+) -> nn.Module:
     """Build a model and initialize its weights on `device`.
 
-    `init_weights()`, if the model has it, starts from the same random state as the constructor. What a constructor
-    computes is lost on the meta device. So a model built there is kept only if its `init_weights()` sets every tensor;
-    otherwise it is built again, on `device`.
+    `init_weights()`, if the model has it, starts from the same random state as the constructor.
+    What a constructor computes is lost on the meta device. So a model built there is kept only if
+    its `init_weights()` sets every tensor; otherwise it is built again, on `device`.
     """
     start = rng_state()
     if build_on == META:
@@ -47,7 +52,8 @@ def draw(build_model: Callable[[], nn.Module], build_on: torch.device, device: t
 
 
 def outline(build_model: Callable[[], nn.Module]) -> nn.Module | None:
-    """The model on the meta device: its modules and shapes. None: its constructor needs real values."""
+    """The model on the meta device: its modules and shapes. None: its constructor needs real
+    values."""
     try:
         with META:
             model = build_model()
@@ -59,24 +65,32 @@ def outline(build_model: Callable[[], nn.Module]) -> nn.Module | None:
 
 
 def _is_set_by_init_weights(model: nn.Module, device: torch.device) -> bool:
-    """Allocate a model built on the meta device, call its `init_weights()`, and check that it sets every tensor."""
+    """Allocate a model built on the meta device, call its `init_weights()`, and check that it sets
+    every tensor."""
     if not hasattr(model, "init_weights"):
         return False
     materialise(model, device)
     model.init_weights()  # type: ignore[operator]
-    return not any(_has_unset(tensor.detach()) for tensor in chain(model.parameters(), model.buffers()))
+    return not any(
+        _has_unset(tensor.detach()) for tensor in chain(model.parameters(), model.buffers())
+    )
 
 
 def _has_unset(tensor: torch.Tensor) -> bool:
     if tensor.is_floating_point() or tensor.is_complex():
         return bool((tensor.float() if tensor.element_size() == 1 else tensor).isnan().any())
-    each = tensor.contiguous().reshape(-1).view(torch.uint8).view(tensor.numel(), tensor.element_size())
+    each = (
+        tensor.contiguous()
+        .reshape(-1)
+        .view(torch.uint8)
+        .view(tensor.numel(), tensor.element_size())
+    )
     return bool((each == UNSET).all(1).any())
 
 
 def materialise(model: nn.Module, device: torch.device) -> None:
-    """Allocate the tensors of a model built on the meta device, filled with `UNSET` bytes. Unlike with `to_empty`, tied
-    parameters stay tied."""
+    """Allocate the tensors of a model built on the meta device, filled with `UNSET` bytes. Unlike
+    with `to_empty`, tied parameters stay tied."""
     made: dict[int, Any] = {}
     for module in model.modules():
         buffers = module.named_buffers(recurse=False, remove_duplicate=False)
@@ -86,7 +100,9 @@ def materialise(model: nn.Module, device: torch.device) -> None:
             if id(tensor) not in made:
                 data = _unset_like(tensor, device) if tensor.is_meta else tensor.detach().to(device)
                 is_parameter = isinstance(tensor, nn.Parameter)
-                made[id(tensor)] = nn.Parameter(data, tensor.requires_grad) if is_parameter else data
+                made[id(tensor)] = (
+                    nn.Parameter(data, tensor.requires_grad) if is_parameter else data
+                )
                 # Kept alive, so that no other tensor gets its id.
                 made[-id(tensor)] = tensor
             setattr(module, name, made[id(tensor)])
@@ -100,7 +116,8 @@ def _unset_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 @contextmanager
 def same_draws() -> Iterator[None]:
-    """A context in which every rank draws rank 0's random numbers. Then the other ranks' own state is restored."""
+    """A context in which every rank draws rank 0's random numbers. Then the other ranks' own state
+    is restored."""
     own = rng_state()
     restore_rng(ranks.broadcast(own))
     try:

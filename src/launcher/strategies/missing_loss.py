@@ -9,7 +9,8 @@ from launcher.strategies.weights import needs_backward
 
 
 class LossNoneWarning(UserWarning):
-    """`forward` returned no loss, under a wrapper that needs a backward pass after each forward pass."""
+    """`forward` returned no loss, under a wrapper that needs a backward pass after each forward
+    pass."""
 
 
 def check_missing_loss(strategy: Strategy, step: int) -> None:
@@ -19,14 +20,15 @@ def check_missing_loss(strategy: Strategy, step: int) -> None:
     """
     if world_size() > 1 and strategy.forward_is_collective:
         raise TrainingError(
-            f"Step {step}: forward returned no loss on rank {strategy.ranks.rank}. Under strategy={strategy.name} the "
-            "ranks' forward and backward passes wait for each other, so each needs a loss for every batch: return a "
-            "loss multiplied by 0, or use strategy=ddp."
+            f"Step {step}: forward returned no loss on rank {strategy.ranks.rank}. Under"
+            f" strategy={strategy.name} the ranks' forward and backward passes wait for each other,"
+            " so each needs a loss for every batch: return a loss multiplied by 0, or use"
+            " strategy=ddp."
         )
     if needs_backward(strategy.model):
         warnings.warn(
-            "The loss is None: no backward pass follows. Do not call the wrapped model's forward for such a batch; DDP "
-            "and FSDP expect each forward to be followed by a backward.",
+            "The loss is None: no backward pass follows. Do not call the wrapped model's forward"
+            " for such a batch; DDP and FSDP expect each forward to be followed by a backward.",
             LossNoneWarning,
             stacklevel=2,
         )

@@ -1,4 +1,5 @@
-"""Base of the strategies on plain torch: autocast, scaler, clipping, guarded update, state by parameter name."""
+"""Base of the strategies on plain torch: autocast, scaler, clipping, guarded update, state by
+parameter name."""
 
 import math
 from collections.abc import Callable
@@ -35,8 +36,9 @@ from launcher.strategies.weights import (
 
 OPTIMIZER = "optimizer/"
 SURELY_BELOW, EPSILON = 0.95, 1e-6
-"""A gradient whose norm is below this share of the limit is not clipped: it would be multiplied by 1. Closer to the
-limit, the factor depends on how the norm's dtype rounds. Torch adds the epsilon to the norm."""
+"""A gradient whose norm is below this share of the limit is not clipped: it would be multiplied by
+1. Closer to the limit, the factor depends on how the norm's dtype rounds. Torch adds the epsilon to
+the norm."""
 
 
 class NativeStrategy(Strategy):
@@ -56,16 +58,24 @@ class NativeStrategy(Strategy):
             recompute_units(model, self.plan.recompute_every)
         return model
 
-    def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> None:
-        """Take the prepared parts. The list of parameters is kept: walking the modules each step costs more than
-        clipping a small model."""
-        self.model, self.optimizer, self.scaler, self._scales = model, optimizer, scaler, scaler.is_enabled()
+    def attach(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
+    ) -> None:
+        """Take the prepared parts. The list of parameters is kept: walking the modules each step
+        costs more than clipping a small model."""
+        self.model, self.optimizer, self.scaler, self._scales = (
+            model,
+            optimizer,
+            scaler,
+            scaler.is_enabled(),
+        )
         self._list_parameters()
         self._loss_divisor = self.plan.grad_accum_steps
         self.needs_closure = needs_closure(optimizer)
         if self.needs_closure:
             self._check_closure()
-        # A fused optimizer skips an update by itself if `found_inf` is 1: the host does not wait for it.
+        # A fused optimizer skips an update by itself if `found_inf` is 1: the host does not wait
+        # for it.
         self._device_decides = (
             self.device.type == "cuda"
             and not self._scales
@@ -96,14 +106,17 @@ class NativeStrategy(Strategy):
         if self._scales:
             self.scaler.unscale_(self.optimizer)
         if self.before_clip is not None:
-            if self.plan.retry_non_finite and not math.isfinite((norm := total_norm(self._params)).item()):
+            if self.plan.retry_non_finite and not math.isfinite(
+                (norm := total_norm(self._params)).item()
+            ):
                 return self._leave_out(norm)  # this attempt is repeated
             self.before_clip()  # may change the gradients, and so their norm
         norm = total_norm(self._params)
         veto = self.veto(norm) if self.veto is not None else None
         if self._device_decides:
             return self._update_unseen(norm, veto)
-        # The norm is finite if and only if every gradient is, unless the sum of squares overflows, which is as bad.
+        # The norm is finite if and only if every gradient is, unless the sum of squares overflows,
+        # which is as bad.
         value = (norm if veto is None else norm.masked_fill(veto, math.inf)).item()
         if not math.isfinite(value):
             return self._leave_out(norm, is_vetoed=veto is not None and bool(veto))
@@ -122,16 +135,23 @@ class NativeStrategy(Strategy):
     def _check_closure(self) -> None:
         """
         Raises:
-            ConfigError: an optimizer that needs a closure does not support the precision or the strategy.
+            ConfigError: an optimizer that needs a closure does not support the precision or the
+                strategy.
         """
         name = type(self.optimizer).__name__
         if self._scales:
-            raise ConfigError(f"precision=fp16: {name} does not support loss scaling; use precision=bf16 or fp32.")
+            raise ConfigError(
+                f"precision=fp16: {name} does not support loss scaling; use precision=bf16 or fp32."
+            )
         if any(hasattr(p, "device_mesh") for params in self._params for p in params):
-            raise ConfigError(f"strategy={self.name}: {name} does not support sharded parameters; use strategy=ddp.")
+            raise ConfigError(
+                f"strategy={self.name}: {name} does not support sharded parameters; use"
+                " strategy=ddp."
+            )
 
     def _closure(self) -> Callable[[], torch.Tensor]:
-        """The closure for `optimizer.step`. Its first call returns the loss that is already computed."""
+        """The closure for `optimizer.step`. Its first call returns the loss that is already
+        computed."""
         assert self.closure is not None
         loss, evaluate_again = self.closure
         is_first = True
@@ -145,8 +165,8 @@ class NativeStrategy(Strategy):
             norm = total_norm(self._params)
             if not math.isfinite(norm.item()):
                 raise TrainingError(
-                    f"{type(self.optimizer).__name__} reached a non-finite gradient within a step; lower "
-                    "optimizer.lr, or set optimizer.line_search_fn=strong_wolfe."
+                    f"{type(self.optimizer).__name__} reached a non-finite gradient within a step;"
+                    " lower optimizer.lr, or set optimizer.line_search_fn=strong_wolfe."
                 )
             self._clip(norm)
             return again
@@ -182,7 +202,7 @@ class NativeStrategy(Strategy):
             return StepResult(norm, retry=True)
         return StepResult(norm, skipped=True)
 
-    # ------------------------------------------------------------------------------------------------------ state
+    # ---------------------------------------------------------------------------------------- state
     def snapshot(self) -> Snapshot:
         moments, groups = optimizer_snapshot(self.model, self.optimizer)
         live = {MODEL + name: tensor for name, tensor in model_tensors(self.model).items()}

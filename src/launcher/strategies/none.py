@@ -21,8 +21,8 @@ class NoStrategy(NativeStrategy):
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
         if (count := Ranks.from_env().world_size) > 1:
             raise ConfigError(
-                f"strategy=none: {count} ranks were started, and it uses one; use strategy=ddp or fsdp, or "
-                "dispatch.nproc=1."
+                f"strategy=none: {count} ranks were started, and it uses one; use strategy=ddp or"
+                " fsdp, or dispatch.nproc=1."
             )
         return super().setup(plan, precision, device)
 

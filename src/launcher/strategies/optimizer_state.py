@@ -1,4 +1,5 @@
-"""An optimizer's state by parameter name, so that it fits other strategies, wrappers and orders of groups."""
+"""An optimizer's state by parameter name, so that it fits other strategies, wrappers and orders of
+groups."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +33,8 @@ def _is_stored_with_model(model: nn.Module) -> Callable[[str, torch.Tensor], boo
 def optimizer_snapshot(
     model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
-    """Live state tensors named `<parameter>/<key>`, and the groups with their settings and other state values."""
+    """Live state tensors named `<parameter>/<key>`, and the groups with their settings and other
+    state values."""
     names, is_stored = _names(model, optimizer), _is_stored_with_model(model)
     tensors: dict[str, torch.Tensor] = {}
     groups = []
@@ -48,7 +50,14 @@ def optimizer_snapshot(
                 else:
                     values[f"{names[id(p)]}/{key}"] = value
         params = [names[id(p)] for p in group["params"]]
-        groups.append({"optimizer": type(optimizer).__name__, "settings": settings, "params": params, "values": values})
+        groups.append(
+            {
+                "optimizer": type(optimizer).__name__,
+                "settings": settings,
+                "params": params,
+                "values": values,
+            }
+        )
     return tensors, groups
 
 
@@ -59,11 +68,12 @@ def load_optimizer(
     prefix: str,
     groups: list[dict[str, Any]],
 ) -> None:
-    """Restore what `optimizer_snapshot` returned. Any other state is removed, such as that of a checkpoint that turned
-    out to be damaged while it was read.
+    """Restore what `optimizer_snapshot` returned. Any other state is removed, such as that of a
+    checkpoint that turned out to be damaged while it was read.
 
     Raises:
-        TrainingError: it is another optimizer than the checkpoint's, or has other parameters or groups.
+        TrainingError: it is another optimizer than the checkpoint's, or has other parameters or
+            groups.
     """
     check_groups(optimizer, groups)
     names = _names(model, optimizer)
@@ -80,22 +90,33 @@ def load_optimizer(
     stored_names = {name for entry in groups for name in entry["params"]}
     own_names = {names[id(p)] for group in optimizer.param_groups for p in group["params"]}
     if missing := own_names - stored_names:
-        raise TrainingError(f"The checkpoint's optimizer has no state for the parameter {min(missing)}.")
+        raise TrainingError(
+            f"The checkpoint's optimizer has no state for the parameter {min(missing)}."
+        )
     if left_over := (stored_names | keys.keys() | values.keys()) - own_names:
-        raise TrainingError(f"The checkpoint has optimizer state for {min(left_over)}, which is not being trained.")
+        raise TrainingError(
+            f"The checkpoint has optimizer state for {min(left_over)}, which is not being trained."
+        )
     with saved.concurrent_reads():
         for group, entry in zip(optimizer.param_groups, groups, strict=True):
             # settings like `fused` belong to this machine and are kept
-            group.update({k: v for k, v in entry["settings"].items() if k not in IMPLEMENTATION_SETTINGS})
+            group.update(
+                {k: v for k, v in entry["settings"].items() if k not in IMPLEMENTATION_SETTINGS}
+            )
             for p in group["params"]:
                 name = names[id(p)]
-                present = optimizer.state.pop(p, {})  # state that the checkpoint does not have must go
-                state = {key: _to_device(value, p.device) for key, value in values.get(name, {}).items()}
+                # State that the checkpoint does not have must go.
+                present = optimizer.state.pop(p, {})
+                state = {
+                    key: _to_device(value, p.device) for key, value in values.get(name, {}).items()
+                }
                 for key in keys.get(name, []):
                     if key == VALUE:
                         read_into(saved, f"{prefix}{name}/{key}", p.detach())
                     else:
-                        state[key] = _read(saved, f"{prefix}{name}/{key}", p, group, present.get(key))
+                        state[key] = _read(
+                            saved, f"{prefix}{name}/{key}", p, group, present.get(key)
+                        )
                 if state:
                     optimizer.state[p] = state
 
@@ -107,13 +128,16 @@ IMPLEMENTATION_SETTINGS = frozenset({"fused", "foreach", "capturable", "differen
 def check_groups(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:
     """
     Raises:
-        TrainingError: the checkpoint was written with an optimizer of another class, or another number of groups. The
-            state of one class may load into another: what it then computes is neither.
+        TrainingError: the checkpoint was written with an optimizer of another class, or another
+            number of groups. The state of one class may load into another: what it then computes is
+            neither.
     """
     own = [type(optimizer).__name__] * len(optimizer.param_groups)
     stored = [entry["optimizer"] for entry in groups]
     if own != stored:
-        now, before = (f"{'+'.join(dict.fromkeys(names))}, {_groups(len(names))}" for names in (own, stored))
+        now, before = (
+            f"{'+'.join(dict.fromkeys(names))}, {_groups(len(names))}" for names in (own, stored)
+        )
         raise TrainingError(f"The optimizer is {now}; the checkpoint was written with {before}.")
 
 
@@ -122,18 +146,30 @@ def _groups(count: int) -> str:
 
 
 def _read(
-    saved: TensorReader, full: str, param: torch.Tensor, group: dict[str, Any], present: object = None
+    saved: TensorReader,
+    full: str,
+    param: torch.Tensor,
+    group: dict[str, Any],
+    present: object = None,
 ) -> torch.Tensor:
-    """Read a state tensor. A moment is sharded and placed like its parameter; a step count (0-d) is on the CPU unless
-    the kernel reads it. The tensor `present` is reused if it fits: allocating costs more than reading."""
+    """Read a state tensor. A moment is sharded and placed like its parameter; a step count (0-d) is
+    on the CPU unless the kernel reads it. The tensor `present` is reused if it fits: allocating
+    costs more than reading."""
     shape = saved.shape(full)
-    if isinstance(present, torch.Tensor) and shape and present.shape == shape and present.dtype == saved.dtype(full):
+    if (
+        isinstance(present, torch.Tensor)
+        and shape
+        and present.shape == shape
+        and present.dtype == saved.dtype(full)
+    ):
         target = present
     elif shape:
         target = zeros_like_piece(param, shape, saved.dtype(full))
     else:
         on_device = group.get("fused") or group.get("capturable")
-        target = torch.zeros((), dtype=saved.dtype(full), device=param.device if on_device else torch.device("cpu"))
+        target = torch.zeros(
+            (), dtype=saved.dtype(full), device=param.device if on_device else torch.device("cpu")
+        )
     read_into(saved, full, target)
     return target
 

@@ -1,6 +1,7 @@
 """Activation checkpointing: blocks keep only their input and are recomputed in the backward pass.
 
-Chen et al. 2016, arXiv:1604.06174. It changes memory use and time, but not the numbers: random states are replayed.
+Chen et al. 2016, arXiv:1604.06174. It changes memory use and time, but not the numbers: random
+states are replayed.
 """
 
 from functools import partial
@@ -14,8 +15,8 @@ from launcher.errors import ConfigError
 def recompute_units(model: nn.Module, every: int) -> None:
     """Recompute every `every`-th of the model's `shard_units()`; 1: all of them.
 
-    Their `forward` is wrapped in place: module names stay the same, and a strategy's hooks on a block's call (gathering
-    its weights) run outside of it.
+    Their `forward` is wrapped in place: module names stay the same, and a strategy's hooks on a
+    block's call (gathering its weights) run outside of it.
 
     Raises:
         ConfigError: the model names no blocks, or fewer than `every`.
@@ -23,8 +24,12 @@ def recompute_units(model: nn.Module, every: int) -> None:
     key = f"trainer.activation_checkpointing={'full' if every == 1 else every}"
     units = list(model.shard_units()) if hasattr(model, "shard_units") else []  # type: ignore[operator]
     if not units:
-        raise ConfigError(f"{key}: {type(model).__name__} has no shard_units() to recompute; use none.")
+        raise ConfigError(
+            f"{key}: {type(model).__name__} has no shard_units() to recompute; use none."
+        )
     if every > len(units):
-        raise ConfigError(f"{key}: {type(model).__name__} has {len(units)} blocks; use {len(units)} or less.")
+        raise ConfigError(
+            f"{key}: {type(model).__name__} has {len(units)} blocks; use {len(units)} or less."
+        )
     for unit in units[every - 1 :: every]:
         unit.forward = partial(checkpoint, unit.forward, use_reentrant=False)

@@ -1,6 +1,7 @@
 """Sharded tensors (DTensors): which rank writes which piece, and how pieces are read back.
 
-They are recognised by their attributes: importing DTensor takes half a second, which unsharded runs need not spend.
+They are recognised by their attributes: importing DTensor takes half a second, which unsharded runs
+need not spend.
 """
 
 from dataclasses import dataclass
@@ -14,8 +15,8 @@ from launcher.strategies.base import ShardSpec, TensorReader
 
 @dataclass(frozen=True)
 class ShardedLike:
-    """Values that belong to a tensor of the model, such as its average: this rank's piece, on any device and of any
-    dtype, with the layout of `like`."""
+    """Values that belong to a tensor of the model, such as its average: this rank's piece, on any
+    device and of any dtype, with the layout of `like`."""
 
     values: torch.Tensor
     like: torch.Tensor
@@ -53,9 +54,11 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 def piece_to_write(
     tensor: torch.Tensor, ranks: Ranks, values: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, ShardSpec | None] | None:
-    """The piece of a tensor that this rank writes; None if another rank writes the same values, or this rank has none.
+    """The piece of a tensor that this rank writes; None if another rank writes the same values, or
+    this rank has none.
 
-    A plain tensor is the same on all ranks, and rank 0 writes it. Of replicated pieces, the first replica is written.
+    A plain tensor is the same on all ranks, and rank 0 writes it. Of replicated pieces, the first
+    replica is written.
 
     Args:
         values: a companion's (see `ShardedLike`), to be written in place of the tensor's.
@@ -65,7 +68,11 @@ def piece_to_write(
         return (own, None) if ranks.is_main else None
     sharded: Any = tensor
     coordinate = sharded.device_mesh.get_coordinate()
-    replicas = [at for at, placement in zip(coordinate, sharded.placements, strict=True) if placement.is_replicate()]
+    replicas = [
+        at
+        for at, placement in zip(coordinate, sharded.placements, strict=True)
+        if placement.is_replicate()
+    ]
     if any(replicas) or (not own.numel() and tensor.numel()):
         return None
     return own, ShardSpec(tuple(tensor.shape), _offset(sharded))
@@ -79,9 +86,11 @@ def read_into(saved: TensorReader, name: str, target: torch.Tensor) -> None:
         saved.read_into(name, piece, _offset(target))
 
 
-def zeros_like_piece(param: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Zeros for a parameter's state: sharded like the parameter if it has its shape, otherwise the same on all
-    ranks."""
+def zeros_like_piece(
+    param: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype
+) -> torch.Tensor:
+    """Zeros for a parameter's state: sharded like the parameter if it has its shape, otherwise the
+    same on all ranks."""
     if shape == tuple(param.shape):
         return torch.zeros_like(param, dtype=dtype, requires_grad=False)
     zeros = torch.zeros(shape, dtype=dtype, device=param.device)
@@ -99,14 +108,18 @@ def copy_piece(target: torch.Tensor, source: torch.Tensor) -> None:
     piece = local(target)
     if is_sharded(target):
         offset = _offset(target)
-        source = source[tuple(slice(start, start + n) for start, n in zip(offset, piece.shape, strict=True))]
+        source = source[
+            tuple(slice(start, start + n) for start, n in zip(offset, piece.shape, strict=True))
+        ]
     piece.copy_(source)
 
 
 def _offset(tensor: Any) -> tuple[int, ...]:
     """The start of this rank's shard in the full tensor. A DTensor is cut as by `torch.chunk`."""
     offset, shape, mesh = [0] * tensor.ndim, list(tensor.shape), tensor.device_mesh
-    for place, ranks, placement in zip(mesh.get_coordinate(), mesh.shape, tensor.placements, strict=True):
+    for place, ranks, placement in zip(
+        mesh.get_coordinate(), mesh.shape, tensor.placements, strict=True
+    ):
         if placement.is_shard():
             rows = shape[placement.dim]
             chunk = -(-rows // ranks)

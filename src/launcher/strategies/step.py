@@ -13,7 +13,8 @@ class StepPlan:
     max_grad_norm: float | None = None
     """Gradients are clipped to this 2-norm over all parameters; None or 0: not clipped."""
     retry_non_finite: bool = False
-    """Change nothing at a non-finite gradient and return `StepResult.retry`, instead of skipping the update."""
+    """Change nothing at a non-finite gradient and return `StepResult.retry`, instead of skipping
+    the update."""
     recompute_every: int = 0
     """Recompute every n-th block in the backward pass (activation checkpointing); 0: off."""
     micro_batch_size: int | None = None
@@ -27,15 +28,16 @@ class StepResult:
     grad_norm: torch.Tensor | None = None
     """Norm before clipping, a 0-d tensor on the device; None: the strategy does not know it."""
     skipped: "bool | DeferredFlag" = False
-    """True if the update was skipped. A `DeferredFlag`: the device decides, and the host reads its answer later."""
+    """True if the update was skipped. A `DeferredFlag`: the device decides, and the host reads its
+    answer later."""
     retry: bool = False
 
 
 class DeferredFlag:
     """A 0-d device tensor, copied to the host without blocking the stream.
 
-    The copy into pinned memory is queued at once. `read` waits only for that copy; `tensor.item()` would wait for all
-    work queued before it is called.
+    The copy into pinned memory is queued at once. `read` waits only for that copy; `tensor.item()`
+    would wait for all work queued before it is called.
     """
 
     def __init__(self, flag: torch.Tensor):

@@ -10,7 +10,8 @@ MIN_PARAMS = 100_000
 NEVER_CALLED = (nn.ModuleList, nn.ModuleDict)
 """Weights are gathered when a module is called, and these are never called."""
 USED_FROM_OUTSIDE = (nn.Embedding,)
-"""Modules whose weights others may use without calling them, like an output layer tied to the embedding."""
+"""Modules whose weights others may use without calling them, like an output layer tied to the
+embedding."""
 OF_ONE_PIECE = (nn.MultiheadAttention,)
 """Modules that use their children's weights without calling the children."""
 
@@ -19,8 +20,9 @@ def shard_units(model: nn.Module, min_params: int | None = None) -> list[nn.Modu
     """The units, inner ones before those that contain them, without the model itself.
 
     Args:
-        min_params: a module becomes a unit if at least this many of its parameters are in no inner unit; 0: no units;
-            None: the model's `shard_units()`, or if it has none, this rule with `MIN_PARAMS`.
+        min_params: a module becomes a unit if at least this many of its parameters are in no inner
+            unit; 0: no units; None: the model's `shard_units()`, or if it has none, this rule with
+            `MIN_PARAMS`.
     """
     if min_params is None and hasattr(model, "shard_units"):
         return list(reversed(model.shard_units()))  # type: ignore[operator]
@@ -40,7 +42,8 @@ def own_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def _collect(module: nn.Module, smallest: int, uses: Counter[int], units: list[nn.Module]) -> int:
-    """Add the units inside a module, and the module if it is one; returns how many of its parameters are in no unit."""
+    """Add the units inside a module, and the module if it is one; returns how many of its
+    parameters are in no unit."""
     if isinstance(module, OF_ONE_PIECE):
         left = sum(p.numel() for p in module.parameters())
     else:
@@ -50,6 +53,7 @@ def _collect(module: nn.Module, smallest: int, uses: Counter[int], units: list[n
         return left
     within = Counter(id(p) for m in module.modules() for _, p in own_parameters(m))
     if any(count < uses[key] for key, count in within.items()):
-        return left  # shares a parameter with an outer module: only a unit that contains both can gather it
+        # Shares a parameter with an outer module: only a unit that contains both can gather it.
+        return left
     units.append(module)
     return 0

@@ -23,9 +23,13 @@ NO_EXTRA_STATE = nn.Module.get_extra_state
 
 
 def layers(module: nn.Module) -> Iterator[nn.Module]:
-    """A module and the modules it wraps, outermost first: torch.compile's wrapper, DDP, DataParallel, AveragedModel,
-    DeepSpeed's engine, and subclasses of them."""
-    wrappers: list[type] = [nn.parallel.DistributedDataParallel, nn.DataParallel, torch.optim.swa_utils.AveragedModel]
+    """A module and the modules it wraps, outermost first: torch.compile's wrapper, DDP,
+    DataParallel, AveragedModel, DeepSpeed's engine, and subclasses of them."""
+    wrappers: list[type] = [
+        nn.parallel.DistributedDataParallel,
+        nn.DataParallel,
+        torch.optim.swa_utils.AveragedModel,
+    ]
     if deepspeed := sys.modules.get("deepspeed"):
         wrappers.append(deepspeed.DeepSpeedEngine)
     while True:
@@ -45,9 +49,11 @@ def unwrap(module: nn.Module) -> nn.Module:
 
 
 def needs_backward(module: nn.Module) -> bool:
-    """Return whether each forward pass must be followed by a backward pass: under DDP and `fully_shard`."""
+    """Return whether each forward pass must be followed by a backward pass: under DDP and
+    `fully_shard`."""
     return any(
-        isinstance(layer, nn.parallel.DistributedDataParallel) or hasattr(layer, "set_requires_gradient_sync")
+        isinstance(layer, nn.parallel.DistributedDataParallel)
+        or hasattr(layer, "set_requires_gradient_sync")
         for layer in layers(module)
     )
 
@@ -81,7 +87,8 @@ def model_state(model: nn.Module) -> ModelState:
 
 
 def tied_names(model: nn.Module) -> dict[str, str]:
-    """The further names of tied tensors, each with the name under which `model_state` has the tensor."""
+    """The further names of tied tensors, each with the name under which `model_state` has the
+    tensor."""
     first: dict[int, str] = {}
     tied = {}
     for name, tensor in unwrap(model).state_dict(keep_vars=True).items():
@@ -91,7 +98,8 @@ def tied_names(model: nn.Module) -> dict[str, str]:
 
 
 class Tied:
-    """Stored weights in which a tied tensor has all of its names: a file may have it under any of them.
+    """Stored weights in which a tied tensor has all of its names: a file may have it under any of
+    them.
 
     Args:
         tied: see `tied_names`.
@@ -102,7 +110,11 @@ class Tied:
         self.saved, self.path, self.meta = saved, saved.path, saved.meta
         stored = set(saved.names())
         others = ((prefix + own, prefix + other) for other, own in tied.items())
-        self._names = {own: other for own, other in reversed([*others]) if own not in stored and other in stored}
+        self._names = {
+            own: other
+            for own, other in reversed([*others])
+            if own not in stored and other in stored
+        }
 
     def names(self) -> list[str]:
         return [*self.saved.names(), *self._names]
@@ -116,7 +128,9 @@ class Tied:
     def concurrent_reads(self) -> AbstractContextManager[None]:
         return self.saved.concurrent_reads()
 
-    def read_into(self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None) -> None:
+    def read_into(
+        self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None
+    ) -> None:
         self.saved.read_into(self._names.get(name, name), target, offset)
 
 
@@ -126,11 +140,16 @@ def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def _address(tensor: torch.Tensor) -> int:
     # A sparse tensor has no storage of its own.
-    return local(tensor).untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
+    return (
+        local(tensor).untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
+    )
 
 
-def load_model_tensors(model: nn.Module, saved: TensorReader, prefix: str, strict: bool) -> list[str]:
-    """Copy stored tensors into the model's own, in place; by `load_state_dict()` where `state_dict()` returns copies.
+def load_model_tensors(
+    model: nn.Module, saved: TensorReader, prefix: str, strict: bool
+) -> list[str]:
+    """Copy stored tensors into the model's own, in place; by `load_state_dict()` where
+    `state_dict()` returns copies.
 
     Returns:
         A sentence for each name that is missing, left over or of another shape.
@@ -145,7 +164,11 @@ def load_model_tensors(model: nn.Module, saved: TensorReader, prefix: str, stric
     with saved.concurrent_reads():
         for name, tensor in state.tensors.items():
             if name not in bad:
-                target = copies.setdefault(name, torch.empty_like(tensor)) if name in state.copies else tensor
+                target = (
+                    copies.setdefault(name, torch.empty_like(tensor))
+                    if name in state.copies
+                    else tensor
+                )
                 read_into(saved, prefix + name, target)
     if copies:
         _load_copies(unwrap(model), copies)
@@ -163,8 +186,8 @@ def _load_copies(module: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
     for name, tensor in tensors.items():
         if not torch.equal(_bytes(after[name]), _bytes(tensor)):
             raise TrainingError(
-                f"{name}: the model's state_dict() returns a copy, and its load_state_dict() does not take the "
-                "checkpoint's values: this model cannot be resumed."
+                f"{name}: the model's state_dict() returns a copy, and its load_state_dict() does"
+                " not take the checkpoint's values: this model cannot be resumed."
             )
 
 
@@ -175,7 +198,11 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 def extra_state(model: nn.Module) -> dict[str, Any]:
     """Return each module's `get_extra_state()`, by the module's name."""
     modules = unwrap(model).named_modules()
-    return {name: m.get_extra_state() for name, m in modules if type(m).get_extra_state is not NO_EXTRA_STATE}
+    return {
+        name: m.get_extra_state()
+        for name, m in modules
+        if type(m).get_extra_state is not NO_EXTRA_STATE
+    }
 
 
 def load_extra_state(model: nn.Module, stored: dict[str, Any], strict: bool = True) -> list[str]:
@@ -187,8 +214,12 @@ def load_extra_state(model: nn.Module, stored: dict[str, Any], strict: bool = Tr
         TrainingError: `strict`, and there is one.
     """
     own = extra_state(model).keys()
-    problems = [f"{_extra(name)}: the checkpoint does not have it" for name in own if name not in stored]
-    problems += [f"{_extra(name)}: the model does not have it" for name in stored if name not in own]
+    problems = [
+        f"{_extra(name)}: the checkpoint does not have it" for name in own if name not in stored
+    ]
+    problems += [
+        f"{_extra(name)}: the model does not have it" for name in stored if name not in own
+    ]
     if strict and problems:
         raise TrainingError("The weights do not fit the model: " + "; ".join(problems) + ".")
     for name in own & stored.keys():
@@ -205,7 +236,8 @@ def load_weights(
     """Load from a checkpoint, or from a file that has only weights.
 
     Args:
-        load_tensors: called with `saved`, the prefix of the names and `strict`; None: `load_model_tensors`.
+        load_tensors: called with `saved`, the prefix of the names and `strict`; None:
+            `load_model_tensors`.
     Returns:
         A sentence for each tensor that is missing, left over or of another shape.
     Raises:
@@ -224,9 +256,14 @@ def _extra(name: str) -> str:
 
 
 def misfits(
-    model: nn.Module, own: dict[str, tuple[int, ...]], saved: TensorReader, prefix: str, strict: bool
+    model: nn.Module,
+    own: dict[str, tuple[int, ...]],
+    saved: TensorReader,
+    prefix: str,
+    strict: bool,
 ) -> list[str]:
-    """A sentence, which begins with the name, for each stored tensor that does not fit the model's `own` shapes.
+    """A sentence, which begins with the name, for each stored tensor that does not fit the model's
+    `own` shapes.
 
     Raises:
         TrainingError: `strict`, and there is one.
@@ -234,7 +271,9 @@ def misfits(
     stored = {name.removeprefix(prefix) for name in saved.names() if name.startswith(prefix)}
     aliases = set(unwrap(model).state_dict().keys()) - set(own)  # further names of tied tensors
     problems = [f"{name}: the checkpoint does not have it" for name in own if name not in stored]
-    problems += [f"{name}: the model does not have it" for name in sorted(stored - set(own) - aliases)]
+    problems += [
+        f"{name}: the model does not have it" for name in sorted(stored - set(own) - aliases)
+    ]
     for name, shape in own.items():
         if name in stored and (stored_shape := saved.shape(prefix + name)) != shape:
             problems.append(f"{name}: shape {stored_shape} in the checkpoint, {shape} in the model")

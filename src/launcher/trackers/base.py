@@ -19,7 +19,8 @@ from launcher.rundir.folder import RunFolder
 from launcher.rundir.record_format import read_record
 
 Line = dict[str, Any]
-"""A line of metrics.jsonl. `media` has those of media.jsonl with the same step, if there are any."""
+"""A line of metrics.jsonl. `media` has those of media.jsonl with the same step, if there are
+any."""
 NO_METRICS = ("step", "time", "attempt", "samples", "epoch", "media")
 NOT_ENDED = ("running", "queued", "paused")
 """States of a run that continues without us."""
@@ -76,7 +77,8 @@ class TrackedRun:
 
     @property
     def swept(self) -> dict[str, Any]:
-        """The hyperparameters that the command line set, with their values: {"optimizer.lr": 0.01, "model": "mlp"}."""
+        """The hyperparameters that the command line set, with their values: {"optimizer.lr": 0.01,
+        "model": "mlp"}."""
         values = {}
         for override in self.record.get("overrides") or ():
             key, _, text = override.lstrip("+").partition("=")
@@ -86,8 +88,9 @@ class TrackedRun:
         return values
 
     def stored(self, tracker: str) -> dict[str, Any]:
-        """Return the data that a tracker keeps in the run's folder. `id` is always there: on a server, it distinguishes
-        this folder's run from that of a deleted folder, or of a folder on another machine."""
+        """Return the data that a tracker keeps in the run's folder. `id` is always there: on a
+        server, it distinguishes this folder's run from that of a deleted folder, or of a folder on
+        another machine."""
         path = self.folder.path / ".trackers" / f"{tracker}.json"
         try:
             data = json.loads(path.read_bytes())
@@ -105,7 +108,8 @@ class TrackedRun:
 
 
 class Tracker(ABC):
-    """Mirrors a run's metrics.jsonl in one place. It works in the follower's process, where there is no torch.
+    """Mirrors a run's metrics.jsonl in one place. It works in the follower's process, where there
+    is no torch.
 
     A constructor only stores its options: the training process calls it too, to check them.
     """
@@ -139,9 +143,11 @@ class Tracker(ABC):
             ConfigError: the library is not installed.
         """
         spec = find_spec(library)
-        if spec is None or spec.origin is None:  # no origin: a folder of that name, like wandb's own
+        # No origin: a folder of that name, like wandb's own.
+        if spec is None or spec.origin is None:
             raise ConfigError(
-                f"{key}: {library} is not installed; install it with pip install 'torch-launcher[{self.extra}]'."
+                f"{key}: {library} is not installed; install it with pip install"
+                f" 'torch-launcher[{self.extra}]'."
             )
 
     @abstractmethod
@@ -160,8 +166,8 @@ class Tracker(ABC):
     def close(self, state: str) -> None:
         """
         Args:
-            state: the run's: completed, preempted, cancelled, failed, killed; paused or queued; running if it continues
-                without us.
+            state: the run's: completed, preempted, cancelled, failed, killed; paused or queued;
+                running if it continues without us.
         """
 
 
@@ -172,11 +178,14 @@ def numbers(line: Line) -> dict[str, float]:
 
 def media(lines: Iterable[Line], kind: str) -> Iterator[tuple[Line, dict[str, Any]]]:
     """Each line with each of its images, histograms or texts."""
-    return ((line, item) for line in lines for item in line.get("media", ()) if item.get("kind") == kind)
+    return (
+        (line, item) for line in lines for item in line.get("media", ()) if item.get("kind") == kind
+    )
 
 
 def artifact_folder(folder: RunFolder, which: str) -> Path | None:
-    """The folder that is sent as the artifact `best`, `last` or `export`; None: it does not exist."""
+    """The folder that is sent as the artifact `best`, `last` or `export`; None: it does not
+    exist."""
     checkpoint = LATEST if which == "last" else which
     path = folder.export if which == "export" else checkpoint_path(folder.checkpoints, checkpoint)
     return path if path is not None and path.is_dir() else None

@@ -1,7 +1,9 @@
-"""Mirrors a run in its trackers, in a separate process: `python -m launcher.trackers.follower RUN_DIR NAME...`.
+"""Mirrors a run in its trackers, in a separate process: `python -m launcher.trackers.follower
+RUN_DIR NAME...`.
 
-The run's files are the truth. Each tracker reports the last step that it has, and gets the lines after that. So no step
-is lost or sent twice, whichever process is killed, and when. Training never waits for any of this.
+The run's files are the truth. Each tracker reports the last step that it has, and gets the lines
+after that. So no step is lost or sent twice, whichever process is killed, and when. Training never
+waits for any of this.
 """
 
 import logging
@@ -40,7 +42,8 @@ logger = logging.getLogger("launcher.trackers")
 
 
 class FollowerLock(RunLock):
-    """The lock of the process that writes to a run's trackers; independent of the run's own lock."""
+    """The lock of the process that writes to a run's trackers; independent of the run's own
+    lock."""
 
     def __init__(self, folder: RunFolder):
         super().__init__(folder)
@@ -50,7 +53,8 @@ class FollowerLock(RunLock):
 class Follower:
     """
     Args:
-        trackers: by name. Each has its own thread, so that a tracker that hangs does not delay the others.
+        trackers: by name. Each has its own thread, so that a tracker that hangs does not delay the
+            others.
         check: called before each write; raises LockLost if another process has taken over.
         follow: mirror the run until it ends; False: bring the trackers up to date, once.
     """
@@ -103,8 +107,9 @@ class Follower:
         return not self.unfinished
 
     def state(self) -> str:
-        """The run's state. `running` while a process that has recorded the end logs its results. `killed`: run.json
-        says running, but no process is on it. `superseded`: another attempt has begun, which has its own follower."""
+        """The run's state. `running` while a process that has recorded the end logs its results.
+        `killed`: run.json says running, but no process is on it. `superseded`: another attempt has
+        begun, which has its own follower."""
         state = self._recorded()
         if state == SUPERSEDED:
             return state
@@ -150,7 +155,9 @@ class Follower:
             self._stop.wait(wait)
 
     def _report(self, name: str, error: Exception, is_first: bool) -> None:
-        self.unfinished[name] = reason = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+        self.unfinished[name] = reason = (
+            f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+        )
         logger.debug("%s", name, exc_info=True)
         if is_first:
             logger.warning("Tracker %s: %s. It is tried again; training continues.", name, reason)
@@ -177,15 +184,16 @@ class Follower:
             self.steps[name] = lines.after
         if known is None and lines.changed is not None:
             logger.warning(
-                "Tracker %s: step %d has other values since the run was resumed; the tracker keeps those from before.",
+                "Tracker %s: step %d has other values since the run was resumed; the tracker keeps"
+                " those from before.",
                 name,
                 lines.changed,
             )
 
 
 def acquire(lock: FollowerLock, is_over: Callable[[], bool], seconds: float = INTERVAL) -> bool:
-    """Take the lock. An earlier attempt's follower may hold it, which ends once it sees the new attempt. False: it does
-    not end, and this run is over."""
+    """Take the lock. An earlier attempt's follower may hold it, which ends once it sees the new
+    attempt. False: it does not end, and this run is over."""
     while True:
         try:
             lock.acquire()
@@ -205,14 +213,16 @@ def unfinished(folder: RunFolder, follower: Follower) -> list[str]:
 
 
 class _Pipe(logging.StreamHandler[TextIO]):
-    """Sends lines to the training process, which logs them as its own; once it has ended, nobody reads them."""
+    """Sends lines to the training process, which logs them as its own; once it has ended, nobody
+    reads them."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         pass
 
 
 def set_up_logging(folder: RunFolder) -> None:
-    """Log everything of `launcher` to logs/tracker.log, and what the user must know also to the training process."""
+    """Log everything of `launcher` to logs/tracker.log, and what the user must know also to the
+    training process."""
     file = logging.FileHandler(folder.logs / "tracker.log")
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
     pipe = _Pipe(sys.stdout)
@@ -228,7 +238,8 @@ def set_up_logging(folder: RunFolder) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Follow a run until it ends."""
     for signum in HANDLED:
-        signal.signal(signum, signal.SIG_IGN)  # they are meant for the run, whose end ends this process
+        # They are meant for the run, whose end ends this process.
+        signal.signal(signum, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
     path, *names = sys.argv[1:] if arguments is None else arguments
     folder = RunFolder(Path(path))
@@ -236,10 +247,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run = TrackedRun(folder)
     lock = FollowerLock(folder)
     trackers = build_trackers(escaped(run.config.get("tracker")), names)
-    hangs = HANGS_WITH_ARTIFACTS if any(tracker.artifacts for tracker in trackers.values()) else HANGS
+    hangs = (
+        HANGS_WITH_ARTIFACTS if any(tracker.artifacts for tracker in trackers.values()) else HANGS
+    )
     follower = Follower(run, trackers, lock.check, hangs=hangs)
     started = time.monotonic()
-    logger.debug("Follower %d (%s) of attempt %s", os.getpid(), process_start(os.getpid()), follower.attempt)
+    logger.debug(
+        "Follower %d (%s) of attempt %s", os.getpid(), process_start(os.getpid()), follower.attempt
+    )
 
     def is_over() -> bool:
         state = follower.state()
@@ -249,7 +264,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     try:
         is_done = follower.follow_run()
-        for sentence in () if is_done or follower.state() == SUPERSEDED else unfinished(folder, follower):
+        for sentence in (
+            () if is_done or follower.state() == SUPERSEDED else unfinished(folder, follower)
+        ):
             logger.warning("%s", sentence)
     finally:
         lock.release()

@@ -34,7 +34,10 @@ class _File:
         if self._file is not None:
             # while the old file is open, its inode is not reused
             before = os.fstat(self._file.fileno())
-            is_new = (now.st_ino, now.st_dev) != (before.st_ino, before.st_dev) or now.st_size < self._file.tell()
+            is_new = (now.st_ino, now.st_dev) != (
+                before.st_ino,
+                before.st_dev,
+            ) or now.st_size < self._file.tell()
         if is_new:
             self.close()
             self._file = open(self.path, "rb")  # noqa: SIM115 - stays open
@@ -54,8 +57,8 @@ class _File:
 class MetricsReader:
     """The lines after a step, as they are written.
 
-    The newest step is held back until a later one exists: a run that is stopped during an evaluation writes the line of
-    that step again, complete, when it resumes.
+    The newest step is held back until a later one exists: a run that is stopped during an
+    evaluation writes the line of that step again, complete, when it resumes.
 
     Args:
         after: the last step that the tracker has.
@@ -68,7 +71,8 @@ class MetricsReader:
         self._items: dict[int, list[dict[str, Any]]] = {}
         self._dropped_path, self._dropped = dropped_path(folder.metrics_path), dict[int, Line]()
         self.changed: int | None = None
-        """The first step that has other values now than those that were sent, since the run was resumed before it."""
+        """The first step that has other values now than those that were sent, since the run was
+        resumed before it."""
 
     def read(self, final: bool = False) -> list[Line]:
         """The next lines, at most 1000; empty: no more for now.
@@ -78,7 +82,9 @@ class MetricsReader:
         """
         self._read_files()
         newest = max(self._lines, default=-1)
-        steps = sorted(step for step in self._lines.keys() | self._items.keys() if final or step < newest)[:BATCH]
+        steps = sorted(
+            step for step in self._lines.keys() | self._items.keys() if final or step < newest
+        )[:BATCH]
         lines = []
         for step in steps:
             items = self._items.pop(step, [])
@@ -92,7 +98,8 @@ class MetricsReader:
         self._media.close()
 
     def _read_files(self) -> None:
-        """Metrics are read first: once a step's line exists, the media of all earlier steps do too."""
+        """Metrics are read first: once a step's line exists, the media of all earlier steps do
+        too."""
         rows, is_new = self._metrics.read()
         if is_new:
             self._lines.clear()
@@ -111,7 +118,11 @@ class MetricsReader:
 
     def _compare(self, row: Line) -> None:
         before = self._dropped.get(row["step"])
-        keys = [key for key in row.keys() & (before or {}).keys() if key.startswith(MEASURED) and key[-4:] != "time"]
+        keys = [
+            key
+            for key in row.keys() & (before or {}).keys()
+            if key.startswith(MEASURED) and key[-4:] != "time"
+        ]
         if before is not None and any(differs(before[key], row[key]) for key in keys):
             self.changed = row["step"]
 

@@ -11,12 +11,26 @@ from pathlib import Path
 from typing import Any, Literal
 
 from launcher.config.tree import leaves
-from launcher.trackers.base import NOT_ENDED, Line, Tracker, artifact_folder, config_without, media, numbers
+from launcher.trackers.base import (
+    NOT_ENDED,
+    Line,
+    Tracker,
+    artifact_folder,
+    config_without,
+    media,
+    numbers,
+)
 
 DEFAULT_EXPERIMENT = "launcher"
-RUN_TAG, STEP_TAG, STATE_TAG, MODEL_TAG = "launcher.run", "launcher.step", "launcher.state", "launcher.model"
+RUN_TAG, STEP_TAG, STATE_TAG, MODEL_TAG = (
+    "launcher.run",
+    "launcher.step",
+    "launcher.state",
+    "launcher.model",
+)
 BATCH = "batch"
-"""Key of the newest batch in the run's folder: MLflow's id of the run, the last step, and the rows."""
+"""Key of the newest batch in the run's folder: MLflow's id of the run, the last step, and the
+rows."""
 STATUS = {"completed": "FINISHED", "failed": "FAILED"}
 LOADER = "launcher.train.load"
 """The module whose `_load_pyfunc` MLflow calls to load a model."""
@@ -27,12 +41,13 @@ logger = logging.getLogger("launcher.trackers")
 
 
 class MlflowTracker(Tracker):
-    """The last step that MLflow has is a tag, set after each batch. MLflow keeps equal rows once, so an interrupted
-    batch may be sent again. But a step that is computed again has other times: a batch is stored in the run's folder
-    first, and sent again as it was.
+    """The last step that MLflow has is a tag, set after each batch. MLflow keeps equal rows once,
+    so an interrupted batch may be sent again. But a step that is computed again has other times: a
+    batch is stored in the run's folder first, and sent again as it was.
 
     Args:
-        tracking_uri: null: MLFLOW_TRACKING_URI, else a SQLite database `mlflow.db` in the folder of all runs.
+        tracking_uri: null: MLFLOW_TRACKING_URI, else a SQLite database `mlflow.db` in the folder of
+            all runs.
         experiment: null: MLFLOW_EXPERIMENT_NAME, else "launcher".
         name: the run's name in MLflow; null: <run.name>/<run.id>.
         tags: the run's tags.
@@ -66,11 +81,14 @@ class MlflowTracker(Tracker):
 
     def check(self, key: str, to_sync: bool = False) -> None:
         super().check(key, to_sync)
-        if (self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite").startswith("sqlite"):
+        if (self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite").startswith(
+            "sqlite"
+        ):
             self.require(key, "sqlalchemy")
 
     def open(self) -> int:
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # the follower retries by itself
+        # The follower retries by itself.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         uri = self.uri
         with one_at_a_time(uri):
             from mlflow.tracking import MlflowClient
@@ -94,9 +112,13 @@ class MlflowTracker(Tracker):
         if not lines:
             return
         for line, item in media(lines, "image"):
-            self._client.log_artifact(self._id, self.run.folder.path / item["path"], f"images/{line['step']}")
+            self._client.log_artifact(
+                self._id, self.run.folder.path / item["path"], f"images/{line['step']}"
+            )
         for line, item in media(lines, "text"):
-            self._client.log_text(self._id, item["text"], f"texts/{line['step']}/{clean(item['key'])}.txt")
+            self._client.log_text(
+                self._id, item["text"], f"texts/{line['step']}/{clean(item['key'])}.txt"
+            )
         rows = [
             (clean(key), value, int(line["time"] * 1000), line["step"])
             for line in lines
@@ -122,15 +144,19 @@ class MlflowTracker(Tracker):
                 self._send_artifact(which)
         self._client.set_tag(self._id, STATE_TAG, state)
         if state in NOT_ENDED:
-            self._client.update_run(self._id, status="SCHEDULED")  # `set_terminated` would say when it ended
+            # `set_terminated` would say when it ended.
+            self._client.update_run(self._id, status="SCHEDULED")
         else:
             self._client.set_terminated(self._id, STATUS.get(state, "KILLED"))
 
     @property
     def uri(self) -> str:
-        """The tracking server. The run's folder remembers it, so that other machines use the same."""
+        """The tracking server. The run's folder remembers it, so that other machines use the
+        same."""
         stored = self.run.stored("mlflow")
-        chosen = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or stored.get("tracking_uri")
+        chosen = (
+            self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or stored.get("tracking_uri")
+        )
         if chosen and chosen != stored.get("tracking_uri"):
             self.run.store("mlflow", {**stored, "tracking_uri": chosen})
         return str(chosen) if chosen else f"sqlite:///{self._outputs / 'mlflow.db'}"
@@ -157,16 +183,21 @@ class MlflowTracker(Tracker):
 
     def _create(self) -> Any:
         tags = {
-            RUN_TAG: self.run.stored("mlflow")["id"], "launcher.folder": str(self.run.folder.path.absolute()),
+            RUN_TAG: self.run.stored("mlflow")["id"],
+            "launcher.folder": str(self.run.folder.path.absolute()),
             **({"launcher.sweep": self.run.sweep} if self.run.sweep else {}), **self.tags,
         }  # fmt: skip
         started = (self.run.record.get("attempts") or [{}])[0].get("started")
         return self._client.create_run(
-            self._experiment(), run_name=self.name or self.run.label, tags=tags, start_time=milliseconds(started)
+            self._experiment(),
+            run_name=self.name or self.run.label,
+            tags=tags,
+            start_time=milliseconds(started),
         )
 
     def _send_params(self, known: set[str]) -> None:
-        """The configuration by dotted keys. MLflow never changes a parameter: the first attempt's values stay."""
+        """The configuration by dotted keys. MLflow never changes a parameter: the first attempt's
+        values stay."""
         from mlflow.entities import Param
 
         config = config_without(self.run.config, ["tracker", *self.config_exclude])
@@ -194,7 +225,9 @@ class MlflowTracker(Tracker):
         from mlflow.models.model import Model
 
         model = Model(artifact_path=which, run_id=self._id)
-        model.add_flavor("python_function", loader_module=LOADER, python_version=platform.python_version())
+        model.add_flavor(
+            "python_function", loader_module=LOADER, python_version=platform.python_version()
+        )
         return str(model.to_yaml())
 
     def _register(self, which: str, path: Path) -> None:
@@ -230,7 +263,8 @@ def milliseconds(time: str | None) -> int | None:
 
 @contextmanager
 def one_at_a_time(uri: str) -> Iterator[None]:
-    """Let one process at a time create a SQLite database: if several do so at once, all but one fail."""
+    """Let one process at a time create a SQLite database: if several do so at once, all but one
+    fail."""
     if not uri.startswith("sqlite:///"):
         yield
         return

@@ -1,4 +1,5 @@
-"""The follower's process, started and logged by the training process, which waits for it only briefly at its end."""
+"""The follower's process, started and logged by the training process, which waits for it only
+briefly at its end."""
 
 import logging
 import subprocess
@@ -27,18 +28,33 @@ class FollowerProcess:
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Start it in a new session, where neither Ctrl-C nor a signal to this process's group reaches it."""
+        """Start it in a new session, where neither Ctrl-C nor a signal to this process's group
+        reaches it."""
         if not self.names:
             return
-        command = [sys.executable, "-m", "launcher.trackers.follower", str(self.folder.path), *self.names]
+        command = [
+            sys.executable,
+            "-m",
+            "launcher.trackers.follower",
+            str(self.folder.path),
+            *self.names,
+        ]
         try:
             with signals.blocked(), open(self.folder.logs / "tracker.log", "a") as log:
                 self.process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
                     start_new_session=True,
-                )  # fmt: skip
+                )
         except OSError as error:
-            logger.warning("The trackers could not be started (%s); complete them with %s.", error, self._sync())
+            logger.warning(
+                "The trackers could not be started (%s); complete them with %s.",
+                error,
+                self._sync(),
+            )
             return
         threading.Thread(target=self._relay, name="trackers", daemon=True).start()
 
@@ -56,7 +72,8 @@ class FollowerProcess:
             time.sleep(0.02)
 
     def _relay(self) -> None:
-        """Log what the follower reports. It is silent unless something goes wrong, so this does not delay steps."""
+        """Log what the follower reports. It is silent unless something goes wrong, so this does not
+        delay steps."""
         assert self.process is not None and self.process.stdout is not None
         for line in self.process.stdout:
             level, _, text = line.rstrip("\n").partition(" ")

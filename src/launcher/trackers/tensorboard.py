@@ -16,18 +16,25 @@ NOTHING: dict[str, Any] = {"step": -1, "size": 0, "closed": None}
 
 
 class TensorBoardTracker(Tracker):
-    """One event file for the whole run. `open` cuts it back to what is known to be complete; otherwise it only grows.
-    So a reader never sees a step twice.
+    """One event file for the whole run. `open` cuts it back to what is known to be complete;
+    otherwise it only grows. So a reader never sees a step twice.
 
     Args:
-        path: the folder of the event file, relative to the run's folder; outside it, `<path>/<name>/<id>`.
+        path: the folder of the event file, relative to the run's folder; outside it,
+            `<path>/<name>/<id>`.
         namespace_separator: between the parts of a metric's name.
-        hparams: keys of the configuration for the HPARAMS tab; null: those that the command line set.
+        hparams: keys of the configuration for the HPARAMS tab; null: those that the command line
+            set.
     """
 
     library = extra = "tensorboard"
 
-    def __init__(self, path: str = "tensorboard", namespace_separator: str = "/", hparams: list[str] | None = None):
+    def __init__(
+        self,
+        path: str = "tensorboard",
+        namespace_separator: str = "/",
+        hparams: list[str] | None = None,
+    ):
         self.path, self.namespace_separator, self.hparams = path, namespace_separator, hparams
         self._file: Any = None
 
@@ -44,7 +51,8 @@ class TensorBoardTracker(Tracker):
         except (OSError, ValueError):
             pass
         self._file = open(folder / FILE, "ab")  # noqa: SIM115 - stays open
-        if os.fstat(self._file.fileno()).st_size < self._position["size"]:  # the position belongs to another file
+        # The position belongs to another file.
+        if os.fstat(self._file.fileno()).st_size < self._position["size"]:
             self._position = dict(NOTHING)
         self._file.truncate(self._position["size"])
         self._file.seek(0, os.SEEK_END)
@@ -62,16 +70,25 @@ class TensorBoardTracker(Tracker):
         from tensorboard.plugins.text.metadata import create_summary_metadata
 
         for line in lines:
-            values = [Summary.Value(tag=self._tag(key), simple_value=value) for key, value in numbers(line).items()]
+            values = [
+                Summary.Value(tag=self._tag(key), simple_value=value)
+                for key, value in numbers(line).items()
+            ]
             for _, item in media([line], "image"):
-                values.append(Summary.Value(tag=self._tag(item["key"]), image=Summary.Image(**self._image(item))))
+                values.append(
+                    Summary.Value(
+                        tag=self._tag(item["key"]), image=Summary.Image(**self._image(item))
+                    )
+                )
             for _, item in media([line], "histogram"):
                 histogram = HistogramProto(**_statistics(item["counts"], item["edges"]))
                 values.append(Summary.Value(tag=self._tag(item["key"]), histo=histogram))
             for _, item in media([line], "text"):
                 described = create_summary_metadata(display_name="", description="")
                 tensor = TensorProto(dtype=DT_STRING, string_val=[item["text"].encode()])
-                values.append(Summary.Value(tag=self._tag(item["key"]), metadata=described, tensor=tensor))
+                values.append(
+                    Summary.Value(tag=self._tag(item["key"]), metadata=described, tensor=tensor)
+                )
             self._put(wall_time=line["time"], step=line["step"], summary=Summary(value=values))
         if lines:
             self._commit(lines[-1]["step"])
@@ -82,7 +99,12 @@ class TensorBoardTracker(Tracker):
         path = self.run.folder.path / item["path"]
         with Image.open(path) as image:
             width, height = image.size
-        return {"encoded_image_string": path.read_bytes(), "width": width, "height": height, "colorspace": 3}
+        return {
+            "encoded_image_string": path.read_bytes(),
+            "width": width,
+            "height": height,
+            "colorspace": 3,
+        }
 
     def close(self, state: str) -> None:
         if state not in (*NOT_ENDED, self._position["closed"]):
@@ -136,7 +158,11 @@ class TensorBoardTracker(Tracker):
 
         data = plugin_data_pb2.HParamsPluginData(version=metadata.PLUGIN_DATA_VERSION, **fields)
         described = metadata.create_summary_metadata(data)
-        self._put(summary=Summary(value=[Summary.Value(tag=tag, metadata=described, tensor=metadata.NULL_TENSOR)]))
+        self._put(
+            summary=Summary(
+                value=[Summary.Value(tag=tag, metadata=described, tensor=metadata.NULL_TENSOR)]
+            )
+        )
 
     def _hparams(self) -> dict[str, Any]:
         from launcher.config.tree import get
@@ -147,14 +173,17 @@ class TensorBoardTracker(Tracker):
 
 
 def _statistics(counts: list[float], edges: list[float]) -> dict[str, Any]:
-    """The fields of a histogram's protocol buffer. Its sums are computed from the middles of the buckets."""
+    """The fields of a histogram's protocol buffer. Its sums are computed from the middles of the
+    buckets."""
     middles = [(low + high) / 2 for low, high in pairwise(edges)]
     return {
         "min": edges[0],
         "max": edges[-1],
         "num": sum(counts),
         "sum": sum(count * middle for count, middle in zip(counts, middles, strict=True)),
-        "sum_squares": sum(count * middle**2 for count, middle in zip(counts, middles, strict=True)),
+        "sum_squares": sum(
+            count * middle**2 for count, middle in zip(counts, middles, strict=True)
+        ),
         "bucket_limit": edges[1:],
         "bucket": counts,
     }

@@ -15,7 +15,15 @@ from urllib.parse import urlsplit
 from launcher.errors import ConfigError
 from launcher.rundir.files import expanded
 from launcher.rundir.holder import held_here
-from launcher.trackers.base import NOT_ENDED, Line, Tracker, artifact_folder, config_without, media, numbers
+from launcher.trackers.base import (
+    NOT_ENDED,
+    Line,
+    Tracker,
+    artifact_folder,
+    config_without,
+    media,
+    numbers,
+)
 
 DEFAULT_PROJECT, DEFAULT_URL = "launcher", "https://api.wandb.ai"
 ENDED_EARLY = ("failed", "preempted", "killed")
@@ -24,8 +32,8 @@ logger = logging.getLogger("launcher.trackers")
 
 
 class WandbTracker(Tracker):
-    """The server reports the last step that it has. A run keeps its id on the server over restarts, preemptions and
-    machines: it is stored in the run's folder.
+    """The server reports the last step that it has. A run keeps its id on the server over restarts,
+    preemptions and machines: it is stored in the run's folder.
 
     Args:
         project: null: WANDB_PROJECT, else "launcher".
@@ -73,8 +81,17 @@ class WandbTracker(Tracker):
     ):
         self.project, self.entity, self.name, self.group = project, entity, name, group
         self.job_type, self.tags, self.notes, self.dir = job_type, list(tags or ()), notes, dir
-        self.config_exclude, self.alerts, self.stoppable, self.logs = config_exclude or [], alerts, stoppable, logs
-        self.system_metrics, self.image_format, self.artifacts = system_metrics, image_format, artifacts or []
+        self.config_exclude, self.alerts, self.stoppable, self.logs = (
+            config_exclude or [],
+            alerts,
+            stoppable,
+            logs,
+        )
+        self.system_metrics, self.image_format, self.artifacts = (
+            system_metrics,
+            image_format,
+            artifacts or [],
+        )
         self.init, self.settings = dict(init or {}), dict(settings or {})
         self.waits_for_sync = (mode or os.environ.get("WANDB_MODE") or "online") != "online"
         self._wandb_run: Any = None
@@ -83,10 +100,13 @@ class WandbTracker(Tracker):
     def check(self, key: str, to_sync: bool = False) -> None:
         super().check(key)
         url = self.settings.get("base_url") or base_url()
-        if (to_sync or not self.waits_for_sync) and not (self.settings.get("api_key") or has_key(url)):
+        if (to_sync or not self.waits_for_sync) and not (
+            self.settings.get("api_key") or has_key(url)
+        ):
             raise ConfigError(
-                f"{key}: no API key for {urlsplit(url).hostname}; run `wandb login`, set WANDB_API_KEY, or use "
-                f"{key}.mode=offline and send the run later with launcher.runs sync."
+                f"{key}: no API key for {urlsplit(url).hostname}; run `wandb login`, set"
+                f" WANDB_API_KEY, or use {key}.mode=offline and send the run later with"
+                " launcher.runs sync."
             )
 
     def open(self) -> int:
@@ -101,23 +121,40 @@ class WandbTracker(Tracker):
         if "project" not in stored:
             stored = self.run.store("wandb", {**stored, **self._chosen(stored["id"])})
         holder = held_here(self.run.folder)
-        measure = {"x_stats_pid": holder.pid} if self.system_metrics and holder else {"x_disable_stats": True}
+        measure = (
+            {"x_stats_pid": holder.pid}
+            if self.system_metrics and holder
+            else {"x_disable_stats": True}
+        )
         settings = {
-            "console": "off", "silent": True, "init_timeout": 30, "finish_timeout": 1800 if self.artifacts else 60,
-            "finish_timeout_raises": True, "save_code": False, "x_file_stream_transmit_interval": 2, **measure,
+            "console": "off", "silent": True, "init_timeout": 30,
+            "finish_timeout": 1800 if self.artifacts else 60,
+            "finish_timeout_raises": True, "save_code": False, "x_file_stream_transmit_interval": 2,
+            **measure,
             **({"stop_fn": self.stop} if self.stoppable else {}), **self.settings,
         }  # fmt: skip
         identity = {key: stored[key] for key in ("id", "project", "entity", "group")}
         self._wandb_run = wandb.init(
             **{
-                **identity, "name": self.name or self.run.label, "job_type": self.job_type, "notes": self.notes,
-                "tags": [*dict.fromkeys([*self.tags, *filter(None, os.environ.get("WANDB_TAGS", "").split(","))])],
-                "dir": self.run.folder.path / expanded(self.dir), "mode": "online", "resume": "allow",
+                **identity,
+                "name": self.name or self.run.label,
+                "job_type": self.job_type,
+                "notes": self.notes,
+                "tags": [
+                    *dict.fromkeys(
+                        [*self.tags, *filter(None, os.environ.get("WANDB_TAGS", "").split(","))]
+                    )
+                ],
+                "dir": self.run.folder.path / expanded(self.dir),
+                "mode": "online",
+                "resume": "allow",
                 "config": config_without(self.run.config, ["tracker", *self.config_exclude]),
-                "allow_val_change": True, "reinit": "create_new", **self.init,
+                "allow_val_change": True,
+                "reinit": "create_new",
+                **self.init,
             },
             settings=wandb.Settings(**settings),
-        )  # fmt: skip
+        )
         self._stored = self.run.store("wandb", {**stored, "url": self._wandb_run.url})
         self._wandb_run.define_metric("step", hidden=True)
         self._wandb_run.define_metric("*", step_metric="step")
@@ -131,7 +168,9 @@ class WandbTracker(Tracker):
         import wandb
 
         for line in lines:
-            values: dict[str, Any] = {key: line[key] for key in ("step", "samples", "epoch", "attempt") if key in line}
+            values: dict[str, Any] = {
+                key: line[key] for key in ("step", "samples", "epoch", "attempt") if key in line
+            }
             values |= numbers(line)
             for _, item in media([line], "image"):
                 values[item["key"]] = self._image(self.run.folder.path / item["path"])
@@ -139,7 +178,9 @@ class WandbTracker(Tracker):
                 values[item["key"]] = wandb.Histogram(np_histogram=(item["counts"], item["edges"]))
             for _, item in media([line], "text"):
                 values[item["key"]] = wandb.Html(f"<pre>{html.escape(item['text'])}</pre>")
-            self._wandb_run.log(values | {"_timestamp": line["time"]}, step=line["step"], commit=True)
+            self._wandb_run.log(
+                values | {"_timestamp": line["time"]}, step=line["step"], commit=True
+            )
             self._step = line["step"]
         self._send_log()
 
@@ -148,7 +189,9 @@ class WandbTracker(Tracker):
         self._send_log()
         best = self.run.record.get("best")
         if best:
-            run.summary.update({f"best/{best['metric']}": float(best["value"]), "best/step": best["step"]})
+            run.summary.update(
+                {f"best/{best['metric']}": float(best["value"]), "best/step": best["step"]}
+            )
         sent = self._stored.get("artifacts", {})
         for which in self.artifacts if state == "completed" else ():
             if (alias := self._send_artifact(which, sent.get(which))) is not None:
@@ -163,11 +206,13 @@ class WandbTracker(Tracker):
         self._stored = self.run.store("wandb", {**self._stored, "end": end, "artifacts": sent})
 
     def stop(self) -> None:
-        """Stop the training process, which saves first; the same command resumes it. In a SLURM job the signal is that
-        of Ctrl-C, after which the job is not requeued."""
+        """Stop the training process, which saves first; the same command resumes it. In a SLURM job
+        the signal is that of Ctrl-C, after which the job is not requeued."""
         holder = held_here(self.run.folder)
         if holder is None:
-            logger.warning("W&B: stop requested, but %s is not running on this machine.", self.run.label)
+            logger.warning(
+                "W&B: stop requested, but %s is not running on this machine.", self.run.label
+            )
             return
         logger.warning("Stopped on the W&B page.")
         os.kill(holder.pid, signal.SIGINT if holder.slurm_job_id else signal.SIGTERM)
@@ -187,7 +232,8 @@ class WandbTracker(Tracker):
 
         try:
             wandb.teardown(exit_code=1)
-        except (Exception, SystemExit) as error:  # it exits with the code of its own process, if that was killed
+        except (Exception, SystemExit) as error:
+            # It exits with the code of its own process, if that was killed.
             logger.debug("wandb.teardown: %s", error)
 
     def _image(self, path: Path) -> Any:
@@ -200,7 +246,9 @@ class WandbTracker(Tracker):
         with Image.open(path) as image:
             layered = image.convert("RGBA")
             white = Image.new("RGBA", layered.size, "white")
-            return wandb.Image(Image.alpha_composite(white, layered).convert("RGB"), file_type="jpg")
+            return wandb.Image(
+                Image.alpha_composite(white, layered).convert("RGB"), file_type="jpg"
+            )
 
     def _send_log(self) -> None:
         """Send what has been added to the run's log."""
@@ -215,7 +263,8 @@ class WandbTracker(Tracker):
         self._stored = self.run.store("wandb", {**self._stored, "log_bytes": start + len(content)})
 
     def _send_artifact(self, which: str, sent: str | None) -> str | None:
-        """Begin to send an artifact, unless it is the one that was sent before; `finish` waits for it.
+        """Begin to send an artifact, unless it is the one that was sent before; `finish` waits for
+        it.
 
         Returns:
             Which checkpoint it is, or `export`; None: there is nothing to send.
@@ -241,7 +290,11 @@ class WandbTracker(Tracker):
         place = f"{self.run.label} on {attempt.get('host')}"
         step = max(record.get("step") or 0, self._step)  # run.json is written every ten seconds
         text = f"{place}, step {step} of {record.get('max_steps')}. {reason}".rstrip()
-        self._wandb_run.alert(f"Run {state}: {self.run.label}", text, level="WARN" if state == "preempted" else "ERROR")
+        self._wandb_run.alert(
+            f"Run {state}: {self.run.label}",
+            text,
+            level="WARN" if state == "preempted" else "ERROR",
+        )
 
 
 def base_url() -> str:

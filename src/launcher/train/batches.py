@@ -1,4 +1,5 @@
-"""The batches that the loop takes from a data loader, epoch after epoch; their weights; the position among them."""
+"""The batches that the loop takes from a data loader, epoch after epoch; their weights; the
+position among them."""
 
 import logging
 import time
@@ -19,7 +20,8 @@ NumTargets = Callable[[Any], torch.Tensor | int | None]
 
 
 class Batches:
-    """The loader's batches, endlessly. `source` is the loader itself, or a wrapper that knows the position in it."""
+    """The loader's batches, endlessly. `source` is the loader itself, or a wrapper that knows the
+    position in it."""
 
     def __init__(self, loader: Any, logger: logging.Logger):
         self.loader, self.source, self._logger = loader, resumable(loader, logger), logger
@@ -44,15 +46,20 @@ class Batches:
         self._next: Callable[[], Any] = self._iterator.__next__
 
     def of_step(
-        self, count: int, data_time: list[float], alone: bool, num_targets: NumTargets, device: torch.device
+        self,
+        count: int,
+        data_time: list[float],
+        alone: bool,
+        num_targets: NumTargets,
+        device: torch.device,
     ) -> MicroBatches:
-        """Batches until the step has enough of them. If they count by targets, the first `count` are fetched before the
-        first forward pass, since each factor depends on all of them.
+        """Batches until the step has enough of them. If they count by targets, the first `count`
+        are fetched before the first forward pass, since each factor depends on all of them.
 
         Args:
             data_time: gets the seconds that each batch takes.
-            alone: there are no other ranks; so a signal may end the wait for the first batch of a step, before anything
-                has been drawn or computed.
+            alone: there are no other ranks; so a signal may end the wait for the first batch of a
+                step, before anything has been drawn or computed.
         """
         may_interrupt = alone and not data_time
         first = self.next(data_time, may_interrupt)
@@ -69,14 +76,19 @@ class Batches:
         """The next batch; how long it took is appended to `data_time`.
 
         Args:
-            may_interrupt: a signal may end the wait, since nothing has been computed since the last boundary.
+            may_interrupt: a signal may end the wait, since nothing has been computed since the last
+                boundary.
         Raises:
             signals.Interrupted: a signal has ended the wait.
             TrainingError: the loader has no batch.
         """
         start = time.perf_counter()
         try:
-            batch = signals.wait_for(self._next) if may_interrupt and self._is_interruptible else self._next()
+            batch = (
+                signals.wait_for(self._next)
+                if may_interrupt and self._is_interruptible
+                else self._next()
+            )
         except StopIteration:
             batch = self._first_of_next_epoch()
         data_time.append(time.perf_counter() - start)
@@ -103,7 +115,8 @@ class Batches:
         self._before = samples, None if self._plain is None else self._plain.consumed
 
     def rewind(self) -> None:
-        """Return to the noted position: the loader may have counted a batch just when a signal came."""
+        """Return to the noted position: the loader may have counted a batch just when a signal
+        came."""
         samples, consumed = self._before
         if samples is not None:
             self.loader.samples = samples
@@ -134,14 +147,19 @@ class Batches:
             reason = "the checkpoint has no position" if position is None else ""
             if not hasattr(self.source, "load_state_dict"):
                 reason = why_not_exact(self.loader)
-            self._logger.warning("After this resume the data loader's order starts from the beginning: %s.", reason)
+            self._logger.warning(
+                "After this resume the data loader's order starts from the beginning: %s.", reason
+            )
 
 
-def target_weights(counts: Sequence[torch.Tensor | int], device: torch.device) -> list[torch.Tensor]:
+def target_weights(
+    counts: Sequence[torch.Tensor | int], device: torch.device
+) -> list[torch.Tensor]:
     """A factor for each micro-batch of this rank.
 
-    The mean over all micro-batches and ranks of (factor times mean loss of a micro-batch) is the mean over all targets.
-    A factor is exactly 1 where all counts are equal. All ranks must call it; nothing waits for the device.
+    The mean over all micro-batches and ranks of (factor times mean loss of a micro-batch) is the
+    mean over all targets. A factor is exactly 1 where all counts are equal. All ranks must call it;
+    nothing waits for the device.
     """
     dtype = torch.float32 if device.type == "mps" else torch.float64
     own = torch.stack([torch.as_tensor(count, dtype=dtype, device=device) for count in counts])

@@ -53,18 +53,25 @@ logger = logging.getLogger("launcher")
 
 
 def build_trainer(
-    config: DictConfig, folder: RunFolder, extra_hooks: list[BaseHook] | None = None, to_train: bool = True
+    config: DictConfig,
+    folder: RunFolder,
+    extra_hooks: list[BaseHook] | None = None,
+    to_train: bool = True,
 ) -> Trainer:
     """The trainer of a configuration, its parts built, nothing of it written yet.
 
     Args:
         extra_hooks: called before the configured ones.
-        to_train: False: only the model is needed, so the optimizer has no state, and there is no schedule.
+        to_train: False: only the model is needed, so the optimizer has no state, and there is no
+            schedule.
 
     Raises:
         ConfigError: a part cannot be built from the configuration.
     """
-    settings, run = settings_of(TrainerSettings, config.trainer), settings_of(RunSettings, config.run)
+    settings, run = (
+        settings_of(TrainerSettings, config.trainer),
+        settings_of(RunSettings, config.run),
+    )
     set_deterministic(settings.deterministic)
     strategy, precision, plan = set_up_strategy(config, settings)
     compiling = compile_options(settings.compile, strategy)
@@ -74,7 +81,9 @@ def build_trainer(
     if to_train:
         _check_validation(config, data)
     schedule: Any = (
-        OmegaConf.to_container(config.scheduler, resolve=True) if to_train and config.get("scheduler") else None
+        OmegaConf.to_container(config.scheduler, resolve=True)
+        if to_train and config.get("scheduler")
+        else None
     )
     hooks = [*(extra_hooks or []), *_hooks(config, settings, run, schedule)]
     place = {
@@ -122,20 +131,29 @@ def compile_options(setting: bool | dict[str, Any], strategy: Strategy) -> dict[
     if setting is False:
         return None
     options: dict[str, Any] = {} if setting is True else dict(setting)
-    backend, backends = options.get("backend", "inductor"), torch.compiler.list_backends(exclude_tags=())
+    backend, backends = (
+        options.get("backend", "inductor"),
+        torch.compiler.list_backends(exclude_tags=()),
+    )
     if backend not in backends:
-        raise ConfigError(f"trainer.compile.backend={backend}: should be one of {', '.join(backends)}.")
+        raise ConfigError(
+            f"trainer.compile.backend={backend}: should be one of {', '.join(backends)}."
+        )
     if options.get("mode", "default") != "default" and backend != "inductor":
-        raise ConfigError(f"trainer.compile.mode={options['mode']}: backend={backend} has no modes; use default.")
+        raise ConfigError(
+            f"trainer.compile.mode={options['mode']}: backend={backend} has no modes; use default."
+        )
     if options.get("fullgraph") and not strategy.compiles_whole:
         raise ConfigError(
-            f"trainer.compile.fullgraph=true: strategy={strategy.name} works between the blocks, which breaks the "
-            "graph; use false, or strategy=none."
+            f"trainer.compile.fullgraph=true: strategy={strategy.name} works between the blocks,"
+            " which breaks the graph; use false, or strategy=none."
         )
     return options
 
 
-def set_up_strategy(config: DictConfig, settings: TrainerSettings) -> tuple[Strategy, Precision, StepPlan]:
+def set_up_strategy(
+    config: DictConfig, settings: TrainerSettings
+) -> tuple[Strategy, Precision, StepPlan]:
     """The strategy on its device, and how a step is made."""
     ranks = Ranks.from_env()
     precision: Precision = instantiate(config.precision)
@@ -145,8 +163,11 @@ def set_up_strategy(config: DictConfig, settings: TrainerSettings) -> tuple[Stra
     return strategy, precision, plan
 
 
-def step_plan(settings: TrainerSettings, batch: int, world_size: int, precision: Precision) -> StepPlan:
-    """Divide the global batch over the ranks, and each rank's share into the largest equal micro-batches allowed.
+def step_plan(
+    settings: TrainerSettings, batch: int, world_size: int, precision: Precision
+) -> StepPlan:
+    """Divide the global batch over the ranks, and each rank's share into the largest equal
+    micro-batches allowed.
 
     Raises:
         ConfigError: the ranks do not divide it.
@@ -158,10 +179,14 @@ def step_plan(settings: TrainerSettings, batch: int, world_size: int, precision:
     micro = next(size for size in range(most, 0, -1) if share % size == 0)
     if micro <= most / 2:
         logger.warning(
-            "trainer.micro_batch_size=%d: the %d samples of a rank divide into micro-batches of %d; with "
-            "data.batch_size=%d each has %d.",
-            settings.micro_batch_size, share, micro, -(-share // most) * most * world_size, most,
-        )  # fmt: skip
+            "trainer.micro_batch_size=%d: the %d samples of a rank divide into micro-batches of %d;"
+            " with data.batch_size=%d each has %d.",
+            settings.micro_batch_size,
+            share,
+            micro,
+            -(-share // most) * most * world_size,
+            most,
+        )
     return StepPlan(
         grad_accum_steps=share // micro,
         max_grad_norm=settings.max_grad_norm or None,
@@ -180,24 +205,28 @@ def build_model(config: DictConfig) -> nn.Module:
     model = instantiate(config)
     if not isinstance(model, nn.Module):
         raise ConfigError(
-            f"model._target_={config._target_}: should make a torch.nn.Module; it made {described(model)}."
+            f"model._target_={config._target_}: should make a torch.nn.Module; it made"
+            f" {described(model)}."
         )
     return model
 
 
 def build_optimizer(config: DictConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """Call the configured factory: with the model if that is the name of its first parameter, else with the trainable
-    parameters, as torch's own optimizers take them.
+    """Call the configured factory: with the model if that is the name of its first parameter, else
+    with the trainable parameters, as torch's own optimizers take them.
 
     Raises:
-        ConfigError: there is nothing to train, or the factory returns something else than an optimizer.
+        ConfigError: there is nothing to train, or the factory returns something else than an
+            optimizer.
     """
     factory: Callable[..., torch.optim.Optimizer] = instantiate(config, _partial_=True)
     target = getattr(factory, "func", factory)
     first = next(iter(inspect.signature(target).parameters))
     parameters = [p for p in model.parameters() if p.requires_grad]
     if first != "model" and not parameters:
-        raise ConfigError(f"model._target_={type(model).__name__}: has no parameter to train; use another model.")
+        raise ConfigError(
+            f"model._target_={type(model).__name__}: has no parameter to train; use another model."
+        )
     optimizer = factory(model if first == "model" else parameters)
     if not hasattr(optimizer, "param_groups"):
         raise ConfigError(
@@ -218,19 +247,28 @@ def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -
     metric = options.get("metric")
     options = {key: value for key, value in options.items() if key != "metric"}
     factory = instantiate(options, _partial_=True)
-    if metric is not None and "mode" in inspect.signature(getattr(factory, "func", factory)).parameters:
+    if (
+        metric is not None
+        and "mode" in inspect.signature(getattr(factory, "func", factory)).parameters
+    ):
         options.setdefault("mode", schedule_metric(metric).mode)
     scheduler: Any = instantiate(options, _partial_=True)(optimizer)
     name = type(scheduler).__name__
     if not hasattr(scheduler, "step"):
         target = options["_target_"]
-        raise ConfigError(f"scheduler._target_={target}: should make a scheduler of torch.optim; it made "
-                          f"{described(scheduler)}.")  # fmt: skip
+        raise ConfigError(
+            f"scheduler._target_={target}: should make a scheduler of torch.optim; it made "
+            f"{described(scheduler)}."
+        )
     check_steps(scheduler, f"scheduler._target_={options['_target_']}")
     if needs_metric(scheduler) and metric is None:
-        raise ConfigError(f"scheduler.metric: {name} follows a logged metric; e.g. +scheduler.metric=val/loss.")
+        raise ConfigError(
+            f"scheduler.metric: {name} follows a logged metric; e.g. +scheduler.metric=val/loss."
+        )
     if metric is not None and not needs_metric(scheduler):
-        raise ConfigError(f"scheduler.metric={metric}: {name} does not follow a metric; remove the key.")
+        raise ConfigError(
+            f"scheduler.metric={metric}: {name} does not follow a metric; remove the key."
+        )
     return scheduler
 
 
@@ -244,7 +282,9 @@ def in_steps(schedule: Any, dataset: Any, batch_size: int) -> Any:
 
     def steps(epochs: Fraction, key: str) -> int:
         if size is None:
-            raise ConfigError(f"scheduler.{key}: the training data have no length; set it in steps.")
+            raise ConfigError(
+                f"scheduler.{key}: the training data have no length; set it in steps."
+            )
         return math.ceil(epochs * size / batch_size)
 
     return with_epochs(schedule, steps)
@@ -267,7 +307,12 @@ def _check_validation(config: DictConfig, data: Any) -> None:
 def _fork(config: DictConfig, run: RunSettings) -> Fork | None:
     if run.fork_from is None:
         return None
-    return Fork(run.fork_from, expanded(config.paths.outputs), tuple(run.fork_without or ()), resolved_yaml(config))
+    return Fork(
+        run.fork_from,
+        expanded(config.paths.outputs),
+        tuple(run.fork_without or ()),
+        resolved_yaml(config),
+    )
 
 
 def _no_optimizer(model: nn.Module) -> torch.optim.Optimizer:
@@ -283,17 +328,33 @@ def _hook(key: str, node: DictConfig) -> BaseHook:
 def _hooks(
     config: DictConfig, settings: TrainerSettings, run: RunSettings, schedule: dict[str, Any] | None
 ) -> list[BaseHook]:
-    """The hooks of `hooks`, those that write metrics.jsonl and media.jsonl, the hooks in the group `tracker`, and those
-    that other keys need."""
-    hooks, beside = ([_hook(f"{group}.{name}", node) for name, node in (config.get(group) or {}).items()
-                      if node is not None and not is_tracker(node)] for group in ("hooks", "tracker"))  # fmt: skip
+    """The hooks of `hooks`, those that write metrics.jsonl and media.jsonl, the hooks in the group
+    `tracker`, and those that other keys need."""
+    hooks, beside = (
+        [
+            _hook(f"{group}.{name}", node)
+            for name, node in (config.get(group) or {}).items()
+            if node is not None and not is_tracker(node)
+        ]
+        for group in ("hooks", "tracker")
+    )
     own = JsonlHook(keep_dropped=len(beside) < len(config.get("tracker") or ()))
-    beside = [hook for hook in beside if not (isinstance(hook, JsonlHook) and hook.path == own.path)]
-    hooks += [own, *([] if any(isinstance(hook, MediaHook) for hook in hooks) else [MediaHook()]), *beside]
+    beside = [
+        hook for hook in beside if not (isinstance(hook, JsonlHook) and hook.path == own.path)
+    ]
+    hooks += [
+        own,
+        *([] if any(isinstance(hook, MediaHook) for hook in hooks) else [MediaHook()]),
+        *beside,
+    ]
     if run.init_from is not None:
-        hooks.insert(0, InitFromHook(expanded(run.init_from), Path(config.paths.outputs), run.init_strict))
+        hooks.insert(
+            0, InitFromHook(expanded(run.init_from), Path(config.paths.outputs), run.init_strict)
+        )
     if schedule and schedule.get("metric") is not None:
-        hooks.append(MetricScheduleHook(schedule_metric(schedule["metric"], schedule.get("mode", "auto"))))
+        hooks.append(
+            MetricScheduleHook(schedule_metric(schedule["metric"], schedule.get("mode", "auto")))
+        )
     if settings.max_epochs is not None:
         hooks.append(EpochSummaryHook())
     return hooks

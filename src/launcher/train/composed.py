@@ -37,7 +37,8 @@ class Trainer(BaseTrainer):
         strategy: Strategy,
         build_model: Callable[[], nn.Module],
         build_optimizer: Callable[[nn.Module], torch.optim.Optimizer],
-        build_scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None,
+        build_scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
+        | None,
         data_loader: Iterable[Any],
         hooks: Sequence[BaseHook],
         context: RunContext,
@@ -46,7 +47,9 @@ class Trainer(BaseTrainer):
         workspace: Path,
         logger: logging.Logger,
     ):
-        assert settings.max_steps is not None, "the steps of max_epochs are computed before the trainer is made"
+        assert settings.max_steps is not None, (
+            "the steps of max_epochs are computed before the trainer is made"
+        )
         super().__init__(
             max_steps=settings.max_steps,
             grad_clip=strategy.plan.max_grad_norm,
@@ -70,7 +73,9 @@ class Trainer(BaseTrainer):
 
     def build_model_and_optimizer(self) -> None:
         """The strategy builds both: each strategy has its own order."""
-        self.model, self.optimizer = self._strategy.prepare(self._build_model, self._build_optimizer)
+        self.model, self.optimizer = self._strategy.prepare(
+            self._build_model, self._build_optimizer
+        )
 
     def build_lr_scheduler(self) -> torch.optim.lr_scheduler.LRScheduler | None:
         return self._build_scheduler(self.optimizer) if self._build_scheduler is not None else None

@@ -10,7 +10,9 @@ from launcher.hooks.base import BaseHook, Records, TrainState, overrides
 from launcher.hooks.records import flatten
 from launcher.models.output import described
 
-EVENTS = tuple(name for name in vars(BaseHook) if name.startswith("on_") and name != "on_log_scalars")
+EVENTS = tuple(
+    name for name in vars(BaseHook) if name.startswith("on_") and name != "on_log_scalars"
+)
 Call = Callable[..., None]
 
 
@@ -31,7 +33,8 @@ class HookCaller:
         """Close every hook, also after another has failed to close.
 
         Raises:
-            Exception: the first error, if training itself has ended well; errors that it does not raise are logged.
+            Exception: the first error, if training itself has ended well; errors that it does not
+                raise are logged.
         """
         errors: list[Exception] = []
         for call in self._events["on_close"]:
@@ -46,7 +49,8 @@ class HookCaller:
             raise errors[0]
 
     def log(self, records: Records, dry_run: bool = False) -> None:
-        """Pass nested records of numbers to every hook. `dry_run`: hooks only report what they would do."""
+        """Pass nested records of numbers to every hook. `dry_run`: hooks only report what they
+        would do."""
         if not dry_run:
             self.state.metrics.update(flatten(records))
         self.fire("on_log", records, dry_run=dry_run)
@@ -56,7 +60,8 @@ class HookCaller:
         self.log(records, dry_run=dry_run)
 
     def log_images(self, records: Records, dry_run: bool = False) -> None:
-        """Pass nested records of images to every hook: of PIL, arrays [H, W, C] or tensors [C, H, W]."""
+        """Pass nested records of images to every hook: of PIL, arrays [H, W, C] or tensors [C, H,
+        W]."""
         self.fire("on_log_images", records, dry_run=dry_run)
 
     def log_histograms(self, records: Records, dry_run: bool = False) -> None:
@@ -86,7 +91,8 @@ class HookCaller:
 
     @property
     def is_last_step(self) -> bool:
-        """Return whether training ends with the current step, which a run logs, evaluates and saves in any case."""
+        """Return whether training ends with the current step, which a run logs, evaluates and saves
+        in any case."""
         return self.state.is_at_end()
 
 
@@ -100,26 +106,33 @@ def check_hook(hook: Any, source: str) -> None:
     if not isinstance(hook, BaseHook):
         advice = ", so create one" if isinstance(hook, type) and issubclass(hook, BaseHook) else ""
         kind = f"the class {hook.__name__}" if isinstance(hook, type) else described(hook)
-        raise ConfigError(f"{source}: a hook should be an instance of a launcher.BaseHook; this is {kind}{advice}.")
+        raise ConfigError(
+            f"{source}: a hook should be an instance of a launcher.BaseHook; this is"
+            f" {kind}{advice}."
+        )
     known = {*EVENTS, "on_log_scalars"}
     for name in sorted({*dir(type(hook)), *vars(hook)}):
         if name.startswith("on_") and name not in known and callable(getattr(hook, name)):
             raise ConfigError(
-                f"{source}: {type(hook).__name__}.{name} is not an event{hint(name, known)} A method that is called "
-                "by other code needs a name without on_."
+                f"{source}: {type(hook).__name__}.{name} is not an event{hint(name, known)} A"
+                " method that is called by other code needs a name without on_."
             )
 
 
 def calls(hooks: Sequence[BaseHook]) -> dict[str, list[Call]]:
-    """The methods to call for each event, in the order of the hooks, after those that run first. Methods that a hook
-    does not override are left out."""
+    """The methods to call for each event, in the order of the hooks, after those that run first.
+    Methods that a hook does not override are left out."""
     hooks = sorted(hooks, key=lambda hook: not hook.runs_first)
-    table = {event: [getattr(hook, event) for hook in hooks if overrides(hook, event)] for event in EVENTS}
+    table = {
+        event: [getattr(hook, event) for hook in hooks if overrides(hook, event)]
+        for event in EVENTS
+    }
     return table | {"on_log": [call for hook in hooks if (call := _log_method(hook)) is not None]}
 
 
 def _log_method(hook: BaseHook) -> Call | None:
-    """`on_log` or `on_log_scalars`, whichever was overridden last: on the instance, else in the most derived class."""
+    """`on_log` or `on_log_scalars`, whichever was overridden last: on the instance, else in the
+    most derived class."""
     for owner in (hook, *type(hook).__mro__):
         if owner is BaseHook:
             break

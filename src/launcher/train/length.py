@@ -19,8 +19,8 @@ def total_steps(epochs: float, dataset_size: int, batch_size: int) -> int:
 
 
 def with_max_steps(config: DictConfig) -> DictConfig:
-    """The configuration with `trainer.max_steps` computed from `trainer.max_epochs`, if that is set. A schedule over
-    the whole run follows.
+    """The configuration with `trainer.max_steps` computed from `trainer.max_epochs`, if that is
+    set. A schedule over the whole run follows.
 
     Raises:
         ConfigError: the training data have no length.
@@ -32,7 +32,9 @@ def with_max_steps(config: DictConfig) -> DictConfig:
     data.check()
     size = length(data.train_dataset())
     if size is None:
-        raise ConfigError(f"trainer.max_epochs={epochs}: the training data have no length; set trainer.max_steps.")
+        raise ConfigError(
+            f"trainer.max_epochs={epochs}: the training data have no length; set trainer.max_steps."
+        )
     steps = total_steps(epochs, size, config.data.batch_size)
     known: DictConfig = OmegaConf.create(escaped(with_steps(stored(config), steps)))
     return known

@@ -37,36 +37,47 @@ def load_model(
     outputs: str | Path = "outputs",
     trust: bool = False,
 ) -> nn.Module:
-    """The model of a run, a checkpoint or an export: with its weights, on the CPU, in evaluation mode.
+    """The model of a run, a checkpoint or an export: with its weights, on the CPU, in evaluation
+    mode.
 
-    `config.yaml` in the folder names the class and the arguments. The class must be importable: the project's folder is
-    the current one, or on PYTHONPATH. Building the model runs the code of that class, so it must be Launcher's,
-    torch.nn's, or one that the project defines or names in its YAML files.
+    `config.yaml` in the folder names the class and the arguments. The class must be importable: the
+    project's folder is the current one, or on PYTHONPATH. Building the model runs the code of that
+    class, so it must be Launcher's, torch.nn's, or one that the project defines or names in its
+    YAML files.
 
     Args:
-        run: the id of a run, the beginning of its id, its name, or `<name>/<id>`; or the folder of a run, of a
-            checkpoint, or an export.
+        run: the id of a run, the beginning of its id, its name, or `<name>/<id>`; or the folder of
+            a run, of a checkpoint, or an export.
         checkpoint: of a run: latest, best or a step.
-        weights: an average of `hooks.ema`: `ema`, or `ema/0.999` if there are several. None: the weights themselves.
-            Not for an export, which has only one kind of weights.
+        weights: an average of `hooks.ema`: `ema`, or `ema/0.999` if there are several. None: the
+            weights themselves. Not for an export, which has only one kind of weights.
         outputs: the folder of the runs, to find one by its id.
         trust: any other class is built too. Only for the runs of an author whom you trust.
     Raises:
-        ConfigError: there is no such run or checkpoint, it is damaged, its class cannot be imported or is not allowed,
-            or the weights do not fit the class.
+        ConfigError: there is no such run or checkpoint, it is damaged, its class cannot be imported
+            or is not allowed, or the weights do not fit the class.
     """
     path = _folder(run, expanded(outputs))
     exported = [path / EXPORTED] if (path / EXPORTED).exists() else sorted(path.glob(SHARDS))
     is_export, is_checkpoint = bool(exported), (path / MANIFEST).exists()
     if is_export and weights is not None:
-        raise ConfigError(f"weights={weights}: {path} is an export; set job.weights when exporting.")
+        raise ConfigError(
+            f"weights={weights}: {path} is an export; set job.weights when exporting."
+        )
     if not is_export:
         which = path if is_checkpoint else checkpoint
         path = find_checkpoint(RunFolder(path).checkpoints, which, "checkpoint", hashes=False)
     try:
         saved = ShardReader(exported) if is_export else _opened(path, weights)
         model = _build(path / "config.yaml", trust)
-        load_weights(model, RenamingReader(saved, [*model_tensors(model), *tied_names(model)]) if is_export else saved)
+        load_weights(
+            model,
+            (
+                RenamingReader(saved, [*model_tensors(model), *tied_names(model)])
+                if is_export
+                else saved
+            ),
+        )
     except (CorruptCheckpoint, TrainingError) as error:
         raise ConfigError(f"{path}: {error}") from error
     return model.eval()
@@ -79,7 +90,9 @@ def _folder(run: str | Path, outputs: Path) -> Path:
         ConfigError: there is none, or there are several.
     """
     path = expanded(run)
-    is_one = any((path / name).exists() for name in ("checkpoints", MANIFEST, EXPORTED)) or any(path.glob(SHARDS))
+    is_one = any((path / name).exists() for name in ("checkpoints", MANIFEST, EXPORTED)) or any(
+        path.glob(SHARDS)
+    )
     folders = [path] if is_one else named_folders(outputs, str(run))
     if not folders and path.is_dir():
         raise ConfigError(f"load_model('{run}'): this folder has no checkpoint and no {EXPORTED}.")
@@ -87,12 +100,17 @@ def _folder(run: str | Path, outputs: Path) -> Path:
         return folders[0]
     if folders:
         names = ", ".join(run_name(folder) for folder in folders[:8])
-        raise ConfigError(f"load_model('{run}'): names {len(folders)} runs, {names}; give the id of one.")
+        raise ConfigError(
+            f"load_model('{run}'): names {len(folders)} runs, {names}; give the id of one."
+        )
     if not outputs.is_dir():
         raise ConfigError(
-            f"load_model('{run}'): there is no such folder, and no folder {outputs} of runs; give it with outputs=..."
+            f"load_model('{run}'): there is no such folder, and no folder {outputs} of runs; give"
+            " it with outputs=..."
         )
-    raise ConfigError(f"load_model('{run}'): there is no such folder, and no run of this id in {outputs}.")
+    raise ConfigError(
+        f"load_model('{run}'): there is no such folder, and no run of this id in {outputs}."
+    )
 
 
 def _opened(checkpoint: Path, weights: str | None) -> StoredCheckpoint:
@@ -104,7 +122,9 @@ def _opened(checkpoint: Path, weights: str | None) -> StoredCheckpoint:
 
 def _build(file: Path, trust: bool) -> nn.Module:
     if not file.exists():  # the checkpoint of a `BaseTrainer` without a configuration
-        raise ConfigError(f"{file}: does not exist; build the model yourself, and load the tensors into it.")
+        raise ConfigError(
+            f"{file}: does not exist; build the model yourself, and load the tensors into it."
+        )
     config: Any = OmegaConf.load(file)
     config = Origin(file, file.parent, "trust=True").checked(config, ["model"], trust)
     target = OmegaConf.select(config, "model._target_")
@@ -126,8 +146,11 @@ def _build(file: Path, trust: bool) -> nn.Module:
         if "Error locating target '" not in message:
             raise
         target = message.partition("Error locating target '")[2].partition("'")[0]
-        raise _not_importable(file, message.rpartition("full_key: ")[2].strip(), target, error) from error
-    except OmegaConfBaseException as error:  # a variable of the environment is not set, for instance
+        raise _not_importable(
+            file, message.rpartition("full_key: ")[2].strip(), target, error
+        ) from error
+    except OmegaConfBaseException as error:
+        # A variable of the environment is not set, for instance.
         raise ConfigError(f"{file}: {first_line(error)}") from error
     return model
 
@@ -142,7 +165,10 @@ def _not_importable(file: Path, key: str, target: str, error: Exception) -> Conf
     except NotFound as missing:
         problem = f"there is no {missing.name} in {missing.where}."
         if not missing.where:
-            problem = f"there is no module {missing.name}; add the folder that has it to PYTHONPATH or sys.path."
+            problem = (
+                f"there is no module {missing.name}; add the folder that has it to PYTHONPATH or"
+                " sys.path."
+            )
     except Unresolvable:
         pass
     return ConfigError(f"{file}: {key}._target_={target}: {problem}")
@@ -153,17 +179,23 @@ class Predictor:
 
     def __init__(self, model: nn.Module):
         self.model = model
-        self._scores: Callable[[torch.Tensor], torch.Tensor] = getattr(model, "logits", getattr(model, "module", model))
-        self._dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+        self._scores: Callable[[torch.Tensor], torch.Tensor] = getattr(
+            model, "logits", getattr(model, "module", model)
+        )
+        self._dtype = next(
+            (p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32
+        )
 
     @torch.inference_mode()
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> np.ndarray:
         """
         Args:
-            model_input: an array, or a DataFrame of numbers: features [B, num_features], or tokens [B, T].
+            model_input: an array, or a DataFrame of numbers: features [B, num_features], or tokens
+                [B, T].
             params: part of MLflow's interface; ignored.
         Returns:
-            The model's scores before softmax or sigmoid, float32: [B, num_classes] or [B, T, vocab_size].
+            The model's scores before softmax or sigmoid, float32: [B, num_classes] or [B, T,
+                vocab_size].
         """
         inputs = torch.as_tensor(np.asarray(model_input))
         if inputs.is_floating_point():
@@ -174,4 +206,5 @@ class Predictor:
 
 def _load_pyfunc(path: str) -> Predictor:
     """Called by MLflow, with the folder of an artifact that `tracker=mlflow` has sent."""
-    return Predictor(load_model(path, trust=True))  # what MLflow loads names its own loader, and has code of its own
+    # What MLflow loads names its own loader, and has code of its own.
+    return Predictor(load_model(path, trust=True))

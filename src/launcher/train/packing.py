@@ -21,7 +21,8 @@ MAX_TESTED_LEN = 16
 
 
 def check_packing(trainer: Trainer, dataset: Any, micro_batch_size: int) -> None:
-    """Reject packed rows for a model in which a document depends on the one before it in the row. All ranks call it.
+    """Reject packed rows for a model in which a document depends on the one before it in the row.
+    All ranks call it.
 
     Nothing of the training changes: neither weights nor random numbers.
 
@@ -32,37 +33,51 @@ def check_packing(trainer: Trainer, dataset: Any, micro_batch_size: int) -> None
     """
     if not isinstance(dataset, PackedDataset) or not dataset.pack:
         return
-    model, name = trainer.model, type(getattr(trainer.unwrapped_model, "model", trainer.unwrapped_model)).__name__
+    model, name = (
+        trainer.model,
+        type(getattr(trainer.unwrapped_model, "model", trainer.unwrapped_model)).__name__,
+    )
     # kernels that keep documents apart may do so for a single row only
-    measured = min(2, micro_batch_size), min(MAX_TESTED_LEN, dataset.seq_len), dataset.store.meta["vocab_size"]
+    measured = (
+        min(2, micro_batch_size),
+        min(MAX_TESTED_LEN, dataset.seq_len),
+        dataset.store.meta["vocab_size"],
+    )
     was_training = model.training
     model.eval()
     try:
         with isolated_rng(), torch.no_grad(), trainer.strategy.forward_context():
-            keeps_apart = broadcast(keeps_documents_apart(trainer.forward, *measured, trainer.device))
+            keeps_apart = broadcast(
+                keeps_documents_apart(trainer.forward, *measured, trainer.device)
+            )
     finally:
         model.train(was_training)
     if keeps_apart is False:
         raise ConfigError(
-            f"data.pack=true: in {name} the documents of a row see each other, whatever position_ids say; set "
-            "data.pack=false for one document per row."
+            f"data.pack=true: in {name} the documents of a row see each other, whatever"
+            " position_ids say; set data.pack=false for one document per row."
         )
     if keeps_apart is None and trainer.strategy.ranks.is_main:
         logger.warning(
-            "data.pack=true: whether %s keeps the documents of a row apart cannot be measured with its initial "
-            "weights and data.seq_len=%d; if it does not, set data.pack=false.", name, dataset.seq_len,
-        )  # fmt: skip
+            "data.pack=true: whether %s keeps the documents of a row apart cannot be measured with"
+            " its initial weights and data.seq_len=%d; if it does not, set data.pack=false.",
+            name,
+            dataset.seq_len,
+        )
 
 
 def keeps_documents_apart(
     forward: Forward, rows: int, length: int, vocab_size: int, device: torch.device | str = "cpu"
 ) -> bool | None:
-    """Return whether the second document of a row has the same logits after two different first documents.
+    """Return whether the second document of a row has the same logits after two different first
+    documents.
 
     Args:
-        forward: of a model in evaluation mode. If its records have no `logits`, the loss of one token is compared.
+        forward: of a model in evaluation mode. If its records have no `logits`, the loss of one
+            token is compared.
     Returns:
-        None if that cannot be measured: even a change within the document changes none of its later logits.
+        None if that cannot be measured: even a change within the document changes none of its later
+            logits.
     """
     half, other = length // 2, max(1, vocab_size // 2)
     tokens = torch.arange(length) % vocab_size
@@ -74,7 +89,9 @@ def keeps_documents_apart(
         labels = torch.full_like(ids, IGNORED)
         labels[half + 2 : half + 3] = ids[half + 2 : half + 3]
         row = {"input_ids": ids, "position_ids": positions, "labels": labels}
-        return _of_second(*forward({key: value.repeat(rows, 1).to(device) for key, value in row.items()}), half)
+        return _of_second(
+            *forward({key: value.repeat(rows, 1).to(device) for key, value in row.items()}), half
+        )
 
     expected = measure(first, second)
     # a sum in another order changes the last digits
@@ -82,7 +99,9 @@ def keeps_documents_apart(
     if _differs(measure((first + other) % vocab_size, second), expected, share):
         return False
     changed = torch.cat([(second[:1] + other) % vocab_size, second[1:]])
-    expected, found = (each[:, 1:] if each.dim() else each for each in (expected, measure(first, changed)))
+    expected, found = (
+        each[:, 1:] if each.dim() else each for each in (expected, measure(first, changed))
+    )
     return _differs(found, expected, share) or None
 
 
@@ -97,4 +116,6 @@ def _of_second(loss: Tensor | None, records: Mapping[str, Any], half: int) -> Te
 
 def _differs(one: Tensor, other: Tensor, share: float) -> bool:
     """Return whether a number differs by more than `share` of the largest."""
-    return bool(other.numel()) and (one - other).abs().max().item() > share * other.abs().max().item()
+    return (
+        bool(other.numel()) and (one - other).abs().max().item() > share * other.abs().max().item()
+    )

@@ -1,8 +1,11 @@
-"""The loop: what a subclass provides, a step, what happens between steps, and the state of a trainer.
+"""The loop: what a subclass provides, a step, what happens between steps, and the state of a
+trainer.
 
-    train -> build -> restore -> [before_step -> accumulate -> strategy.step -> after_step -> boundary] -> after_train
+    train -> build -> restore -> [before_step -> accumulate -> strategy.step -> after_step ->
+        boundary] -> after_train
 
-The loop itself never reads a value from the device: losses, norms and records stay there until a hook reads them.
+The loop itself never reads a value from the device: losses, norms and records stay there until a
+hook reads them.
 """
 
 import logging
@@ -42,24 +45,27 @@ ADVICE = "Lower the learning rate or check the data."
 
 
 class BaseTrainer(HookCaller):
-    """Training by subclass: write the `build_*` methods and `forward`. The loop, accumulation, mixed precision,
-    non-finite gradients, state and hooks are here.
+    """Training by subclass: write the `build_*` methods and `forward`. The loop, accumulation,
+    mixed precision, non-finite gradients, state and hooks are here.
 
     Args:
         max_steps: optimizer steps to train for.
         grad_clip: clip gradients to this 2-norm.
-        max_non_finite_grad_retries: repeat a step whose gradient is not finite at most this often, with new batches,
-            then raise. None: skip the update and count it; more than `max_consecutive_skipped_steps` in a row raise.
+        max_non_finite_grad_retries: repeat a step whose gradient is not finite at most this often,
+            with new batches, then raise. None: skip the update and count it; more than
+            `max_consecutive_skipped_steps` in a row raise.
         mixed_precision: "bf16", "fp16" or None.
         gradient_accumulation_steps: micro-batches per optimizer step; None is 1.
         workspace: the folder for the hooks' files.
         device: None is torch's default device.
         no_sync_accumulate: ranks of a DDP model exchange gradients with the last micro-batch only.
-        state_dict_options: for `state_dict()`; checkpoints follow its `ignore_frozen_params` and `strict`.
+        state_dict_options: for `state_dict()`; checkpoints follow its `ignore_frozen_params` and
+            `strict`.
         logger: None is the logger "trainer".
         max_consecutive_skipped_steps: at most this many skipped updates in a row.
         max_consecutive_none_losses: at most this many losses of None in a row.
-        pause_at: `train` saves and returns at this step, or at the next one whose update is not skipped.
+        pause_at: `train` saves and returns at this step, or at the next one whose update is not
+            skipped.
     Raises:
         ValueError: an argument has another value, or is out of bounds.
     """
@@ -83,11 +89,16 @@ class BaseTrainer(HookCaller):
     ):
         check_bounds(type(self).__name__, BaseTrainer.__init__, (), locals())
         if mixed_precision not in (None, "bf16", "fp16"):
-            raise ValueError(f"mixed_precision={mixed_precision!r}: must be 'bf16', 'fp16' or None.")
+            raise ValueError(
+                f"mixed_precision={mixed_precision!r}: must be 'bf16', 'fp16' or None."
+            )
         # Not super(), which would be one of the names above.
         HookCaller.__init__(self, TrainState(max_steps), logger or logging.getLogger("trainer"))
         self.grad_clip, self.max_non_finite_grad_retries = grad_clip, max_non_finite_grad_retries
-        self.gradient_accumulation_steps, self.no_sync_accumulate = gradient_accumulation_steps or 1, no_sync_accumulate
+        self.gradient_accumulation_steps, self.no_sync_accumulate = (
+            gradient_accumulation_steps or 1,
+            no_sync_accumulate,
+        )
         self.max_consecutive_skipped_steps = max_consecutive_skipped_steps
         self.max_consecutive_none_losses = max_consecutive_none_losses
         self.pause_at, self.state_dict_options = pause_at, state_dict_options
@@ -117,7 +128,7 @@ class BaseTrainer(HookCaller):
         self.stop_signal, self._agreed_at = 0, -1
         self._unsettled: DeferredFlag | None = None
 
-    # ------------------------------------------------------------------------------------- what a subclass provides
+    # --------------------------------------------------------------------- what a subclass provides
     def build_data_loader(self) -> Iterable[Any]:
         """Any iterable of batches; a finite one is restarted when it ends."""
         raise self._missing("build_data_loader(self)", "returns an iterable of batches")
@@ -129,13 +140,16 @@ class BaseTrainer(HookCaller):
         raise self._missing("build_optimizer(self)", "returns a torch.optim.Optimizer")
 
     def forward(self, input: Any) -> tuple[torch.Tensor | None, Records]:
-        """The loss (0-d; None: skip this batch) and nested records of numbers or 0-d tensors to log."""
+        """The loss (0-d; None: skip this batch) and nested records of numbers or 0-d tensors to
+        log."""
         raise self._missing("forward(self, batch)", "returns the loss and a dict of records")
 
     def num_targets(self, input: Any) -> torch.Tensor | int | None:
-        """Return the number of targets that a batch's loss is a mean over, where batches differ in it (masked targets).
+        """Return the number of targets that a batch's loss is a mean over, where batches differ in
+        it (masked targets).
 
-        Micro-batches and ranks then count by their targets, in training and in validation. None: they count equally.
+        Micro-batches and ranks then count by their targets, in training and in validation. None:
+        they count equally.
         """
         return None
 
@@ -156,7 +170,13 @@ class BaseTrainer(HookCaller):
             sync_every_micro_batch=not self.no_sync_accumulate,
         )
         return ExternalStrategy(
-            self.model, self.optimizer, self.grad_scaler, plan, self.precision, self.device, self.state_dict_options
+            self.model,
+            self.optimizer,
+            self.grad_scaler,
+            plan,
+            self.precision,
+            self.device,
+            self.state_dict_options,
         )
 
     def _missing(self, method: str, purpose: str) -> NotImplementedError:
@@ -164,12 +184,16 @@ class BaseTrainer(HookCaller):
             f"{type(self).__name__} has no {method.split('(')[0]}; add {method}, which {purpose}."
         )
 
-    # ------------------------------------------------------------------------------------------------ putting together
+    # ----------------------------------------------------------------------------- putting together
     def build(self) -> None:
         """Build every part, in this order. `train` calls it unless it was called before."""
-        self.data_loader = self._part("build_data_loader", "an iterable of batches", "__iter__", "__getitem__")
+        self.data_loader = self._part(
+            "build_data_loader", "an iterable of batches", "__iter__", "__getitem__"
+        )
         self.build_model_and_optimizer()
-        self.lr_scheduler = self._part("build_lr_scheduler", "a scheduler of torch.optim, or None", "step")
+        self.lr_scheduler = self._part(
+            "build_lr_scheduler", "a scheduler of torch.optim, or None", "step"
+        )
         if self.lr_scheduler is not None:
             check_steps(self.lr_scheduler, f"{type(self).__name__}.build_lr_scheduler")
             self._steps_by_metric = needs_metric(self.lr_scheduler)
@@ -189,27 +213,35 @@ class BaseTrainer(HookCaller):
     def _part(self, method: str, kind: str, *attributes: str) -> Any:
         part = getattr(self, method)()
         if not is_part(part, attributes) and not (part is None and kind.endswith("or None")):
-            raise ConfigError(f"{type(self).__name__}.{method} should return {kind}; it returned {described(part)}.")
+            raise ConfigError(
+                f"{type(self).__name__}.{method} should return {kind}; it returned"
+                f" {described(part)}."
+            )
         return part
 
     def bind_events(self) -> None:
         """List what each event calls. Needed again after a change of hooks or loader."""
-        if not self.is_built or self._batches.loader is not self.data_loader:  # a hook may replace the loader
+        # A hook may replace the loader.
+        if not self.is_built or self._batches.loader is not self.data_loader:
             self._batches = Batches(self.data_loader, self.logger)
         self._events = calls(self.hooks)
         length = steps_per_epoch(self)
         self.state.num_epochs = float(self.max_steps / length) if length else None
         self._epoch = Interval("1epoch", "epoch") if length else None
         has_calls = self._events["on_before_optimizer_step"]
-        self.strategy.before_clip = (lambda: self.fire("on_before_optimizer_step")) if has_calls else None
+        self.strategy.before_clip = (
+            (lambda: self.fire("on_before_optimizer_step")) if has_calls else None
+        )
 
-    # ------------------------------------------------------------------------------------------------------- training
+    # ------------------------------------------------------------------------------------- training
     def train(self) -> None:
         """Train until `max_steps`, `pause_at`, a hook's `state.stop`, or a signal.
 
         Raises:
-            signals.SignalExit: a signal came; the hooks have saved. It is a SystemExit with code 128 + signal.
-            TrainingError: a bound on non-finite gradients or losses of None was exceeded, or the last was skipped.
+            signals.SignalExit: a signal came; the hooks have saved. It is a SystemExit with code
+                128 + signal.
+            TrainingError: a bound on non-finite gradients or losses of None was exceeded, or the
+                last was skipped.
         """
         if not self.is_built:
             self.build()
@@ -219,12 +251,14 @@ class BaseTrainer(HookCaller):
         try:
             self.restore()
             self.fire("on_ready")
-            self._run(self.resumed_rng or rng)  # random numbers that hooks have drawn must not affect the first step
+            # Random numbers that hooks have drawn must not affect the first step.
+            self._run(self.resumed_rng or rng)
             if not self.is_paused:
                 self.fire("on_after_train")
             has_ended = True
         except signals.SignalExit:
-            signals.forget()  # the signal has stopped this run, and must not stop a later one in this process
+            # The signal has stopped this run, and must not stop a later one in this process.
+            signals.forget()
             raise
         except Exception as error:
             self.fire("on_error", error)
@@ -233,8 +267,9 @@ class BaseTrainer(HookCaller):
             self.close_hooks(has_ended)
 
     def restore(self) -> None:
-        """Set up the hooks and restore what an earlier attempt saved. The state of hooks comes last: a hook may create
-        its model in `on_before_train`, as a copy of the restored one, and fill it in `on_load_state_dict`."""
+        """Set up the hooks and restore what an earlier attempt saved. The state of hooks comes
+        last: a hook may create its model in `on_before_train`, as a copy of the restored one, and
+        fill it in `on_load_state_dict`."""
         for hook in self.hooks:
             hook.bind(self.context)
         self.restored = None
@@ -243,7 +278,10 @@ class BaseTrainer(HookCaller):
             self.fire(event)
         self.bind_events()
         if self.restored is not None:
-            shared = {"model": model_tensors(self.model), "training_state": self.restored["training_state"]}
+            shared = {
+                "model": model_tensors(self.model),
+                "training_state": self.restored["training_state"],
+            }
             load_hook_states(self, self.restored["hooks"], shared)
 
     def _run(self, rng: dict[str, Any]) -> None:
@@ -260,8 +298,9 @@ class BaseTrainer(HookCaller):
                 self._run_step()
                 if self.state.is_at_end() and self.update_was_skipped():
                     raise TrainingError(
-                        f"Training ended with {self.state.skipped_in_row} skipped updates in a row: the gradient was "
-                        f"not finite ({format_step(self.step_info)}). This state is not saved. {ADVICE}"
+                        f"Training ended with {self.state.skipped_in_row} skipped updates in a row:"
+                        f" the gradient was not finite ({format_step(self.step_info)}). This state"
+                        f" is not saved. {ADVICE}"
                     )
                 self._boundary()
         except signals.Interrupted:
@@ -274,10 +313,15 @@ class BaseTrainer(HookCaller):
         finally:
             self._batches.close()
 
-    # --------------------------------------------------------------------------------------------------------- a step
+    # --------------------------------------------------------------------------------------- a step
     def _run_step(self) -> None:
         self.state.step = step = self.state.step + 1
-        self.step_info = {"loss": [], "records": [], "data_time": [], "non_finite_grad_retry_count": 0}
+        self.step_info = {
+            "loss": [],
+            "records": [],
+            "data_time": [],
+            "non_finite_grad_retry_count": 0,
+        }
         if self._epoch is not None and (step == 1 or self._epoch.is_due(self, step - 1)):
             self.fire("on_epoch_start")
         for call in self._events["on_before_step"]:
@@ -300,7 +344,8 @@ class BaseTrainer(HookCaller):
             self.fire("on_epoch_end")
 
     def _attempt(self) -> StepResult:
-        """Compute the gradients of a step and let the strategy clip them, update the weights and zero them."""
+        """Compute the gradients of a step and let the strategy clip them, update the weights and
+        zero them."""
         if self.strategy.needs_closure:
             self._accumulate_for_closure()
         else:
@@ -312,7 +357,9 @@ class BaseTrainer(HookCaller):
 
     def _micro_batches(self) -> MicroBatches:
         times, alone = self.step_info["data_time"], self._agreement.alone
-        return self._batches.of_step(self.gradient_accumulation_steps, times, alone, self.num_targets, self.device)
+        return self._batches.of_step(
+            self.gradient_accumulation_steps, times, alone, self.num_targets, self.device
+        )
 
     def _accumulate(self, micro_batches: MicroBatches) -> None:
         """Run forward and backward until each micro-batch of the step has had a loss."""
@@ -330,14 +377,17 @@ class BaseTrainer(HookCaller):
                 check_missing_loss(self.strategy, self.state.step)
             if none_losses > self.max_consecutive_none_losses:
                 raise TrainingError(
-                    f"Step {self.state.step}: forward returned no loss {none_losses} times in a row "
-                    f"(max_consecutive_none_losses={self.max_consecutive_none_losses})."
+                    f"Step {self.state.step}: forward returned no loss {none_losses} times in a row"
+                    f" (max_consecutive_none_losses={self.max_consecutive_none_losses})."
                 )
 
     def _forward_backward(self, batch: Any, weight: torch.Tensor | None) -> bool:
-        """Run forward and backward for one micro-batch; return False if `forward` returned no loss."""
+        """Run forward and backward for one micro-batch; return False if `forward` returned no
+        loss."""
         with self.strategy.forward_context():
-            loss, records = self.forward(batch) if self._has_checked_forward else self._first_forward(batch)
+            loss, records = (
+                self.forward(batch) if self._has_checked_forward else self._first_forward(batch)
+            )
         if loss is None:
             return False
         if weight is not None:
@@ -364,8 +414,12 @@ class BaseTrainer(HookCaller):
         return f"{type(self).__name__}.forward"
 
     def _accumulate_for_closure(self) -> None:
-        """Accumulate; the optimizer (LBFGS) repeats it over the same batches, with the same random numbers."""
-        start, batches = rng_state(), list(islice(self._micro_batches(), self.gradient_accumulation_steps))
+        """Accumulate; the optimizer (LBFGS) repeats it over the same batches, with the same random
+        numbers."""
+        start, batches = (
+            rng_state(),
+            list(islice(self._micro_batches(), self.gradient_accumulation_steps)),
+        )
 
         def mean_loss() -> torch.Tensor:
             return sum_over_ranks(torch.stack(self.step_info["loss"]).mean()) / world_size()
@@ -381,9 +435,10 @@ class BaseTrainer(HookCaller):
         self._accumulate(iter(batches))
         self.strategy.closure = mean_loss(), evaluate_again
 
-    # ------------------------------------------------------------------------- skipped updates and missing losses
+    # ----------------------------------------------------------- skipped updates and missing losses
     def _after_update(self, was_skipped: bool) -> None:
-        """Step the scheduler, or count that the gradient was not finite; raise after too many of them in a row."""
+        """Step the scheduler, or count that the gradient was not finite; raise after too many of
+        them in a row."""
         state = self.state
         if not was_skipped:
             state.skipped_in_row = 0
@@ -393,25 +448,28 @@ class BaseTrainer(HookCaller):
         state.skipped_steps += 1
         state.skipped_in_row = count = state.skipped_in_row + 1
         if count.bit_count() == 1:  # the 1st, 2nd, 4th, 8th ... in a row
-            level = logging.INFO if self.grad_scaler.is_enabled() else logging.WARNING  # how a scaler finds its scale
+            # How a scaler finds its scale.
+            level = logging.INFO if self.grad_scaler.is_enabled() else logging.WARNING
             text = "Step %d: the gradient is not finite (%s); the update is skipped (%d in a row)."
             self.logger.log(level, text, state.step, format_step(self.step_info), count)
         if count > self.max_consecutive_skipped_steps:
             raise TrainingError(
-                f"The gradient was not finite in {count} steps in a row (max_consecutive_skipped_steps="
-                f"{self.max_consecutive_skipped_steps}); last: {format_step(self.step_info)}. {ADVICE}"
+                f"The gradient was not finite in {count} steps in a row"
+                f" (max_consecutive_skipped_steps={self.max_consecutive_skipped_steps}); last:"
+                f" {format_step(self.step_info)}. {ADVICE}"
             )
 
     def settle(self) -> None:
-        """Read whether the device skipped the last update, and count it. It waits for the previous step only."""
+        """Read whether the device skipped the last update, and count it. It waits for the previous
+        step only."""
         if (flag := self._unsettled) is not None:
             self._unsettled = None
             self._after_update(flag.read())
 
     def update_was_skipped(self) -> bool:
-        """Return whether the last update was skipped, other than by a loss scaler that seeks its scale. The state may
-        then be broken, and must not be saved. The same on all ranks, which must all call it; it waits for the
-        device."""
+        """Return whether the last update was skipped, other than by a loss scaler that seeks its
+        scale. The state may then be broken, and must not be saved. The same on all ranks, which
+        must all call it; it waits for the device."""
         self.settle()
         scales = self.precision.needs_scaler or self.grad_scaler.is_enabled()
         if not self.state.skipped_in_row or not scales:
@@ -420,7 +478,8 @@ class BaseTrainer(HookCaller):
         return bool(maximum(not is_finite))
 
     def _count_retry(self) -> None:
-        """Count that the gradient of this attempt was not finite. The next attempt uses new batches."""
+        """Count that the gradient of this attempt was not finite. The next attempt uses new
+        batches."""
         info, step, bound = self.step_info, self.state.step, self.max_non_finite_grad_retries or 0
         count = info["non_finite_grad_retry_count"]
         if count >= bound:
@@ -432,7 +491,7 @@ class BaseTrainer(HookCaller):
         self.logger.warning(text, step, format_step(info), count + 1, bound)
         info["loss"], info["records"], info["non_finite_grad_retry_count"] = [], [], count + 1
 
-    # -------------------------------------------------------------------------------------------------- between steps
+    # -------------------------------------------------------------------------------- between steps
     def _boundary(self) -> None:
         """Run the between-step hooks (checkpointing), then leave if a signal was received."""
         self._agree_on_signal()
@@ -443,23 +502,30 @@ class BaseTrainer(HookCaller):
             raise signals.SignalExit(self.stop_signal)
 
     def _agree_on_signal(self) -> None:
-        """Agree with all ranks, once a boundary, on a signal. A run that has ended is completed, not stopped."""
+        """Agree with all ranks, once a boundary, on a signal. A run that has ended is completed,
+        not stopped."""
         if self._agreed_at != self.state.step:
             self._agreed_at = self.state.step
             signum = self._agreement.result(signals.received())
             self.stop_signal = signum if signum and not self.is_last_step else 0
 
     def stop_at_this_boundary(self) -> None:
-        """End training here: a signal has interrupted something that the resumed run repeats. All ranks call it."""
+        """End training here: a signal has interrupted something that the resumed run repeats. All
+        ranks call it."""
         self._agree_on_signal()  # the exchange that the step has begun
         self.stop_signal = maximum(signals.received())
 
     def _must_pause(self) -> bool:
-        return self.pause_at is not None and self.state.step >= self.pause_at and not self.update_was_skipped()
+        return (
+            self.pause_at is not None
+            and self.state.step >= self.pause_at
+            and not self.update_was_skipped()
+        )
 
-    # ------------------------------------------------------------------------------------------------------ its state
+    # ------------------------------------------------------------------------------------ its state
     def state_dict(self) -> dict[str, Any]:
-        """`model`, `training_state`, and what hooks add, in memory. Tensors are full under every wrapper."""
+        """`model`, `training_state`, and what hooks add, in memory. Tensors are full under every
+        wrapper."""
         return full_state(self, self.state_dict_options)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -469,7 +535,9 @@ class BaseTrainer(HookCaller):
         """Counters, scheduler, scaler and data position: all but model, optimizer and hooks."""
         self.settle()
         return self.state.counters() | {
-            "lr_scheduler": self.lr_scheduler.state_dict() if self.lr_scheduler is not None else None,
+            "lr_scheduler": (
+                self.lr_scheduler.state_dict() if self.lr_scheduler is not None else None
+            ),
             "grad_scaler": self.grad_scaler.state_dict(),
             "data_loader": self._batches.position(),
         }

@@ -16,8 +16,8 @@ HERE = Path(__file__).parent
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Two groups, since both mostly wait for SLURM's timers. The incidents come last in theirs: they happen while its
-    other tests run."""
+    """Two groups, since both mostly wait for SLURM's timers. The incidents come last in theirs:
+    they happen while its other tests run."""
     ours = [item for item in items if HERE in item.path.parents]
     for item in ours:
         group = "slurm, accounting" if "cluster" in item.fixturenames else "slurm, incidents"
@@ -28,8 +28,8 @@ def pytest_collection_modifyitems(items):
 
 
 def reserve_ports():
-    """The first of PORTS that nobody uses, below those that the kernel hands out, and a socket: other workers do not
-    get these ports as long as it is open."""
+    """The first of PORTS that nobody uses, below those that the kernel hands out, and a socket:
+    other workers do not get these ports as long as it is open."""
     for first in range(20000, 30000, PORTS):
         try:
             reservation = socket.create_server(("", first + PORTS - 1))
@@ -47,8 +47,8 @@ def reserve_ports():
 
 @pytest.fixture(scope="session")
 def start_lab():
-    """Starts clusters; all are stopped at the end. Their daemons run under users of their own, who enter no folder of
-    pytest's."""
+    """Starts clusters; all are stopped at the end. Their daemons run under users of their own, who
+    enter no folder of pytest's."""
     if reason := labs.impossible():
         (pytest.fail if labs.REQUIRED else pytest.skip)(reason)
     started = []
@@ -90,17 +90,25 @@ def beside_the_incidents(request):
 
 @pytest.fixture(scope="session")
 def happened(request, tmp_path_factory):
-    """The incidents that are asked for. They happen on clusters where other tests do not get in their way."""
+    """The incidents that are asked for. They happen on clusters where other tests do not get in
+    their way."""
     cases = [getattr(item, "callspec", None) for item in request.session.items]
-    asked = [case.params["incident"] for case in cases if case is not None and "incident" in case.params]
+    asked = [
+        case.params["incident"] for case in cases if case is not None and "incident" in case.params
+    ]
     if not asked:
         yield {}
         return
     chosen = [one for one in INCIDENTS if one in asked]
     nodes = sum(one.nodes for one in chosen if one.user_signal)
     start = request.getfixturevalue("start_lab")
-    clusters = {True: start(NODES=str(max(1, nodes)), DBD="0"), False: request.getfixturevalue("plain_cluster")}
-    with begun(chosen, lambda one: clusters[one.user_signal], lambda: tmp_path_factory.mktemp("outputs")) as futures:
+    clusters = {
+        True: start(NODES=str(max(1, nodes)), DBD="0"),
+        False: request.getfixturevalue("plain_cluster"),
+    }
+    with begun(
+        chosen, lambda one: clusters[one.user_signal], lambda: tmp_path_factory.mktemp("outputs")
+    ) as futures:
         yield futures
 
 
@@ -114,7 +122,9 @@ def undisturbed(tmp_path_factory):
         if key not in done:
             outputs = tmp_path_factory.mktemp("undisturbed")
             more = [f"dispatch.nproc={ranks}"] if ranks > 1 else []
-            run = launch(outputs, *labs.experiment(outputs), *labs.QUICK, *more, *overrides, timeout=500)
+            run = launch(
+                outputs, *labs.experiment(outputs), *labs.QUICK, *more, *overrides, timeout=500
+            )
             assert run.returncode == 0, run.output
             done[key] = outputs
         return done[key]

@@ -38,7 +38,9 @@ def test_a_run_is_submitted_frozen_and_seen_to_its_end(cluster, tmp_path, undist
     (conf / "model" / "mine.yaml").write_text("defaults: [mlp, _self_]\nhidden_dim: 16\n")
     outputs = tmp_path / "outputs"
     words = [word for word in experiment(outputs) if not word.startswith("model")]
-    done = lab.launcher("--config-dir", str(conf), "model=mine", *words, *QUICK, "dispatch=slurm", *HELD)
+    done = lab.launcher(
+        "--config-dir", str(conf), "model=mine", *words, *QUICK, "dispatch=slurm", *HELD
+    )
     assert done.returncode == 0, done.stderr
     (folder,) = run_folders(outputs)
     job = job_of(folder)
@@ -48,12 +50,29 @@ def test_a_run_is_submitted_frozen_and_seen_to_its_end(cluster, tmp_path, undist
 
     (conf / "model" / "mine.yaml").write_text("defaults: [mlp, _self_]\nhidden_dim: 99\n")
     again = lab.launcher(
-        "--config-dir", str(conf), "model=mine", "model.hidden_dim=16", *words, *QUICK, "dispatch=slurm"
+        "--config-dir",
+        str(conf),
+        "model=mine",
+        "model.hidden_dim=16",
+        *words,
+        *QUICK,
+        "dispatch=slurm",
     )
     assert "0 submitted, 1 skipped" in again.stdout
-    assert json.loads((folder / "submission.json").read_text())["config"]["model"]["hidden_dim"] == 16
+    assert (
+        json.loads((folder / "submission.json").read_text())["config"]["model"]["hidden_dim"] == 16
+    )
 
-    follow = [sys.executable, "-m", "launcher.runs", "logs", "mine-digits", "-f", "--outputs", str(outputs)]
+    follow = [
+        sys.executable,
+        "-m",
+        "launcher.runs",
+        "logs",
+        "mine-digits",
+        "-f",
+        "--outputs",
+        str(outputs),
+    ]
     following = subprocess.Popen(follow, env=lab.environment, stdout=subprocess.PIPE, text=True)
     lab.run("scontrol", "release", job)
     assert lab.wait_until_ended(job) == "COMPLETED"
@@ -65,7 +84,10 @@ def test_a_run_is_submitted_frozen_and_seen_to_its_end(cluster, tmp_path, undist
 
     before = final_state(outputs)  # a job that has done its work is started once more
     lab.run("scontrol", "requeue", job)
-    wait_for(lambda: lab.info(job)["Restarts"] == "1" and lab.info(job)["JobState"] == "COMPLETED", "the second start")
+    wait_for(
+        lambda: lab.info(job)["Restarts"] == "1" and lab.info(job)["JobState"] == "COMPLETED",
+        "the second start",
+    )
     assert len(record(outputs)["attempts"]) == 1 and final_state(outputs) == before
     assert "is complete already" in (folder / "logs" / f"slurm-{job}.log").read_text()
 
@@ -88,8 +110,12 @@ def test_a_sweep_is_an_array_in_chunks_and_resumes(plain_cluster, tmp_path):
         "-m",
         "seed=range(5)",
     ]
-    second = subprocess.Popen(command, env=lab.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_for(lambda: len(list(tmp_path.glob("*/*/submission.json"))) == 5, "three more to be submitted")
+    second = subprocess.Popen(
+        command, env=lab.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    wait_for(
+        lambda: len(list(tmp_path.glob("*/*/submission.json"))) == 5, "three more to be submitted"
+    )
     second.send_signal(signal.SIGTERM)  # ends the waiting alone
     told, warned = second.communicate(timeout=MAX_WAIT_S)
     assert "3 submitted as SLURM jobs " in told and "2 skipped" in told, told
@@ -107,7 +133,9 @@ def test_a_sweep_is_an_array_in_chunks_and_resumes(plain_cluster, tmp_path):
     assert runs(lab, "cancel", tmp_path, "--all").returncode == 0
     assert not {run["state"] for run in states(lab, tmp_path).values()} & {"queued", "running"}
 
-    third = lab.launcher(*words, "dispatch.wait=true", "dispatch.array_parallelism=2", "-m", "seed=range(5)")
+    third = lab.launcher(
+        *words, "dispatch.wait=true", "dispatch.array_parallelism=2", "-m", "seed=range(5)"
+    )
     assert "3 submitted" in third.stdout and third.returncode == 0, third.stdout + third.stderr
     assert [run["state"] for run in states(lab, tmp_path).values()] == ["completed"] * 5
 
@@ -116,14 +144,27 @@ def test_more_jobs_than_the_limit_are_submitted_as_room_comes(cluster, tmp_path)
     manage = ("sacctmgr", "--immediate")
     cluster.run(*manage, "add", "qos", "few", "MaxSubmitJobsPerUser=2")
     cluster.run(*manage, "modify", "user", "root", "set", "qos+=few")
-    command = [*experiment(tmp_path, steps=20), *QUICK, "dispatch=slurm", "-m", "seed=0,1,2,3,4", "dispatch.qos=few"]
+    command = [
+        *experiment(tmp_path, steps=20),
+        *QUICK,
+        "dispatch=slurm",
+        "-m",
+        "seed=0,1,2,3,4",
+        "dispatch.qos=few",
+    ]
     first = cluster.launcher(*command, "dispatch.sbatch.begin=now+1hour")
     assert first.returncode == 0, first.stderr
     assert "2 submitted as SLURM job" in first.stdout
-    assert "3 not submitted yet, since SLURM has no room (QOSMaxSubmitJobPerUserLimit); repeat the" in first.stdout
+    assert (
+        "3 not submitted yet, since SLURM has no room (QOSMaxSubmitJobPerUserLimit); repeat the"
+        in first.stdout
+    )
     assert len(run_folders(tmp_path)) == 2, "nothing is written for the others"
     none = cluster.launcher(*command)
-    assert (none.returncode, "QOSMaxSubmitJobPerUserLimit: 3 runs wait; repeat" in none.stderr) == (2, True)
+    assert (none.returncode, "QOSMaxSubmitJobPerUserLimit: 3 runs wait; repeat" in none.stderr) == (
+        2,
+        True,
+    )
     (job,) = {run["job_id"].partition("_")[0] for run in states(cluster, tmp_path).values()}
     cluster.run("scancel", job)
     rest = cluster.launcher(*command, "dispatch.wait=true")
@@ -135,7 +176,14 @@ def test_more_jobs_than_the_limit_are_submitted_as_room_comes(cluster, tmp_path)
 
 def test_a_crash_is_a_failure_everywhere_and_is_not_repeated(cluster, tmp_path):
     lab = cluster
-    words = [*experiment(tmp_path, steps=20), *QUICK, "dispatch=slurm", "dispatch.wait=true", "-m", "seed=0,1"]
+    words = [
+        *experiment(tmp_path, steps=20),
+        *QUICK,
+        "dispatch=slurm",
+        "dispatch.wait=true",
+        "-m",
+        "seed=0,1",
+    ]
     done = lab.launcher(*words, CRASH)
     assert done.returncode == 1 and "2 of 2 jobs failed" in done.stderr, done.stdout + done.stderr
     for run in states(lab, tmp_path).values():
@@ -157,11 +205,14 @@ def test_a_requeue_that_fails_is_the_jobs_failure(cluster, tmp_path):
     fakes.mkdir()
     real = lab.run("bash", "-c", "command -v scontrol").strip()
     (fakes / "scontrol").write_text(
-        f'#!/bin/bash\n[[ $1 == requeue ]] && {{ echo "no such luck" >&2; exit 1; }}\nexec {real} "$@"\n'
+        f'#!/bin/bash\n[[ $1 == requeue ]] && {{ echo "no such luck" >&2; exit 1; }}\nexec {real}'
+        ' "$@"\n'
     )
     (fakes / "scontrol").chmod(0o755)
     outputs = tmp_path / "outputs"
-    job = lab.submit(outputs, f"dispatch.setup=['export PATH={fakes}:$PATH']", "dispatch.partition=preempt")
+    job = lab.submit(
+        outputs, f"dispatch.setup=['export PATH={fakes}:$PATH']", "dispatch.partition=preempt"
+    )
     wait_for_step(outputs)
     lab.preempt(lab.info(job)["NodeList"])
     assert lab.wait_until_ended(job) == "FAILED"
@@ -174,13 +225,18 @@ def test_restarts_without_progress_end(cluster, tmp_path):
     lab = cluster
     job = lab.submit(tmp_path, "dispatch.max_fruitless_restarts=1", "trainer.max_steps=5000")
     for restart in range(2):  # before anything is saved
-        wait_for(lambda number=restart + 1: len(starts(tmp_path, job)) == number, "a start to be noted")
+        wait_for(
+            lambda number=restart + 1: len(starts(tmp_path, job)) == number, "a start to be noted"
+        )
         step = lab.run("squeue", "--steps", "-h", "-j", job, "-o", "%i").split()[0]
         lab.run("scancel", "--signal=KILL", step, check=False)
         lab.run("scontrol", "requeue", job, check=False)
     assert lab.wait_until_ended(job) == "FAILED"
     assert record(tmp_path)["state"] == "failed" and steps_done(run_folders(tmp_path)[0]) < INTERVAL
-    assert "without a new checkpoint" in (run_folders(tmp_path)[0] / "logs" / f"slurm-{job}.log").read_text()
+    assert (
+        "without a new checkpoint"
+        in (run_folders(tmp_path)[0] / "logs" / f"slurm-{job}.log").read_text()
+    )
 
 
 def starts(outputs, job):
@@ -191,9 +247,18 @@ def starts(outputs, job):
 def test_dry_run_says_what_is_wrong_and_submits_nothing(cluster, tmp_path):
     lab = cluster
     words = [*experiment(tmp_path), "dispatch=slurm", "dispatch.dry_run=true", "-m", "seed=0,1"]
-    fine = lab.launcher(*words, "dispatch.cpus_per_task=2", "dispatch.gpus_per_node=2", "dispatch.mem=1G")
+    fine = lab.launcher(
+        *words, "dispatch.cpus_per_task=2", "dispatch.gpus_per_node=2", "dispatch.mem=1G"
+    )
     assert fine.returncode == 0 and "No problems found" in fine.stdout, fine.stdout + fine.stderr
-    for flag in ("array=0-1", "cpus-per-task=2", "gpus-per-node=2", "ntasks-per-node=2", "mem=1G", "requeue"):
+    for flag in (
+        "array=0-1",
+        "cpus-per-task=2",
+        "gpus-per-node=2",
+        "ntasks-per-node=2",
+        "mem=1G",
+        "requeue",
+    ):
         assert f"#SBATCH --{flag}" in fine.stdout
     wrong = lab.launcher(
         *(*words, "dispatch.partition=nograce", "dispatch.time=1", "dispatch.gpus_per_node=64"),
@@ -214,7 +279,10 @@ def test_dry_run_says_what_is_wrong_and_submits_nothing(cluster, tmp_path):
         (["dispatch.partition=nowhere"], "dispatch=slurm: "),
         (["dispatch.partition=nowhere", "-m", "seed=0,1"], "dispatch=slurm: "),
         (["dispatch.snapshot=true", "dispatch.partition=nowhere"], "dispatch=slurm: "),
-        (["dispatch.nodes=3", "dispatch.tasks_per_node=3"], "data.batch_size=64: is not divisible by 9 ranks"),
+        (
+            ["dispatch.nodes=3", "dispatch.tasks_per_node=3"],
+            "data.batch_size=64: is not divisible by 9 ranks",
+        ),
         (["dispatch.time=soon"], "dispatch.time='soon': should be minutes"),
         (["dispatch.nods=2"], "dispatch.nods"),
     ],
@@ -229,8 +297,9 @@ def test_a_snapshot_runs_the_code_as_it_was(cluster, tmp_path):
     lab, project = cluster, tmp_path / "project"
     (project / "mine").mkdir(parents=True)
     (project / "mine" / "__init__.py").write_text(
-        "from launcher.jobs.train import TrainJob\nfrom mine import _version, new\n\nclass Job(TrainJob):\n"
-        "    def run(self, config): print('this is version', VERSION, flush=True)\nVERSION = 1\n"
+        "from launcher.jobs.train import TrainJob\nfrom mine import _version, new\n\nclass"
+        " Job(TrainJob):\n    def run(self, config): print('this is version', VERSION,"
+        " flush=True)\nVERSION = 1\n"
     )
     (project / ".gitignore").write_text("_version.py\n")
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
@@ -239,14 +308,27 @@ def test_a_snapshot_runs_the_code_as_it_was(cluster, tmp_path):
     for name in ("new.py", "_version.py", "table.csv"):  # git does not track them
         (project / "mine" / name).touch()
     source = project / "mine" / "__init__.py"
-    source.write_text(source.read_text().replace("VERSION = 1", "VERSION = 2"))  # not committed, and yet it counts
-    words = ["paths.outputs=outputs", "model=mlp", "data=digits", "job._target_=mine.Job", "dispatch=slurm", *HELD]
+    # Not committed, and yet it counts.
+    source.write_text(source.read_text().replace("VERSION = 1", "VERSION = 2"))
+    words = [
+        "paths.outputs=outputs",
+        "model=mlp",
+        "data=digits",
+        "job._target_=mine.Job",
+        "dispatch=slurm",
+        *HELD,
+    ]
     outputs = project / "outputs"
 
     def submit(*overrides):
         command = [sys.executable, "-m", "launcher", *words, *overrides]
         done = subprocess.run(
-            command, cwd=project, env=lab.environment, capture_output=True, text=True, timeout=MAX_WAIT_S
+            command,
+            cwd=project,
+            env=lab.environment,
+            capture_output=True,
+            text=True,
+            timeout=MAX_WAIT_S,
         )
         assert done.returncode == 0, done.stderr
         return done.stderr
@@ -257,22 +339,31 @@ def test_a_snapshot_runs_the_code_as_it_was(cluster, tmp_path):
         lab.wait_until_ended(job)
         return (folder / "logs" / f"slurm-{job}.log").read_text()
 
-    assert "! dispatch.snapshot=true: does not copy mine/table.csv;" in submit("dispatch.snapshot=true")
+    assert "! dispatch.snapshot=true: does not copy mine/table.csv;" in submit(
+        "dispatch.snapshot=true"
+    )
     source.write_text(source.read_text().replace("VERSION = 2", "VERSION = 3  # of another size"))
     (folder,) = run_folders(outputs)
     assert "this is version 2" in output_of_job(folder)
     (snapshot,) = (outputs / ".slurm").glob("*/snapshot.json")
     assert json.loads(snapshot.read_text())["dirty"] is True
     assert "+VERSION = 2" in (snapshot.parent / "code.diff").read_text()
-    submit("seed=1")  # without a snapshot: the package is in the folder in which the command was typed
+    # Without a snapshot: the package is in the folder in which the command was typed.
+    submit("seed=1")
     (other,) = set(run_folders(outputs)) - {folder}
     assert "this is version 3" in output_of_job(other)
 
     rejected = runs(lab, "retry", outputs, "--all")  # typed in another folder, whose code it is not
-    assert rejected.returncode == 2 and "names this folder of code" in rejected.stderr, rejected.stderr
+    assert rejected.returncode == 2 and "names this folder of code" in rejected.stderr, (
+        rejected.stderr
+    )
     retried = runs(lab, "retry", outputs, "--all", "--trust")
-    assert retried.returncode == 0 and f"SLURM job {job_of(folder)}, {folder}" in retried.stdout, retried.stderr
-    assert "this is version 2" in output_of_job(folder) and "this is version 3" in output_of_job(other)
+    assert retried.returncode == 0 and f"SLURM job {job_of(folder)}, {folder}" in retried.stdout, (
+        retried.stderr
+    )
+    assert "this is version 2" in output_of_job(folder) and "this is version 3" in output_of_job(
+        other
+    )
 
 
 def job_of(folder):
@@ -280,7 +371,11 @@ def job_of(folder):
 
 
 def test_a_job_is_requeued_without_a_node_whose_passes_differ(cluster, tmp_path):
-    hooks = ["hooks=[default,replay_step]", "hooks.replay_step.interval=5", "tracker.pace.seconds=0"]
+    hooks = [
+        "hooks=[default,replay_step]",
+        "hooks.replay_step.interval=5",
+        "tracker.pace.seconds=0",
+    ]
     faulty = ["+tracker.faulty._target_=support.faulty_node.FaultyNode", "+tracker.faulty.step=25"]
     elsewhere = "hooks.replay_step.on_difference=requeue_elsewhere"
     job = cluster.submit(tmp_path, *hooks, *faulty, elsewhere, "strategy=ddp", "dispatch.nodes=2")

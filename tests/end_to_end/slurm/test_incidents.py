@@ -25,7 +25,9 @@ def test_a_run_resumes_as_if_nothing_had_happened(happened, incident, undisturbe
         assert len(attempts) <= incident.starts, logs
     else:
         assert len(attempts) == incident.starts, logs
-        assert first["outcome"] == incident.outcome and incident.reason in (first["reason"] or ""), logs
+        assert first["outcome"] == incident.outcome and incident.reason in (
+            first["reason"] or ""
+        ), logs
     assert {one["slurm_job_id"] for one in attempts} == {job}
     (folder,) = run_folders(outputs)
     if final != "COMPLETED":
@@ -48,7 +50,8 @@ def test_a_run_resumes_as_if_nothing_had_happened(happened, incident, undisturbe
 
 
 def test_a_controller_that_forgets_a_preemption(start_lab, tmp_path):
-    """It is killed when the run is about to ask why it got a signal, and returns when the run has asked in vain."""
+    """It is killed when the run is about to ask why it got a signal, and returns when the run has
+    asked in vain."""
     lab = start_lab(NODES="1", DBD="0", USERSIG="0")
     closed, asked = tmp_path / "closed", tmp_path / "asked"
     gate = tmp_path / "bin" / "scontrol"  # the one that the job finds
@@ -68,11 +71,17 @@ exec {shutil.which("scontrol")} "$@"
     wait_for(asked.exists, "the run to ask for the cause")
     lab.kill_controller()
     closed.unlink()
-    wait_for(lambda: "not answer" in str(record(outputs)["attempts"][0]["reason"]), "the run to report the silence")
+    wait_for(
+        lambda: "not answer" in str(record(outputs)["attempts"][0]["reason"]),
+        "the run to report the silence",
+    )
     lab.start_controller()
     assert lab.wait_until_ended(job) == "COMPLETED"
     first, last = record(outputs)["attempts"]
-    assert (first["outcome"], first["end_step"]) == ("preempted", last["start_step"]) and "requeued" in first["reason"]
+    assert (first["outcome"], first["end_step"]) == (
+        "preempted",
+        last["start_step"],
+    ) and "requeued" in first["reason"]
 
 
 def test_each_task_of_an_array_resumes(cluster, tmp_path, undisturbed):
@@ -85,7 +94,9 @@ def test_each_task_of_an_array_resumes(cluster, tmp_path, undisturbed):
         assert lab.wait_until_ended(f"{job}_{task}") == "COMPLETED"
     records = [read_record(folder / "run.json") for folder in run_folders(tmp_path)]
     assert [one["state"] for one in records] == ["completed"] * 2
-    assert sorted(one["attempts"][-1]["slurm_job_id"] for one in records) == [f"{job}_{task}" for task in range(2)]
+    assert sorted(one["attempts"][-1]["slurm_job_id"] for one in records) == [
+        f"{job}_{task}" for task in range(2)
+    ]
     for one in records:
         first, last = one["attempts"]
         assert first["end_step"] == last["start_step"]

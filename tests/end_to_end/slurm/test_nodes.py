@@ -20,8 +20,19 @@ RUN = [
 
 def occupy(lab, node):
     """A job with a higher priority that keeps a node; its id."""
-    return lab.run("sbatch", "--parsable", "-p", "main", "-w", node, "--exclusive", "-o", "/dev/null", "--wrap",
-                   "sleep 3000").strip()  # fmt: skip
+    return lab.run(
+        "sbatch",
+        "--parsable",
+        "-p",
+        "main",
+        "-w",
+        node,
+        "--exclusive",
+        "-o",
+        "/dev/null",
+        "--wrap",
+        "sleep 3000",
+    ).strip()
 
 
 def assert_same_run(outputs, alone):
@@ -55,15 +66,22 @@ def test_a_run_changes_its_number_of_nodes(start_lab, tmp_path, undisturbed):
 
     attempts = record(tmp_path)["attempts"]
     assert [attempt["world_size"] for attempt in attempts] == [4, 1, 2]
-    assert [attempt["end_step"] for attempt in attempts[:-1]] == [attempt["start_step"] for attempt in attempts[1:]]
+    assert [attempt["end_step"] for attempt in attempts[:-1]] == [
+        attempt["start_step"] for attempt in attempts[1:]
+    ]
     assert_same_run(tmp_path, undisturbed(1, *RUN))
 
 
 def test_a_run_restarts_when_nodes_are_lost(start_lab, tmp_path, undisturbed):
-    """Inside its job: on the spare, then on the nodes that are left. The loss of the first node, which has the batch
-    script, requeues the job."""
+    """Inside its job: on the spare, then on the nodes that are left. The loss of the first node,
+    which has the batch script, requeues the job."""
     lab = start_lab(NODES="4", DBD="0")
-    place = ["dispatch.nodes=1-3", "dispatch.spares=1", "dispatch.no_kill=true", "tracker.pace.seconds=0.2"]
+    place = [
+        "dispatch.nodes=1-3",
+        "dispatch.spares=1",
+        "dispatch.no_kill=true",
+        "tracker.pace.seconds=0.2",
+    ]
     job = lab.submit(tmp_path, *RUN, *place)
     for number, lost in enumerate(("node2", "node3", "node1"), 1):
         wait_for(lambda: newest_step(tmp_path) >= number * INTERVAL, "a checkpoint")  # noqa: B023
@@ -76,7 +94,12 @@ def test_a_run_restarts_when_nodes_are_lost(start_lab, tmp_path, undisturbed):
     log = (run_folder(tmp_path) / "logs" / f"slurm-{job}.log").read_text()
     assert (final, lab.info(job)["Restarts"]) == ("COMPLETED", "1"), log
     assert [attempt["world_size"] for attempt in attempts] == [3, 3, 2, 1]
-    assert [attempt["outcome"] for attempt in attempts] == ["killed", "killed", "killed", "completed"]
+    assert [attempt["outcome"] for attempt in attempts] == [
+        "killed",
+        "killed",
+        "killed",
+        "completed",
+    ]
     assert [attempt["reason"] for attempt in attempts[:3]] == [
         "lost node2: restarts on 3 nodes",
         "lost node3: restarts on 2 nodes",
@@ -84,7 +107,8 @@ def test_a_run_restarts_when_nodes_are_lost(start_lab, tmp_path, undisturbed):
     ]
     for before, after in pairwise(attempts[:3]):
         assert before["end_step"] - INTERVAL <= after["start_step"] <= before["end_step"]
-    assert attempts[3]["start_step"] >= 3 * INTERVAL  # rank 0 was on node1, and could not say how far it came
+    # Rank 0 was on node1, and could not say how far it came.
+    assert attempts[3]["start_step"] >= 3 * INTERVAL
     assert_same_run(tmp_path, undisturbed(1, *RUN))
 
 

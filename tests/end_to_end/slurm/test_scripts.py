@@ -1,4 +1,5 @@
-"""Other ways onto a cluster than `dispatch=slurm`: scripts for sbatch, and Hydra's own launchers."""
+"""Other ways onto a cluster than `dispatch=slurm`: scripts for sbatch, and Hydra's own
+launchers."""
 
 import subprocess
 import sys
@@ -30,7 +31,11 @@ def test_the_scripts_give_the_same_guarantees(cluster, tmp_path, undisturbed, sc
 @pytest.mark.parametrize("where", ["slurm", "local"])
 def test_hydras_own_submitit_launchers_run_several_tasks(cluster, tmp_path, where):
     lab = cluster
-    launcher = [f"hydra/launcher=submitit_{where}", "hydra.launcher.tasks_per_node=2", "hydra.launcher.timeout_min=60"]
+    launcher = [
+        f"hydra/launcher=submitit_{where}",
+        "hydra.launcher.tasks_per_node=2",
+        "hydra.launcher.timeout_min=60",
+    ]
     words = [*experiment(tmp_path, steps=20), *QUICK, "strategy=ddp", *launcher]
     done = lab.launcher(*words, "-m", "seed=0")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -40,9 +45,15 @@ def test_hydras_own_submitit_launchers_run_several_tasks(cluster, tmp_path, wher
 
 def test_a_preempted_job_of_hydras_submitit_launcher_resumes(cluster, tmp_path, undisturbed):
     lab = cluster
-    place = ["hydra/launcher=submitit_slurm", "hydra.launcher.partition=preempt", "hydra.launcher.timeout_min=60"]
+    place = [
+        "hydra/launcher=submitit_slurm",
+        "hydra.launcher.partition=preempt",
+        "hydra.launcher.timeout_min=60",
+    ]
     process = subprocess.Popen(
-        [sys.executable, "-m", "launcher", *experiment(tmp_path), *place, "-m", "seed=0"], env=lab.environment, cwd=ROOT
+        [sys.executable, "-m", "launcher", *experiment(tmp_path), *place, "-m", "seed=0"],
+        env=lab.environment,
+        cwd=ROOT,
     )
     try:
         wait_for_step(tmp_path)

@@ -32,7 +32,9 @@ def jobs(outputs):
 
 def asked(outputs):
     (path,) = outputs.glob("studies/*/journal.log")
-    study = optuna.load_study(study_name=path.parent.name, storage=optuna.storages.JournalStorage(backend(path)))
+    study = optuna.load_study(
+        study_name=path.parent.name, storage=optuna.storages.JournalStorage(backend(path))
+    )
     return [(trial.number, trial.user_attrs["run"], params_of(trial)) for trial in study.trials]
 
 
@@ -42,11 +44,17 @@ def best(outputs):
 
 
 def starts(outputs):
-    return [text.count('"restart":') for text in map(Path.read_text, outputs.glob("studies/*/restarts.json"))]
+    return [
+        text.count('"restart":')
+        for text in map(Path.read_text, outputs.glob("studies/*/restarts.json"))
+    ]
 
 
-def test_a_study_whose_search_is_killed_and_then_preempted_with_its_trials_equals_an_undisturbed_one(cluster, tmp_path):
-    """Killed in a terminal; then it is a job, which is preempted twice, first together with the trials."""
+def test_a_search_that_is_killed_and_preempted_with_its_trials_equals_an_undisturbed_one(
+    cluster, tmp_path
+):
+    """Killed in a terminal; then it is a job, which is preempted twice, first together with the
+    trials."""
     lab, outputs, undisturbed = cluster, tmp_path / "outputs", tmp_path / "undisturbed"
     command = ["-m", *experiment(outputs, steps=80), *SEARCH, *SLURM]
     killed = python.start("-m", "launcher", *command, env=lab.environment, cwd=ROOT)
@@ -56,8 +64,19 @@ def test_a_study_whose_search_is_killed_and_then_preempted_with_its_trials_equal
     killed.stdout.close()
     killed.wait()
 
-    script, log = shlex.join(["srun", sys.executable, "-u", "-m", "launcher", *command]), tmp_path / "search.log"
-    wanted = ["-p", "preempt", "--requeue", "--signal=USR2@60", "--open-mode=append", "-o", str(log)]
+    script, log = (
+        shlex.join(["srun", sys.executable, "-u", "-m", "launcher", *command]),
+        tmp_path / "search.log",
+    )
+    wanted = [
+        "-p",
+        "preempt",
+        "--requeue",
+        "--signal=USR2@60",
+        "--open-mode=append",
+        "-o",
+        str(log),
+    ]
     job = lab.run("sbatch", "--parsable", *wanted, "--wrap", script).strip()
     for preemptions in (1, 2):
         wait_for(lambda n=preemptions: starts(outputs) == [n], f"start {preemptions} of the search")
@@ -66,13 +85,20 @@ def test_a_study_whose_search_is_killed_and_then_preempted_with_its_trials_equal
             lab.preempt(node)
 
     local = ["-m", *experiment(undisturbed, steps=80), *SEARCH, *QUICK]
-    process = python.start(*("-m", "launcher", *local), env=ENVIRONMENT, cwd=ROOT, children=("launcher.cli.job", 2))
+    process = python.start(
+        *("-m", "launcher", *local), env=ENVIRONMENT, cwd=ROOT, children=("launcher.cli.job", 2)
+    )
     ended = lab.wait_until_ended(job)
     assert ended == "COMPLETED" and starts(outputs) == [3], log.read_text()
     assert "2 trials, 2 completed" in log.read_text()
-    assert "is being submitted" not in log.read_text() and jobs(outputs) == submitted, log.read_text()
+    assert "is being submitted" not in log.read_text() and jobs(outputs) == submitted, (
+        log.read_text()
+    )
     for folder in run_folders(outputs):
-        outcomes = [attempt["outcome"] for attempt in json.loads((folder / "run.json").read_text())["attempts"]]
+        outcomes = [
+            attempt["outcome"]
+            for attempt in json.loads((folder / "run.json").read_text())["attempts"]
+        ]
         assert (outcomes[0], outcomes[-1]) == ("preempted", "completed"), folder
 
     text, _ = process.communicate(timeout=MAX_WAIT_S)

@@ -26,7 +26,10 @@ class Sbatch:
         self.lab, self.folder = lab, folder
         folder.mkdir()
         real = lab.run("bash", "-c", "command -v sbatch").strip()
-        refusal = f'(( $(wc -l <{folder}/called) != {rejected} )) || {{ echo "sbatch: error: too many" >&2; exit 1; }}'
+        refusal = (
+            f'(( $(wc -l <{folder}/called) != {rejected} )) || {{ echo "sbatch: error: too many"'
+            " >&2; exit 1; }"
+        )
         text = SLOW_SBATCH.format(folder=folder, real=real, refusal=refusal if rejected else "")
         (folder / "sbatch").write_text(text)
         (folder / "sbatch").chmod(0o755)
@@ -36,13 +39,21 @@ class Sbatch:
         environment["PATH"] = f"{self.folder}{os.pathsep}{environment['PATH']}"
         command = [sys.executable, "-m", "launcher", *words]
         return subprocess.Popen(
-            command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            command,
+            env=environment,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
             start_new_session=True,
-        )  # fmt: skip
+        )
 
     def wait_for_calls(self, count=1):
         called = self.folder / "called"
-        wait_for(lambda: called.exists() and called.read_text().count("\n") >= count, "sbatch to be called")
+        wait_for(
+            lambda: called.exists() and called.read_text().count("\n") >= count,
+            "sbatch to be called",
+        )
 
     def go(self):
         (self.folder / "go").touch()
@@ -60,7 +71,11 @@ def verb(lab, name, outputs, *words):
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL], ids=lambda signum: signum.name)
 def test_a_signal_during_sbatch_loses_no_job(plain_cluster, tmp_path, signum):
-    lab, outputs, sbatch = plain_cluster, tmp_path / "outputs", Sbatch(plain_cluster, tmp_path / "bin")
+    lab, outputs, sbatch = (
+        plain_cluster,
+        tmp_path / "outputs",
+        Sbatch(plain_cluster, tmp_path / "bin"),
+    )
     words = [*experiment(outputs), *QUICK, "dispatch=slurm", HELD]
     process = sbatch.start(*words)
     sbatch.wait_for_calls()
@@ -71,13 +86,17 @@ def test_a_signal_during_sbatch_loses_no_job(plain_cluster, tmp_path, signum):
     sbatch.go()
     output, errors = process.communicate(timeout=MAX_WAIT_S)
     assert "Traceback" not in errors, errors
-    assert process.returncode == (-signum if signum == signal.SIGKILL else 128 + signum), output + errors
+    assert process.returncode == (-signum if signum == signal.SIGKILL else 128 + signum), (
+        output + errors
+    )
     (job,) = wait_for(lambda: jobs(lab, outputs), "the job to be in the queue")
     (run,) = states(lab, outputs).values()
     assert (run["state"], run["job_id"], run["waits_for"]) == ("queued", job, "JobHeldUser")
 
     again = lab.launcher(*words)
-    assert f"in the queue as job {job}" in again.stdout and "0 submitted, 1 skipped" in again.stdout, again.stdout
+    assert (
+        f"in the queue as job {job}" in again.stdout and "0 submitted, 1 skipped" in again.stdout
+    ), again.stdout
     if signum == signal.SIGINT:
         lab.run("scancel", job)
         return
@@ -89,7 +108,11 @@ def test_a_signal_during_sbatch_loses_no_job(plain_cluster, tmp_path, signum):
 
 
 def test_of_two_commands_at_once_one_submits(plain_cluster, tmp_path):
-    lab, outputs, sbatch = plain_cluster, tmp_path / "outputs", Sbatch(plain_cluster, tmp_path / "bin")
+    lab, outputs, sbatch = (
+        plain_cluster,
+        tmp_path / "outputs",
+        Sbatch(plain_cluster, tmp_path / "bin"),
+    )
     words = [*experiment(outputs), *QUICK, "dispatch=slurm", HELD]
     both = [sbatch.start(*words)]
     sbatch.wait_for_calls()
@@ -106,7 +129,11 @@ def test_of_two_commands_at_once_one_submits(plain_cluster, tmp_path):
 
 def test_a_job_whose_submission_was_repeated_leaves(plain_cluster, tmp_path):
     """sbatch survives its killed command, and is slower than the command that is run again."""
-    lab, outputs, sbatch = plain_cluster, tmp_path / "outputs", Sbatch(plain_cluster, tmp_path / "bin")
+    lab, outputs, sbatch = (
+        plain_cluster,
+        tmp_path / "outputs",
+        Sbatch(plain_cluster, tmp_path / "bin"),
+    )
     words = [*experiment(outputs, steps=2), *QUICK, "dispatch=slurm", HELD]
     killed = sbatch.start(*words)
     sbatch.wait_for_calls()
@@ -133,17 +160,26 @@ def test_a_refused_array_leaves_those_before_it(plain_cluster, tmp_path):
     words = [*experiment(outputs), *QUICK, "dispatch=slurm", HELD, "-m", "seed=range(3)"]
     process = sbatch.start(*words)
     output, errors = process.communicate(timeout=MAX_WAIT_S)
-    assert process.returncode == 2 and "dispatch=slurm: too many" in errors and "Traceback" not in errors
+    assert (
+        process.returncode == 2
+        and "dispatch=slurm: too many" in errors
+        and "Traceback" not in errors
+    )
     assert "2 submitted as SLURM job " in output, output
     assert [run["state"] for run in states(lab, outputs).values()] == ["queued"] * 2
     assert len(run_folders(outputs)) == 2
     again = lab.launcher(*words)
-    assert "1 submitted" in again.stdout and "2 skipped" in again.stdout, again.stdout + again.stderr
+    assert "1 submitted" in again.stdout and "2 skipped" in again.stdout, (
+        again.stdout + again.stderr
+    )
     assert verb(lab, "cancel", outputs, "--all").returncode == 0
 
 
 BROKEN = {
-    "a setup line fails": (["dispatch.setup=['echo preparing','exit 3']"], "'exit 3' ended the job with exit code 3"),
+    "a setup line fails": (
+        ["dispatch.setup=['echo preparing','exit 3']"],
+        "'exit 3' ended the job with exit code 3",
+    ),
     "no module command": (["dispatch.modules=[cuda/12.4]"], "module: command not found"),
     "no interpreter": (["dispatch.python=/no/such/python"], "/no/such/python"),
     "an empty PATH": (["dispatch.setup=['export PATH=']"], "srun: "),

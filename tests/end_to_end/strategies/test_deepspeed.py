@@ -1,4 +1,5 @@
-"""DeepSpeed's stages: options that change no number, non-finite gradients, memory, and checkpoints at other ranks."""
+"""DeepSpeed's stages: options that change no number, non-finite gradients, memory, and checkpoints
+at other ranks."""
 
 import json
 from importlib.util import find_spec
@@ -30,7 +31,10 @@ SAME = {
     "optimizer on the host": (2, [OFFLOAD]),
     "all on the host": (3, [OFFLOAD, "strategy.offload_param=true"]),
     "small buckets": (2, ["strategy.reduce_bucket_size=1e3", "strategy.overlap_comm=false"]),
-    "gradients where they are": (1, ["strategy.contiguous_gradients=false", "strategy.overlap_comm=auto"]),
+    "gradients where they are": (
+        1,
+        ["strategy.contiguous_gradients=false", "strategy.overlap_comm=auto"],
+    ),
     "a file": (2, ["strategy.zero_stage=2", "strategy.config_file={root}/ds.json"]),
 }
 """Two ranks: the losses are those of the plain stage."""
@@ -64,16 +68,31 @@ WRITERS = {
     "frozen, stage 3, bf16": [*STAGES[3], *FROZEN, "precision=bf16", f"{GATHERED}=0"],
 }
 READERS = {"one rank": (1, {1: 3, 0: 2, 2: 0, 3: 1}), "three ranks": (3, {1: 0, 0: 3, 2: 1, 3: 2})}
-"""How many ranks, and their stage by the stage of the first writer. One rank reads what two have written, three ranks
-read what the one has written."""
+"""How many ranks, and their stage by the stage of the first writer. One rank reads what two have
+written, three ranks read what the one has written."""
 FP32 = [name for name in WRITERS if "bf16" not in name]
-READ = {"one rank": WRITERS, "three ranks": {name: WRITERS[name] for name in [*FP32, "frozen, stage 3, bf16"]}}
+READ = {
+    "one rank": WRITERS,
+    "three ranks": {name: WRITERS[name] for name in [*FP32, "frozen, stage 3, bf16"]},
+}
 REFUSED = {
-    "optimizer=MuonAdamW: it cannot update the sharded parameters of zero_stage=2": (2, ["optimizer=muon"]),
-    "trainer.compile=true: torch's compiler cannot trace": (3, ["trainer.compile={backend:aot_eager}"]),
+    "optimizer=MuonAdamW: it cannot update the sharded parameters of zero_stage=2": (
+        2,
+        ["optimizer=muon"],
+    ),
+    "trainer.compile=true: torch's compiler cannot trace": (
+        3,
+        ["trainer.compile={backend:aot_eager}"],
+    ),
     "precision=fp16: ": (0, ["precision=fp16"]),
-    "precision.init_scale, precision.growth_interval: DeepSpeed's": (2, ["precision=fp16", "precision.init_scale=8"]),
-    "strategy=deepspeed: DeepSpeed rejects it: ": (2, ["strategy.overlap_comm=auto", "strategy.sub_group_size=1.5"]),
+    "precision.init_scale, precision.growth_interval: DeepSpeed's": (
+        2,
+        ["precision=fp16", "precision.init_scale=8"],
+    ),
+    "strategy=deepspeed: DeepSpeed rejects it: ": (
+        2,
+        ["strategy.overlap_comm=auto", "strategy.sub_group_size=1.5"],
+    ),
 }
 
 
@@ -89,14 +108,22 @@ def pair(root: Path) -> dict[str, list[Any]]:
     """What two ranks do, by name."""
     tasks: dict[str, Task] = {}
     for n, overrides in STAGES.items():
-        tasks[f"stage {n}"] = "train", {"folder": str(root / f"s{n}"), "overrides": [*overrides, *DROPOUT]}
+        tasks[f"stage {n}"] = (
+            "train",
+            {"folder": str(root / f"s{n}"), "overrides": [*overrides, *DROPOUT]},
+        )
     for i, (name, (n, more)) in enumerate(SAME.items()):
-        overrides = [override.replace("{root}", str(root)) for override in (*STAGES[n], *DROPOUT, *more)]
+        overrides = [
+            override.replace("{root}", str(root)) for override in (*STAGES[n], *DROPOUT, *more)
+        ]
         tasks[name] = "train", {"folder": str(root / f"o{i}"), "overrides": overrides}
     for i, (name, overrides) in enumerate(OVERFLOW.items()):
         tasks[name] = "overflow", {"folder": str(root / f"i{i}"), "overrides": overrides}
     for i, (name, (n, more)) in enumerate(PARTS.items()):
-        tasks[f"part {name}"] = "train", {"folder": str(root / f"p{i}"), "overrides": [*STAGES[n], *more]}
+        tasks[f"part {name}"] = (
+            "train",
+            {"folder": str(root / f"p{i}"), "overrides": [*STAGES[n], *more]},
+        )
     for name, overrides in WRITERS.items():
         tasks[f"write {name}"] = "saved", {"folder": str(place(root, name)), "overrides": overrides}
     tasks["weights"] = "initial_weights", {"overrides": STAGES[3]}
@@ -139,8 +166,14 @@ def alone(root: Path, pair: dict[str, list[Any]]) -> dict[str, list[Any]]:
     """What one rank does, by name."""
     tasks: dict[str, Task] = {"weights": ("initial_weights", {"overrides": ["strategy=none"]})}
     for i, (name, (_, more)) in enumerate(PARTS.items()):
-        tasks[name] = "train", {"folder": str(root / f"a{i}"), "overrides": ["strategy=none", *more]}
-    tasks["rejected"] = "rejected", {"overrides": [[*STAGES[n], *more] for n, more in REFUSED.values()]}
+        tasks[name] = (
+            "train",
+            {"folder": str(root / f"a{i}"), "overrides": ["strategy=none", *more]},
+        )
+    tasks["rejected"] = (
+        "rejected",
+        {"overrides": [[*STAGES[n], *more] for n, more in REFUSED.values()]},
+    )
     tasks |= readings(root, "one rank")
     return dict(zip(tasks, together(1, root / "one", list(tasks.values())), strict=True))
 
@@ -156,11 +189,14 @@ def read(root: Path, alone: dict[str, list[Any]]) -> dict[str, list[Any]]:
 def test_options_that_change_no_number(pair: dict[str, list[Any]], name: str) -> None:
     for mine, expected in zip(pair[name], pair[f"stage {SAME[name][0]}"], strict=True):
         assert mine["losses"] == expected["losses"]
-        assert mine["norms"] == pytest.approx(expected["norms"], rel=1e-6)  # summed in another order
+        # Summed in another order.
+        assert mine["norms"] == pytest.approx(expected["norms"], rel=1e-6)
 
 
 @pytest.mark.parametrize("name", OVERFLOW)
-def test_all_ranks_handle_an_infinity_on_one_rank_in_the_same_way(pair: dict[str, list[Any]], name: str) -> None:
+def test_all_ranks_handle_an_infinity_on_one_rank_in_the_same_way(
+    pair: dict[str, list[Any]], name: str
+) -> None:
     first, second = pair[name]
     for key in ("skipped", "samples", "losses"):
         assert str(first[key]) == str(second[key])
@@ -171,14 +207,19 @@ def test_all_ranks_handle_an_infinity_on_one_rank_in_the_same_way(pair: dict[str
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_other_parts_agree_with_none(pair: dict[str, list[Any]], alone: dict[str, list[Any]], name: str) -> None:
-    close = 2e-2 if "bf16" in name else 1e-3 if name == "muon" else 1e-5  # Muon's own arithmetic is in bf16
+def test_other_parts_agree_with_none(
+    pair: dict[str, list[Any]], alone: dict[str, list[Any]], name: str
+) -> None:
+    # Muon's own arithmetic is in bf16.
+    close = 2e-2 if "bf16" in name else 1e-3 if name == "muon" else 1e-5
     for mine in pair[f"part {name}"]:
         assert mine["losses"] == pytest.approx(alone[name][0]["losses"], rel=close)
         assert mine["norms"] == pytest.approx(alone[name][0]["norms"], rel=close)
 
 
-def test_the_initial_weights_are_those_of_none(pair: dict[str, list[Any]], alone: dict[str, list[Any]]) -> None:
+def test_the_initial_weights_are_those_of_none(
+    pair: dict[str, list[Any]], alone: dict[str, list[Any]]
+) -> None:
     for name in ("weights", "weights, bf16"):
         main, other = pair[name]
         assert main["weights"] == alone["weights"][0]["weights"]
@@ -192,10 +233,12 @@ def test_ranks_with_unequal_numbers_of_held_out_batches(pair: dict[str, list[Any
 
 
 @pytest.mark.parametrize(
-    ("name", "share"), [("stage 0", 1), ("stage 1", 10 / 12), ("stage 2", 10 / 12), ("none kept gathered", 8 / 12)]
+    ("name", "share"),
+    [("stage 0", 1), ("stage 1", 10 / 12), ("stage 2", 10 / 12), ("none kept gathered", 8 / 12)],
 )
 def test_bytes_of_a_rank(pair: dict[str, list[Any]], name: str, share: float) -> None:
-    """4 for a weight, 4 for its master (none at stage 0), 8 for its moments; what is in pieces is halved."""
+    """4 for a weight, 4 for its master (none at stage 0), 8 for its moments; what is in pieces is
+    halved."""
     for rank in pair[name]:
         assert rank["bytes"]["here"] == pytest.approx(rank["bytes"]["all"] * share, rel=0.02)
 
@@ -206,7 +249,9 @@ def test_nothing_is_left_for_the_next_run(pair: dict[str, list[Any]]) -> None:
 
 
 @pytest.mark.parametrize("stage", [2, 3])
-def test_all_ranks_take_the_checkpoint_before_a_damaged_one(pair: dict[str, list[Any]], stage: int) -> None:
+def test_all_ranks_take_the_checkpoint_before_a_damaged_one(
+    pair: dict[str, list[Any]], stage: int
+) -> None:
     for rank in pair[f"damaged {stage}"]:
         assert "corrupt-step-00000006" in rank["folders"]
         assert rank["again"]["losses"] == rank["whole"]["losses"][3:]
@@ -220,8 +265,12 @@ def test_every_value_is_written_once(root: Path, pair: dict[str, list[Any]], wri
     assert any(name.endswith("exp_avg") for name in files["numel"])
 
 
-@pytest.mark.parametrize(("reader", "writer"), [(reader, writer) for reader in READ for writer in READ[reader]])
-def test_tensors_are_equal_to_the_bit(root: Path, read: dict[str, list[Any]], reader: str, writer: str) -> None:
+@pytest.mark.parametrize(
+    ("reader", "writer"), [(reader, writer) for reader in READ for writer in READ[reader]]
+)
+def test_tensors_are_equal_to_the_bit(
+    root: Path, read: dict[str, list[Any]], reader: str, writer: str
+) -> None:
     step = 3 if reader == "one rank" else 4
     expected = stored(str(source(root, reader, writer)))["tensors"]
     results = read[f"{reader} {writer}"]

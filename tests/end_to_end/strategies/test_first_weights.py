@@ -1,4 +1,5 @@
-"""A run starts with the same weights under every strategy, also those that only a module's constructor knows."""
+"""A run starts with the same weights under every strategy, also those that only a module's
+constructor knows."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,11 +9,29 @@ import pytest
 
 from support.ranks import Task, together
 
-NONE, DDP, FSDP, HOST = ["strategy=none"], ["strategy=ddp"], ["strategy=fsdp"], ["strategy=fsdp", "strategy.init=host"]
-LAYOUTS = {1: {"none": NONE, "fsdp": FSDP, "host": HOST}, 2: {"ddp": DDP, "fsdp": FSDP, "host": HOST}}
+NONE, DDP, FSDP, HOST = (
+    ["strategy=none"],
+    ["strategy=ddp"],
+    ["strategy=fsdp"],
+    ["strategy=fsdp", "strategy.init=host"],
+)
+LAYOUTS = {
+    1: {"none": NONE, "fsdp": FSDP, "host": HOST},
+    2: {"ddp": DDP, "fsdp": FSDP, "host": HOST},
+}
 if find_spec("deepspeed"):
     LAYOUTS[2] |= {f"zero {n}": ["strategy=deepspeed", f"strategy.zero_stage={n}"] for n in (2, 3)}
-MODULES = ("Loaded", "Drawn", "Scaled", "Tied", "Swapped", "Partly", "Rescaled", "Counting", "OnMeta")
+MODULES = (
+    "Loaded",
+    "Drawn",
+    "Scaled",
+    "Tied",
+    "Swapped",
+    "Partly",
+    "Rescaled",
+    "Counting",
+    "OnMeta",
+)
 """Of `support.modules`."""
 
 
@@ -25,21 +44,35 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, str, st
         tasks: dict[tuple[int, str, str], Task] = {}
         for name, overrides in layouts.items():
             for module in MODULES:
-                tasks[ranks, name, module] = first_step(folder / f"{ranks} {name} {module}", overrides, module)
+                tasks[ranks, name, module] = first_step(
+                    folder / f"{ranks} {name} {module}", overrides, module
+                )
             if "zero" not in name:
                 tasks[ranks, name, "gpt"] = "initial_weights", {"overrides": overrides}
                 tasks[ranks, name, "mlp"] = "initial_weights", {"overrides": [*overrides, "digits"]}
-        results |= zip(tasks, together(ranks, folder / str(ranks), list(tasks.values())), strict=True)
+        results |= zip(
+            tasks, together(ranks, folder / str(ranks), list(tasks.values())), strict=True
+        )
     return results
 
 
 def first_step(folder: Path, overrides: list[str], module: str) -> Task:
-    overrides = [*overrides, "digits", "model=supervised", f"model.module._target_=support.modules.{module}"]
-    return "train", {"folder": str(folder), "overrides": [*overrides, "trainer.max_steps=1", "scheduler.max_steps=9"]}
+    overrides = [
+        *overrides,
+        "digits",
+        "model=supervised",
+        f"model.module._target_=support.modules.{module}",
+    ]
+    return "train", {
+        "folder": str(folder),
+        "overrides": [*overrides, "trainer.max_steps=1", "scheduler.max_steps=9"],
+    }
 
 
 @pytest.mark.parametrize("model", ["gpt", "mlp"])
-def test_weights_drawn_on_the_meta_device(results: dict[tuple[int, str, str], list[Any]], model: str) -> None:
+def test_weights_drawn_on_the_meta_device(
+    results: dict[tuple[int, str, str], list[Any]], model: str
+) -> None:
     expected = results[1, "none", model][0]
     for ranks, name in [(1, "fsdp"), (1, "host"), (2, "ddp"), (2, "fsdp"), (2, "host")]:
         main, *others = results[ranks, name, model]
@@ -50,9 +83,13 @@ def test_weights_drawn_on_the_meta_device(results: dict[tuple[int, str, str], li
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_weights_set_by_a_constructor(results: dict[tuple[int, str, str], list[Any]], module: str) -> None:
+def test_weights_set_by_a_constructor(
+    results: dict[tuple[int, str, str], list[Any]], module: str
+) -> None:
     expected = results[1, "none", module][0]
     for ranks, layouts in LAYOUTS.items():
         for name in layouts:
             for key in ("losses", "norms"):
-                assert results[ranks, name, module][0][key] == pytest.approx(expected[key], rel=1e-5), (ranks, name)
+                assert results[ranks, name, module][0][key] == pytest.approx(
+                    expected[key], rel=1e-5
+                ), (ranks, name)

@@ -1,4 +1,5 @@
-"""Hooks under every strategy: neither an interruption nor their order nor those that observe change a number."""
+"""Hooks under every strategy: neither an interruption nor their order nor those that observe change
+a number."""
 
 import socket
 from functools import cache
@@ -12,13 +13,21 @@ from support.ranks import together
 HOOKS = {
     "ema": ["hooks.ema.decay=[0.9,0.99]", "hooks.ema.warmup=3", "hooks.ema.evaluate=true"],
     # a threshold so low that some of the six steps are skipped
-    "skip_spikes": ["hooks.skip_spikes.sigmas=0.01", "hooks.skip_spikes.warmup=2", "hooks.skip_spikes.max_in_row=1"],
+    "skip_spikes": [
+        "hooks.skip_spikes.sigmas=0.01",
+        "hooks.skip_spikes.warmup=2",
+        "hooks.skip_spikes.max_in_row=1",
+    ],
     "memory": ["hooks.memory.interval=2"],
     "throughput": ["hooks.throughput.interval=2"],
     "gradients": ["hooks.gradients.interval=2"],
     "nan_report": ["hooks.nan_report.max_reports=1"],
     "replay_step": ["hooks.replay_step.interval=2"],
-    "samples": ["hooks.samples.prompts='3 4'", "hooks.samples.interval=4", "hooks.samples.max_new_tokens=14"],
+    "samples": [
+        "hooks.samples.prompts='3 4'",
+        "hooks.samples.interval=4",
+        "hooks.samples.max_new_tokens=14",
+    ],
     "watchdog": ["hooks.watchdog.factor=100"],
     "profiler": ["hooks.profiler.start=1", "hooks.profiler.steps=1"],
 }
@@ -27,12 +36,23 @@ SETTINGS = [
     "trainer.micro_batch_size=3", "hooks.logging.interval=2", "hooks.evaluation.interval=2",
     *(setting for settings in HOOKS.values() for setting in settings),
 ]  # fmt: skip
-OBSERVING = ["memory", "throughput", "gradients", "nan_report", "replay_step", "samples", "watchdog", "profiler"]
+OBSERVING = [
+    "memory",
+    "throughput",
+    "gradients",
+    "nan_report",
+    "replay_step",
+    "samples",
+    "watchdog",
+    "profiler",
+]
 STRATEGIES = {"none": 1, "ddp": 2, "fsdp": 2}
 
 
 def overrides(strategy: str, names: list[str]) -> list[str]:
-    settings = [setting for setting in SETTINGS if setting.split(".")[1] in (*names, "micro_batch_size=3")]
+    settings = [
+        setting for setting in SETTINGS if setting.split(".")[1] in (*names, "micro_batch_size=3")
+    ]
     return [f"strategy={strategy}", f"hooks=[{','.join(names)}]", *settings]
 
 
@@ -44,7 +64,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
         tasks: dict[str, Any] = {}
         for strategy in (name for name, count in STRATEGIES.items() if count == world_size):
             steering = [name for name in (*BASIC, *HOOKS) if name not in OBSERVING]
-            arguments = {"folder": str(folder / strategy), "overrides": overrides(strategy, steering)}
+            arguments = {
+                "folder": str(folder / strategy),
+                "overrides": overrides(strategy, steering),
+            }
             arguments["of_parts"] = overrides(strategy, [*HOOKS, *BASIC][::-1])
             tasks[strategy] = "whole_and_interrupted", arguments
             watched = overrides(strategy, ["checkpointing", "nan_report"])
@@ -59,8 +82,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_an_interruption_the_order_and_observing_hooks_leave_no_trace(results: Any, strategy: str) -> None:
-    """A training with the hooks that steer, and one with all of them in another order that is interrupted."""
+def test_an_interruption_the_order_and_observing_hooks_leave_no_trace(
+    results: Any, strategy: str
+) -> None:
+    """A training with the hooks that steer, and one with all of them in another order that is
+    interrupted."""
     for of_rank in results(STRATEGIES[strategy])[strategy]:
         assert of_rank["first"]["stopped"] == 15 and of_rank["second"]["step"] == 6
         assert of_rank["second"]["digest"] == of_rank["whole"]["digest"]
@@ -71,22 +97,31 @@ def test_nan_reports_under_every_strategy(results: Any) -> None:
         for of_rank in results(world_size)[f"{strategy} broken"]:
             (line,) = of_rank
             assert line.startswith(
-                f"Step 3, rank {world_size - 1}: the output of blocks.1.ffn.up (Linear) is the first"
+                f"Step 3, rank {world_size - 1}: the output of blocks.1.ffn.up (Linear) is the"
+                " first"
             )
 
 
 def test_a_flipped_bit_is_named_on_its_rank_under_every_strategy(results: Any) -> None:
     for strategy, world_size in STRATEGIES.items():
         for rank, error in enumerate(results(world_size)[f"{strategy} flipped"]):
-            text = "Step 4: two passes over the same batches from the same random state differ on rank "
+            text = (
+                "Step 4: two passes over the same batches from the same random state differ on"
+                " rank "
+            )
             assert error.startswith(text), (rank, error)
-            assert f"rank {world_size - 1} ({socket.gethostname()}, cpu): the loss and the gradients of " in error
+            assert (
+                f"rank {world_size - 1} ({socket.gethostname()}, cpu): the loss and the"
+                " gradients of " in error
+            )
             assert ("rank 0 " in error) == (world_size == 1 or strategy == "fsdp")
 
 
 def test_averages_load_under_another_strategy(tmp_path: Path) -> None:
     # A copy of a run keeps its name.
-    folder, copied, other = (str(tmp_path / place / "name" / "id") for place in ("run", "copy", "other"))
+    folder, copied, other = (
+        str(tmp_path / place / "name" / "id") for place in ("run", "copy", "other")
+    )
     names = [*BASIC, "ema"]
     tasks: list[Any] = [
         ("saved", {"folder": folder, "overrides": overrides("fsdp", names)}),
@@ -94,8 +129,14 @@ def test_averages_load_under_another_strategy(tmp_path: Path) -> None:
         ("hook_values", {"source": folder, "folder": copied, "overrides": overrides("ddp", names)}),
     ]
     _, (stored, _), values = together(2, tmp_path / "2", tasks)
-    tasks = [("hook_values", {"source": folder, "folder": other, "overrides": overrides("none", names)})]
+    tasks = [
+        ("hook_values", {"source": folder, "folder": other, "overrides": overrides("none", names)})
+    ]
     values += together(1, tmp_path / "1", tasks)[0]
-    expected = {name: tensor for name, tensor in stored["tensors"].items() if name.startswith("ema/")}
+    expected = {
+        name: tensor for name, tensor in stored["tensors"].items() if name.startswith("ema/")
+    }
     assert len(expected) > 20 and values == [expected] * 3
-    assert {name: stored["written"][name] for name in expected} == {name: stored["numel"][name] for name in expected}
+    assert {name: stored["written"][name] for name in expected} == {
+        name: stored["numel"][name] for name in expected
+    }

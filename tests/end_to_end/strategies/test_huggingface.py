@@ -1,4 +1,5 @@
-"""A pretrained model's adapters, trained on chats with masked labels: on ranks, in micro-batches, and resumed."""
+"""A pretrained model's adapters, trained on chats with masked labels: on ranks, in micro-batches,
+and resumed."""
 
 import json
 from importlib.util import find_spec
@@ -13,7 +14,8 @@ from support.tokenizer import SIZE, write_tokenizer
 pytestmark = pytest.mark.skipif(find_spec("peft") is None, reason="needs peft")
 
 LLAMA = {
-    "model_type": "llama", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
+    "model_type": "llama", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "intermediate_size": 24,
     "max_position_embeddings": 64,
 }  # fmt: skip
 LAYOUTS = {"ddp": ["strategy=ddp"], "fsdp": ["strategy=fsdp"]}
@@ -27,12 +29,18 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     HuggingFaceModel(vocab_size=SIZE, config=LLAMA).model.save_pretrained(folder / "base")
     write_tokenizer(folder / "base")
     chats = [
-        [{"role": "user", "content": f"Option {i}?"}, {"role": "assistant", "content": "It parses. " * (i % 4)}]
+        [
+            {"role": "user", "content": f"Option {i}?"},
+            {"role": "assistant", "content": "It parses. " * (i % 4)},
+        ]
         for i in range(60)
     ]
-    (folder / "chats.jsonl").write_text("".join(json.dumps({"chat": chat}) + "\n" for chat in chats))
+    (folder / "chats.jsonl").write_text(
+        "".join(json.dumps({"chat": chat}) + "\n" for chat in chats)
+    )
     overrides = [
-        "model=pretrained", f"model.pretrained={folder / 'base'}", "model.lora.r=2", "model.lora.dropout=0.0",
+        "model=pretrained", f"model.pretrained={folder / 'base'}", "model.lora.r=2",
+        "model.lora.dropout=0.0",
         "data=jsonl", f"data.files={folder / 'chats.jsonl'}", f"data.tokenizer={folder / 'base'}",
         "data.messages_field=chat", "data.seq_len=48", f"data.cache={folder / 'tokens'}",
     ]  # fmt: skip
@@ -41,7 +49,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     tasks = [
         (
             "whole_and_interrupted",
-            {"folder": str(folder / name), "overrides": [*overrides, *layout, "trainer.micro_batch_size=2"]},
+            {
+                "folder": str(folder / name),
+                "overrides": [*overrides, *layout, "trainer.micro_batch_size=2"],
+            },
         )
         for name, layout in LAYOUTS.items()
     ]
@@ -49,7 +60,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_ranks_and_micro_batches_do_not_change_the_numbers(results: dict[str, Any], layout: str) -> None:
+def test_ranks_and_micro_batches_do_not_change_the_numbers(
+    results: dict[str, Any], layout: str
+) -> None:
     (expected,) = results["one"]
     for of_rank in results[layout]:
         assert of_rank["whole"]["losses"] == pytest.approx(expected["losses"], rel=1e-4)
@@ -57,7 +70,12 @@ def test_ranks_and_micro_batches_do_not_change_the_numbers(results: dict[str, An
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_resumed_training_equals_an_uninterrupted_one(results: dict[str, Any], layout: str) -> None:
+def test_a_resumed_training_equals_an_uninterrupted_one(
+    results: dict[str, Any], layout: str
+) -> None:
     for of_rank in results[layout]:
         whole, first, second = (of_rank[name] for name in ("whole", "first", "second"))
-        assert first["losses"] + second["losses"] == whole["losses"] and second["digest"] == whole["digest"]
+        assert (
+            first["losses"] + second["losses"] == whole["losses"]
+            and second["digest"] == whole["digest"]
+        )

@@ -1,4 +1,5 @@
-"""Every strategy makes the same steps: one table of rows, each trained whole, and again with an interruption."""
+"""Every strategy makes the same steps: one table of rows, each trained whole, and again with an
+interruption."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -24,12 +25,17 @@ ROWS = {
     "fsdp x1": Row(1, ("strategy=fsdp",)),
     "ddp x2": Row(2, ("strategy=ddp",)),
     "fsdp x2": Row(2, ("strategy=fsdp",)),  # replicate x shard = 1 x 2
-    "shard_grad_op x2": Row(2, ("strategy=fsdp", "strategy.sharding=shard_grad_op", "strategy.prefetch=2")),
+    "shard_grad_op x2": Row(
+        2, ("strategy=fsdp", "strategy.sharding=shard_grad_op", "strategy.prefetch=2")
+    ),
     "hybrid 2x1": Row(2, ("strategy=fsdp", "strategy.replicate=2")),
     # Of two numbers the sum is the same in any order, of four it is not.
     "ddp x4": Row(4, ("strategy=ddp", "strategy.bucket_cap_mb=0.02")),
     "hybrid 2x2": Row(4, ("strategy=fsdp", "strategy.replicate=2")),
-    **{f"zero {n} x2": Row(2, ("strategy=deepspeed", f"strategy.zero_stage={n}"), "deepspeed") for n in range(4)},
+    **{
+        f"zero {n} x2": Row(2, ("strategy=deepspeed", f"strategy.zero_stage={n}"), "deepspeed")
+        for n in range(4)
+    },
 }
 SETTINGS = {
     f"{precision} accumulation {times}": (f"precision={precision}", times)
@@ -58,14 +64,18 @@ def overrides(row: Row, setting: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """`results(row, setting)`: what each rank found. All rows of one number of ranks are done at once."""
+    """`results(row, setting)`: what each rank found. All rows of one number of ranks are done at
+    once."""
 
     @cache
     def of(ranks: int) -> dict[tuple[str, str], list[dict[str, Any]]]:
         folder = tmp_path_factory.mktemp(f"ranks-{ranks}")
         cases = [case for case in CASES if ROWS[case[0]].ranks == ranks]
         tasks = [
-            ("whole_and_interrupted", {"folder": str(folder / str(i)), "overrides": overrides(ROWS[row], setting)})
+            (
+                "whole_and_interrupted",
+                {"folder": str(folder / str(i)), "overrides": overrides(ROWS[row], setting)},
+            )
             for i, (row, setting) in enumerate(cases)
         ]
         return dict(zip(cases, together(ranks, folder, tasks), strict=True))
@@ -92,14 +102,17 @@ def test_an_interruption_leaves_no_trace(results: Any, row: str, setting: str) -
     for found in results(row, setting):
         whole, first, second = found["whole"], found["first"], found["second"]
         assert first["stopped"] == 15
-        assert 3 <= first["step"] <= 4  # a signal that comes within an update is agreed on after the next
+        # A signal that comes within an update is agreed on after the next.
+        assert 3 <= first["step"] <= 4
         assert (second["stopped"], second["step"]) == (0, 6)
         for key in ("losses", "norms", "rates"):
             assert first[key] + second[key] == whole[key]
         assert second["digest"] == whole["digest"]
 
 
-@pytest.mark.parametrize(("row", "share"), [("none", 1), ("ddp x2", 1), ("hybrid 2x1", 1), ("fsdp x2", 2)])
+@pytest.mark.parametrize(
+    ("row", "share"), [("none", 1), ("ddp x2", 1), ("hybrid 2x1", 1), ("fsdp x2", 2)]
+)
 def test_sharding_really_shards(results: Any, row: str, share: int) -> None:
     for found in results(row, "fp32 accumulation 1"):
         held = found["whole"]["bytes"]

@@ -24,9 +24,12 @@ READERS = {
     "fsdp x3 again": (3, ["strategy=fsdp"]),
 }
 PHASES = [(1, "w"), (4, "w"), (2, "wr"), (1, "r"), (3, "r")]
-"""Ranks that are started one group after the other, and whether they write, read or both: starting is what costs."""
+"""Ranks that are started one group after the other, and whether they write, read or both: starting
+is what costs."""
 MISFITS = {
-    "optimizer=sgd": "The optimizer is SGD, 2 groups; the checkpoint was written with AdamW, 2 groups.",
+    "optimizer=sgd": (
+        "The optimizer is SGD, 2 groups; the checkpoint was written with AdamW, 2 groups."
+    ),
     "optimizer=lion": "The optimizer is Lion, 2 groups",
     "model.dim=32": "shape (19, 16) in the checkpoint",
     "model.num_layers=4": "the checkpoint does not have it",
@@ -54,7 +57,9 @@ def read(root: Path) -> dict[tuple[str, ...], list[Any]]:
         writers = [name for name, (n, _) in WRITERS.items() if n == count and "w" in acts]
         readers = [name for name, (n, _) in READERS.items() if n == count and "r" in acts]
         pairs = [(writer, reader) for writer in WRITERS for reader in readers]
-        tasks: list[Task] = [("saved", {"folder": place(root, one), "overrides": WRITERS[one][1]}) for one in writers]
+        tasks: list[Task] = [
+            ("saved", {"folder": place(root, one), "overrides": WRITERS[one][1]}) for one in writers
+        ]
         for writer, reader in pairs:
             paths = {"source": place(root, writer), "folder": place(root, f"{writer}-{reader}")}
             tasks.append(("loaded", {**paths, "overrides": READERS[reader][1]}))
@@ -63,7 +68,10 @@ def read(root: Path) -> dict[tuple[str, ...], list[Any]]:
             tasks.append(("misfits", {**paths, "overrides": READERS[reader][1]}))
             pairs.append(("misfits", reader))
         if (count, acts) == PHASES[-1]:
-            paths = {"source": place(root, f"{CHAIN[0]}-{CHAIN[1]}"), "folder": place(root, "chain")}
+            paths = {
+                "source": place(root, f"{CHAIN[0]}-{CHAIN[1]}"),
+                "folder": place(root, "chain"),
+            }
             tasks.append(("loaded", {**paths, "overrides": ["strategy=ddp"], "steps": STEPS + 2}))
             pairs.append(CHAIN)
         results = together(count, root / f"phase-{number}", tasks)
@@ -72,15 +80,22 @@ def read(root: Path) -> dict[tuple[str, ...], list[Any]]:
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_what_does_not_fit_is_refused_on_all_ranks(read: dict[tuple[str, ...], list[Any]], reader: str) -> None:
+def test_what_does_not_fit_is_refused_on_all_ranks(
+    read: dict[tuple[str, ...], list[Any]], reader: str
+) -> None:
     for sentences in read["misfits", reader]:
         assert sentences == read["misfits", reader][0]
         for change, why in MISFITS.items():
-            assert "does not fit this configuration: " in sentences[change] and why in sentences[change]
+            assert (
+                "does not fit this configuration: " in sentences[change]
+                and why in sentences[change]
+            )
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_every_value_is_written_once(root: Path, read: dict[tuple[str, ...], list[Any]], writer: str) -> None:
+def test_every_value_is_written_once(
+    root: Path, read: dict[tuple[str, ...], list[Any]], writer: str
+) -> None:
     found = stored(place(root, writer))
     assert found["written"] == found["numel"]
     assert any(name.endswith("exp_avg") for name in found["numel"])
@@ -98,7 +113,8 @@ def test_tensors_are_equal_to_the_bit(
 
 
 def test_all_resume_with_the_same_samples(read: dict[tuple[str, ...], list[Any]]) -> None:
-    """Of the whole batch each sample is some rank's, once, however many ranks there were and are."""
+    """Of the whole batch each sample is some rank's, once, however many ranks there were and
+    are."""
     sets = {
         pair: sorted(sample for rank in ranks for sample in rank["taken"])
         for pair, ranks in read.items()
@@ -116,11 +132,17 @@ def test_two_ranks_then_one_then_three(root: Path, read: dict[tuple[str, ...], l
     assert between != stored(place(root, CHAIN[0]))["tensors"], "the one rank has trained"
     for rank in read[CHAIN]:
         assert rank["tensors"] == between
-        assert (rank["step"], rank["samples"], rank["last"]) == (STEPS + 1, (STEPS + 1) * 12, STEPS + 2)
+        assert (rank["step"], rank["samples"], rank["last"]) == (
+            STEPS + 1,
+            (STEPS + 1) * 12,
+            STEPS + 2,
+        )
 
 
 def test_each_rank_has_random_numbers_of_its_own(read: dict[tuple[str, ...], list[Any]]) -> None:
     same, more = read["fsdp x2", "fsdp x2"], read["fsdp x2", "fsdp x3"]
     assert [rank["rng"] for rank in more[:2]] == [rank["rng"] for rank in same]
     assert len({rank["rng"] for rank in more}) == 3
-    assert [rank["rng"] for rank in read["fsdp x2", "fsdp x3 again"]] == [rank["rng"] for rank in more]
+    assert [rank["rng"] for rank in read["fsdp x2", "fsdp x3 again"]] == [
+        rank["rng"] for rank in more
+    ]

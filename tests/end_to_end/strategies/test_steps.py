@@ -1,4 +1,5 @@
-"""What happens on one rank alone, and what options change: all decide alike, and no number moves that should not."""
+"""What happens on one rank alone, and what options change: all decide alike, and no number moves
+that should not."""
 
 import re
 from typing import Any
@@ -25,14 +26,22 @@ SAME = {
 CLOSE = {
     "ddp recompute": [*DDP, "trainer.activation_checkpointing=full"],
     "ddp static graph": [*DDP, "strategy.static_graph=true"],
-    "ddp unused": [*DDP, "strategy.find_unused_parameters=true", "strategy.gradient_as_bucket_view=false"],
+    "ddp unused": [
+        *DDP,
+        "strategy.find_unused_parameters=true",
+        "strategy.gradient_as_bucket_view=false",
+    ],
     "ddp bf16": [*DDP, "strategy.compression=bf16"],
     "ddp compiled": [*DDP, *COMPILED],
 }
 """Two ranks, and to rounding what plain ddp gives."""
 OVERFLOW = {
     f"{name} {kind}": [*strategy, *extra]
-    for name, strategy in {"ddp": DDP, "fsdp": FSDP, "no_shard": [*FSDP, "strategy.sharding=no_shard"]}.items()
+    for name, strategy in {
+        "ddp": DDP,
+        "fsdp": FSDP,
+        "no_shard": [*FSDP, "strategy.sharding=no_shard"],
+    }.items()
     for kind, extra in {
         "skip": [],
         "retry": ["trainer.max_non_finite_grad_retries=1"],
@@ -47,7 +56,12 @@ PARTS = {
 }
 """Other parts, under fsdp on two ranks and under none on one."""
 UNUSUAL = {
-    "lbfgs": ["optimizer=lbfgs", "optimizer.max_iter=3", "model.dropout=0.1", "trainer.micro_batch_size=3"],
+    "lbfgs": [
+        "optimizer=lbfgs",
+        "optimizer.max_iter=3",
+        "model.dropout=0.1",
+        "trainer.micro_batch_size=3",
+    ],
     "plateau": [
         "scheduler=plateau",
         "scheduler.patience=0",
@@ -88,13 +102,25 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     tasks["wrapped"] = "wrapped_by_the_user", {"folder": str(folder / "wrapped")}
     tasks["none loss"] = "none_loss", {"folder": str(folder / "none"), "overrides": DDP}
     for name, units in {"block": [], "parameter": ["strategy.min_params=0"]}.items():
-        tasks[f"one-sided {name}"] = "one_sided", {"folder": str(folder / name), "overrides": [*FSDP, *units]}
+        tasks[f"one-sided {name}"] = (
+            "one_sided",
+            {"folder": str(folder / name), "overrides": [*FSDP, *units]},
+        )
     tasks["uneven"] = "uneven_evaluation", {"overrides": FSDP, "batches": [1, 4]}
-    tasks["uneven stopped"] = "uneven_evaluation", {"overrides": FSDP, "batches": [1, 9], "stop": True}
+    tasks["uneven stopped"] = (
+        "uneven_evaluation",
+        {"overrides": FSDP, "batches": [1, 9], "stop": True},
+    )
     for name, overrides in UNUSUAL.items():
-        tasks[name] = "whole_and_interrupted", {"folder": str(folder / name), "overrides": [*DDP, *overrides]}
+        tasks[name] = (
+            "whole_and_interrupted",
+            {"folder": str(folder / name), "overrides": [*DDP, *overrides]},
+        )
     for name, overrides in PARTS.items():
-        tasks[f"part {name}"] = "train", {"folder": str(folder / f"part {name}"), "overrides": [*FSDP, *overrides]}
+        tasks[f"part {name}"] = (
+            "train",
+            {"folder": str(folder / f"part {name}"), "overrides": [*FSDP, *overrides]},
+        )
     return dict(zip(tasks, together(2, folder, list(tasks.values())), strict=True))
 
 
@@ -105,23 +131,39 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "plain": ("train", {"folder": str(folder / "a"), "overrides": [*NONE, *DROPOUT]}),
         "recompute": (
             "train",
-            {"folder": str(folder / "b"), "overrides": [*NONE, *DROPOUT, "trainer.activation_checkpointing=full"]},
+            {
+                "folder": str(folder / "b"),
+                "overrides": [*NONE, *DROPOUT, "trainer.activation_checkpointing=full"],
+            },
         ),
-        "compiled": ("train", {"folder": str(folder / "c"), "overrides": [*NONE, *DROPOUT, *COMPILED]}),
+        "compiled": (
+            "train",
+            {"folder": str(folder / "c"), "overrides": [*NONE, *DROPOUT, *COMPILED]},
+        ),
         "rejected": ("rejected", {"overrides": REFUSED}),
     }
     for name, overrides in UNUSUAL.items():
-        tasks[name] = ("whole_and_interrupted", {"folder": str(folder / name), "overrides": [*NONE, *overrides]})
+        tasks[name] = (
+            "whole_and_interrupted",
+            {"folder": str(folder / name), "overrides": [*NONE, *overrides]},
+        )
     for name, overrides in PARTS.items():
-        tasks[f"part {name}"] = ("train", {"folder": str(folder / name), "overrides": [*NONE, *overrides]})
-    return {name: one[0] for name, one in zip(tasks, together(1, folder, list(tasks.values())), strict=True)}
+        tasks[f"part {name}"] = (
+            "train",
+            {"folder": str(folder / name), "overrides": [*NONE, *overrides]},
+        )
+    return {
+        name: one[0]
+        for name, one in zip(tasks, together(1, folder, list(tasks.values())), strict=True)
+    }
 
 
 @pytest.mark.parametrize("name", SAME)
 def test_options_that_change_no_number(found: dict[str, list[Any]], name: str) -> None:
     for mine, expected in zip(found[name], found["fsdp"], strict=True):
         assert mine["losses"] == expected["losses"]
-        assert mine["norms"] == pytest.approx(expected["norms"], rel=1e-6)  # summed in another order
+        # Summed in another order.
+        assert mine["norms"] == pytest.approx(expected["norms"], rel=1e-6)
 
 
 @pytest.mark.parametrize("name", CLOSE)
@@ -132,11 +174,14 @@ def test_options_that_round_differently(found: dict[str, list[Any]], name: str) 
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_other_parts_agree_too(found: dict[str, list[Any]], alone: dict[str, Any], name: str) -> None:
+def test_other_parts_agree_too(
+    found: dict[str, list[Any]], alone: dict[str, Any], name: str
+) -> None:
     expected = alone[f"part {name}"]
     for mine in found[f"part {name}"]:
         assert mine["losses"] == pytest.approx(expected["losses"], rel=2e-5)
-        assert mine["norms"] == pytest.approx(expected["norms"], rel=1e-3)  # Muon's own arithmetic is in bf16
+        # Muon's own arithmetic is in bf16.
+        assert mine["norms"] == pytest.approx(expected["norms"], rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["recompute", "compiled"])
@@ -146,7 +191,9 @@ def test_what_changes_no_number_on_one_rank(alone: dict[str, Any], name: str) ->
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
-def test_unusual_steps_resume_to_the_bit(found: dict[str, list[Any]], alone: dict[str, Any], name: str) -> None:
+def test_unusual_steps_resume_to_the_bit(
+    found: dict[str, list[Any]], alone: dict[str, Any], name: str
+) -> None:
     for result in [alone[name], *found[name]]:
         whole, first, second = result["whole"], result["first"], result["second"]
         assert (first["stopped"], second["step"]) == (15, 6)
@@ -157,7 +204,9 @@ def test_unusual_steps_resume_to_the_bit(found: dict[str, list[Any]], alone: dic
             assert whole["rates"] == [0.01, 0.005, 0.0025, 0.00125, 0.000625, 0.0003125]
         else:
             assert whole["losses"][-1] < whole["losses"][0]
-            assert whole["losses"][:2] == pytest.approx(alone[name]["whole"]["losses"][:2], rel=1e-2)
+            assert whole["losses"][:2] == pytest.approx(
+                alone[name]["whole"]["losses"][:2], rel=1e-2
+            )
 
 
 @pytest.mark.parametrize("overrides", REFUSED, ids=" ".join)
@@ -168,7 +217,9 @@ def test_what_does_not_go_together_is_rejected(alone: dict[str, Any], overrides:
 
 
 @pytest.mark.parametrize("name", OVERFLOW)
-def test_all_ranks_handle_an_infinity_on_one_rank_in_the_same_way(found: dict[str, list[Any]], name: str) -> None:
+def test_all_ranks_handle_an_infinity_on_one_rank_in_the_same_way(
+    found: dict[str, list[Any]], name: str
+) -> None:
     first, second = found[name]
     for key in ("skipped", "samples", "scale", "losses"):
         assert str(first[key]) == str(second[key])
@@ -184,7 +235,9 @@ def test_a_model_that_the_user_has_wrapped(found: dict[str, list[Any]]) -> None:
         assert rank["fsdp parts"] == rank["fsdp whole"]
         for key in ("losses", "norms"):
             assert rank["fsdp whole"][key] == pytest.approx(rank["ddp whole"][key], rel=1e-5)
-    names = [name for name in found["wrapped"][0]["ddp whole"]["tensors"] if name.startswith("model/")]
+    names = [
+        name for name in found["wrapped"][0]["ddp whole"]["tensors"] if name.startswith("model/")
+    ]
     assert names == ["model/0.weight", "model/0.bias", "model/2.weight", "model/2.bias"]
 
 
@@ -194,8 +247,14 @@ def test_no_loss_on_one_rank_of_ddp_is_bounded(found: dict[str, list[Any]]) -> N
 
 def test_parts_that_one_rank_alone_uses_are_an_error(found: dict[str, list[Any]]) -> None:
     for rank in (0, 1):
-        assert "rank 0 ends its forward pass, and rank 1 calls module.extra.0." in found["one-sided block"][rank]
-        assert "the loss of rank 1 depends on module.extra.0.bias, and" in found["one-sided parameter"][rank]
+        assert (
+            "rank 0 ends its forward pass, and rank 1 calls module.extra.0."
+            in found["one-sided block"][rank]
+        )
+        assert (
+            "the loss of rank 1 depends on module.extra.0.bias, and"
+            in found["one-sided parameter"][rank]
+        )
 
 
 def test_ranks_with_unequal_numbers_of_held_out_batches(found: dict[str, list[Any]]) -> None:

@@ -13,9 +13,16 @@ from support.ranks import together
 
 LAYOUTS = {1: {"none": ["strategy=none"]}, 2: {"ddp": ["strategy=ddp"], "fsdp": ["strategy=fsdp"]}}
 if find_spec("deepspeed"):
-    LAYOUTS[2] |= {f"zero {n}": ["strategy=deepspeed", f"strategy.zero_stage={n}"] for n in range(4)}
+    LAYOUTS[2] |= {
+        f"zero {n}": ["strategy=deepspeed", f"strategy.zero_stage={n}"] for n in range(4)
+    }
 MICRO = {1: (12, 4, 1), 2: (6, 1)}
-CASES = [(ranks, name, micro) for ranks, layouts in LAYOUTS.items() for name in layouts for micro in MICRO[ranks]]
+CASES = [
+    (ranks, name, micro)
+    for ranks, layouts in LAYOUTS.items()
+    for name in layouts
+    for micro in MICRO[ranks]
+]
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +32,14 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, str, in
     for ranks, layouts in LAYOUTS.items():
         cases = [case for case in CASES if case[0] == ranks]
         tasks = [
-            ("masked", {"folder": str(folder / f"{case}"), "overrides": layouts[case[1]], "micro": case[2]})
+            (
+                "masked",
+                {
+                    "folder": str(folder / f"{case}"),
+                    "overrides": layouts[case[1]],
+                    "micro": case[2],
+                },
+            )
             for case in cases
         ]
         results |= zip(cases, together(ranks, folder / str(ranks), tasks), strict=True)
@@ -33,7 +47,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, str, in
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_each_target_counts_once(results: dict[tuple[int, str, int], Any], case: tuple[int, str, int]) -> None:
+def test_each_target_counts_once(
+    results: dict[tuple[int, str, int], Any], case: tuple[int, str, int]
+) -> None:
     expected = results[1, "none", 12][0]
     for mine in results[case]:
         assert mine["losses"] == pytest.approx(expected["losses"], rel=1e-5)
@@ -41,7 +57,9 @@ def test_each_target_counts_once(results: dict[tuple[int, str, int], Any], case:
         assert mine["val"] == pytest.approx(expected["val"], rel=1e-5)
 
 
-def test_the_held_out_loss_is_the_mean_over_targets(results: dict[tuple[int, str, int], Any]) -> None:
+def test_the_held_out_loss_is_the_mean_over_targets(
+    results: dict[tuple[int, str, int], Any],
+) -> None:
     found = results[1, "none", 1][0]
     model = GPT(19, 12, dim=16, num_layers=3, num_heads=2)
     model.load_state_dict({name: torch.tensor(values) for name, values in found["weights"].items()})

@@ -1,4 +1,5 @@
-"""Large files: the bytes arrive, whatever the file system says of O_DIRECT, and errors come back."""
+"""Large files: the bytes arrive, whatever the file system says of O_DIRECT, and errors come
+back."""
 
 import errno
 import fcntl
@@ -19,15 +20,21 @@ def pieces() -> list[bytes]:
     return [os.urandom(1000) * (size // 1000) + os.urandom(size % 1000) for size in SIZES]
 
 
-@pytest.mark.parametrize("direct", ["wanted", "rejected by open", "rejected by write", "short writes"])
+@pytest.mark.parametrize(
+    "direct", ["wanted", "rejected by open", "rejected by write", "short writes"]
+)
 def test_bytes_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direct: str) -> None:
     real_write, real_fcntl = os.pwrite, fcntl.fcntl
 
     def write(fd: int, view: Any, start: int) -> int:
         is_direct = bool(real_fcntl(fd, fcntl.F_GETFL) & chunks.DIRECT)
-        if is_direct and (direct == "rejected by write" or (direct == "short writes" and len(view) % 4096)):
+        if is_direct and (
+            direct == "rejected by write" or (direct == "short writes" and len(view) % 4096)
+        ):
             raise OSError(errno.EINVAL, "Invalid argument")
-        return real_write(fd, view[: len(view) // 2 + 1] if direct == "short writes" else view, start)
+        return real_write(
+            fd, view[: len(view) // 2 + 1] if direct == "short writes" else view, start
+        )
 
     def control(fd: int, command: int, flags: int = 0) -> int:
         if flags & chunks.DIRECT and direct == "rejected by open":
@@ -89,7 +96,9 @@ def test_parts_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: i
     file = tmp_path / "x"
     file.write_bytes(data)
     real_read = os.preadv
-    monkeypatch.setattr(os, "preadv", lambda fd, views, start: real_read(fd, [views[0][:most]], start))
+    monkeypatch.setattr(
+        os, "preadv", lambda fd, views, start: real_read(fd, [views[0][:most]], start)
+    )
     for start, stop in (
         (0, len(data)),
         (4097, 9_000_000),

@@ -11,7 +11,10 @@ from launcher.checkpoint.saver import Payload, Saver
 from launcher.checkpoint.store import CheckpointStore
 from launcher.process.ranks import Ranks
 
-TENSORS = {"model/a": torch.arange(6.0).reshape(2, 3), "model/b": torch.zeros(2, dtype=torch.bfloat16)}
+TENSORS = {
+    "model/a": torch.arange(6.0).reshape(2, 3),
+    "model/b": torch.zeros(2, dtype=torch.bfloat16),
+}
 RANK = {"rng": {"torch": torch.arange(3)}, "hooks": {"Mine": {"count": 3, "seen": [1, 2]}}}
 STATE = {"step": 1, "max_steps": 1, "lr": 0.1}
 
@@ -44,7 +47,10 @@ def with_bit(tensor: torch.Tensor, index: int) -> torch.Tensor:
         ),
         (
             {"tensors": TENSORS | {"model/b": -TENSORS["model/b"]}},
-            ["model/b: 2 of 2 elements, the first at [0]: -0.0 instead of 0.0; the largest distance is 0"],
+            [
+                "model/b: 2 of 2 elements, the first at [0]: -0.0 instead of 0.0; the largest"
+                " distance is 0"
+            ],
         ),
         (
             {"tensors": TENSORS | {"model/b": torch.zeros(3)}},
@@ -60,10 +66,15 @@ def with_bit(tensor: torch.Tensor, index: int) -> torch.Tensor:
             {"rank": RANK | {"hooks": {"Mine": {"count": 4, "seen": [1, 3]}}}},
             ["rank 0/hooks/Mine/count: 4 instead of 3", "rank 0/hooks/Mine/seen/1: 3 instead of 2"],
         ),
-        ({"rank": RANK | {"hooks": {"Mine": {"step_time": 4}}}}, ["rank 0/hooks/Mine/count: None instead of 3",
-                                                                   "rank 0/hooks/Mine/seen: None instead of [1, 2]"]),
+        (
+            {"rank": RANK | {"hooks": {"Mine": {"step_time": 4}}}},
+            [
+                "rank 0/hooks/Mine/count: None instead of 3",
+                "rank 0/hooks/Mine/seen: None instead of [1, 2]",
+            ],
+        ),
     ],
-)  # fmt: skip
+)
 def test_differences_name_the_tensor_the_element_and_the_state(
     tmp_path: Path, change: Any, expected: list[str]
 ) -> None:

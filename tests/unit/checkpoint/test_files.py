@@ -11,7 +11,9 @@ from launcher.checkpoint.files import hash_file, write_file, write_json
 
 
 @given(st.lists(st.binary(max_size=50), max_size=6))
-def test_a_written_file_has_its_entry(tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes]) -> None:
+def test_a_written_file_has_its_entry(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes]
+) -> None:
     path = tmp_path_factory.mktemp("files") / "x"
     entry = write_file(path, pieces)
     assert path.read_bytes() == b"".join(pieces)
@@ -41,7 +43,9 @@ def test_a_file_that_was_cut_or_grew_is_noticed(tmp_path: Path) -> None:
 
 def test_it_is_fsynced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced, real = [], os.fsync
-    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), real(fd))[1])
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), real(fd))[1]
+    )
     write_json(tmp_path / "x", {})
     assert synced == [str(tmp_path / "x")]
 

@@ -21,7 +21,14 @@ def store(tmp_path: Path) -> CheckpointStore:
 
 @pytest.mark.parametrize(
     ("which", "step"),
-    [("latest", 1400), ("best", 10), ("5", 5), (5, 5), ("step-00000005", 5), ("checkpoints/step-00000005", 5)],
+    [
+        ("latest", 1400),
+        ("best", 10),
+        ("5", 5),
+        (5, 5),
+        ("step-00000005", 5),
+        ("checkpoints/step-00000005", 5),
+    ],
 )
 def test_ways_to_name_one(store: CheckpointStore, which: str | int, step: int) -> None:
     assert find_checkpoint(store.root, which, "key") == store.path(step)
@@ -51,7 +58,9 @@ def test_one_that_does_not_exist(store: CheckpointStore, tmp_path: Path, which: 
             find_checkpoint(store.root, which, "key")
 
 
-@pytest.mark.parametrize("damage", ["missing file", "no manifest", "manifest is a folder", "changed byte", "newer"])
+@pytest.mark.parametrize(
+    "damage", ["missing file", "no manifest", "manifest is a folder", "changed byte", "newer"]
+)
 @pytest.mark.parametrize("which", ["latest", "1400"])
 def test_a_bad_one_is_one_sentence(store: CheckpointStore, damage: str, which: str) -> None:
     folder = store.path(1400)
@@ -66,15 +75,23 @@ def test_a_bad_one_is_one_sentence(store: CheckpointStore, damage: str, which: s
         (folder / "manifest.json").unlink()
         if damage == "manifest is a folder":
             (folder / "manifest.json").mkdir()
-    reason = "format version 99" if damage == "newer" else f"key={which}: .*step-00001400 is damaged: .*\\. Use another"
+    reason = (
+        "format version 99"
+        if damage == "newer"
+        else f"key={which}: .*step-00001400 is damaged: .*\\. Use another"
+    )
     with pytest.raises(ConfigError, match=reason):
         find_checkpoint(store.root, which, "key")
     assert folder.is_dir(), "nothing is renamed"
 
 
-def test_a_request_has_one_name(store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_has_one_name(
+    store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     spellings = ("5", "step-00000005", "step-5", store.path(5), "run/checkpoints/step-00000005")
     assert {request_name(store.root, name) for name in spellings} == {"step-00000005"}
-    assert request_name(store.root, "best") == request_name(store.root, store.root / "best") == "best"
+    assert (
+        request_name(store.root, "best") == request_name(store.root, store.root / "best") == "best"
+    )
     assert request_name(store.root, "other/step-00000005") == str(tmp_path / "other/step-00000005")

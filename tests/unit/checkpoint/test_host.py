@@ -6,7 +6,11 @@ from launcher.checkpoint.host import HostBuffers
 
 
 def test_a_copy_is_of_its_moment() -> None:
-    tensors = {"a": torch.ones(3), "strided": torch.arange(6.0).reshape(2, 3).T, "scalar": torch.tensor(1)}
+    tensors = {
+        "a": torch.ones(3),
+        "strided": torch.arange(6.0).reshape(2, 3).T,
+        "scalar": torch.tensor(1),
+    }
     expected = {name: tensor.clone() for name, tensor in tensors.items()}
     copies = HostBuffers().copy(tensors)
     for tensor in tensors.values():

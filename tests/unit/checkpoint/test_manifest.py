@@ -34,18 +34,25 @@ def test_each_fault_is_named_also_where_no_file_is_read(tmp_path: Path) -> None:
     with pytest.raises(CorruptCheckpoint) as caught:
         verify(store.path(5), hashes=False)
     assert re.fullmatch(
-        "rank-00000.json is missing; shard-00000.safetensors has .* bytes, should have .*; state.json is not a file",
+        "rank-00000.json is missing; shard-00000.safetensors has .* bytes, should have .*;"
+        " state.json is not a file",
         caught.value.problem,
     )
 
 
-@pytest.mark.parametrize("change", [{"mood": "good"}, {"format_version": 99}, {"format_version": 99, "mood": "good"}])
-def test_a_checkpoint_of_a_newer_version_is_not_damaged(tmp_path: Path, change: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "change", [{"mood": "good"}, {"format_version": 99}, {"format_version": 99, "mood": "good"}]
+)
+def test_a_checkpoint_of_a_newer_version_is_not_damaged(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
     store = CheckpointStore(tmp_path)
     save(store, 4)
     save(store, 5)
     change_manifest(store.path(5), **change)
-    with pytest.raises(UnsupportedCheckpoint, match=r"use the version that wrote it, or a newer one\."):
+    with pytest.raises(
+        UnsupportedCheckpoint, match=r"use the version that wrote it, or a newer one\."
+    ):
         store.newest_valid()
     assert store.steps() == [4, 5], "nothing was set aside"
 
@@ -56,6 +63,8 @@ def test_a_manifest_names_no_file_outside_its_folder(tmp_path: Path, parent: str
     save(store, 5)
     outside = write_file(tmp_path / "outside", [b"x"])
     name = str(tmp_path / "outside") if parent == "absolute" else "../outside"
-    change_manifest(store.path(5), files=[{"name": name, "size": outside.size, "xxh3": outside.xxh3}])
+    change_manifest(
+        store.path(5), files=[{"name": name, "size": outside.size, "xxh3": outside.xxh3}]
+    )
     with pytest.raises(CorruptCheckpoint, match="is outside the folder"):
         verify(store.path(5))

@@ -1,4 +1,5 @@
-"""Checkpoints that are copied to a second home: an object store in memory, a folder behind fsspec."""
+"""Checkpoints that are copied to a second home: an object store in memory, a folder behind
+fsspec."""
 
 import shutil
 from collections.abc import Iterator
@@ -53,7 +54,10 @@ def test_another_machine_resumes(tmp_path: Path, url: str) -> None:
 
 def folders(store: RemoteStore) -> set[str]:
     """All that has a file there, without the hashes in the names."""
-    found = {path.partition(f"{store.base.strip('/')}/")[2].partition("/") for path in store.fs.find(store.base)}
+    found = {
+        path.partition(f"{store.base.strip('/')}/")[2].partition("/")
+        for path in store.fs.find(store.base)
+    }
     return {first.rpartition("-")[0] or first for first, _, _ in found}
 
 
@@ -61,7 +65,8 @@ def test_nothing_is_left_there_of_what_is_not_kept(tmp_path: Path, url: str) -> 
     store = RemoteStore(tmp_path / "here", url)
     save(store, 1, keep=0)
     store.fs.makedirs(f"{store.base}/step-00000002-0123abcd", exist_ok=True)
-    store.fs.pipe_file(f"{store.base}/step-00000002-0123abcd/state.json", b"{}")  # an upload was killed
+    # An upload was killed.
+    store.fs.pipe_file(f"{store.base}/step-00000002-0123abcd/state.json", b"{}")
     save(store, 3, best=True, keep=0)
     assert folders(store) == {"step-00000003", "best"}
 
@@ -72,12 +77,16 @@ def test_a_rollback_there(tmp_path: Path, url: str) -> None:
         save(store, step)
     for _ in range(2):  # the same checkpoint has the same name
         save(store, 3)
-        assert store.abandon(2)[0].startswith("abandoned-step-00000003") and store.remote_steps() == [1, 2]
+        assert store.abandon(2)[0].startswith(
+            "abandoned-step-00000003"
+        ) and store.remote_steps() == [1, 2]
         assert folders(store) == {"step-00000001", "step-00000002", "abandoned-step-00000003"}
     assert value(elsewhere(store)) == 2.0
 
 
-def test_a_copy_that_failed_is_made_up_for(tmp_path: Path, url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_copy_that_failed_is_made_up_for(
+    tmp_path: Path, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     store = RemoteStore(tmp_path / "here", url)
     save(store, 1)
     save(CheckpointStore(store.root), 2)  # only here
@@ -95,8 +104,11 @@ def test_an_abandoned_writer_ends_its_upload(tmp_path: Path, url: str) -> None:
         store.commit(store.begin(1), Manifest(1, 1, "none", "sharded"), abandoned)
 
 
-def test_a_missing_bucket_is_refused_and_not_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """fsspec's memory file system stands in for an object store; `end_to_end/test_s3.py` has a real server."""
+def test_a_missing_bucket_is_refused_and_not_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fsspec's memory file system stands in for an object store; `end_to_end/test_s3.py` has a real
+    server."""
     monkeypatch.setattr(fsspec.get_filesystem_class("memory"), "protocol", "s3")
     store = RemoteStore(tmp_path / "here", "memory://no-bucket/me")
     with pytest.raises(ConfigError, match="no bucket no-bucket; create it first"):
@@ -104,9 +116,13 @@ def test_a_missing_bucket_is_refused_and_not_created(tmp_path: Path, monkeypatch
     assert not store.fs.exists("/no-bucket")
 
 
-@pytest.mark.parametrize("name", ["shard-00000.safetensors", "rank-00000.json", "state.json", "manifest.json"])
+@pytest.mark.parametrize(
+    "name", ["shard-00000.safetensors", "rank-00000.json", "state.json", "manifest.json"]
+)
 @pytest.mark.parametrize("damage", ["flip", "delete"])
-def test_damage_there_is_found_and_set_aside(tmp_path: Path, url: str, name: str, damage: str) -> None:
+def test_damage_there_is_found_and_set_aside(
+    tmp_path: Path, url: str, name: str, damage: str
+) -> None:
     store = RemoteStore(tmp_path / "here", url)
     save(store, 1)
     save(store, 2)
@@ -126,7 +142,8 @@ def test_damage_there_is_found_and_set_aside(tmp_path: Path, url: str, name: str
 
 @pytest.mark.parametrize("is_damaged", [False, True])
 def test_a_machine_to_which_a_run_returns(tmp_path: Path, url: str, is_damaged: bool) -> None:
-    """Another one has trained further. If its checkpoint is damaged, this machine has the newest."""
+    """Another one has trained further. If its checkpoint is damaged, this machine has the
+    newest."""
     store, other = (RemoteStore(tmp_path / name, url) for name in ("here", "other"))
     save(store, 1)
     assert value(other) == 1.0
@@ -150,7 +167,8 @@ def test_only_damaged_ones_are_an_error(tmp_path: Path, url: str) -> None:
 def test_an_upload_that_ends_anywhere_leaves_a_valid_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
-    """At every call that changes something there: afterwards the newest is the one before or the new one."""
+    """At every call that changes something there: afterwards the newest is the one before or the
+    new one."""
     counts: list[int] = []
     for k in range(1, 40):
         url = f"memory://upload-{again}-{k}"

@@ -58,7 +58,10 @@ def test_training_may_change_its_tensors_once_they_are_copied(
 
 
 def test_a_failure_is_raised_once(tmp_path: Path) -> None:
-    writer, broken = saver(CheckpointStore(tmp_path)), replace(payload(2), texts={"no/such/folder": ""})
+    writer, broken = (
+        saver(CheckpointStore(tmp_path)),
+        replace(payload(2), texts={"no/such/folder": ""}),
+    )
     for end in (writer.finish, writer.close):
         writer.save(broken, wait=False)
         with pytest.raises(SaveFailed, match="rank 0: FileNotFoundError"):
@@ -69,7 +72,9 @@ def test_a_failure_is_raised_once(tmp_path: Path) -> None:
     assert CheckpointStore(tmp_path).steps() == [3] and not writer.must_wait
 
 
-def test_a_writer_that_wakes_up_again_commits_nothing(tmp_path: Path, wake: threading.Event) -> None:
+def test_a_writer_that_wakes_up_again_commits_nothing(
+    tmp_path: Path, wake: threading.Event
+) -> None:
     writer = saver(CheckpointStore(tmp_path), patience=0.2)
     writer.save(payload(1), wait=False)
     sleeper = writer._writing.thread  # type: ignore[union-attr]
@@ -81,11 +86,15 @@ def test_a_writer_that_wakes_up_again_commits_nothing(tmp_path: Path, wake: thre
     assert sleeper is not None
     sleeper.join(10)
     assert not sleeper.is_alive()
-    assert torch.equal(StoredCheckpoint(tmp_path / "step-00000001").read("model/w"), torch.full((4,), 2.0))
+    assert torch.equal(
+        StoredCheckpoint(tmp_path / "step-00000001").read("model/w"), torch.full((4,), 2.0)
+    )
     assert sorted(os.listdir(tmp_path)) == ["latest", "step-00000001"]
 
 
-def test_a_run_that_ends_waits_for_a_hanging_writer_only_so_long(tmp_path: Path, wake: threading.Event) -> None:
+def test_a_run_that_ends_waits_for_a_hanging_writer_only_so_long(
+    tmp_path: Path, wake: threading.Event
+) -> None:
     writer = saver(CheckpointStore(tmp_path), patience=0.2)
     writer.save(payload(1), wait=False)
     sleeper = writer._writing.thread  # type: ignore[union-attr]
@@ -114,10 +123,17 @@ def test_a_corrupt_newest_leaves_the_best_and_one_more(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("tensor", "reason"),
-    [(torch.eye(2).to_sparse(), "layout sparse_coo"), (torch.empty(2, dtype=torch.uint4), "dtype uint4")],
+    [
+        (torch.eye(2).to_sparse(), "layout sparse_coo"),
+        (torch.empty(2, dtype=torch.uint4), "dtype uint4"),
+    ],
 )
-def test_what_cannot_be_stored_is_refused_before_training(tensor: torch.Tensor, reason: str) -> None:
-    with pytest.raises(ConfigError, match=f"^model: layer.weight has {reason}, which a checkpoint cannot store"):
+def test_what_cannot_be_stored_is_refused_before_training(
+    tensor: torch.Tensor, reason: str
+) -> None:
+    with pytest.raises(
+        ConfigError, match=f"^model: layer.weight has {reason}, which a checkpoint cannot store"
+    ):
         check_storable(Snapshot({"model/layer.weight": tensor}))
     with pytest.raises(ConfigError, match="a is a object, which a checkpoint cannot hold"):
         check_storable(Snapshot({}, {"a": object()}))

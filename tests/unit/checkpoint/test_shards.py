@@ -16,10 +16,20 @@ from launcher.strategies.base import ShardSpec
 
 
 def test_any_safetensors_library_reads_it(tmp_path: Path) -> None:
-    tensors = {str(dtype): torch.arange(6).reshape(2, 3).to(dtype) for dtype in DTYPES if "float8" not in str(dtype)}
-    tensors |= {"scalar": torch.tensor(1.5), "empty": torch.zeros(0, 4), "strided": torch.arange(12.0).reshape(3, 4).T}
+    tensors = {
+        str(dtype): torch.arange(6).reshape(2, 3).to(dtype)
+        for dtype in DTYPES
+        if "float8" not in str(dtype)
+    }
+    tensors |= {
+        "scalar": torch.tensor(1.5),
+        "empty": torch.zeros(0, 4),
+        "strided": torch.arange(12.0).reshape(3, 4).T,
+    }
     write_tensors(tmp_path / "x.safetensors", tensors)
-    assert int.from_bytes((tmp_path / "x.safetensors").read_bytes()[:8], "little") % 8 == 0, "the data are aligned"
+    assert int.from_bytes((tmp_path / "x.safetensors").read_bytes()[:8], "little") % 8 == 0, (
+        "the data are aligned"
+    )
     theirs, ours = load_file(tmp_path / "x.safetensors"), ShardReader([tmp_path / "x.safetensors"])
     assert set(theirs) == set(tensors) == set(ours.names())
     for name, tensor in tensors.items():
@@ -35,7 +45,9 @@ def test_every_dtype_comes_back_or_is_rejected(tmp_path: Path) -> None:
         source.view(torch.uint8).copy_(torch.arange(source.nbytes).view(4, -1) % 2)
         halves = dict(zip("ab", source.split(2), strict=True))
         for name, half in halves.items():
-            write_tensors(tmp_path / name, {"w": half}, {"w": ShardSpec((4, 3), (0 if name == "a" else 2, 0))})
+            write_tensors(
+                tmp_path / name, {"w": half}, {"w": ShardSpec((4, 3), (0 if name == "a" else 2, 0))}
+            )
         reader = ShardReader([tmp_path / name for name in halves])
         assert (reader.shape("w"), reader.dtype("w")) == ((4, 3), dtype)
         assert torch.equal(reader.read("w").view(torch.uint8), source.view(torch.uint8)), dtype
@@ -63,7 +75,8 @@ def test_any_cut_fits_any_other(
     are_verified: bool,
     is_concurrent: bool,
 ) -> None:
-    """Pieces are boxes along one dimension or runs, in a file each; any box or run is read, into any memory layout."""
+    """Pieces are boxes along one dimension or runs, in a file each; any box or run is read, into
+    any memory layout."""
     dtype = data.draw(st.sampled_from([torch.float32, torch.int64, torch.bfloat16]))
     whole = torch.arange(prod(shape)).to(dtype).reshape(shape)
     dim = data.draw(st.integers(-1, len(shape) - 1))  # -1: runs
@@ -75,7 +88,11 @@ def test_any_cut_fits_any_other(
         piece = whole.reshape(-1)[start:end] if dim < 0 else whole.narrow(dim, start, end - start)
         files.append(folder / str(rank))
         # what lies before and behind it in the file must not be read
-        tensors = {"before": torch.tensor([7], dtype=dtype), "w": piece, "behind": torch.tensor([7], dtype=dtype)}
+        tensors = {
+            "before": torch.tensor([7], dtype=dtype),
+            "w": piece,
+            "behind": torch.tensor([7], dtype=dtype),
+        }
         entries[str(rank)] = write_tensors(files[-1], tensors, {"w": ShardSpec(shape, offset)})
     reader = ShardReader(files, entries=entries if are_verified else None)
     assert torch.equal(reader.read("w"), whole)
@@ -93,13 +110,17 @@ def test_any_cut_fits_any_other(
 
 
 def test_a_missing_piece_is_an_error(tmp_path: Path) -> None:
-    write_tensors(tmp_path / "a.safetensors", {"w": torch.ones(2, 2)}, {"w": ShardSpec((4, 2), (0, 0))})
+    write_tensors(
+        tmp_path / "a.safetensors", {"w": torch.ones(2, 2)}, {"w": ShardSpec((4, 2), (0, 0))}
+    )
     reader = ShardReader([tmp_path / "a.safetensors"])
     with pytest.raises(ValueError, match="hold 4 of the 8"):
         reader.read("w")
     with pytest.raises(ValueError, match="hold 4 of the 8"):
         reader.read_into("w", torch.empty(8).view(4, 2).T.contiguous().T, (0, 0))
-    write_tensors(tmp_path / "b.safetensors", {"w": torch.ones(4, 1)}, {"w": ShardSpec((4, 2), (0, 0))})
+    write_tensors(
+        tmp_path / "b.safetensors", {"w": torch.ones(4, 1)}, {"w": ShardSpec((4, 2), (0, 0))}
+    )
     with pytest.raises(ValueError, match="hold 4 of the 8"):  # a column is no run
         ShardReader([tmp_path / "b.safetensors"]).read_into("w", torch.empty(6), (0,))
     with pytest.raises(ValueError, match="hold 4 of the 6"):

@@ -26,15 +26,23 @@ def test_save_and_read(tmp_path: Path) -> None:
     found = store.newest_valid()
     assert found is not None and found[0].name == "step-00000010"
     stored = StoredCheckpoint(found[0])
-    assert stored.meta == {"step": 10} and torch.equal(stored.read("model/w"), torch.full((4,), 10.0))
+    assert stored.meta == {"step": 10} and torch.equal(
+        stored.read("model/w"), torch.full((4,), 10.0)
+    )
     state = stored.rank_state(0)
-    assert state is not None and torch.equal(state["rng"], torch.arange(3)) and stored.rank_state(1) is None
+    assert (
+        state is not None
+        and torch.equal(state["rng"], torch.arange(3))
+        and stored.rank_state(1) is None
+    )
     assert (store.linked("latest"), store.linked("best")) == (10, 5)
     assert weights_digest(store.path(5)) != weights_digest(store.path(10))
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "delete", "swap"])
-@pytest.mark.parametrize("name", ["shard-00000.safetensors", "rank-00000.json", "state.json", "manifest.json"])
+@pytest.mark.parametrize(
+    "name", ["shard-00000.safetensors", "rank-00000.json", "state.json", "manifest.json"]
+)
 def test_damage_is_found_named_and_set_aside(tmp_path: Path, damage: str, name: str) -> None:
     store = CheckpointStore(tmp_path)
     save(store, 5)
@@ -59,11 +67,16 @@ def test_damage_is_found_named_and_set_aside(tmp_path: Path, damage: str, name: 
 
 
 def test_what_the_manifest_does_not_list_is_not_read(tmp_path: Path) -> None:
-    """A checkpoint that was copied over another save of its step, by more ranks, has that one's files too."""
+    """A checkpoint that was copied over another save of its step, by more ranks, has that one's
+    files too."""
     store = CheckpointStore(tmp_path)
     save(store, 5)
     folder = store.path(5)
-    write_tensors(folder / "shard-00001.safetensors", {"model/w": torch.zeros(2)}, {"model/w": ShardSpec((4,), (2,))})
+    write_tensors(
+        folder / "shard-00001.safetensors",
+        {"model/w": torch.zeros(2)},
+        {"model/w": ShardSpec((4,), (2,))},
+    )
     write_tensors(folder / "state.safetensors", {"other": torch.zeros(2)})
     (folder / "rank-00001.json").write_text("{}")
     stored, last = StoredCheckpoint(folder), torch.empty(3)
@@ -86,7 +99,8 @@ def test_none_left_is_an_error_and_stays_one(tmp_path: Path) -> None:
 def test_saving_a_step_again(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     save(store, 5, value=1.0)
-    shutil.copytree(store.path(5), tmp_path / ".replaced-step-00000005")  # could not be deleted after an earlier save
+    # Could not be deleted after an earlier save.
+    shutil.copytree(store.path(5), tmp_path / ".replaced-step-00000005")
     save(store, 5, value=2.0)
     assert sorted(os.listdir(tmp_path)) == ["latest", "step-00000005"]
     assert torch.equal(StoredCheckpoint(store.path(5)).read("model/w"), torch.full((4,), 2.0))
@@ -122,10 +136,16 @@ def test_pruning_spares_the_best(tmp_path: Path) -> None:
     save(store, 1, best=True, keep=1)
     for step in (2, 3, 4):
         save(store, step, keep=1)
-    assert sorted(os.listdir(tmp_path)) == ["best", "latest", *(f"step-0000000{step}" for step in (1, 3, 4))]
+    assert sorted(os.listdir(tmp_path)) == [
+        "best",
+        "latest",
+        *(f"step-0000000{step}" for step in (1, 3, 4)),
+    ]
 
 
-def test_nothing_is_deleted_for_one_that_has_lost_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_deleted_for_one_that_has_lost_a_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     store = CheckpointStore(tmp_path)
     save(store, 1)
     save(store, 2)
@@ -139,7 +159,9 @@ def test_a_failed_write_says_where_and_leaves_nothing(tmp_path: Path) -> None:
     save(store, 1)
     before = sorted(os.listdir(tmp_path))
     with pytest.raises(SaveFailed, match="rank 0: FileNotFoundError"):
-        Saver(store, Ranks(), Retention()).save(replace(payload(2), texts={"no/such/folder": ""}), wait=True)
+        Saver(store, Ranks(), Retention()).save(
+            replace(payload(2), texts={"no/such/folder": ""}), wait=True
+        )
     assert sorted(os.listdir(tmp_path)) == before
 
 
@@ -154,7 +176,9 @@ def test_a_run_that_was_taken_over_writes_nothing(tmp_path: Path, folder: str) -
     store.check_lock = taken_over
     with pytest.raises(SaveFailed, match="another process"):
         save(store, 2)
-    assert store.root.exists() == (folder == "exists") and store.steps() == [1] * (folder == "exists")
+    assert store.root.exists() == (folder == "exists") and store.steps() == [1] * (
+        folder == "exists"
+    )
 
 
 def test_what_was_set_aside_is_taken_back_once_it_is_valid(tmp_path: Path) -> None:
@@ -197,7 +221,9 @@ def test_a_newer_format_version_is_refused_and_nothing_renamed(tmp_path: Path) -
         save(store, step)
         change_manifest(store.path(step), format_version=2)
     before = sorted(os.listdir(tmp_path))
-    with pytest.raises(UnsupportedCheckpoint, match="format version 2, and this version of Launcher reads up to 1"):
+    with pytest.raises(
+        UnsupportedCheckpoint, match="format version 2, and this version of Launcher reads up to 1"
+    ):
         store.newest_valid()
     assert sorted(os.listdir(tmp_path)) == before
 
@@ -228,7 +254,10 @@ def test_a_copy_in_which_links_became_folders(tmp_path: Path) -> None:
     assert not (copy.root / "latest").is_symlink() and copy.best() == 5
     copy.recover()
     assert sorted(os.listdir(copy.root)) == sorted(os.listdir(store.root))
-    assert os.readlink(copy.root / "best") == "step-00000005" and os.readlink(copy.root / "latest") == "step-00000015"
+    assert (
+        os.readlink(copy.root / "best") == "step-00000005"
+        and os.readlink(copy.root / "latest") == "step-00000015"
+    )
     save(copy, 20)
     assert copy.linked("latest") == 20
 
@@ -242,7 +271,9 @@ def test_the_only_checkpoint_is_a_copy_under_the_name_of_a_link(tmp_path: Path) 
     assert store.steps() == [5] and store.linked("latest") == 5
 
 
-@pytest.mark.parametrize("wrong", ["missing", "dangling", "to elsewhere", "a file", "a folder", "an older one"])
+@pytest.mark.parametrize(
+    "wrong", ["missing", "dangling", "to elsewhere", "a file", "a folder", "an older one"]
+)
 def test_links_are_rebuilt(tmp_path: Path, wrong: str) -> None:
     """`best` from what the newest checkpoint remembers."""
     store = CheckpointStore(tmp_path)
@@ -259,7 +290,10 @@ def test_links_are_rebuilt(tmp_path: Path, wrong: str) -> None:
             os.symlink(targets[wrong], tmp_path / name)
     assert store.best() == 10
     store.recover()
-    assert (os.readlink(tmp_path / "latest"), os.readlink(tmp_path / "best")) == ("step-00000015", "step-00000010")
+    assert (os.readlink(tmp_path / "latest"), os.readlink(tmp_path / "best")) == (
+        "step-00000015",
+        "step-00000010",
+    )
     assert (tmp_path / "corrupt-best").is_dir() == (wrong == "a folder")
     store.remove(10)
     assert store.best() == 5
@@ -281,13 +315,19 @@ def test_rolling_back_sets_later_ones_aside(tmp_path: Path) -> None:
         save(store, step, best=step == 15)
     store.set_aside(store.path(20), CorruptCheckpoint("x"))
     assert store.abandon(5) == [f"abandoned-step-000000{step}" for step in (20, 15, 10)]
-    assert store.steps() == [5] and store.linked("latest") == 5 and not os.path.lexists(tmp_path / "best")
+    assert (
+        store.steps() == [5]
+        and store.linked("latest") == 5
+        and not os.path.lexists(tmp_path / "best")
+    )
     assert store.abandon(5) == []
     save(store, 10)
     assert store.abandon(5) == ["abandoned-step-00000010.2"]
 
 
-def test_a_removed_folder_is_created_again_for_the_next_save(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_removed_folder_is_created_again_for_the_next_save(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     store = CheckpointStore(tmp_path / "checkpoints")
     saver = Saver(store, Ranks(), Retention())
     saver.save(payload(1), wait=True)

@@ -26,7 +26,10 @@ def save(root: Path, tensors: dict[str, torch.Tensor]) -> Path:
     return root / "step-00000001"
 
 
-WEIGHTS = {"model/a": torch.arange(6.0).reshape(2, 3), "model/b": torch.ones(1, dtype=torch.bfloat16)}
+WEIGHTS = {
+    "model/a": torch.arange(6.0).reshape(2, 3),
+    "model/b": torch.ones(1, dtype=torch.bfloat16),
+}
 
 
 def test_all_that_was_saved(tmp_path: Path) -> None:
@@ -35,7 +38,11 @@ def test_all_that_was_saved(tmp_path: Path) -> None:
     assert all(torch.equal(stored.read(name), tensor) for name, tensor in WEIGHTS.items())
     assert stored.meta["lr"] == 0.1 and torch.equal(stored.meta["moments"][0], torch.ones(2))
     state = stored.rank_state(0)
-    assert state is not None and state["plain"] == (1, "a") and torch.equal(state["rng"], torch.arange(3))
+    assert (
+        state is not None
+        and state["plain"] == (1, "a")
+        and torch.equal(state["rng"], torch.arange(3))
+    )
     assert stored.rank_state(1) is None
     assert (stored.path / "config.yaml").read_text() == "a: 1\n"
 
@@ -45,7 +52,11 @@ def test_the_digest_is_of_the_weights_alone(tmp_path: Path) -> None:
     same = dict(reversed(WEIGHTS.items())) | {"optimizer/a/exp_avg": torch.ones(2)}
     assert weights_digest(save(tmp_path / "b", same)) == digest
     a = WEIGHTS["model/a"]
-    others = [{"model/a": torch.zeros(2, 3)}, {"model/a": a.view(3, 2)}, {"model/a": a.view(torch.int32)}]
+    others = [
+        {"model/a": torch.zeros(2, 3)},
+        {"model/a": a.view(3, 2)},
+        {"model/a": a.view(torch.int32)},
+    ]
     for number, other in enumerate(others):
         assert weights_digest(save(tmp_path / str(number), WEIGHTS | other)) != digest
 

@@ -14,10 +14,24 @@ from launcher.checkpoint.tree import decode, encode
 @pytest.mark.parametrize(
     "value",
     [
-        None, True, 3, -1.5, "text", b"\x00\xff", [1, [2]], (1, (2, "a")), {1, 2}, frozenset({3}), {},
-        {"a": {"b": 1}}, {1: "int key", (2, 3): "tuple key"}, {"$": "a key like the mark"}, Path("a/b"), math.inf,
+        None,
+        True,
+        3,
+        -1.5,
+        "text",
+        b"\x00\xff",
+        [1, [2]],
+        (1, (2, "a")),
+        {1, 2},
+        frozenset({3}),
+        {},
+        {"a": {"b": 1}},
+        {1: "int key", (2, 3): "tuple key"},
+        {"$": "a key like the mark"},
+        Path("a/b"),
+        math.inf,
     ],
-)  # fmt: skip
+)
 def test_round_trip(value: Any) -> None:
     tensors: dict[str, torch.Tensor] = {}
     back = decode(json.loads(json.dumps(encode(value, tensors), allow_nan=False)), tensors)
@@ -35,10 +49,17 @@ def test_tensors_and_arrays() -> None:
     }
     back = decode(encode(value, tensors), tensors)
     assert torch.equal(back["x"][0], torch.arange(3)) and np.array_equal(back["x"][1], np.eye(2))
-    assert math.isnan(back["nan"]) and back["scalar"] == 2.5 and back["flag"] is True and back["o"] == {"a": 1}
+    assert (
+        math.isnan(back["nan"])
+        and back["scalar"] == 2.5
+        and back["flag"] is True
+        and back["o"] == {"a": 1}
+    )
 
 
-@pytest.mark.parametrize("value", [{"a/b": 1, "a": {"b": 2}}, {1: 1, "1": 2}, {"a/0": 1, "a": [2, 3]}])
+@pytest.mark.parametrize(
+    "value", [{"a/b": 1, "a": {"b": 2}}, {1: 1, "1": 2}, {"a/0": 1, "a": [2, 3]}]
+)
 def test_tensors_of_the_same_path_are_kept_apart(value: dict[Any, Any]) -> None:
     def as_tensors(obj: Any) -> Any:
         if isinstance(obj, dict):

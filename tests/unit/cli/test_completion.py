@@ -15,7 +15,9 @@ def own_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder with options of its own in conf/, and more in elsewhere/."""
     for file in ("conf/data/shapes.yaml", "elsewhere/model/mine.yaml"):
         (tmp_path / file).parent.mkdir(parents=True)
-        (tmp_path / file).write_text("defaults: [custom]\n" if "data" in file else "_target_: torch.nn.Linear\n")
+        (tmp_path / file).write_text(
+            "defaults: [custom]\n" if "data" in file else "_target_: torch.nn.Linear\n"
+        )
     monkeypatch.chdir(tmp_path)
 
 
@@ -31,7 +33,10 @@ def own_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("~sch", ["~scheduler ", "~scheduler."]),
         ("optimizer=sgd optimizer.mo", ["optimizer.momentum="]),
         ("optimizer.mo", []),
-        ("trainer.max_c", ["trainer.max_consecutive_none_losses=", "trainer.max_consecutive_skipped_steps="]),
+        (
+            "trainer.max_c",
+            ["trainer.max_consecutive_none_losses=", "trainer.max_consecutive_skipped_steps="],
+        ),
         ("run.resu", ["run.resume="]),
         ("see", ["seed="]),
         ("device=c", ["device=cpu ", "device=cuda "]),
@@ -78,5 +83,7 @@ def test_the_script_completes_in_bash() -> None:
         done
     """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(["bash", "-c", test], env={**os.environ, "PATH": path}, capture_output=True, text=True)
+    done = subprocess.run(
+        ["bash", "-c", test], env={**os.environ, "PATH": path}, capture_output=True, text=True
+    )
     assert done.stdout == "shapes  synthetic \n\n", done.stderr

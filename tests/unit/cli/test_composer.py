@@ -1,4 +1,5 @@
-"""The jobs of a sweep share compositions, and each equals the configuration of its overrides alone."""
+"""The jobs of a sweep share compositions, and each equals the configuration of its overrides
+alone."""
 
 import pytest
 from hydra.types import RunMode
@@ -82,7 +83,10 @@ def test_the_jobs_of_a_sweep_have_its_name(jobs: list[SweepJob]) -> None:
     (["seed=1,2,3", "lr=1,2"], False),
 ])  # fmt: skip
 def test_a_sweep_is_named_by_its_overrides(words: list[str], is_same: bool) -> None:
-    masters = [OmegaConf.create({"hydra": {"overrides": {"task": each}}}) for each in (["seed=1,2", "lr=1,2"], words)]
+    masters = [
+        OmegaConf.create({"hydra": {"overrides": {"task": each}}})
+        for each in (["seed=1,2", "lr=1,2"], words)
+    ]
     assert (sweep_name(masters[0]) == sweep_name(masters[1])) is is_same
 
 

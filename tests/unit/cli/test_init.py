@@ -1,4 +1,5 @@
-"""`python -m launcher init`; that the project trains and passes its own tests is in end_to_end/test_init.py."""
+"""`python -m launcher init`; that the project trains and passes its own tests is in
+end_to_end/test_init.py."""
 
 import os
 from pathlib import Path
@@ -10,10 +11,16 @@ from launcher.cli.main import with_own_folder
 from launcher.errors import ConfigError
 
 
-def test_the_files_are_named_after_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_files_are_named_after_the_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     main([str(tmp_path / "My-Net")])
     assert "python -m launcher experiment=first" in capsys.readouterr().out
-    files = {str(path.relative_to(tmp_path / "My-Net")) for path in (tmp_path / "My-Net").rglob("*") if path.is_file()}
+    files = {
+        str(path.relative_to(tmp_path / "My-Net"))
+        for path in (tmp_path / "My-Net").rglob("*")
+        if path.is_file()
+    }
     assert {".gitignore", "README.md", "my_net/model.py", "conf/experiment/first.yaml"} <= files
     assert not [name for name in files if name.endswith(".in")]
     assert (tmp_path / "My-Net" / "conf/model/net.yaml").read_text().splitlines()[:2] == [
@@ -22,7 +29,9 @@ def test_the_files_are_named_after_the_folder(tmp_path: Path, capsys: pytest.Cap
     ]
 
 
-def test_an_empty_folder_that_exists_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_folder_that_exists_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend("")
     Path("my_net").mkdir()
@@ -62,4 +71,6 @@ def test_the_current_folders_conf_is_used(tmp_path: Path, monkeypatch: pytest.Mo
     for named in (["--config-dir=other"], ["--config-dir", "other"], ["-cd", "other"]):
         assert with_own_folder(named) == named
     Path("conf/config.yaml").touch()
-    assert with_own_folder(["seed=1"]) == ["seed=1"], "another Hydra program, or a checkout of Launcher"
+    assert with_own_folder(["seed=1"]) == ["seed=1"], (
+        "another Hydra program, or a checkout of Launcher"
+    )

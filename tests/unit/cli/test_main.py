@@ -19,7 +19,9 @@ from support.projects import exit_code, launcher, write_project
 HEAVY = ("torch", "hydra", "omegaconf")
 
 IS_HYDRA_1_3 = bool(session.VERSION)
-hydra_1_3 = pytest.mark.skipif(not IS_HYDRA_1_3, reason="Hydra 1.4 composes by another method, and takes fewer modes")
+hydra_1_3 = pytest.mark.skipif(
+    not IS_HYDRA_1_3, reason="Hydra 1.4 composes by another method, and takes fewer modes"
+)
 
 
 @pytest.fixture
@@ -70,7 +72,9 @@ def test_the_composed_configuration_is_printed_from_any_folder(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_invalid_configuration_is_printed_with_its_faults(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_configuration_is_printed_with_its_faults(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert exit_code("trainer.max_steps=0", "--cfg", "job", "-p", "trainer.max_steps") == 2
     printed = capsys.readouterr()
     assert printed.out == "0\n"
@@ -78,7 +82,9 @@ def test_an_invalid_configuration_is_printed_with_its_faults(folder: Path, capsy
 
 
 def test_a_completed_run_returns_its_metrics_again(folder: Path) -> None:
-    config = compose(["model=mlp", "data=digits", "device=cpu", "trainer.max_steps=1", "hooks=[evaluation]"])
+    config = compose(
+        ["model=mlp", "data=digits", "device=cpu", "trainer.max_steps=1", "hooks=[evaluation]"]
+    )
     first = task(config)
     assert "val/loss" in first
     assert task(config) == {name: first[name] for name in first}
@@ -86,13 +92,19 @@ def test_a_completed_run_returns_its_metrics_again(folder: Path) -> None:
     assert task(config) == first["val/loss"]
 
 
-@pytest.mark.parametrize("flags", [["--info", "searchpath"], ["--info"], ["-sc", "install=bash"], ["--hydra-help"]])
-def test_hydras_own_flags_work(flags: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "flags", [["--info", "searchpath"], ["--info"], ["-sc", "install=bash"], ["--hydra-help"]]
+)
+def test_hydras_own_flags_work(
+    flags: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert exit_code(*flags) == 0
     assert list(folder.iterdir()) == []
 
 
-def test_the_shell_completes(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_shell_completes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("COMP_LINE", "launcher precision=")
     assert exit_code("-sc", "query=bash") == 0
     assert "precision=bf16" in capsys.readouterr().out.split()
@@ -102,7 +114,9 @@ BAD = {
     "modle=gpt": "modle=gpt: no key modle; did you mean model=gpt?",
     "model=gptt": "model=gptt: no option gptt; did you mean model=gpt? (model has ",
     "precision=3": "precision=3: no option 3; precision has bf16, fp16, fp32, tf32.",
-    "hooks=[default,early]": "no option early; did you mean hooks=[default,early_stopping]? (hooks has ",
+    "hooks=[default,early]": (
+        "no option early; did you mean hooks=[default,early_stopping]? (hooks has "
+    ),
     "optimizer.lrr=0.1": "optimizer.lrr=0.1: no key optimizer.lrr; did you mean optimizer.lr=0.1?",
     "lr=0.1": "lr=0.1: no key lr; did you mean optimizer.lr=0.1?",
     "max_step=3": "max_step=3: no key max_step; did you mean trainer.max_steps=3?",
@@ -110,31 +124,55 @@ BAD = {
     "seed.x=3": "seed.x=3: seed is 0 and has no keys.",
     "+seed=3": "+seed=3: the key exists already; remove the +.",
     "~seedd": "~seedd: no key seedd; did you mean ~seed?",
-    "optimizer.lr=1,2": "several values make a sweep, which needs -m; a list is optimizer.lr=[1,2].",
+    "optimizer.lr=1,2": (
+        "several values make a sweep, which needs -m; a list is optimizer.lr=[1,2]."
+    ),
     "seed": "seed: should be KEY=VALUE or GROUP=OPTION.",
     "trainer={": "trainer={: cannot be read (",
     "data=digits": "data=digits has no vocab_size and no seq_len; choose data=custom, ",
     "--nope": "unrecognized arguments: --nope; see --help.",
     "--config-name=nope": "--config-name=nope: there is no such configuration.",
-    "--config-name=confg": "--config-name=confg: there is no such configuration; did you mean config?",
+    "--config-name=confg": (
+        "--config-name=confg: there is no such configuration; did you mean config?"
+    ),
     "--config-dir=nope": "--config-dir=nope: there is no such folder.",
     "--resolve": "--resolve needs --cfg job; see --help.",
     "-sc": "e.g. -sc install=bash.",
     "-m seed=1,x": "seed='x': should be a whole number",
     "-m optimizer.lrr=1,2": "optimizer.lrr=1: no key optimizer.lrr; did you mean optimizer.lr=1?",
-    "-m seed=interval(1,2)": "seed=interval(1,2): has no list of values; e.g. seed=0.1,0.2 or seed=range(1,5)",
-    "-m seed=interval(1,2) sede=3": "seed=interval(1,2): has no list of values; e.g. seed=0.1,0.2 or seed=range(1,5)",
-    "-m hydra/sweeper=nope seed=interval(1,2)": "hydra/sweeper=nope: no option nope; hydra/sweeper has basic, grid",
+    "-m seed=interval(1,2)": (
+        "seed=interval(1,2): has no list of values; e.g. seed=0.1,0.2 or seed=range(1,5)"
+    ),
+    "-m seed=interval(1,2) sede=3": (
+        "seed=interval(1,2): has no list of values; e.g. seed=0.1,0.2 or seed=range(1,5)"
+    ),
+    "-m hydra/sweeper=nope seed=interval(1,2)": (
+        "hydra/sweeper=nope: no option nope; hydra/sweeper has basic, grid"
+    ),
     "-m model=gpt,gptt": "model=gptt: no option gptt; did you mean model=gpt?",
     "-m --run": "--run and --multirun exclude each other; see --help.",
-    "-m --cfg job seed=1,2": "--cfg prints one configuration; remove --multirun, and use one value per key",
+    "-m --cfg job seed=1,2": (
+        "--cfg prints one configuration; remove --multirun, and use one value per key"
+    ),
     "hydra.run.dir=x": "hydra.run.dir='x': cannot be changed; set paths.outputs instead.",
-    "-m hydra.sweep.dir=x seed=1,2": "hydra.sweep.dir='x': cannot be changed; set paths.outputs instead.",
-    "-m hydra.sweep.subdir=x hydra/sweeper=basic hydra/launcher=basic seed=1,2": "hydra.sweep.subdir='x': cannot be",
-    "hydra.job.chdir=true": "hydra.job.chdir=true: cannot be changed; paths are relative to the folder of the command.",
-    "hydra.searchpath=[pkg://no.such]": "hydra.searchpath=pkg://no.such: there is no package no.such.",
-    "hydra.searchpath=pkg://mine": "hydra.searchpath='pkg://mine': should be a list; e.g. hydra.searchpath=[pkg://",
-    "hydra.searchpath=null": "hydra.searchpath=null: should be a list; e.g. hydra.searchpath=[pkg://my_package.conf].",
+    "-m hydra.sweep.dir=x seed=1,2": (
+        "hydra.sweep.dir='x': cannot be changed; set paths.outputs instead."
+    ),
+    "-m hydra.sweep.subdir=x hydra/sweeper=basic hydra/launcher=basic seed=1,2": (
+        "hydra.sweep.subdir='x': cannot be"
+    ),
+    "hydra.job.chdir=true": (
+        "hydra.job.chdir=true: cannot be changed; paths are relative to the folder of the command."
+    ),
+    "hydra.searchpath=[pkg://no.such]": (
+        "hydra.searchpath=pkg://no.such: there is no package no.such."
+    ),
+    "hydra.searchpath=pkg://mine": (
+        "hydra.searchpath='pkg://mine': should be a list; e.g. hydra.searchpath=[pkg://"
+    ),
+    "hydra.searchpath=null": (
+        "hydra.searchpath=null: should be a list; e.g. hydra.searchpath=[pkg://my_package.conf]."
+    ),
     "strategy=[null]": "strategy=[null]: no option None; strategy has auto, ",
     "trainer.max_steps=${nope.x}": "trainer.max_steps=${nope.x}: there is no nope.x.",
     "run.identity_exclude=-1": "run.identity_exclude=-1: should be a list, each item text.",
@@ -156,9 +194,13 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(
     assert list(folder.iterdir()) == []
 
 
-def test_all_faults_of_a_command_line_are_reported_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_faults_of_a_command_line_are_reported_at_once(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert exit_code("model=gtp", "sede=3", "trainer.max_steps=0", "optimizer.lr=abc", "foo") == 2
-    keys = [line.partition("=")[0].partition(":")[0] for line in capsys.readouterr().err.splitlines()]
+    keys = [
+        line.partition("=")[0].partition(":")[0] for line in capsys.readouterr().err.splitlines()
+    ]
     assert keys == ["foo", "model", "sede", "trainer.max_steps", "optimizer.lr"]
 
 
@@ -170,12 +212,17 @@ def test_the_users_broken_yaml_is_named(folder: Path, capsys: pytest.CaptureFixt
     assert "broken.yaml" in error and "Traceback" not in error
 
 
-def test_a_folder_that_hides_conf_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_hides_conf_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("conf", "more"):
         (folder / name / "model").mkdir(parents=True)
         (folder / name / "model" / f"of_{name}.yaml").write_text("_target_: torch.nn.Identity\n")
     assert exit_code("--config-dir", "more", "model=of_conf") == 2
-    assert "--config-dir=more: takes the place of conf/, whose options are not used" in capsys.readouterr().err
+    assert (
+        "--config-dir=more: takes the place of conf/, whose options are not used"
+        in capsys.readouterr().err
+    )
     assert exit_code("model=of_more") == 2
     assert "takes the place" not in capsys.readouterr().err
 
@@ -191,7 +238,9 @@ def test_flags_may_be_among_the_overrides() -> None:
 
 def test_a_users_package_and_configuration_work(tmp_path: Path) -> None:
     write_project(tmp_path)
-    shown = launcher("--config-dir", "conf", "model=mine", "--cfg", "job", "-p", "model", cwd=tmp_path)
+    shown = launcher(
+        "--config-dir", "conf", "model=mine", "--cfg", "job", "-p", "model", cwd=tmp_path
+    )
     assert "_target_: my_package.MyModel" in shown.stdout
     done = launcher("--config-dir", "conf", "model=mine", "job=mine", "seed=5", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -216,9 +265,13 @@ def test_a_users_package_and_configuration_work(tmp_path: Path) -> None:
     ],
 )
 def test_the_exit_code_is_how_a_task_ends(
-    overrides: list[str], code: int, lines: list[str], folder: Path, capsys: pytest.CaptureFixture[str],
+    overrides: list[str],
+    code: int,
+    lines: list[str],
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     write_project(folder, package="cli_package")
     monkeypatch.syspath_prepend(folder)
     assert exit_code("--config-dir", "conf", "job=mine", "model=mine", *overrides) == code
@@ -235,7 +288,11 @@ def test_the_exit_code_is_how_a_task_ends(
     ],
 )
 def test_code_that_cannot_be_imported_is_one_sentence_with_its_line(
-    line: str, why: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    line: str,
+    why: str,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write_project(folder, package="a_package")
     (folder / "a_package" / "broken.py").write_text(
@@ -246,7 +303,10 @@ def test_code_that_cannot_be_imported_is_one_sentence_with_its_line(
     assert exit_code(*words) == 2
     sentence = capsys.readouterr().err.splitlines()[-1]
     file = folder / "a_package" / "broken.py"
-    assert sentence == f"model._target_='a_package.broken.Net': cannot be imported: {file}, line 2: {why}"
+    assert (
+        sentence
+        == f"model._target_='a_package.broken.Net': cannot be imported: {file}, line 2: {why}"
+    )
     assert not (folder / "outputs").exists()
 
 
@@ -258,14 +318,20 @@ def test_code_that_cannot_be_imported_is_one_sentence_with_its_line(
         ("exits", "RuntimeError: the code of the run called sys.exit(1)"),
     ],
 )
-def test_a_crash_is_a_traceback_and_exit_code_one(outcome: str, message: str, tmp_path: Path) -> None:
+def test_a_crash_is_a_traceback_and_exit_code_one(
+    outcome: str, message: str, tmp_path: Path
+) -> None:
     write_project(tmp_path)
-    done = launcher("--config-dir", "conf", "job=mine", "model=mine", f"job.outcome={outcome}", cwd=tmp_path)
+    done = launcher(
+        "--config-dir", "conf", "job=mine", "model=mine", f"job.outcome={outcome}", cwd=tmp_path
+    )
     assert done.returncode == 1
     assert "Traceback" in done.stderr and message in done.stderr
     frames = [line for line in done.stderr.splitlines() if line.startswith("  File ")]
     assert frames and all("my_package" in line for line in frames), "the user's frames only"
-    assert "Error executing job" not in done.stderr, "Hydra's own line says nothing that ours do not"
+    assert "Error executing job" not in done.stderr, (
+        "Hydra's own line says nothing that ours do not"
+    )
 
 
 def test_an_id_of_digits_stays_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,7 +382,9 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         (["trainer.max_steps=7", "-m"], [(1, 7), (2, 7)]),
     ],
 )
-def test_a_file_may_make_a_sweep(folder: Path, jobs: list[Any], words: list[str], expected: list[Any]) -> None:
+def test_a_file_may_make_a_sweep(
+    folder: Path, jobs: list[Any], words: list[str], expected: list[Any]
+) -> None:
     """`hydra.mode` of a YAML file counts as `-m` does."""
     (folder / "conf" / "experiment").mkdir(parents=True)
     (folder / "conf" / "experiment" / "seeds.yaml").write_text(MODE)
@@ -335,7 +403,9 @@ def test_a_file_may_make_a_sweep(folder: Path, jobs: list[Any], words: list[str]
         (["-m", "seed=3", "precision.init_scale=3,4"], [(3, 7), (3, 7)]),
     ],
 )
-def test_the_mode_of_the_command_line(folder: Path, jobs: list[Any], words: list[str], expected: list[Any]) -> None:
+def test_the_mode_of_the_command_line(
+    folder: Path, jobs: list[Any], words: list[str], expected: list[Any]
+) -> None:
     main([*RUN, "trainer.max_steps=7", *words])
     assert jobs == expected
 
@@ -377,13 +447,19 @@ def test_a_start_resumes_the_run_of_an_equivalent_configuration(
     assert "New run" not in capsys.readouterr().err
     assert exit_code(*words, "trainer.max_steps=2") == 0
     printed = capsys.readouterr()
-    assert printed.err == f"Continues {run.name}: model.dropout=0: is new.\n" and "(step 1)" in printed.out
+    assert (
+        printed.err == f"Continues {run.name}: model.dropout=0: is new.\n"
+        and "(step 1)" in printed.out
+    )
     assert exit_code(*words, "trainer.max_steps=2") == 0
     assert "is complete already" in capsys.readouterr().out
     assert list((folder / "outputs" / "mlp-digits").iterdir()) == [run]
     assert exit_code("-m", *words, "trainer.max_steps=2", "seed=0,1") == 0
     output = capsys.readouterr().out
-    assert "1 of 2 jobs continue runs of an equivalent configuration: model.dropout=0: is new.\n" in output
+    assert (
+        "1 of 2 jobs continue runs of an equivalent configuration: model.dropout=0: is new.\n"
+        in output
+    )
     assert exit_code(*words, "trainer.max_steps=2", "seed=2", "job=check") == 0
     assert "New run" not in capsys.readouterr().err
     assert exit_code(*words, "trainer.max_steps=2", "seed=2") == 0
@@ -391,7 +467,13 @@ def test_a_start_resumes_the_run_of_an_equivalent_configuration(
 
 
 def test_a_start_by_hydras_own_launcher_resumes_the_equivalent_run_too(folder: Path) -> None:
-    words = ("model=mlp", "data=digits", "device=cpu", "hooks=[checkpointing]", "trainer.max_steps=1")
+    words = (
+        "model=mlp",
+        "data=digits",
+        "device=cpu",
+        "hooks=[checkpointing]",
+        "trainer.max_steps=1",
+    )
     assert exit_code(*words, "~model.dropout") == 0
     (run,) = (folder / "outputs" / "mlp-digits").iterdir()
     assert exit_code("-m", *words, "hydra/launcher=basic", "hydra/sweeper=basic") == 0

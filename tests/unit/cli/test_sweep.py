@@ -30,11 +30,15 @@ def sweep(*overrides: str) -> int:
     return exit_code("--config-dir", "conf", "job=mine", "-m", *overrides)
 
 
-def test_every_combination_runs_in_a_folder_of_its_own(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_combination_runs_in_a_folder_of_its_own(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert sweep("seed=1,2", "optimizer.lr=0.1,0.2") == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("job")]
     assert len(lines) == 8
-    assert lines[2].startswith("job 2/4 gpt-text/") and lines[2].endswith(" seed=1 optimizer.lr=0.2: starts")
+    assert lines[2].startswith("job 2/4 gpt-text/") and lines[2].endswith(
+        " seed=1 optimizer.lr=0.2: starts"
+    )
     assert lines[3] == lines[2].removesuffix("starts") + "completed"
     assert len(list((project / "outputs" / "gpt-text").iterdir())) == 4
     assert [path.name for path in (project / "outputs").iterdir()] == ["gpt-text"]
@@ -53,7 +57,9 @@ def test_a_failing_job_does_not_stop_the_others_and_is_reported_at_the_end(
     identity_exclude = "run.identity_exclude=[run,hydra]"
     assert sweep("job.outcome=crashes,exits,rejects,completes", identity_exclude) == 1
     printed = capsys.readouterr()
-    states = [line.rpartition(": ")[2] for line in printed.out.splitlines() if line.startswith("job")]
+    states = [
+        line.rpartition(": ")[2] for line in printed.out.splitlines() if line.startswith("job")
+    ]
     assert len(states) == 8 and states[-1] == "completed"
     table = printed.err.splitlines()[-4:]
     assert table[0] == "3 of 4 jobs failed:"
@@ -62,7 +68,9 @@ def test_a_failing_job_does_not_stop_the_others_and_is_reported_at_the_end(
     assert "rejected: data.files='x': is empty." in table[3]
 
 
-def test_the_line_of_a_failed_job_has_its_cause(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_line_of_a_failed_job_has_its_cause(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert sweep("model=mine", "job.outcome=cannot build") == 1
     assert "failed: RuntimeError: built" in capsys.readouterr().out.splitlines()[-1]
 
@@ -75,7 +83,9 @@ class Job:
         record = RunRecord(RunFolder(folder).create())
         record.begin_attempt(start_step=0, max_steps=1, world_size=1, strategy="none")
         found = None if best is None else {"metric": metric, "value": best, "step": 1}
-        record.end_attempt(outcome, end_step=1, reason=f"it {outcome}\nwith much detail", best=found)  # type: ignore[arg-type]
+        record.end_attempt(
+            outcome, end_step=1, reason=f"it {outcome}\nwith much detail", best=found
+        )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("metric", "order"), [("val/loss", "bac"), ("val/accuracy", "abc")])
@@ -110,9 +120,20 @@ def test_hydra_starts_no_job_for_a_complete_run_unless_somebody_looks(
     more: list[str],
     hydra_starts_them: bool,
 ) -> None:
-    words = ["--config-dir", "conf", "model=mlp", "data=digits", "trainer.max_steps=1", *more, "-m", "seed=1,2"]
+    words = [
+        "--config-dir",
+        "conf",
+        "model=mlp",
+        "data=digits",
+        "trainer.max_steps=1",
+        *more,
+        "-m",
+        "seed=1,2",
+    ]
     started: list[Any] = []
-    monkeypatch.setattr(sweep_module, "run_job", lambda config, **_: started.append(config) or done())
+    monkeypatch.setattr(
+        sweep_module, "run_job", lambda config, **_: started.append(config) or done()
+    )
     exit_code(*words)
     assert len(started) == 2
     for config in started:
@@ -128,7 +149,11 @@ def test_hydra_starts_no_job_for_a_complete_run_unless_somebody_looks(
     capsys.readouterr()
     assert exit_code(*words) == 0
     assert len(started) == (4 if hydra_starts_them else 2)
-    lines = [line.rpartition(": ")[2] for line in capsys.readouterr().out.splitlines() if line.startswith("job")]
+    lines = [
+        line.rpartition(": ")[2]
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("job")
+    ]
     assert lines == ["starts", "completed"] * 2
 
 
@@ -155,7 +180,10 @@ def test_a_signal_stops_the_sweep(project: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        (["data.num_workers=0,1"], "data.num_workers: jobs 1 and 2 of the sweep are the same run, gpt-text/"),
+        (
+            ["data.num_workers=0,1"],
+            "data.num_workers: jobs 1 and 2 of the sweep are the same run, gpt-text/",
+        ),
         (["seed=1,1"], "remove one, or give each its own run.tag."),
         (["seed=1,2", "device=cpu,cuda"], "device: jobs 1 and 2 of the sweep are the same run"),
         (["seed=1,2,x"], "seed='x': should be a whole number"),

@@ -18,7 +18,9 @@ def test_an_option_has_its_class_and_each_key_its_default_comment_and_type() -> 
         "  optimizer.lr=0.1\n"
         "      highest learning rate (a number greater than 0)\n"
     )
-    assert "  +scheduler.threshold=0.0001\n" in topic_text("scheduler=plateau", FOLDERS), "not in the YAML file"
+    assert "  +scheduler.threshold=0.0001\n" in topic_text("scheduler=plateau", FOLDERS), (
+        "not in the YAML file"
+    )
 
 
 @pytest.mark.parametrize(
@@ -27,7 +29,10 @@ def test_an_option_has_its_class_and_each_key_its_default_comment_and_type() -> 
         ("trainer", "trainer.max_grad_norm=1.0"),
         ("run", "run.tag=null"),
         ("seed", "seed=0"),
-        ("hooks.checkpointing.keep_previous", "hooks=checkpointing\n  hooks.checkpointing.keep_previous=1\n"),
+        (
+            "hooks.checkpointing.keep_previous",
+            "hooks=checkpointing\n  hooks.checkpointing.keep_previous=1\n",
+        ),
         ("hooks.evaluation", "hooks.evaluation.at_start=true"),
         ("experiment=digits_mlp", "includes data=digits model=mlp"),
         ("~hooks", "hooks=early_stopping"),
@@ -40,9 +45,18 @@ def test_topics(topic: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("topic", "sentence"),
     [
-        ("optimzer", "--help optimzer: no group or key optimzer; did you mean optimizer? There are data, "),
-        ("optimizer=adamx", "--help optimizer=adamx: no option adamx; did you mean adam? optimizer has adam, "),
-        ("trainer.max_stps", "--help trainer.max_stps: no key trainer.max_stps; did you mean trainer.max_steps?"),
+        (
+            "optimzer",
+            "--help optimzer: no group or key optimzer; did you mean optimizer? There are data, ",
+        ),
+        (
+            "optimizer=adamx",
+            "--help optimizer=adamx: no option adamx; did you mean adam? optimizer has adam, ",
+        ),
+        (
+            "trainer.max_stps",
+            "--help trainer.max_stps: no key trainer.max_stps; did you mean trainer.max_steps?",
+        ),
     ],
 )
 def test_an_unknown_topic(topic: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,13 +71,21 @@ def test_an_unknown_topic(topic: str, sentence: str, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_every_group_is_shown_within_the_width(width: int) -> None:
     for group in groups(FOLDERS):
-        lines = [line for line in topic_text(group, FOLDERS, width).splitlines() if line.startswith("      ")]
+        lines = [
+            line
+            for line in topic_text(group, FOLDERS, width).splitlines()
+            if line.startswith("      ")
+        ]
         assert all(len(line) <= width for line in lines)
 
 
 def test_a_folder_of_the_users(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "optimizer").mkdir()
-    (tmp_path / "optimizer" / "mine.yaml").write_text("# For us.\n_target_: torch.optim.SGD\nlr: 0.5  # large\n")
+    (tmp_path / "optimizer" / "mine.yaml").write_text(
+        "# For us.\n_target_: torch.optim.SGD\nlr: 0.5  # large\n"
+    )
     print_help(["--config-dir", str(tmp_path), "--help", "optimizer=mine"])
     shown = capsys.readouterr().out
-    assert shown.startswith("optimizer=mine   torch.optim.SGD\n  For us.\n  optimizer.lr=0.5\n      large")
+    assert shown.startswith(
+        "optimizer=mine   torch.optim.SGD\n  For us.\n  optimizer.lr=0.5\n      large"
+    )

@@ -21,18 +21,23 @@ def compose(words: list[str]) -> DictConfig:
 
 def flags(node: Any) -> Any:
     """The flags of a node and of all inside it."""
-    own = {name: OmegaConf.is_struct(node) if name == "struct" else OmegaConf.is_readonly(node)
-           for name in ("struct", "readonly")}  # fmt: skip
+    own = {
+        name: OmegaConf.is_struct(node) if name == "struct" else OmegaConf.is_readonly(node)
+        for name in ("struct", "readonly")
+    }
     parts = ((key, node._get_node(key)) for key in node) if isinstance(node, DictConfig) else ()
     return own, {key: flags(part) for key, part in parts if OmegaConf.is_config(part)}
 
 
 @pytest.mark.parametrize("words", [
     ["optimizer.lr=0.1", "model=mlp", "seed=2", "data=digits"],
-    ["+model.more=1", "++seed=3", "~hooks.evaluation", "model=mlp", "+optimizer.deep.er=[1,{a: b}]"],
+    ["+model.more=1", "++seed=3", "~hooks.evaluation", "model=mlp",
+     "+optimizer.deep.er=[1,{a: b}]"],
     ["optimizer={lr: 0.2}", "hooks=[default,early_stopping]", "hooks.early_stopping.patience=3"],
-    ["hydra.job.name=other", "seed=1", "hydra.job.config.override_dirname.exclude_keys=[seed]", "trainer.max_steps=3"],
-    ["run.id='1'", "tracker=[]", "+tracker.more={_target_: launcher.hooks.jsonl.JsonlHook}", "hydra/sweeper=basic"],
+    ["hydra.job.name=other", "seed=1", "hydra.job.config.override_dirname.exclude_keys=[seed]",
+     "trainer.max_steps=3"],
+    ["run.id='1'", "tracker=[]", "+tracker.more={_target_: launcher.hooks.jsonl.JsonlHook}",
+     "hydra/sweeper=basic"],
     ["data.batch_size=${seed}", "seed=4", "+hydra.job.env_set.A=b"],
     ["hydra.searchpath=[file://{folder}]", "model=mine", "seed=1"],
     ["seed=1", "+more=mine"],
@@ -72,10 +77,16 @@ def test_what_hydra_rejects_is_rejected(words: list[str]) -> None:
 
 def test_value_replaces_one_that_does_not_resolve(tmp_path: Path) -> None:
     (tmp_path / "more").mkdir()
-    (tmp_path / "more" / "broken.yaml").write_text("# @package _global_\nmodel:\n  dim: ${nothing.here}\n")
+    (tmp_path / "more" / "broken.yaml").write_text(
+        "# @package _global_\nmodel:\n  dim: ${nothing.here}\n"
+    )
     words = ["+more=broken", "model.dim=64"]
     with session(tmp_path):
-        assert Compositions(compose, loader()).config(words).model.dim == compose(words).model.dim == 64
+        assert (
+            Compositions(compose, loader()).config(words).model.dim
+            == compose(words).model.dim
+            == 64
+        )
 
 
 @pytest.mark.parametrize("words", [
@@ -83,20 +94,27 @@ def test_value_replaces_one_that_does_not_resolve(tmp_path: Path) -> None:
     ["data=digits", "model=supervised", "model.module._target_=torch.nn.ReLU",
      "model.loss._target_=torch.nn.SmoothL1Loss", "model.loss.beta=0.5"],
     ["optimizer._target_=torch.optim.AdamW", "~optimizer.no_decay", "optimizer.maximize=true"],
-    ["data=digits", "model=supervised", "model.module._target_=torch.nn.Linear", "model.module.in_features=2",
-     "model.module.out_features=2"],
+    ["data=digits", "model=supervised", "model.module._target_=torch.nn.Linear",
+     "model.module.in_features=2", "model.module.out_features=2"],
     ["hooks.checkpointing.exit_signals=[SIGUSR1]", "data.batch_size=8"],
     ["hydra.searchpath=[pkg://launcher]", "precision.init_scale=3"],
 ])  # fmt: skip
 def test_an_argument_of_the_constructor_needs_no_plus(words: list[str]) -> None:
-    explicit = [f"++{word}" if not word.startswith(("data=", "model=", "hydra.", "~")) else word for word in words]
+    explicit = [
+        f"++{word}" if not word.startswith(("data=", "model=", "hydra.", "~")) else word
+        for word in words
+    ]
     ours, expected = (OmegaConf.to_container(launcher_compose(each)) for each in (words, explicit))
     assert {**ours, "hydra": None} == {**expected, "hydra": None}
-    assert ours["hydra"]["overrides"]["task"] == [word for word in words if not word.startswith("hydra.")]
+    assert ours["hydra"]["overrides"]["task"] == [
+        word for word in words if not word.startswith("hydra.")
+    ]
     assert diagnose(words) == []
 
 
-@pytest.mark.parametrize("word", ["precision.nothing=3", "trainer.nothing=3", "nothing.key=1", "data.dataset.x=1"])
+@pytest.mark.parametrize(
+    "word", ["precision.nothing=3", "trainer.nothing=3", "nothing.key=1", "data.dataset.x=1"]
+)
 def test_a_key_that_no_constructor_has_is_an_error(word: str) -> None:
     with pytest.raises(ConfigError):
         launcher_compose([word])

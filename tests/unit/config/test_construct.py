@@ -1,4 +1,5 @@
-"""A part is built from its stored settings: variables of the environment are read, other text stays."""
+"""A part is built from its stored settings: variables of the environment are read, other text
+stays."""
 
 import pytest
 from omegaconf import OmegaConf
@@ -7,7 +8,9 @@ from launcher.config.construct import construct
 from launcher.config.resolve import stored
 
 
-def test_stored_settings_get_the_environment_and_keep_shell_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_settings_get_the_environment_and_keep_shell_variables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("MINE", "short")
     dispatch = {
         "_target_": "launcher.dispatch.slurm.SlurmDispatch",

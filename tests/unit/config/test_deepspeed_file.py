@@ -13,7 +13,12 @@ from launcher.errors import ConfigError
 STRATEGY = {"_target_": TARGET, "zero_stage": 2, "offload_optimizer": False, "overlap_comm": True}
 RUN: dict[str, Any] = {
     "data": {"batch_size": 16},
-    "trainer": {"max_steps": 100, "micro_batch_size": 4, "max_grad_norm": 1.0, "sync_every_micro_batch": False},
+    "trainer": {
+        "max_steps": 100,
+        "micro_batch_size": 4,
+        "max_grad_norm": 1.0,
+        "sync_every_micro_batch": False,
+    },
     "precision": {"name": "fp32"},
     "strategy": STRATEGY,
 }
@@ -22,7 +27,11 @@ ALLOWED = {
     "train_micro_batch_size_per_gpu": "auto",
     "fp16": {"enabled": "auto", "loss_scale_window": 1000},
     "bf16": {"enabled": "auto"},
-    "zero_optimization": {"stage": 3, "reduce_bucket_size": 5e8, "offload_param": {"device": "cpu"}},
+    "zero_optimization": {
+        "stage": 3,
+        "reduce_bucket_size": 5e8,
+        "offload_param": {"device": "cpu"},
+    },
     "wall_clock_breakdown": False,
 }
 """Without a key that Launcher sets."""
@@ -30,7 +39,12 @@ ALLOWED = {
 
 def faults(path: Path, content: Any, run: dict[str, Any] = RUN, **strategy: Any) -> list[str]:
     path.write_text(content if isinstance(content, str) else json.dumps(content))
-    return [str(one) for one in crosschecks({**run, "strategy": {**STRATEGY, "config_file": str(path), **strategy}})]
+    return [
+        str(one)
+        for one in crosschecks(
+            {**run, "strategy": {**STRATEGY, "config_file": str(path), **strategy}}
+        )
+    ]
 
 
 def test_file_without_keys_of_launcher_is_taken(tmp_path: Path) -> None:
@@ -45,8 +59,10 @@ def test_key_that_launcher_sets_is_rejected_by_name(tmp_path: Path, key: str) ->
     section, _, name = key.partition(".")
     path = tmp_path / "ds.json"
     (fault,) = faults(path, {**ALLOWED, section: {name: True} if name else 1})
-    assert fault == (
-        f"strategy.config_file={path}: {key} is set by Launcher; remove it from the file, and set "
+    assert (
+        fault
+        == f"strategy.config_file={path}: {key} is set by Launcher; remove it from the file, and"
+        " set "
         f"{SET_BY_LAUNCHER[key]} instead."
     )
     with pytest.raises(ConfigError, match=f"{key} is set by Launcher"):
@@ -61,10 +77,19 @@ def test_key_that_launcher_sets_is_rejected_by_name(tmp_path: Path, key: str) ->
         ({"bf16": 1}, "bf16 should hold an object"),
         ({"bfloat16": {"enabled": True}}, "bf16.enabled is set by Launcher"),
         ({"zero_optimisation": {"stage": 1}}, "did you mean zero_optimization?"),
-        ({"zero_optimization": {"zero_hpz_partition_size": 2}}, "zero_hpz_partition_size=2 is not supported"),
-        ({"zero_optimization": {"offload_param": {"device": "nvme"}}}, "is supported with device cpu or none"),
+        (
+            {"zero_optimization": {"zero_hpz_partition_size": 2}},
+            "zero_hpz_partition_size=2 is not supported",
+        ),
+        (
+            {"zero_optimization": {"offload_param": {"device": "nvme"}}},
+            "is supported with device cpu or none",
+        ),
         ({"zero_optimization": {"offload_param": "cpu"}}, "offload_param should hold an object"),
-        ({"zero_optimization": {"compute_grad_norm": False}}, "compute_grad_norm=false is not supported"),
+        (
+            {"zero_optimization": {"compute_grad_norm": False}},
+            "compute_grad_norm=false is not supported",
+        ),
         ({"data_types": {"grad_accum_dtype": "bf16"}}, "is supported with the value fp32"),
     ],
 )
@@ -76,7 +101,12 @@ def test_file_that_is_not_supported_is_rejected(tmp_path: Path, content: Any, me
 
 
 def test_all_faults_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
-    content = {"train_batch_size": 1, "fp16": {"enabled": True}, "zero_optimization": {"zenflow": {}}, "x": 1}
+    content = {
+        "train_batch_size": 1,
+        "fp16": {"enabled": True},
+        "zero_optimization": {"zenflow": {}},
+        "x": 1,
+    }
     assert len(faults(tmp_path / "ds.json", content, offload_param=True)) == 6
 
 
@@ -84,24 +114,32 @@ def test_option_next_to_a_file_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "ds.json"
     assert faults(path, ALLOWED, timeout=60.0) == []
     (fault,) = faults(path, ALLOWED, zero_stage=1)
-    assert fault == (
-        f"strategy.zero_stage=1: strategy.config_file={path} replaces this option; set zero_optimization.stage in "
-        "the file."
+    assert (
+        fault == f"strategy.zero_stage=1: strategy.config_file={path} replaces this option; set"
+        " zero_optimization.stage in the file."
     )
     (fault,) = faults(path, {}, hysteresis=5)
     assert "set fp16.hysteresis in the file" in fault
 
 
 def test_a_missing_file() -> None:
-    with pytest.raises(ConfigError, match=r"nowhere.json: cannot be read as JSON \(No such file or directory\)"):
+    with pytest.raises(
+        ConfigError, match=r"nowhere.json: cannot be read as JSON \(No such file or directory\)"
+    ):
         read_file(Path("nowhere.json"))
 
 
 @pytest.mark.parametrize(
     ("strategy", "sentence"),
     [
-        ({"zero_stage": 0, "offload_optimizer": True}, "strategy.offload_optimizer=true: needs strategy.zero_stage=1"),
-        ({"zero_stage": 2, "offload_param": True}, "strategy.offload_param=true: needs strategy.zero_stage=3"),
+        (
+            {"zero_stage": 0, "offload_optimizer": True},
+            "strategy.offload_optimizer=true: needs strategy.zero_stage=1",
+        ),
+        (
+            {"zero_stage": 2, "offload_param": True},
+            "strategy.offload_param=true: needs strategy.zero_stage=3",
+        ),
     ],
 )
 def test_offloading_needs_something_sharded(strategy: dict[str, Any], sentence: str) -> None:
@@ -110,5 +148,7 @@ def test_offloading_needs_something_sharded(strategy: dict[str, Any], sentence: 
 
 
 def test_deepspeed_decides_when_gradients_are_exchanged() -> None:
-    (fault,) = map(str, crosschecks({**RUN, "trainer": {**RUN["trainer"], "sync_every_micro_batch": True}}))
+    (fault,) = map(
+        str, crosschecks({**RUN, "trainer": {**RUN["trainer"], "sync_every_micro_batch": True}})
+    )
     assert fault.startswith("trainer.sync_every_micro_batch=true: DeepSpeed's stage decides")

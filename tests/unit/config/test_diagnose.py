@@ -19,25 +19,49 @@ MISTAKES = {
     "model=twice data=digits": ["model=twice: The configuration cannot be read as YAML"],
     "data=digit": ["data=digit: no option digit; did you mean data=digits?"],
     "model=bn optimizer.lrr=3": ["model=bn: no option bn", "optimizer.lrr=3: no key optimizer.lrr"],
-    "experiment=keys": ["experiment={model:{dim:64}}: sets model below itself; its file should begin with"],
-    "experiment=defaults": ["experiment=defaults: experiment/defaults.yaml should begin with `# @package _global_`"],
-    "trainer.max_steps = 3": ["trainer.max_steps: should be KEY=VALUE", "=: should be KEY=VALUE", "3: should be KEY="],
-    "data.batch_size=16,": ["data.batch_size=16,: ends with a comma; remove it, or add another value."],
+    "experiment=keys": [
+        "experiment={model:{dim:64}}: sets model below itself; its file should begin with"
+    ],
+    "experiment=defaults": [
+        "experiment=defaults: experiment/defaults.yaml should begin with `# @package _global_`"
+    ],
+    "trainer.max_steps = 3": [
+        "trainer.max_steps: should be KEY=VALUE",
+        "=: should be KEY=VALUE",
+        "3: should be KEY=",
+    ],
+    "data.batch_size=16,": [
+        "data.batch_size=16,: ends with a comma; remove it, or add another value."
+    ],
     "data.batch_size=16, seed=1": ["data.batch_size=16,: ends with a comma"],
     "data={a: 3": ["data={a:: cannot be read", "3: should be KEY=VALUE"],
     "scheduler=none": ["scheduler=none: no option none; to remove the group, write ~scheduler."],
     "tracker=off": ["tracker=off: no option off; to remove the group, write ~tracker."],
     "hooks=[none]": ["hooks=[none]: no option none; to remove the group, write ~hooks."],
     "scheduler={step_size:3} model=mlp data=digits": [
-        "scheduler={step_size:3}: scheduler has no key step_size; set it alone with +scheduler.step_size=..., or make",
+        (
+            "scheduler={step_size:3}: scheduler has no key step_size; set it alone with"
+            " +scheduler.step_size=..., or make"
+        ),
     ],
     "optimizer=none": ["optimizer=none: no option none; optimizer has"],
     "model=supervised data=parquet": [
-        "data.files: needs a value; e.g. data.files=...; python -m launcher --help data=parquet describes it",
-        "data.tokenizer: needs a value; e.g. data.tokenizer=...; python -m launcher --help data=parquet describes it",
-        "model.module._target_: needs a value; e.g. model.module._target_=...; python -m launcher --help model=super",
+        (
+            "data.files: needs a value; e.g. data.files=...; python -m launcher --help data=parquet"
+            " describes it"
+        ),
+        (
+            "data.tokenizer: needs a value; e.g. data.tokenizer=...; python -m launcher --help"
+            " data=parquet describes it"
+        ),
+        (
+            "model.module._target_: needs a value; e.g. model.module._target_=...; python -m"
+            " launcher --help model=super"
+        ),
     ],
-    "~seed model=mlp data=digits": ["seed: is missing, and a run needs it; add +seed=<a whole number"],
+    "~seed model=mlp data=digits": [
+        "seed: is missing, and a run needs it; add +seed=<a whole number"
+    ],
 }
 
 

@@ -21,22 +21,56 @@ from launcher.config.direction import (
 
 MODES = st.sampled_from(["min", "max"])
 VALUES = st.lists(st.floats(-1e6, 1e6) | st.just(math.nan) | st.just(math.inf), max_size=12)
-TURNED = ("drop", "gap", "reduction", "decrease", "delta", "std", "ratio", "slope", "deficit", "weight")
+TURNED = (
+    "drop",
+    "gap",
+    "reduction",
+    "decrease",
+    "delta",
+    "std",
+    "ratio",
+    "slope",
+    "deficit",
+    "weight",
+)
 
 
 @pytest.mark.parametrize(
     ("metric", "expected"),
     [
-        ("val/loss", "min"), ("train/aux/loss_total", "min"), ("val/perplexity", "min"), ("val/top1_error", "min"),
-        ("val/accuracy", "max"), ("val/f1", "max"), ("val/AUC", "max"), ("val/top5", "max"), ("val/bleu4", "max"),
-        ("val/f1_macro", "max"), ("val/accuracy_top5", "max"), ("val/error_rate", "min"), ("val/success_rate", "max"),
-        ("val/score", "max"), ("val/brier_score", "min"), ("val/f1_score", "max"), ("val/recall_at_5", "max"),
-        ("val/hits@10", "max"), ("val/bits_per_byte", "min"), ("val/loss_per_token", "min"), ("val/cats/loss", "min"),
-        ("val/accuracy_loss", "min"), ("val/calibration_error", "min"), ("val/accuracy/0", "max"),
-        ("val/fpr_at_recall", None), ("val/time_to_accuracy", None), ("train/grad_norm", None), ("val/x", None),
-        ("val/neg_mean_squared_error", None), ("val/inverse_loss", None), ("val/at_k", None),
+        ("val/loss", "min"),
+        ("train/aux/loss_total", "min"),
+        ("val/perplexity", "min"),
+        ("val/top1_error", "min"),
+        ("val/accuracy", "max"),
+        ("val/f1", "max"),
+        ("val/AUC", "max"),
+        ("val/top5", "max"),
+        ("val/bleu4", "max"),
+        ("val/f1_macro", "max"),
+        ("val/accuracy_top5", "max"),
+        ("val/error_rate", "min"),
+        ("val/success_rate", "max"),
+        ("val/score", "max"),
+        ("val/brier_score", "min"),
+        ("val/f1_score", "max"),
+        ("val/recall_at_5", "max"),
+        ("val/hits@10", "max"),
+        ("val/bits_per_byte", "min"),
+        ("val/loss_per_token", "min"),
+        ("val/cats/loss", "min"),
+        ("val/accuracy_loss", "min"),
+        ("val/calibration_error", "min"),
+        ("val/accuracy/0", "max"),
+        ("val/fpr_at_recall", None),
+        ("val/time_to_accuracy", None),
+        ("train/grad_norm", None),
+        ("val/x", None),
+        ("val/neg_mean_squared_error", None),
+        ("val/inverse_loss", None),
+        ("val/at_k", None),
     ],
-)  # fmt: skip
+)
 def test_the_name_implies_the_direction(metric: str, expected: str | None) -> None:
     assert direction(metric) == expected
 
@@ -75,5 +109,11 @@ def test_values_that_differ_by_rounding_keep_their_order(mode: Any) -> None:
 
 def test_min_delta_counts_where_it_is_more_than_rounding() -> None:
     assert is_better(1.1, 1.0, "max") and not is_better(1.1, 1.0, "max", min_delta=0.2)
-    assert not is_better(1.0 + 1e-7, 1.0, "max", min_delta=1e-9) and is_better(1.0 + 1e-5, 1.0, "max", min_delta=1e-9)
-    assert is_better(-1.0, None, "max") and not is_better(math.nan, None, "max") and not is_better(math.inf, 1, "max")
+    assert not is_better(1.0 + 1e-7, 1.0, "max", min_delta=1e-9) and is_better(
+        1.0 + 1e-5, 1.0, "max", min_delta=1e-9
+    )
+    assert (
+        is_better(-1.0, None, "max")
+        and not is_better(math.nan, None, "max")
+        and not is_better(math.inf, 1, "max")
+    )

@@ -1,4 +1,5 @@
-"""Two identities name the same run if they differ only in keys that have their defaults, and in declared renames."""
+"""Two identities name the same run if they differ only in keys that have their defaults, and in
+declared renames."""
 
 import copy
 from typing import Any
@@ -41,12 +42,18 @@ def nodes(draw: st.DrawFn, depth: int = 2) -> dict[str, Any]:
     for name, values in VALUES.items():
         node[name] = draw(st.sampled_from(values))
     if depth and (inner := draw(st.sampled_from(["none", "node", "list"]))) != "none":
-        node["inner"] = draw(nodes(depth - 1) if inner == "node" else st.lists(nodes(depth - 1), max_size=2))
+        node["inner"] = draw(
+            nodes(depth - 1) if inner == "node" else st.lists(nodes(depth - 1), max_size=2)
+        )
     return node
 
 
 identities = st.fixed_dictionaries(
-    {"seed": st.integers(0, 3), "model": nodes(), "hooks": st.dictionaries(st.sampled_from("ab"), nodes(), max_size=2)}
+    {
+        "seed": st.integers(0, 3),
+        "model": nodes(),
+        "hooks": st.dictionaries(st.sampled_from("ab"), nodes(), max_size=2),
+    }
 )
 
 
@@ -61,7 +68,9 @@ def kind(value: Any) -> tuple[str, str]:
 
 
 @given(tree=identities, data=st.data())
-def test_identities_without_any_of_their_defaults_are_equivalent(tree: Any, data: st.DataObject) -> None:
+def test_identities_without_any_of_their_defaults_are_equivalent(
+    tree: Any, data: st.DataObject
+) -> None:
     less = copy.deepcopy(tree)
     for node in every_node(less):
         for name, default in DEFAULTS.items():
@@ -73,21 +82,28 @@ def test_identities_without_any_of_their_defaults_are_equivalent(tree: Any, data
 
 
 @given(tree=identities, data=st.data())
-def test_identities_that_differ_in_a_value_are_never_equivalent(tree: Any, data: st.DataObject) -> None:
+def test_identities_that_differ_in_a_value_are_never_equivalent(
+    tree: Any, data: st.DataObject
+) -> None:
     other = copy.deepcopy(tree)
     node = data.draw(st.sampled_from(every_node(other)))
     name = data.draw(st.sampled_from(sorted(VALUES)))
     values = [value for value in VALUES[name] if kind(value) != kind(node[name])]
     node[name] = data.draw(st.sampled_from(values))
     assert identity_key(other, {}) != identity_key(tree, {})
-    if kind(node[name]) != kind(DEFAULTS[name]):  # the key is gone that had another value than the default
+    # The key is gone that had another value than the default.
+    if kind(node[name]) != kind(DEFAULTS[name]):
         del node[name]
-        is_default = kind(every_node(tree)[every_node(other).index(node)].get(name)) == kind(DEFAULTS[name])
+        is_default = kind(every_node(tree)[every_node(other).index(node)].get(name)) == kind(
+            DEFAULTS[name]
+        )
         assert (identity_key(other, {}) == identity_key(tree, {})) == is_default
 
 
 @given(tree=identities, data=st.data())
-def test_renamed_identities_are_equivalent_under_the_renames_alone(tree: Any, data: st.DataObject) -> None:
+def test_renamed_identities_are_equivalent_under_the_renames_alone(
+    tree: Any, data: st.DataObject
+) -> None:
     now = copy.deepcopy(tree)
     for node in every_node(now):
         node["_target_"] = f"moved.{NET}"
@@ -100,11 +116,17 @@ def test_renamed_identities_are_equivalent_under_the_renames_alone(tree: Any, da
     assert identity_key(tree, {}) != identity_key(now, {})
 
 
-def test_a_value_that_changes_together_with_its_default_is_not_equivalent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_that_changes_together_with_its_default_is_not_equivalent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def key(width: int, default: int) -> str:
         spec = signature(NET)
         assert spec is not None
-        monkeypatch.setattr(equivalence, "_defaults", lambda node, path: {"width": default} if path == "model" else {})
+        monkeypatch.setattr(
+            equivalence,
+            "_defaults",
+            lambda node, path: {"width": default} if path == "model" else {},
+        )
         return identity_key({"model": {"_target_": NET, "width": width}}, {})
 
     assert key(8, default=9) != key(9, default=9)
@@ -114,16 +136,28 @@ def test_a_value_that_changes_together_with_its_default_is_not_equivalent(monkey
 def test_a_rename_replaces_no_other_key() -> None:
     tree = {"model": {"dim": 1, "width": 2}, "run.tag": "again"}
     assert canonical(tree, {"model.dim": "model.width"}) == tree
-    assert canonical({"model": {"dim": 1}}, {"model.dim": "net.size.width"}) == {"net": {"size": {"width": 1}}}
-    assert canonical({"model": {"dim": 1}}, {"model.dim": "model.d", "model.d": "model.w"}) == {"model": {"w": 1}}
+    assert canonical({"model": {"dim": 1}}, {"model.dim": "net.size.width"}) == {
+        "net": {"size": {"width": 1}}
+    }
+    assert canonical({"model": {"dim": 1}}, {"model.dim": "model.d", "model.d": "model.w"}) == {
+        "model": {"w": 1}
+    }
 
 
 def test_launchers_own_renames_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(equivalence.RENAMES, "0.2", {"model.dim": "model.size"})
-    assert canonical({"model": {"dim": 1}}, {"model.size": "model.width"}) == {"model": {"width": 1}}
+    assert canonical({"model": {"dim": 1}}, {"model.size": "model.width"}) == {
+        "model": {"width": 1}
+    }
 
 
 def test_settings_have_the_defaults_of_their_schema() -> None:
     assert TrainerSettings(max_steps=1).max_grad_norm == 1.0
-    tree = {"trainer": {"max_steps": 1, "max_grad_norm": 1, "compile": {"mode": "default", "fullgraph": True}}}
+    tree = {
+        "trainer": {
+            "max_steps": 1,
+            "max_grad_norm": 1,
+            "compile": {"mode": "default", "fullgraph": True},
+        }
+    }
     assert canonical(tree, {}) == {"trainer": {"max_steps": 1, "compile": {"fullgraph": True}}}

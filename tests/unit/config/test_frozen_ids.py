@@ -14,7 +14,9 @@ from launcher.config.resolve import escaped
 from launcher.rundir.record_format import IDENTITY_VERSION
 from support.paths import ROOT
 
-FROZEN = yaml.safe_load((ROOT / "tests" / "unit" / "config" / "frozen_ids.yaml").read_text(encoding="utf-8"))
+FROZEN = yaml.safe_load(
+    (ROOT / "tests" / "unit" / "config" / "frozen_ids.yaml").read_text(encoding="utf-8")
+)
 
 
 def id_of(config: dict[str, Any]) -> str:
@@ -36,7 +38,8 @@ def test_an_id_changes_only_with_the_version_of_the_identity(
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text("ab", min_size=1, max_size=2), inner, max_size=3)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text("ab", min_size=1, max_size=2), inner, max_size=3)
     ),
 )
 

@@ -110,7 +110,8 @@ class Patient(EarlyStoppingHook):
 
 @pytest.mark.parametrize(("target", "steers"), [("Patient", True), ("Watching", False)])
 def test_a_hook_says_itself_whether_a_metric_steers_training(target: str, steers: bool) -> None:
-    """Not the spelling of a key: a model with a parameter `metric`, or a hook that only watches one, steers nothing."""
+    """Not the spelling of a key: a model with a parameter `metric`, or a hook that only watches
+    one, steers nothing."""
     own = (f"+hooks.own._target_={__name__}.{target}", "+model.metric=val/loss")
     changed = id_of(*own, "hooks.evaluation.interval=7") != id_of(*own)
     assert changed == steers
@@ -131,8 +132,12 @@ def test_the_content_of_deepspeeds_file_counts_and_its_path_does_not(
         return id_of("strategy=deepspeed", f"strategy.config_file={spelling or file}")
 
     first = written("a.json", '{"zero_optimization": {"stage": 1}, "fp16": {"loss_scale": 0}}')
-    assert first == written("b.json", '{"fp16": {"loss_scale": 0}, "zero_optimization":  {"stage": 1}}')
-    assert first == written("b.json", (tmp_path / "a.json").read_text(), spelling=f"{tmp_path}/b.json")
+    assert first == written(
+        "b.json", '{"fp16": {"loss_scale": 0}, "zero_optimization":  {"stage": 1}}'
+    )
+    assert first == written(
+        "b.json", (tmp_path / "a.json").read_text(), spelling=f"{tmp_path}/b.json"
+    )
     assert first != written("a.json", '{"zero_optimization": {"stage": 3}}')
 
 
@@ -156,7 +161,10 @@ def test_the_user_may_edit_what_counts() -> None:
 def test_a_value_that_depends_on_the_run_folder_is_no_circle() -> None:
     first = id_of("+trainer.folder=${run.dir}", "paths.outputs=a")
     assert first == id_of("+trainer.folder=${run.dir}", "paths.outputs=b")
-    assert id_of("+trainer.link=${trainer.folder}", "+trainer.folder=${run.dir}") not in (first, id_of())
+    assert id_of("+trainer.link=${trainer.folder}", "+trainer.folder=${run.dir}") not in (
+        first,
+        id_of(),
+    )
 
 
 def test_the_name_is_the_experiment_or_the_choices() -> None:
@@ -207,7 +215,11 @@ def test_drift_has_a_sentence_for_each_key() -> None:
 
 
 def cases() -> list[tuple[str, bool]]:
-    rows = re.findall(r"^\|[^|]+\| (yes|no) \| `([^`]+)` \|$", (ROOT / "docs" / "naming.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\|[^|]+\| (yes|no) \| `([^`]+)` \|$",
+        (ROOT / "docs" / "naming.md").read_text(),
+        re.MULTILINE,
+    )
     return [(override, counts == "yes") for counts, override in rows]
 
 

@@ -39,12 +39,16 @@ def test_the_run_of_the_same_configuration_is_accepted(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     check_identity(config.run)
     data = begin(config).data
-    assert data["identity_version"] == 1 and data["identity"]["optimizer"]["lr"] == config.optimizer.lr
+    assert (
+        data["identity_version"] == 1 and data["identity"]["optimizer"]["lr"] == config.optimizer.lr
+    )
     check_identity(config.run)
     check_identity(config_of(tmp_path, "device=cpu", "hooks.logging.interval=3").run)
 
 
-def test_another_configuration_in_the_folder_is_rejected_with_the_difference(tmp_path: Path) -> None:
+def test_another_configuration_in_the_folder_is_rejected_with_the_difference(
+    tmp_path: Path,
+) -> None:
     config = config_of(tmp_path, "seed=3")
     identity = begin(config).data["identity"]
     identity["optimizer"]["lr"] = 7
@@ -54,12 +58,16 @@ def test_another_configuration_in_the_folder_is_rejected_with_the_difference(tmp
     with pytest.raises(ConfigError) as caught:
         check_identity(config.run)
     (sentence,) = caught.value.messages
-    assert sentence == (
-        f"run.dir='{config.run.dir}': is of another configuration (optimizer.lr=7 there, 0.003 here, seed=missing "
-        "there, 3 here, trainer.deterministic=1 there, false here); move it away, or start another run of this "
-        "configuration with run.tag=<word>."
+    assert (
+        sentence
+        == f"run.dir='{config.run.dir}': is of another configuration (optimizer.lr=7 there, 0.003"
+        " here, seed=missing there, 3 here, trainer.deterministic=1 there, false here); move it"
+        " away, or start another run of this configuration with run.tag=<word>."
     )
-    check_identity(config_of(tmp_path, "seed=3", f"run.id={config.run.id}", "model.dropout=0.5").run)  # named outright
+    # Named outright.
+    check_identity(
+        config_of(tmp_path, "seed=3", f"run.id={config.run.id}", "model.dropout=0.5").run
+    )
     replace(Path(config.run.dir), identity_version=0)
     check_identity(config.run)
 
@@ -76,7 +84,9 @@ def test_values_from_the_environment_are_not_stored_and_not_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
     monkeypatch.setenv("OWN_VALUE", value)
-    config = config_of(tmp_path, "+trainer.own=[${oc.env:OWN_VALUE}]", "+data.own='a-${oc.env:OWN_VALUE}'")
+    config = config_of(
+        tmp_path, "+trainer.own=[${oc.env:OWN_VALUE}]", "+data.own='a-${oc.env:OWN_VALUE}'"
+    )
     text = json.dumps(begin(config).data)
     assert f"a-{value}" not in text and "a-${oc.env:OWN_VALUE}" in text
     check_identity(config.run)
@@ -87,7 +97,9 @@ def test_values_from_the_environment_are_not_stored_and_not_compared(
 
 def cases() -> list[tuple[str, str, bool]]:
     rows = re.findall(
-        r"^\|[^|]+\| (yes|no) \| `([^`]+)` \| `([^`]+)` \|$", (ROOT / "docs" / "naming.md").read_text(), re.MULTILINE
+        r"^\|[^|]+\| (yes|no) \| `([^`]+)` \| `([^`]+)` \|$",
+        (ROOT / "docs" / "naming.md").read_text(),
+        re.MULTILINE,
     )
     return [(before, now, same == "yes") for same, before, now in rows]
 
@@ -113,7 +125,13 @@ def test_renames_are_read_from_the_projects_options(tmp_path: Path) -> None:
     begin(first)
 
     def now(*overrides: str) -> str:
-        words = ["model=mlp", "data=digits", f"paths.outputs={outputs}", "+model.width=8", *overrides]
+        words = [
+            "model=mlp",
+            "data=digits",
+            f"paths.outputs={outputs}",
+            "+model.width=8",
+            *overrides,
+        ]
         config = compose(words, options)
         name_run(config, Runs())
         return str(config.run.id)
@@ -121,7 +139,8 @@ def test_renames_are_read_from_the_projects_options(tmp_path: Path) -> None:
     assert now() != first.run.id
     file.write_text("model.dim: model.width\n")
     assert now() == now("identity_renames={a.b:c.d}") == first.run.id
-    assert now("identity_renames={model.dim:model.w}") != first.run.id  # the command line comes first
+    # The command line comes first.
+    assert now("identity_renames={model.dim:model.w}") != first.run.id
     for bad in ("a", "a: 1", "- a", "a: [", ""):
         file.write_text(bad)
         with pytest.raises(ConfigError, match="identity_renames") as caught:
@@ -129,7 +148,9 @@ def test_renames_are_read_from_the_projects_options(tmp_path: Path) -> None:
         assert str(file) in str(caught.value)
 
 
-def test_the_runs_of_a_name_are_read_once_for_all_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_runs_of_a_name_are_read_once_for_all_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for seed in range(4):
         begin(config_of(tmp_path, f"seed={seed}"))
     read = lookup.read_record
@@ -137,7 +158,15 @@ def test_the_runs_of_a_name_are_read_once_for_all_jobs(tmp_path: Path, monkeypat
     monkeypatch.setattr(lookup, "read_record", lambda path: paths.append(path) or read(path))
     runs = Runs()
     for seed in range(20):
-        config = composed(["model=mlp", "data=digits", f"paths.outputs={tmp_path}", "~model.dropout", f"seed={seed}"])
+        config = composed(
+            [
+                "model=mlp",
+                "data=digits",
+                f"paths.outputs={tmp_path}",
+                "~model.dropout",
+                f"seed={seed}",
+            ]
+        )
         assert (name_run(config, runs) is None) == (seed >= 4)
     assert len(paths) == len(set(paths)) == 4
 
@@ -189,14 +218,19 @@ def test_a_value_from_the_environment_decides_although_it_is_not_stored(
 def test_what_is_new_and_what_is_near_is_a_line(tmp_path: Path) -> None:
     first = config_of(tmp_path, "~model.dropout", "seed=3")
     begin(first)
-    replace(Path(first.run.dir), state="completed", best={"metric": "val/loss", "value": 1.5, "step": 1})
+    replace(
+        Path(first.run.dir), state="completed", best={"metric": "val/loss", "value": 1.5, "step": 1}
+    )
     runs = Runs()
     config = composed(["model=mlp", "data=digits", f"paths.outputs={tmp_path}", "seed=3"])
     run = name_run(config, runs)
     assert run is not None and news(config, run) == "model.dropout=0: is new."
     assert nearest(config, runs) is None
     config, _ = named(tmp_path, "optimizer.lr=0.5", "seed=4")
-    line = f"New run. Nearest: {first.run.id} (completed, val/loss 1.5), which has optimizer.lr=0.003, seed=3."
+    line = (
+        f"New run. Nearest: {first.run.id} (completed, val/loss 1.5), which has optimizer.lr=0.003,"
+        " seed=3."
+    )
     assert nearest(config, Runs()) == line
     assert nearest(named(tmp_path, "optimizer=sgd")[0], Runs()) is None  # differs in many keys
     assert nearest(named(tmp_path / "empty")[0], Runs()) is None
@@ -204,7 +238,10 @@ def test_what_is_new_and_what_is_near_is_a_line(tmp_path: Path) -> None:
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text("a${}\\:.", max_size=6),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "c.d"]), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["a", "b", "c.d"]), inner, max_size=3)
+    ),
 )
 
 

@@ -11,7 +11,14 @@ from launcher.types import Fraction, NonNegativeInt, PositiveFloat, PositiveInt,
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "null"), (True, "true"), ("abc", "'abc'"), (0.1, "0.1"), ([1, "a"], "[1,'a']"), ({"a": None}, "{a:null}")],
+    [
+        (None, "null"),
+        (True, "true"),
+        ("abc", "'abc'"),
+        (0.1, "0.1"),
+        ([1, "a"], "[1,'a']"),
+        ({"a": None}, "{a:null}"),
+    ],
 )
 def test_values_are_shown_as_on_a_command_line(value: Any, text: str) -> None:
     assert show(value) == text

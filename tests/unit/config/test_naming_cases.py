@@ -16,7 +16,10 @@ from support.named_runs import begin, config_of
 from support.paths import ROOT
 
 ROW = re.compile(r"^\| ([^|`]*(?:`[^`]*`)?[^|`]*) \| (the same|another) \|$", re.MULTILINE)
-NET = "class Net:\n    def __init__(self, width: int = {default}, **more):\n        self.width = {body}\n"
+NET = (
+    "class Net:\n    def __init__(self, width: int = {default}, **more):\n        self.width ="
+    " {body}\n"
+)
 
 
 def write_code(folder: Path, default: int, body: str = "width") -> None:
@@ -39,7 +42,12 @@ class Case:
         return str(config.run.id)
 
     def found(self, *overrides: str) -> str:
-        words = ["model=mlp", "data=digits", f"paths.outputs={self.outputs}", "model._target_=naming_code.Net"]
+        words = [
+            "model=mlp",
+            "data=digits",
+            f"paths.outputs={self.outputs}",
+            "model._target_=naming_code.Net",
+        ]
         config = composed([*words, *overrides])
         name_run(config, Runs())
         return str(config.run.id)
@@ -126,5 +134,7 @@ def test_each_case_of_the_table_has_a_test() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_table_of_cases_is_true(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_of_cases_is_true(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert CASES[case](Case(tmp_path, monkeypatch)) == rows()[case]

@@ -18,7 +18,9 @@ HOOKS = sorted({*options([main_folder()], "hooks")} - {"default"})
 DEFAULT = ("progress", "logging", "evaluation", "checkpointing")
 EVALUATION = {"_target_": "launcher.hooks.evaluation.EvaluationHook"}
 FUNCTIONS = {"_target_": "launcher.hooks.functions.FunctionHook"}
-BY_METRIC = {"scheduler": {"_target_": "torch.optim.lr_scheduler.ReduceLROnPlateau", "metric": "val/loss"}}
+BY_METRIC = {
+    "scheduler": {"_target_": "torch.optim.lr_scheduler.ReduceLROnPlateau", "metric": "val/loss"}
+}
 
 
 class OwnHook(BaseHook):
@@ -39,7 +41,9 @@ DERIVED = {"_target_": f"{__name__}.Derived"}
 @pytest.fixture(scope="module")
 def composed() -> dict[str, Any]:
     """With all hooks that there are."""
-    return resolve(compose(["model=mlp", "data=digits", "run.name=a", f"hooks=[{','.join(HOOKS)}]"]))[0]
+    return resolve(
+        compose(["model=mlp", "data=digits", "run.name=a", f"hooks=[{','.join(HOOKS)}]"])
+    )[0]
 
 
 def tree(composed: dict[str, Any], names: str, **changes: Any) -> dict[str, Any]:
@@ -52,13 +56,17 @@ def tree(composed: dict[str, Any], names: str, **changes: Any) -> dict[str, Any]
 
 
 @pytest.mark.parametrize("name", HOOKS)
-def test_a_hook_alone_works_or_is_rejected_with_a_list_that_does(composed: dict[str, Any], name: str) -> None:
+def test_a_hook_alone_works_or_is_rejected_with_a_list_that_does(
+    composed: dict[str, Any], name: str
+) -> None:
     found = list(map(str, need_issues(tree(composed, name))))
     if name not in ("early_stopping", "ema"):
         assert found == []
         return
     [sentence] = found
-    match = re.fullmatch(rf"hooks\.{name}: needs hooks\.\w+ \(.*\), which is missing; use hooks=\[(.*)\]\.", sentence)
+    match = re.fullmatch(
+        rf"hooks\.{name}: needs hooks\.\w+ \(.*\), which is missing; use hooks=\[(.*)\]\.", sentence
+    )
     assert match is not None and match[1] == f"default,{name}"
     assert not list(need_issues(tree(composed, match[1].replace(",", " "))))
 
@@ -68,7 +76,11 @@ def test_a_hook_alone_works_or_is_rejected_with_a_list_that_does(composed: dict[
     [
         ("logging early_stopping", {"values": {"early_stopping.metric": "train/loss"}}, None),
         ("evaluation early_stopping", {}, None),
-        ("early_stopping", {"values": {"early_stopping.metric": "train/loss"}}, "hooks.logging (metric=train/loss)"),
+        (
+            "early_stopping",
+            {"values": {"early_stopping.metric": "train/loss"}},
+            "hooks.logging (metric=train/loss)",
+        ),
         ("early_stopping logging", {}, "use hooks=[early_stopping,logging,evaluation]."),
         ("early_stopping", {"hooks": {"measured": EVALUATION}}, None),
         ("early_stopping", {"hooks": {"mine": OWN | {"name": "second"}}}, None),
@@ -77,18 +89,39 @@ def test_a_hook_alone_works_or_is_rejected_with_a_list_that_does(composed: dict[
         ("", {"hooks": {"mine": DERIVED}}, "hooks.mine: needs hooks.evaluation (metric=val/loss)"),
         ("", {"hooks": {"mine": OWN}}, "hooks.mine: needs hooks.checkpointing (name=first one)"),
         ("", {"hooks": {"mine": OWN | {"name": "second"}}}, None),
-        ("", {"hooks": {"mine": OWN | {"name": "second", "size": 3}}}, "hooks.mine: needs hooks.evaluation (size=3)"),
+        (
+            "",
+            {"hooks": {"mine": OWN | {"name": "second", "size": 3}}},
+            "hooks.mine: needs hooks.evaluation (size=3)",
+        ),
         ("", {"hooks": {"mine": {"_target_": "nothing.there.Hook"}}}, None),
         ("", {"hooks": {"mine": {"_target_": "print"}}}, None),
         ("evaluation ema", {"values": {"ema.evaluate": True}}, None),
-        ("checkpointing ema", {"values": {"ema.evaluate": True}}, "hooks.ema: needs hooks.evaluation (evaluate=true)"),
+        (
+            "checkpointing ema",
+            {"values": {"ema.evaluate": True}},
+            "hooks.ema: needs hooks.evaluation (evaluate=true)",
+        ),
         ("checkpointing ema", {}, None),
-        ("", BY_METRIC, "scheduler: needs hooks.evaluation (metric=val/loss), which is missing; use hooks=[default]."),
+        (
+            "",
+            BY_METRIC,
+            (
+                "scheduler: needs hooks.evaluation (metric=val/loss), which is missing; use"
+                " hooks=[default]."
+            ),
+        ),
         ("evaluation", BY_METRIC, None),
-        ("checkpointing", {"values": {"checkpointing.best_metric": "train/loss"}}, "hooks.logging (best_metric="),
+        (
+            "checkpointing",
+            {"values": {"checkpointing.best_metric": "train/loss"}},
+            "hooks.logging (best_metric=",
+        ),
     ],
 )
-def test_what_a_hook_needs(composed: dict[str, Any], names: str, changes: dict[str, Any], expected: str | None) -> None:
+def test_what_a_hook_needs(
+    composed: dict[str, Any], names: str, changes: dict[str, Any], expected: str | None
+) -> None:
     found = list(map(str, need_issues(tree(composed, names, **changes))))
     assert (len(found) == 1 and expected in found[0]) if expected else found == [], found
 
@@ -96,10 +129,22 @@ def test_what_a_hook_needs(composed: dict[str, Any], names: str, changes: dict[s
 @pytest.mark.parametrize(
     ("key", "value", "sentence"),
     [
-        ("trainer.pause_at", 9, "trainer.pause_at=9: a pause needs a checkpoint; keep hooks.checkpointing."),
+        (
+            "trainer.pause_at",
+            9,
+            "trainer.pause_at=9: a pause needs a checkpoint; keep hooks.checkpointing.",
+        ),
         ("run.resume", "must", "run.resume=must: only hooks.checkpointing resumes a run; keep it."),
-        ("run.resume", "step-00000004", "run.resume=step-00000004: only hooks.checkpointing resumes a run; keep it."),
-        ("run.fork_from", "ab/4", "run.fork_from=ab/4: only hooks.checkpointing starts a fork; keep it."),
+        (
+            "run.resume",
+            "step-00000004",
+            "run.resume=step-00000004: only hooks.checkpointing resumes a run; keep it.",
+        ),
+        (
+            "run.fork_from",
+            "ab/4",
+            "run.fork_from=ab/4: only hooks.checkpointing starts a fork; keep it.",
+        ),
     ],
 )
 def test_what_needs_checkpoints_is_rejected_without_the_hook(
@@ -109,13 +154,21 @@ def test_what_needs_checkpoints_is_rejected_without_the_hook(
     changed = {section: composed[section] | {name: value}}
     assert sentence in map(str, crosschecks(tree(composed, "progress", **changed)))
     renamed = {"mine": composed["hooks"]["checkpointing"]}
-    for kept in (tree(composed, "default", **changed), tree(composed, "", hooks=renamed, **changed)):
+    for kept in (
+        tree(composed, "default", **changed),
+        tree(composed, "", hooks=renamed, **changed),
+    ):
         assert sentence not in map(str, crosschecks(kept))
 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("Derived", EarlyStoppingHook.needs), ("OwnHook", OwnHook.needs), ("tree", None), ("HOOKS", None)],
+    [
+        ("Derived", EarlyStoppingHook.needs),
+        ("OwnHook", OwnHook.needs),
+        ("tree", None),
+        ("HOOKS", None),
+    ],
 )
 def test_an_attribute_is_read_from_the_source(name: str, expected: Any) -> None:
     assert attribute(f"{__name__}.{name}", "needs") == expected

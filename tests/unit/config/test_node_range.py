@@ -7,10 +7,26 @@ from launcher.config.node_range import NodeRange
 
 @pytest.mark.parametrize(
     ("nodes", "expected"),
-    [(1, (1, 1)), (4, (4, 4)), ("4", None), ("1-4", (1, 4)), ("2-2", (2, 2)), ("10-12", (10, 12)),
-     ("4-1", None), ("0-4", None), (0, None), ("1-", None), ("1-4,6", None), (True, None), (None, None), (2.0, None)],
-)  # fmt: skip
-def test_a_number_or_the_least_and_the_most(nodes: object, expected: tuple[int, int] | None) -> None:
+    [
+        (1, (1, 1)),
+        (4, (4, 4)),
+        ("4", None),
+        ("1-4", (1, 4)),
+        ("2-2", (2, 2)),
+        ("10-12", (10, 12)),
+        ("4-1", None),
+        ("0-4", None),
+        (0, None),
+        ("1-", None),
+        ("1-4,6", None),
+        (True, None),
+        (None, None),
+        (2.0, None),
+    ],
+)
+def test_a_number_or_the_least_and_the_most(
+    nodes: object, expected: tuple[int, int] | None
+) -> None:
     parsed = NodeRange.parse(nodes)
     assert (parsed and (parsed.least, parsed.most)) == expected
 

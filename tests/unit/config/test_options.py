@@ -17,12 +17,15 @@ NUMBERS = itertools.count()
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of an installed package with `model=line` in conf/, in a folder that tests may change. Importing it
-    fails. Each test has a package of its own, since places of modules are cached."""
+    """The name of an installed package with `model=line` in conf/, in a folder that tests may
+    change. Importing it fails. Each test has a package of its own, since places of modules are
+    cached."""
     name = f"theirs{next(NUMBERS)}"
     files = {
         f"{name}/__init__.py": "raise ImportError('was imported')\n",
-        f"{name}/conf/model/line.yaml": "_target_: torch.nn.Linear\nin_features: 2\nout_features: 3\n",
+        f"{name}/conf/model/line.yaml": (
+            "_target_: torch.nn.Linear\nin_features: 2\nout_features: 3\n"
+        ),
         f"{name}-1.0.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
         f"{name}-1.0.dist-info/entry_points.txt": f"[launcher.conf]\n{name} = {name}.conf\n",
     }
@@ -38,18 +41,26 @@ def test_a_package_brings_options(package: str, tmp_path: Path) -> None:
     config = compose(["model=line", "model.out_features=4"])
     schema.validate(config)
     assert config.model == {"_target_": "torch.nn.Linear", "in_features": 2, "out_features": 4}
-    assert "line" in next(line for line in help_text().splitlines() if line.strip().startswith("model:"))
+    assert "line" in next(
+        line for line in help_text().splitlines() if line.strip().startswith("model:")
+    )
     assert package not in sys.modules
 
 
 def test_an_option_of_the_same_name_is_rejected(package: str, tmp_path: Path) -> None:
     folder = tmp_path / package / "conf" / "model"
     (folder / "line.yaml").rename(folder / "mlp.yaml")
-    with pytest.raises(ConfigError, match=r"model=mlp: also an option of .*conf, which would be used instead of"):
+    with pytest.raises(
+        ConfigError, match=r"model=mlp: also an option of .*conf, which would be used instead of"
+    ):
         schema.validate(compose(["model=mlp", "data=digits"]))
 
 
 def test_a_folder_that_does_not_exist_is_named(package: str, tmp_path: Path) -> None:
-    (tmp_path / f"{package}-1.0.dist-info/entry_points.txt").write_text(f"[launcher.conf]\nit = {package}x.conf\n")
-    with pytest.raises(ConfigError, match=rf"launcher.conf={package}x.conf: an installed package names this folder"):
+    (tmp_path / f"{package}-1.0.dist-info/entry_points.txt").write_text(
+        f"[launcher.conf]\nit = {package}x.conf\n"
+    )
+    with pytest.raises(
+        ConfigError, match=rf"launcher.conf={package}x.conf: an installed package names this folder"
+    ):
         compose([])

@@ -7,7 +7,14 @@ from launcher.config.plain_yaml import load
 
 
 @pytest.mark.parametrize(
-    "text", ["a: {b: [1, 2.5, null, true]}", "day: 2026-01-31", "", b"name: caf\xc3\xa9", "- 'two\n  lines'"]
+    "text",
+    [
+        "a: {b: [1, 2.5, null, true]}",
+        "day: 2026-01-31",
+        "",
+        b"name: caf\xc3\xa9",
+        "- 'two\n  lines'",
+    ],
 )
 def test_it_reads_as_safe_load_does(text):
     assert load(text) == yaml.safe_load(text)

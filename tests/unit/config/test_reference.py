@@ -14,11 +14,23 @@ GROUPS = all_groups([main_folder()])
 
 def test_every_key_of_the_default_configuration_is_in_the_reference() -> None:
     config = compose([])
-    listed = {key.name: key for options in GROUPS.values() for option in options for key in option.keys}
+    listed = {
+        key.name: key for options in GROUPS.values() for option in options for key in option.keys
+    }
     listed |= {key.name: key for key in top_keys(main_folder())}
-    for path in ("optimizer.lr", "trainer.compile", "run.resume", "hooks.checkpointing.interval", "paths.outputs"):
+    for path in (
+        "optimizer.lr",
+        "trainer.compile",
+        "run.resume",
+        "hooks.checkpointing.interval",
+        "paths.outputs",
+    ):
         assert OmegaConf.select(config, path) is not None and path in listed
-    nodes = {key: node for key, node in OmegaConf.to_container(config, resolve=False).items() if key != "hydra"}  # type: ignore[union-attr]
+    nodes = {
+        key: node
+        for key, node in OmegaConf.to_container(config, resolve=False).items()
+        if key != "hydra"
+    }  # type: ignore[union-attr]
     missing = [path for path in _leaves(nodes) if path not in listed]
     assert missing == []
 
@@ -46,11 +58,18 @@ def test_every_key_has_a_type_or_a_comment() -> None:
 def test_defaults_and_comments_are_those_of_the_file() -> None:
     [adamw] = [option for option in GROUPS["optimizer"] if option.name == "adamw"]
     keys = {key.name: key for key in adamw.keys}
-    assert (keys["optimizer.lr"].default, keys["optimizer.lr"].kind) == ("0.003", "a number greater than 0")
+    assert (keys["optimizer.lr"].default, keys["optimizer.lr"].kind) == (
+        "0.003",
+        "a number greater than 0",
+    )
     assert keys["optimizer.betas"].default == "[0.9,0.95]"
     assert keys["optimizer.betas"].comment == "decay of the first and second moment"
-    [identity_exclude] = [key for key in top_keys(main_folder()) if key.name == "run.identity_exclude"]
-    assert identity_exclude.comment.startswith("cannot change a run's numbers"), "above a list in block style"
+    [identity_exclude] = [
+        key for key in top_keys(main_folder()) if key.name == "run.identity_exclude"
+    ]
+    assert identity_exclude.comment.startswith("cannot change a run's numbers"), (
+        "above a list in block style"
+    )
 
 
 def test_the_page_of_the_docs_is_up_to_date() -> None:

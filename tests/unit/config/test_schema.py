@@ -18,7 +18,10 @@ from support.projects import write_project
 NO_TAG = (  # Hydra 1.4 deletes it
     "~run.tag: its value is null, and Hydra deletes only keys with a value."
     if session.VERSION
-    else "run.tag: is missing, and run needs it; add +run.tag=<text or a whole number or a number or null>."
+    else (
+        "run.tag: is missing, and run needs it; add +run.tag=<text or a whole number or a number or"
+        " null>."
+    )
 )
 
 
@@ -70,9 +73,16 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
         ),
         *(
             (
-                ["model=huggingface", "trainer.compile={backend:" + backend + "}", f"{key}={value}"],
-                f"trainer.compile.backend={backend}: with {key}={value} a block that is recomputed draws other dropout "
-                f"masks than before, so the gradient is wrong; use trainer.compile.backend=aot_eager, or {key}={off}.",
+                [
+                    "model=huggingface",
+                    "trainer.compile={backend:" + backend + "}",
+                    f"{key}={value}",
+                ],
+                (
+                    f"trainer.compile.backend={backend}: with {key}={value} a block that is"
+                    " recomputed draws other dropout masks than before, so the gradient is wrong;"
+                    f" use trainer.compile.backend=aot_eager, or {key}={off}."
+                ),
             )
             for backend in ("eager", "eager_noexcept", "tvm", "my_own")
             for key, value, off in (
@@ -81,40 +91,76 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
                 ("model.gradient_checkpointing", "true", "false"),
             )
         ),
-        (["trainer.max_steps=0"], "trainer.max_steps=0: should be a whole number greater than 0 or null."),
-        (["trainer.max_steps=1e3"], "trainer.max_steps=1000.0: should be a whole number greater than 0 or null."),
-        (["trainer.compile=1"], "trainer.compile=1: should be true or false or a mapping of keys to values; e.g. "),
+        (
+            ["trainer.max_steps=0"],
+            "trainer.max_steps=0: should be a whole number greater than 0 or null.",
+        ),
+        (
+            ["trainer.max_steps=1e3"],
+            "trainer.max_steps=1000.0: should be a whole number greater than 0 or null.",
+        ),
+        (
+            ["trainer.compile=1"],
+            "trainer.compile=1: should be true or false or a mapping of keys to values; e.g. ",
+        ),
         (
             ["trainer.compile={mode:fastest}"],
-            "trainer.compile.mode='fastest': should be one of default, reduce-overhead, max-autotune, "
-            "max-autotune-no-cudagraphs; e.g. trainer.compile.mode=default.",
+            (
+                "trainer.compile.mode='fastest': should be one of default, reduce-overhead,"
+                " max-autotune, max-autotune-no-cudagraphs; e.g. trainer.compile.mode=default."
+            ),
         ),
         (["trainer.compile={full:true}"], "trainer.compile.full=true: compile takes no full"),
-        (["+trainer.max_step=3"], "trainer.max_step=3: trainer takes no max_step; did you mean trainer.max_steps?"),
+        (
+            ["+trainer.max_step=3"],
+            "trainer.max_step=3: trainer takes no max_step; did you mean trainer.max_steps?",
+        ),
         (
             ["precision.name=fp8"],
-            "precision.name='fp8': should be one of fp32, tf32, bf16, fp16; e.g. precision.name=fp32.",
+            (
+                "precision.name='fp8': should be one of fp32, tf32, bf16, fp16; e.g."
+                " precision.name=fp32."
+            ),
         ),
-        (["+precision.scale=3"], "precision.scale=3: Precision takes no scale; did you mean precision.init_scale?"),
+        (
+            ["+precision.scale=3"],
+            "precision.scale=3: Precision takes no scale; did you mean precision.init_scale?",
+        ),
         (["dispatch.nproc=0"], "dispatch.nproc=0: should be "),
         (
-            ["data.batch_size=10", "dispatch=slurm", "dispatch.nodes=2", "dispatch.tasks_per_node=2"],
+            [
+                "data.batch_size=10",
+                "dispatch=slurm",
+                "dispatch.nodes=2",
+                "dispatch.tasks_per_node=2",
+            ],
             "data.batch_size=10: is not divisible by 4 ranks (2 per node x 2 nodes); use 8 or 12.",
         ),
         (
             ["data.batch_size=64", "dispatch=slurm", "dispatch.nodes=1-4"],
-            "dispatch.nodes=1-4: data.batch_size=64 is not divisible by 3 ranks (3 nodes, 1 per node); use "
-            "dispatch.nodes=1-2 or data.batch_size=60 or 72.",
+            (
+                "dispatch.nodes=1-4: data.batch_size=64 is not divisible by 3 ranks (3 nodes, 1 per"
+                " node); use dispatch.nodes=1-2 or data.batch_size=60 or 72."
+            ),
         ),
         (
-            ["data.batch_size=64", "dispatch=slurm", "dispatch.nodes=3-6", "dispatch.gpus_per_node=2"],
-            "dispatch.nodes=3-6: data.batch_size=64 is not divisible by 6, 10, 12 ranks (3, 5, 6 nodes, 2 per node); "
-            "use dispatch.nodes=4 or data.batch_size=120.",
+            [
+                "data.batch_size=64",
+                "dispatch=slurm",
+                "dispatch.nodes=3-6",
+                "dispatch.gpus_per_node=2",
+            ],
+            (
+                "dispatch.nodes=3-6: data.batch_size=64 is not divisible by 6, 10, 12 ranks (3, 5,"
+                " 6 nodes, 2 per node); use dispatch.nodes=4 or data.batch_size=120."
+            ),
         ),
         (
             ["data.batch_size=7", "dispatch=slurm", "dispatch.nodes=20-21"],
-            "dispatch.nodes=20-21: data.batch_size=7 is not divisible by 20, 21 ranks (20, 21 nodes, 1 per node); use "
-            "a smaller range.",
+            (
+                "dispatch.nodes=20-21: data.batch_size=7 is not divisible by 20, 21 ranks (20, 21"
+                " nodes, 1 per node); use a smaller range."
+            ),
         ),
         (
             ["data.batch_size=3", "dispatch.nproc=2"],
@@ -122,8 +168,10 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
         ),
         (
             ["scheduler.warmup_steps=10", "scheduler.warmup_ratio=0.5"],
-            "scheduler.warmup_steps=10: scheduler.warmup_ratio=0.5 is set too, and only one may be; "
-            "e.g. scheduler.warmup_ratio=null.",
+            (
+                "scheduler.warmup_steps=10: scheduler.warmup_ratio=0.5 is set too, and only one may"
+                " be; e.g. scheduler.warmup_ratio=null."
+            ),
         ),
         (
             ["trainer.max_steps=5", "scheduler.warmup_steps=10", "scheduler.warmup_ratio=null"],
@@ -131,62 +179,113 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
         ),
         (
             ["run.resume=atuo"],
-            "run.resume='atuo': should be auto, never, must, best, a step or the folder of a checkpoint; "
-            "did you mean run.resume=auto?",
+            (
+                "run.resume='atuo': should be auto, never, must, best, a step or the folder of a"
+                " checkpoint; did you mean run.resume=auto?"
+            ),
         ),
-        (["paths.outputs='~nobody_here/x'"], "paths.outputs='~nobody_here/x': there is no user nobody_here."),
-        (["job=lr_find", "job.folder=/dev/null/x"], "job.folder='/dev/null/x': /dev/null is not a folder; use another"),
-        (["data.files='~nobody_here/x'"], "data.files='~nobody_here/x': matches no file (looked in "),
-        (["run.resume='~nobody_here/x'"], "run.resume='~nobody_here/x': should be auto, never, must, best, a step or"),
-        (["run.init_from='~nobody_here/x'"], "run.init_from='~nobody_here/x': there is no such file or folder, and no"),
-        (["run.resume="], "run.resume='': should be auto, never, must, best, a step or the folder of a checkpoint."),
+        (
+            ["paths.outputs='~nobody_here/x'"],
+            "paths.outputs='~nobody_here/x': there is no user nobody_here.",
+        ),
+        (
+            ["job=lr_find", "job.folder=/dev/null/x"],
+            "job.folder='/dev/null/x': /dev/null is not a folder; use another",
+        ),
+        (
+            ["data.files='~nobody_here/x'"],
+            "data.files='~nobody_here/x': matches no file (looked in ",
+        ),
+        (
+            ["run.resume='~nobody_here/x'"],
+            "run.resume='~nobody_here/x': should be auto, never, must, best, a step or",
+        ),
+        (
+            ["run.init_from='~nobody_here/x'"],
+            "run.init_from='~nobody_here/x': there is no such file or folder, and no",
+        ),
+        (
+            ["run.resume="],
+            (
+                "run.resume='': should be auto, never, must, best, a step or the folder of a"
+                " checkpoint."
+            ),
+        ),
         (
             ["run.init_from=/no/where"],
             "run.init_from='/no/where': there is no such file or folder, and no run of this id.",
         ),
         (
             ["run.name=a/b"],
-            "run.name='a/b': should be a valid folder name: letters, digits and . _ - + = @, starting with a letter, "
-            "digit or _.",
+            (
+                "run.name='a/b': should be a valid folder name: letters, digits and . _ - + = @,"
+                " starting with a letter, digit or _."
+            ),
         ),
         (["run.id=true"], "run.id=true: should be text."),
         (["+run.tga=x"], "run.tga='x': run takes no tga; did you mean run.tag?"),
         (["~model"], "model: the run needs one; choose model="),
-        (["~trainer.max_grad_norm"], "trainer.max_grad_norm: is missing, and trainer needs it; add +trainer.max_g"),
-        (["~run.resume"], "run.resume: is missing, and run needs it; add +run.resume=<text or a whole number>."),
+        (
+            ["~trainer.max_grad_norm"],
+            "trainer.max_grad_norm: is missing, and trainer needs it; add +trainer.max_g",
+        ),
+        (
+            ["~run.resume"],
+            "run.resume: is missing, and run needs it; add +run.resume=<text or a whole number>.",
+        ),
         (["~run.tag"], NO_TAG),
         (["~optimizer"], "optimizer: the run needs one; choose optimizer="),
         (
             ["data=digits"],
-            "model.vocab_size=${data.vocab_size}, model.seq_len=${data.seq_len}: data=digits has no vocab_size and "
-            "no seq_len; choose data=custom, ",
+            (
+                "model.vocab_size=${data.vocab_size}, model.seq_len=${data.seq_len}: data=digits"
+                " has no vocab_size and no seq_len; choose data=custom, "
+            ),
         ),
-        (["model.dim=${data.dimm}"], "model.dim=${data.dimm}: data=text has no dimm; set model.dim=... directly."),
+        (
+            ["model.dim=${data.dimm}"],
+            "model.dim=${data.dimm}: data=text has no dimm; set model.dim=... directly.",
+        ),
         (["seed=${sede}"], "seed=${sede}: there is no sede"),
         (["seed=???"], "seed: needs a value; e.g. seed=..."),
         (
             ["scheduler.warmup_steps=5", "scheduler.warmup_ratio=???"],
             "scheduler.warmup_ratio: needs a value; e.g. scheduler.warmup_ratio=...",
         ),
-        (["+seeds=3"], "seeds=3: a run has no such key, and nothing refers to it by ${seeds}; did you mean seed?"),
+        (
+            ["+seeds=3"],
+            (
+                "seeds=3: a run has no such key, and nothing refers to it by ${seeds}; did you mean"
+                " seed?"
+            ),
+        ),
         (
             ["~model._target_"],
-            "model: has no _target_; name its class or function, e.g. model._target_=my_package.MyClass.",
+            (
+                "model: has no _target_; name its class or function, e.g."
+                " model._target_=my_package.MyClass."
+            ),
         ),
         (
             ["experiment=gpt_tiny", "hooks=[]"],
-            "hooks.evaluation: has keys, but hooks=[...] does not choose evaluation; add it, or remove the keys: "
-            "~hooks.evaluation.",
+            (
+                "hooks.evaluation: has keys, but hooks=[...] does not choose evaluation; add it, or"
+                " remove the keys: ~hooks.evaluation."
+            ),
         ),
         (
             ["model._target_=no_such_package.Model"],
-            "model._target_='no_such_package.Model': no module no_such_package; is its folder on PYTHONPATH or the "
-            "current folder?",
+            (
+                "model._target_='no_such_package.Model': no module no_such_package; is its folder"
+                " on PYTHONPATH or the current folder?"
+            ),
         ),
         (
             ["precision._target_=launcher.optim.precision.Precison"],
-            "precision._target_='launcher.optim.precision.Precison': no Precison in launcher.optim.precision; "
-            "did you mean launcher.optim.precision.Precision?",
+            (
+                "precision._target_='launcher.optim.precision.Precison': no Precison in"
+                " launcher.optim.precision; did you mean launcher.optim.precision.Precision?"
+            ),
         ),
         (
             [
@@ -201,13 +300,21 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
                 "trainer.max_consecutive_skipped_steps=${trainer.max_grad_norm}",
                 "trainer.max_grad_norm=0.5",
             ],
-            "trainer.max_consecutive_skipped_steps=0.5: taken from trainer.max_grad_norm, should be a whole number",
+            (
+                "trainer.max_consecutive_skipped_steps=0.5: taken from trainer.max_grad_norm,"
+                " should be a whole number"
+            ),
         ),
-        (["hooks.checkpointing.exit_delay=-1"], "hooks.checkpointing.exit_delay=-1: should be a number of at least 0"),
+        (
+            ["hooks.checkpointing.exit_delay=-1"],
+            "hooks.checkpointing.exit_delay=-1: should be a number of at least 0",
+        ),
         (
             ["hooks.checkpointing.exit_signals=[SIGKILL]"],
-            "hooks.checkpointing.exit_signals='SIGKILL': a process cannot handle this signal; "
-            "e.g. hooks.checkpointing.exit_signals=[SIGUSR1].",
+            (
+                "hooks.checkpointing.exit_signals='SIGKILL': a process cannot handle this signal; "
+                "e.g. hooks.checkpointing.exit_signals=[SIGUSR1]."
+            ),
         ),
         (
             ["hooks.checkpointing.exit_signals=NOPE"],
@@ -217,26 +324,49 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
             ["paths.outputs=/dev/null/x"],
             "paths.outputs='/dev/null/x': /dev/null is not a folder; use another folder.",
         ),
-        (["hooks.logging.interval=often"], "hooks.logging.interval='often': should be a whole number"),
-        (["hooks.checkpointing.interval=-5"], "hooks.checkpointing.interval=-5: should be a whole number"),
+        (
+            ["hooks.logging.interval=often"],
+            "hooks.logging.interval='often': should be a whole number",
+        ),
+        (
+            ["hooks.checkpointing.interval=-5"],
+            "hooks.checkpointing.interval=-5: should be a whole number",
+        ),
         (["optimizer.lr=abc"], "optimizer.lr='abc': should be a number"),
         (
             ["optimizer.lr=${oc.env:LAUNCHER_UNSET,0.02}"],
-            "optimizer.lr='0.02': should be a number greater than 0, and variables of the environment are text; write "
-            "'optimizer.lr=\"${oc.decode:${oc.env:LAUNCHER_UNSET,0.02}}\"'.",
+            (
+                "optimizer.lr='0.02': should be a number greater than 0, and variables of the"
+                " environment are text; write"
+                " 'optimizer.lr=\"${oc.decode:${oc.env:LAUNCHER_UNSET,0.02}}\"'."
+            ),
         ),
         (
             ["optimizer.lr=${oc.env:LAUNCHER_UNSET}"],
-            "optimizer.lr=${oc.env:LAUNCHER_UNSET}: the environment has no variable LAUNCHER_UNSET; set it, or give a "
-            "default: ${oc.env:LAUNCHER_UNSET,...}",
+            (
+                "optimizer.lr=${oc.env:LAUNCHER_UNSET}: the environment has no variable"
+                " LAUNCHER_UNSET; set it, or give a default: ${oc.env:LAUNCHER_UNSET,...}"
+            ),
         ),
         (
             ["trainer.max_steps=0.5epoch"],
-            "trainer.max_steps='0.5epoch': should be a whole number greater than 0 or null; set trainer.max_epochs=",
+            (
+                "trainer.max_steps='0.5epoch': should be a whole number greater than 0 or null; set"
+                " trainer.max_epochs="
+            ),
         ),
-        (["scheduler.warmup_steps=1epok"], "scheduler.warmup_steps='1epok': should be a whole number of at least 0"),
-        (["scheduler.min_lr_ratio=1epoch"], "scheduler.min_lr_ratio='1epoch': should be a number from 0 to 1"),
-        (["hooks.logging.interval=1epoch"], "hooks.logging.interval='1epoch': should be a whole number"),
+        (
+            ["scheduler.warmup_steps=1epok"],
+            "scheduler.warmup_steps='1epok': should be a whole number of at least 0",
+        ),
+        (
+            ["scheduler.min_lr_ratio=1epoch"],
+            "scheduler.min_lr_ratio='1epoch': should be a number from 0 to 1",
+        ),
+        (
+            ["hooks.logging.interval=1epoch"],
+            "hooks.logging.interval='1epoch': should be a whole number",
+        ),
     ],
 )
 def test_a_fault_is_one_sentence(overrides: list[str], sentence: str) -> None:
@@ -246,13 +376,22 @@ def test_a_fault_is_one_sentence(overrides: list[str], sentence: str) -> None:
 
 def test_all_faults_are_reported_at_once_and_a_repeated_value_at_its_source() -> None:
     faults = sentences("trainer.max_steps=0", "seed=x", "device=gpu", "optimizer.lr=abc")
-    assert [fault.partition("=")[0] for fault in faults] == ["seed", "device", "trainer.max_steps", "optimizer.lr"]
+    assert [fault.partition("=")[0] for fault in faults] == [
+        "seed",
+        "device",
+        "trainer.max_steps",
+        "optimizer.lr",
+    ]
 
 
 def test_the_users_own_keys_are_not_passed_to_the_constructor() -> None:
-    config = compose(["model=mlp", "data=digits", "+data.image_size=16", "model.hidden_dim=${data.image_size}"])
+    config = compose(
+        ["model=mlp", "data=digits", "+data.image_size=16", "model.hidden_dim=${data.image_size}"]
+    )
     assert set(config.data) - set(without_own_keys(config.data)) == {"image_size"}
-    config = compose(["model=mlp", "data=digits", "+data.image_size=16", "data.batch_size=${trainer.max_steps}"])
+    config = compose(
+        ["model=mlp", "data=digits", "+data.image_size=16", "data.batch_size=${trainer.max_steps}"]
+    )
     assert without_own_keys(config.data).batch_size == config.trainer.max_steps
 
 
@@ -290,7 +429,10 @@ def test_a_users_option_must_not_have_the_name_of_one_of_ours(project: Path) -> 
     (project / "optimizer" / "adamw.yaml").write_text("_target_: torch.optim.AdamW\nlr: 5.0\n")
     assert sentences("optimizer=sgd", config_dir=project) == []
     [sentence] = sentences("optimizer=adamw", config_dir=project)
-    assert sentence.startswith("optimizer=adamw: also an option of ") and f"that of {project}; rename it." in sentence
+    assert (
+        sentence.startswith("optimizer=adamw: also an option of ")
+        and f"that of {project}; rename it." in sentence
+    )
 
 
 def test_a_users_class_is_its_own_schema_and_is_not_imported(project: Path) -> None:
@@ -300,7 +442,8 @@ def test_a_users_class_is_its_own_schema_and_is_not_imported(project: Path) -> N
         "model.dept=3: MyModel takes no dept; did you mean model.depth?",
     ]
     assert sentences("model=mine", "~model.width", config_dir=project) == [
-        "model.width: is missing, and MyModel needs it; add +model.width=<a whole number greater than 0>."
+        "model.width: is missing, and MyModel needs it; add +model.width=<a whole number greater"
+        " than 0>."
     ]
     assert "schema_package" not in sys.modules
 
@@ -314,15 +457,19 @@ def test_parts_within_parts_are_checked_too(project: Path) -> None:
 
 @pytest.mark.parametrize("name", ["trainer", "run", "hpo"])
 def test_defaults_of_settings_equal_those_of_the_yaml_files(name: str) -> None:
-    """A stored configuration may lack a key that is newer than itself: the code then uses the declared default."""
+    """A stored configuration may lack a key that is newer than itself: the code then uses the
+    declared default."""
     node = compose(["model=mlp", "data=digits"])[name]
-    defaults = {each.name: each.default for each in fields(SECTIONS[name]) if each.default is not MISSING}
+    defaults = {
+        each.name: each.default for each in fields(SECTIONS[name]) if each.default is not MISSING
+    }
     assert {key: node[key] for key in defaults} == defaults
 
 
 OPTIONS_OF_ONE = {
     "data": "digits,text", "dispatch": "local,slurm", "job": "train,evaluate", "model": "mlp,gpt",
-    "optimizer": "adamw,sgd", "precision": "bf16,fp32", "scheduler": "cosine,linear", "strategy": "ddp,fsdp",
+    "optimizer": "adamw,sgd", "precision": "bf16,fp32", "scheduler": "cosine,linear",
+    "strategy": "ddp,fsdp",
 }  # fmt: skip
 
 

@@ -40,12 +40,18 @@ def test_values_of_the_environment_are_stored_as_expressions(tree, monkeypatch) 
     resolved = OmegaConf.to_container(OmegaConf.create(tree), resolve=True)
     assert OmegaConf.to_container(OmegaConf.create(kept), resolve=True) == resolved
     for key, node in kept.items():  # a part of it can be resolved alone
-        assert OmegaConf.to_container(OmegaConf.create({key: node}), resolve=True) == {key: resolved[key]}
+        assert OmegaConf.to_container(OmegaConf.create({key: node}), resolve=True) == {
+            key: resolved[key]
+        }
     monkeypatch.setenv("MINE", "another")
     assert "another" in str(OmegaConf.to_container(OmegaConf.create(kept), resolve=True))
 
 
-@given(st.dictionaries(st.sampled_from("abc"), st.sampled_from(["1", "${x}", "${y.a}", "t-${x}", "[${x}]"])))
+@given(
+    st.dictionaries(
+        st.sampled_from("abc"), st.sampled_from(["1", "${x}", "${y.a}", "t-${x}", "[${x}]"])
+    )
+)
 def test_other_values_are_stored_resolved(node: dict[str, str]) -> None:
     config = OmegaConf.create({"x": 1.5, "y": {"a": None}, "z": node, "deep": [node]})
     assert stored(config) == OmegaConf.to_container(config, resolve=True)
@@ -77,13 +83,24 @@ def test_places_and_lengths_are_stored_resolved(monkeypatch) -> None:
 )
 def test_a_secret_that_is_written_out_is_refused_without_showing_it(tree, key) -> None:
     (fault,) = secret_issues(tree)
-    assert str(fault).startswith(f"{key}: a secret would be stored with the run; ") and VALUE not in str(fault)
+    assert str(fault).startswith(
+        f"{key}: a secret would be stored with the run; "
+    ) and VALUE not in str(fault)
 
 
-@pytest.mark.parametrize("name", ["pad_token", "eos_token", "num_tokens", "tokenizer", "key", "sort_key", "secretary"])
+@pytest.mark.parametrize(
+    "name", ["pad_token", "eos_token", "num_tokens", "tokenizer", "key", "sort_key", "secretary"]
+)
 def test_words_of_vocabularies_and_keys_are_no_secrets(name) -> None:
     assert not is_secret(name)
-    assert list(secret_issues({"model": {"token": "<cls>", "api_key": None, "secret": "${oc.env:MINE}"}})) == []
+    assert (
+        list(
+            secret_issues(
+                {"model": {"token": "<cls>", "api_key": None, "secret": "${oc.env:MINE}"}}
+            )
+        )
+        == []
+    )
 
 
 def test_a_secret_of_any_resolver_is_stored_as_an_expression() -> None:
@@ -95,14 +112,22 @@ def test_a_secret_of_any_resolver_is_stored_as_an_expression() -> None:
 TEXTS = st.text(alphabet="a\\${}:", max_size=8)
 
 
-@given(st.dictionaries(st.sampled_from(["a", "api_key"]), st.one_of(TEXTS, st.lists(TEXTS, max_size=2)), max_size=2))
+@given(
+    st.dictionaries(
+        st.sampled_from(["a", "api_key"]), st.one_of(TEXTS, st.lists(TEXTS, max_size=2)), max_size=2
+    )
+)
 def test_escaping_is_reversed(tree: dict[str, Any]) -> None:
     assert unescaped(escaped(tree)) == tree
 
 
 def test_expressions_are_not_escaped_and_other_texts_are(monkeypatch) -> None:
     monkeypatch.setenv("MINE", VALUE)
-    kept = stored(OmegaConf.create({"a": "${oc.env:MINE}", "lines": ["cd \\${HOME}"], "api_key": "${b}", "b": "c"}))
+    kept = stored(
+        OmegaConf.create(
+            {"a": "${oc.env:MINE}", "lines": ["cd \\${HOME}"], "api_key": "${b}", "b": "c"}
+        )
+    )
     again = OmegaConf.create(escaped(kept))
     expected = {"a": VALUE, "lines": ["cd ${HOME}"], "api_key": "c", "b": "c"}
     assert OmegaConf.to_container(again, resolve=True) == expected

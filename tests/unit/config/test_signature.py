@@ -13,8 +13,11 @@ from launcher.config.source import NotFound
 from launcher.types import PositiveInt
 
 MODULES = {
-    "__init__.py": "from .parts import Part as Renamed\nfrom .stars import *\nfrom . import functions\n",
-    "parts.py": """
+    "__init__.py": (
+        "from .parts import Part as Renamed\nfrom .stars import *\nfrom . import functions\n"
+    ),
+    "parts.py": (
+        """
 from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Optional
@@ -36,7 +39,8 @@ class Deep(nn.Module):
     'Has none.'
 
 class Typed:
-    def __init__(self, size: Size, mode: Mode = "a", x: "int | None" = None, lr: float | Tensor = 1.0,
+    def __init__(self, size: Size, mode: Mode = "a", x: "int | None" = None,
+                 lr: float | Tensor = 1.0,
                  betas: tuple[float, float] = (0.9, 0.99), maybe: Optional[list[str]] = None,
                  part: Base = None, other: torch.nn.Module | None = None, **rest): ...
 
@@ -62,10 +66,12 @@ class Between(Row):
 @dataclass(kw_only=True, eq=False)
 class LastRow(Between):
     more: bool
-""",
+"""
+    ),
     "aliases.py": "from typing import Literal\nSize = int | None\n",
     "stars.py": "class Star:\n    def __init__(self, points: int): ...\n",
-    "functions.py": """
+    "functions.py": (
+        """
 import functools
 from somewhere import decorate
 if True:
@@ -74,7 +80,8 @@ alias = build
 @decorate
 def decorated(x): ...
 bound = functools.partial(build, lr=1)
-""",
+"""
+    ),
     "lazy.py": "def __getattr__(name):\n    raise AttributeError(name)\n",
 }
 
@@ -113,7 +120,9 @@ def read(target: str) -> Signature:
         ("parts.LastRow", ["name", "more"]),
     ],
 )
-def test_the_parameters_of_what_a_name_leads_to(package: str, target: str, names: list[str]) -> None:
+def test_the_parameters_of_what_a_name_leads_to(
+    package: str, target: str, names: list[str]
+) -> None:
     assert read(f"{package}.{target}").names == names
 
 
@@ -136,11 +145,17 @@ def test_types_that_yaml_can_write_are_kept_and_others_drop_out(package: str) ->
 
 def test_a_missing_default_differs_from_none(package: str) -> None:
     defaults = {each.name: each.default for each in read(f"{package}.parts.Typed").parameters}
-    assert defaults["size"] is REQUIRED and defaults["betas"] == (0.9, 0.99) and defaults["maybe"] is None
+    assert (
+        defaults["size"] is REQUIRED
+        and defaults["betas"] == (0.9, 0.99)
+        and defaults["maybe"] is None
+    )
     assert read(f"{package}.parts.LongRow")["tags"].default is UNKNOWN
 
 
-@pytest.mark.parametrize("target", ["functions.decorated", "functions.bound", "lazy.Anything", "parts"])
+@pytest.mark.parametrize(
+    "target", ["functions.decorated", "functions.bound", "lazy.Anything", "parts"]
+)
 def test_what_only_running_code_defines_is_left_open(package: str, target: str) -> None:
     assert signature(f"{package}.{target}") is None
 
@@ -153,7 +168,9 @@ def test_what_only_running_code_defines_is_left_open(package: str, target: str) 
         ("signed.parts.Bse", "signed.parts", "Bse"),
     ],
 )
-def test_a_name_that_does_not_exist_is_rejected(package: str, target: str, where: str, name: str) -> None:
+def test_a_name_that_does_not_exist_is_rejected(
+    package: str, target: str, where: str, name: str
+) -> None:
     with pytest.raises(NotFound) as error:
         signature(target)
     assert (error.value.where, error.value.name) == (where, name)
@@ -167,7 +184,9 @@ print(*signature("torch.optim.AdamW").names)
 print(*signature("torch.nn.Linear").names)
 print(signature("math.sin"), "torch" in sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     optimizer, linear, last = done.stdout.splitlines()
     assert {"params", "lr", "betas", "weight_decay"} <= set(optimizer.split())
     assert linear.split()[:3] == ["in_features", "out_features", "bias"]

@@ -1,5 +1,5 @@
-"""Which code a stored configuration may name. Nothing is imported by the check: the package that comes with the stored
-configuration writes a file when it is."""
+"""Which code a stored configuration may name. Nothing is imported by the check: the package that
+comes with the stored configuration writes a file when it is."""
 
 import os
 import sys
@@ -16,9 +16,15 @@ from launcher.config.trust import Origin, names_in, names_typed
 from launcher.errors import ConfigError
 from support.projects import write_project
 
-EVIL = "open('marker', 'w').close()\nfrom torch.nn import Linear\nfrom trusted_package import MyModel\n"
+EVIL = (
+    "open('marker', 'w').close()\nfrom torch.nn import Linear\nfrom trusted_package import"
+    " MyModel\n"
+)
 STORED = "outputs/run/1a2b"
-OWN_NET = {"_target_": "launcher.models.supervised.Supervised", "module": {"_target_": "torch.nn.Linear"}}
+OWN_NET = {
+    "_target_": "launcher.models.supervised.Supervised",
+    "module": {"_target_": "torch.nn.Linear"},
+}
 
 
 @pytest.fixture
@@ -46,13 +52,19 @@ def checked(origin: Origin, node: Any, **others: Any) -> DictConfig:
 ALLOWED = {
     "a class of Launcher": {"_target_": "launcher.models.mlp.MLP"},
     "a class of Launcher that a package exports": {"_target_": "launcher.hooks.base.BaseHook"},
-    "a function in Launcher's YAML": {"_target_": "launcher.optim.optimizers.adamw", "_partial_": True},
+    "a function in Launcher's YAML": {
+        "_target_": "launcher.optim.optimizers.adamw",
+        "_partial_": True,
+    },
     "a class of torch.nn": {"_target_": "torch.nn.Linear", "in_features": 1},
     "a class of torch.optim": {"_target_": "torch.optim.AdamW", "_partial_": True},
     "a schedule of torch": {"_target_": "torch.optim.lr_scheduler.CosineAnnealingLR"},
     "a dataset of torch": {"_target_": "torch.utils.data.TensorDataset"},
     "a class of the project": {"_target_": "trusted_package.MyModel", "width": 3},
-    "what is inside a list": {"_target_": "torch.nn.Sequential", "_args_": [{"_target_": "torch.nn.ReLU"}]},
+    "what is inside a list": {
+        "_target_": "torch.nn.Sequential",
+        "_args_": [{"_target_": "torch.nn.ReLU"}],
+    },
     "an event with a setting": {"_target_": "launcher.models.mlp.MLP", "on_error": "raise"},
     "what cannot be imported": {"_target_": "no_such_module.Net"},
     "no part": {"a": [1, None, "text"], "trust_remote_code": False, "weights_only": True},
@@ -125,8 +137,17 @@ PLACES = {
     "deep": {"a": {"b": [{"c": [[EVAL]]}]}},
     "in a list": [1, EVAL],
     "an argument by its position": {"_target_": "torch.nn.Sequential", "_args_": [EVAL]},
-    "in a node that is built later": {"_target_": "launcher.data.custom.CustomData", "_recursive_": False, "x": EVAL},
-    "in a node without a target": {"_partial_": True, "_recursive_": True, "_convert_": "all", "x": EVAL},
+    "in a node that is built later": {
+        "_target_": "launcher.data.custom.CustomData",
+        "_recursive_": False,
+        "x": EVAL,
+    },
+    "in a node without a target": {
+        "_partial_": True,
+        "_recursive_": True,
+        "_convert_": "all",
+        "x": EVAL,
+    },
     "under a number": {0: EVAL},
     "a target from elsewhere": {**EVAL, "_target_": "${name}"},
     "a part of a target from elsewhere": {**EVAL, "_target_": "builtins.${part}"},
@@ -137,20 +158,39 @@ PLACES = {
     "text that becomes a node even later": {"x": "\\\\\\${oc.decode:'{_target_: builtins.eval}'}"},
     "a variable of the environment": {**EVAL, "_target_": "${oc.env:EVIL}"},
     "a default of the environment": {**EVAL, "_target_": "${oc.env:NO_SUCH,builtins.eval}"},
-    "a function by its path": {"_target_": "launcher.hooks.functions.FunctionHook", "on_start": "os.abort"},
-    "a function of the stored folder": {"_target_": "x.FunctionHook", "on_start": "outputs.run.1a2b.evil.run"},
-    "code of a model": {"_target_": "launcher.models.mlp.MLP", "config": {"trust_remote_code": True}},
-    "a pickle of a model": {"_target_": "launcher.models.mlp.MLP", "config": {"weights_only": False}},
-    "a kernel of the hub": {"_target_": "launcher.models.mlp.MLP", "config": {"attn_implementation": "some/one"}},
+    "a function by its path": {
+        "_target_": "launcher.hooks.functions.FunctionHook",
+        "on_start": "os.abort",
+    },
+    "a function of the stored folder": {
+        "_target_": "x.FunctionHook",
+        "on_start": "outputs.run.1a2b.evil.run",
+    },
+    "code of a model": {
+        "_target_": "launcher.models.mlp.MLP",
+        "config": {"trust_remote_code": True},
+    },
+    "a pickle of a model": {
+        "_target_": "launcher.models.mlp.MLP",
+        "config": {"weights_only": False},
+    },
+    "a kernel of the hub": {
+        "_target_": "launcher.models.mlp.MLP",
+        "config": {"attn_implementation": "some/one"},
+    },
 }
 
 
 @pytest.mark.parametrize("node", PLACES.values(), ids=PLACES)
 def test_where_code_may_hide(origin: Origin, node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVIL", "builtins.eval")
-    with pytest.raises(ConfigError, match=r"only the stored configuration .*config\.yaml names it.* add --trust"):
+    with pytest.raises(
+        ConfigError, match=r"only the stored configuration .*config\.yaml names it.* add --trust"
+    ):
         checked(origin, node, name="builtins.eval", part="eval", evil=EVAL)
-    tree: Any = OmegaConf.create({"model": node, "name": "builtins.eval", "part": "eval", "evil": EVAL})
+    tree: Any = OmegaConf.create(
+        {"model": node, "name": "builtins.eval", "part": "eval", "evil": EVAL}
+    )
     assert origin.checked(tree, ["model"], trust=True)
 
 
@@ -184,7 +224,9 @@ def test_the_lines_of_a_job(origin: Origin, key: str) -> None:
     Path("conf/dispatch").mkdir()
     Path("conf/dispatch/own.yaml").write_text(yaml.safe_dump({**slurm, key: SHELL[key]}))
     assert origin.checked(config, ["dispatch"], False)
-    variables: Any = OmegaConf.create({"dispatch": {**slurm, "setup": ["source \\${HOME}/x", "ls ${oc.env:HOME}"]}})
+    variables: Any = OmegaConf.create(
+        {"dispatch": {**slurm, "setup": ["source \\${HOME}/x", "ls ${oc.env:HOME}"]}}
+    )
     with pytest.raises(ConfigError, match="HOME"):
         origin.checked(variables, ["dispatch"], False)
     Path("conf/dispatch/own.yaml").write_text(OmegaConf.to_yaml(variables.dispatch))
@@ -194,21 +236,32 @@ def test_the_lines_of_a_job(origin: Origin, key: str) -> None:
 def test_a_reference_in_an_own_line_is_not_a_licence(origin: Origin) -> None:
     Path("conf/dispatch").mkdir()
     Path("conf/dispatch/own.yaml").write_text("setup: ['source ${paths.env}/activate']\n")
-    config: Any = OmegaConf.create({"dispatch": {"setup": ["source ${paths.env}/activate"]}, "paths": {"env": "x; y"}})
+    config: Any = OmegaConf.create(
+        {"dispatch": {"setup": ["source ${paths.env}/activate"]}, "paths": {"env": "x; y"}}
+    )
     with pytest.raises(ConfigError, match="x; y"):
         origin.checked(config, ["dispatch"], False)
 
 
 def test_what_the_own_files_and_the_command_line_name(origin: Origin) -> None:
     node = {"_target_": "numpy.load", "file": "x"}
-    with pytest.raises(ConfigError, match=r"model\._target_=numpy\.load: only the stored configuration"):
+    with pytest.raises(
+        ConfigError, match=r"model\._target_=numpy\.load: only the stored configuration"
+    ):
         checked(origin, node)
     config: Any = OmegaConf.create({"model": node})
     for word in ("model._target_=numpy.load", "+model.more={a:[{_target_:numpy.load}]}"):
         assert origin.checked(config, ["model"], False, names_typed([word]))
     with pytest.raises(ConfigError):
-        origin.checked(config, ["model"], False, names_typed(["model.file=numpy.load", "~model.x", "model=a,b"]))
-    Path("conf/model/own.yaml").write_text("# {_target_: numpy.save}\nx: [{_target_: numpy.load}]\n")
+        origin.checked(
+            config,
+            ["model"],
+            False,
+            names_typed(["model.file=numpy.load", "~model.x", "model=a,b"]),
+        )
+    Path("conf/model/own.yaml").write_text(
+        "# {_target_: numpy.save}\nx: [{_target_: numpy.load}]\n"
+    )
     assert checked(origin, node)
     with pytest.raises(ConfigError):
         checked(origin, {"_target_": "numpy.save"})  # named in a comment
@@ -217,13 +270,19 @@ def test_what_the_own_files_and_the_command_line_name(origin: Origin) -> None:
 @pytest.mark.parametrize(
     ("node", "elsewhere"),
     [
-        ({"x": "\\${oc.create:'{_target_: builtins.eval}'}"}, {"x": "${oc.create:'{_target_: builtins.eval}'}"}),
+        (
+            {"x": "\\${oc.create:'{_target_: builtins.eval}'}"},
+            {"x": "${oc.create:'{_target_: builtins.eval}'}"},
+        ),
         ({"attn_implementation": {"text": "some/one"}}, {"text": "some/one"}),
         ({"on_start": "os.abort"}, {"start": "os.abort"}),
     ],
 )
-def test_a_value_that_is_text_elsewhere_names_nothing(origin: Origin, node: Any, elsewhere: Any) -> None:
-    """`run.tag` is on the command line of `runs evaluate` too, and its text is not checked there."""
+def test_a_value_that_is_text_elsewhere_names_nothing(
+    origin: Origin, node: Any, elsewhere: Any
+) -> None:
+    """`run.tag` is on the command line of `runs evaluate` too, and its text is not checked
+    there."""
     config: Any = OmegaConf.create({"model": node})
     with pytest.raises(ConfigError, match="only the stored configuration"):
         origin.checked(config, ["model"], False, names_in(elsewhere))
@@ -231,12 +290,15 @@ def test_a_value_that_is_text_elsewhere_names_nothing(origin: Origin, node: Any,
 
 def test_a_class_that_is_gone_is_named(origin: Origin) -> None:
     with pytest.raises(
-        ConfigError, match=r"model\._target_='trusted_package\.MyModl': no MyModl in trusted_package; did"
+        ConfigError,
+        match=r"model\._target_='trusted_package\.MyModl': no MyModl in trusted_package; did",
     ):
         checked(origin, {"_target_": "trusted_package.MyModl"})
 
 
-def test_a_stored_folder_around_the_current_one(origin: Origin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stored_folder_around_the_current_one(
+    origin: Origin, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The current folder's code is importable, and comes with the stored configuration."""
     for place in (".", "code"):
         (origin.folder / place).mkdir(exist_ok=True)

@@ -29,7 +29,9 @@ def files(tmp_path_factory):
 
 def make_source(folder, kind="jsonl", name="a.jsonl", **options):
     node = OmegaConf.load(ROOT / "conf" / "data" / f"{kind}.yaml")
-    node.update(batch_size=8, files=str(folder / name), tokenizer=str(folder / "tokenizer"), seq_len=24)
+    node.update(
+        batch_size=8, files=str(folder / name), tokenizer=str(folder / "tokenizer"), seq_len=24
+    )
     node.update({"cache": str(folder / "cache"), **options})
     return instantiate(node)
 
@@ -48,8 +50,10 @@ def test_all_kinds_of_files_give_the_same_samples(files):
     parquet = pytest.importorskip("pyarrow.parquet")
     parquet.write_table(pyarrow.Table.from_pylist(RECORDS), files / "a.parquet")
     datasets.Dataset.from_list(RECORDS).save_to_disk(files / "saved")
-    sources = [make_source(files, kind, name) for kind, name in
-               [("jsonl", "a.jsonl"), ("parquet", "a.parquet"), ("datasets", "saved")]]  # fmt: skip
+    sources = [
+        make_source(files, kind, name)
+        for kind, name in [("jsonl", "a.jsonl"), ("parquet", "a.parquet"), ("datasets", "saved")]
+    ]
     for part in ("train_dataset", "val_dataset"):
         first, *others = [getattr(source, part)() for source in sources]
         assert len(first) and all(other.fingerprint == first.fingerprint for other in others)
@@ -67,7 +71,8 @@ def test_tokens_for_which_there_is_no_room_are_rejected(files, tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (500, hard))
     try:
         with pytest.raises(
-            ConfigError, match=r"data\.cache=.*cannot be written \(File too large\); use another folder"
+            ConfigError,
+            match=r"data\.cache=.*cannot be written \(File too large\); use another folder",
         ):
             make_source(files, cache=str(tmp_path)).train_dataset()
     finally:
@@ -121,17 +126,28 @@ def test_documents_that_are_too_long_are_reported(files, caplog):
         ({"val_files": "nowhere.jsonl"}, r"^data\.val_files='nowhere\.jsonl': matches no file"),
         ({"tokenizer": "nowhere"}, r"^data\.tokenizer=nowhere: there is no such folder"),
         ({"label_field": "kind"}, r"^data\.label_field=kind: needs data\.num_classes"),
-        ({"text_field": "body"}, r"^data\.text_field=body: .*a\.jsonl, line 1: has no such field; it has text, kind"),
-        ({"vocab_size": 9}, rf"^data\.vocab_size=9: the tokenizer of .* set data\.vocab_size={SIZE} or more"),
-        ({"prompt_field": "a", "messages_field": "b"}, r"^data\.messages_field: data\.prompt_field is set too"),
+        (
+            {"text_field": "body"},
+            r"^data\.text_field=body: .*a\.jsonl, line 1: has no such field; it has text, kind",
+        ),
+        (
+            {"vocab_size": 9},
+            rf"^data\.vocab_size=9: the tokenizer of .* set data\.vocab_size={SIZE} or more",
+        ),
+        (
+            {"prompt_field": "a", "messages_field": "b"},
+            r"^data\.messages_field: data\.prompt_field is set too",
+        ),
         ({"val_fraction": 0.001, "pack": False}, None),
     ],
-)  # fmt: skip
+)
 def test_bad_options(files, options, sentence):
     source = make_source(files, **options)
     if sentence is None:
         assert len(source.train_dataset()) == 60
-        with pytest.raises(ConfigError, match=r"^data\.files: the files have 60 documents, too few to hold any out"):
+        with pytest.raises(
+            ConfigError, match=r"^data\.files: the files have 60 documents, too few to hold any out"
+        ):
             source.val_dataset()
         return
     with pytest.raises(ConfigError, match=sentence):
@@ -142,8 +158,11 @@ def test_bad_options(files, options, sentence):
 def test_an_empty_file_is_named_and_nothing_stays(files, tmp_path):
     (tmp_path / "empty.jsonl").touch()
     with pytest.raises(ConfigError, match=r"^data\.files: .*empty\.jsonl: is empty; leave it out"):
-        make_source(files, files=[str(files / "a.jsonl"), str(tmp_path / "empty.jsonl")],
-                    cache=str(tmp_path / "cache")).train_dataset()  # fmt: skip
+        make_source(
+            files,
+            files=[str(files / "a.jsonl"), str(tmp_path / "empty.jsonl")],
+            cache=str(tmp_path / "cache"),
+        ).train_dataset()
     assert not list((tmp_path / "cache").iterdir())
 
 

@@ -26,7 +26,9 @@ def encode(folder, fields, record, num_classes=None):
     document = encoder(record, "a.jsonl, line 3")
     text = encoder.tokenizer.decode(document.ids.tolist())
     targets = (
-        None if document.is_target is None else encoder.tokenizer.decode(document.ids[document.is_target].tolist())
+        None
+        if document.is_target is None
+        else encoder.tokenizer.decode(document.ids[document.is_target].tolist())
     )
     return document, text, targets
 
@@ -37,7 +39,9 @@ def test_text_ends_with_the_end_token(folder):
 
 
 def test_a_prompt_is_no_target(folder):
-    _, text, targets = encode(folder, Fields(prompt="question"), {"question": "an option? ", "text": "yes"})
+    _, text, targets = encode(
+        folder, Fields(prompt="question"), {"question": "an option? ", "text": "yes"}
+    )
     assert (text, targets) == ("an option? yes</s>", "yes</s>")
 
 
@@ -48,21 +52,47 @@ def test_the_answers_of_a_chat_are_targets(folder):
 
 
 def test_a_label_belongs_to_the_whole_text(folder):
-    document, text, _ = encode(folder, Fields(label="kind"), {"text": "an option", "kind": 2}, num_classes=3)
+    document, text, _ = encode(
+        folder, Fields(label="kind"), {"text": "an option", "kind": 2}, num_classes=3
+    )
     assert (text, document.label, document.is_target) == ("an option", 2, None)
 
 
 @pytest.mark.parametrize(
     ("fields", "record", "sentence"),
     [
-        (Fields(), {"body": "a"}, r"^data\.text_field=text: a\.jsonl, line 3: has no such field; it has body\."),
+        (
+            Fields(),
+            {"body": "a"},
+            r"^data\.text_field=text: a\.jsonl, line 3: has no such field; it has body\.",
+        ),
         (Fields(), {"text": 3}, r"^data\.text_field=text: .*should be text, and is of type int\."),
         (Fields(prompt="q"), {"text": "a"}, r"^data\.prompt_field=q: .*line 3: has no such field"),
-        (Fields(label="k"), {"text": "a", "k": "good"}, r"^data\.label_field=k: .*should be a whole number"),
-        (Fields(label="k"), {"text": "a", "k": 2}, r"^data\.num_classes=2: a\.jsonl, line 3 has the label 2;"),
-        (Fields(messages="m"), {"m": "hello"}, r"^data\.messages_field=m: .*should be a list of messages"),
-        (Fields(messages="m"), {"m": [{"content": "a"}]}, r"^data\.messages_field=m: .*has a message without a role"),
-        (Fields(messages="m"), {"m": [{"role": "user"}]}, r"^data\.messages_field: .*the chat template rejects it"),
+        (
+            Fields(label="k"),
+            {"text": "a", "k": "good"},
+            r"^data\.label_field=k: .*should be a whole number",
+        ),
+        (
+            Fields(label="k"),
+            {"text": "a", "k": 2},
+            r"^data\.num_classes=2: a\.jsonl, line 3 has the label 2;",
+        ),
+        (
+            Fields(messages="m"),
+            {"m": "hello"},
+            r"^data\.messages_field=m: .*should be a list of messages",
+        ),
+        (
+            Fields(messages="m"),
+            {"m": [{"content": "a"}]},
+            r"^data\.messages_field=m: .*has a message without a role",
+        ),
+        (
+            Fields(messages="m"),
+            {"m": [{"role": "user"}]},
+            r"^data\.messages_field: .*the chat template rejects it",
+        ),
     ],
 )
 def test_a_bad_record_is_named(folder, fields, record, sentence):
@@ -72,7 +102,9 @@ def test_a_bad_record_is_named(folder, fields, record, sentence):
 
 def test_a_template_that_changes_earlier_turns_is_rejected(folder):
     encoder = Encoder(folder, Fields(messages="m"), None)
-    encoder.tokenizer.chat_template = "{{ messages | length }}{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    encoder.tokenizer.chat_template = (
+        "{{ messages | length }}{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    )
     with pytest.raises(ConfigError, match=r"line 1: the chat template rewrites earlier turns when"):
         encoder({"m": CHAT}, "a, line 1")
 
@@ -87,7 +119,9 @@ def test_a_folder_without_a_tokenizer_or_chat_template(tmp_path):
     with pytest.raises(ConfigError, match=r"^data\.tokenizer=.*: has no tokenizer; AutoTokenizer"):
         Encoder(tmp_path, Fields(), None)
     write_tokenizer(tmp_path, chat=False)
-    with pytest.raises(ConfigError, match=r"^data\.messages_field=m: the tokenizer of .* has no chat template"):
+    with pytest.raises(
+        ConfigError, match=r"^data\.messages_field=m: the tokenizer of .* has no chat template"
+    ):
         Encoder(tmp_path, Fields(messages="m"), None)
 
 

@@ -1,4 +1,5 @@
-"""A user's IterableDataset: exact order for any number of workers and ranks, exact resume, no endless loops."""
+"""A user's IterableDataset: exact order for any number of workers and ranks, exact resume, no
+endless loops."""
 
 import random
 from itertools import islice
@@ -50,10 +51,15 @@ class Plain:
 
 
 def take(dataset, count, samples=0, **options):
-    loader = ResumableLoader(dataset, **({"seed": 0, "micro_batch_size": 2} | options), samples=samples)
+    loader = ResumableLoader(
+        dataset, **({"seed": 0, "micro_batch_size": 2} | options), samples=samples
+    )
     batches = iter(loader)
     try:
-        return [torch.stack(b, 1).tolist() if isinstance(b, list) else b.tolist() for b in islice(batches, count)]
+        return [
+            torch.stack(b, 1).tolist() if isinstance(b, list) else b.tolist()
+            for b in islice(batches, count)
+        ]
     finally:
         batches.close()
 
@@ -82,7 +88,10 @@ def test_a_length_lets_it_jump_over_whole_epochs():
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_ranks_share_the_stream(world_size):
     micro = 6 // world_size
-    parts = [take(Stream(5), 4, micro_batch_size=micro, rank=rank, world_size=world_size) for rank in range(world_size)]
+    parts = [
+        take(Stream(5), 4, micro_batch_size=micro, rank=rank, world_size=world_size)
+        for rank in range(world_size)
+    ]
     together = [[sample for part in parts for sample in part[i]] for i in range(4)]
     assert together == take(Stream(5), 4, micro_batch_size=6)
 
@@ -92,7 +101,8 @@ def test_anything_iterable_will_do():
 
 
 def test_randomness_is_the_streams_own():
-    """Alike for any number of workers and ranks and after a resume; the training's generators see nothing of it."""
+    """Alike for any number of workers and ranks and after a resume; the training's generators see
+    nothing of it."""
     torch.manual_seed(5), random.seed(5), np.random.seed(5)
     expected = torch.rand(1), random.random(), np.random.rand()
 
@@ -102,7 +112,10 @@ def test_randomness_is_the_streams_own():
 
     assert take(Noisy(5), 6, seed_samples=True, num_workers=2) == whole
     assert take(Noisy(5), 3, seed_samples=True, samples=6) == whole[3:]
-    parts = [take(Noisy(5), 6, seed_samples=True, micro_batch_size=1, rank=r, world_size=2) for r in (0, 1)]
+    parts = [
+        take(Noisy(5), 6, seed_samples=True, micro_batch_size=1, rank=r, world_size=2)
+        for r in (0, 1)
+    ]
     assert [first + second for first, second in zip(*parts, strict=True)] == whole
     assert whole != take(Noisy(5), 6, seed_samples=True, seed=1)
 
@@ -140,16 +153,24 @@ def test_a_wrong_length_is_an_error():
 )
 def test_evaluation_sees_each_sample_once(size, world_size, num_workers):
     passes = [
-        [batch.tolist() for batch in evaluation_loader(Stream(size), 4, rank, world_size, num_workers)]
+        [
+            batch.tolist()
+            for batch in evaluation_loader(Stream(size), 4, rank, world_size, num_workers)
+        ]
         for rank in range(world_size)
     ]
-    assert sorted(sample for one in passes for batch in one for sample in batch) == list(range(size))
+    assert sorted(sample for one in passes for batch in one for sample in batch) == list(
+        range(size)
+    )
     assert len({len(one) for one in passes}) == 1
     assert all(len(batch) == 4 for one in passes for batch in one[:-1])
 
 
 def test_max_samples_of_a_stream_counts_over_all_ranks():
-    passes = [[b.tolist() for b in evaluation_loader(Stream(25), 4, rank, 2, max_samples=11)] for rank in range(2)]
+    passes = [
+        [b.tolist() for b in evaluation_loader(Stream(25), 4, rank, 2, max_samples=11)]
+        for rank in range(2)
+    ]
     assert sorted(sample for one in passes for batch in one for sample in batch) == list(range(11))
 
 

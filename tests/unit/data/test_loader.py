@@ -1,4 +1,5 @@
-"""Exact order, exact resume, for any number of ranks and workers; evaluation sees each sample once."""
+"""Exact order, exact resume, for any number of ranks and workers; evaluation sees each sample
+once."""
 
 from itertools import islice
 
@@ -82,18 +83,26 @@ def test_it_resumes_with_the_next_sample(num_workers, stops):
 
 def test_iterating_again_resumes():
     loader = ResumableLoader(Numbers(), seed=4, micro_batch_size=2, num_workers=2)
-    assert take(loader, 3) + take(loader, 3) == take(ResumableLoader(Numbers(), seed=4, micro_batch_size=2), 6)
+    assert take(loader, 3) + take(loader, 3) == take(
+        ResumableLoader(Numbers(), seed=4, micro_batch_size=2), 6
+    )
 
 
 @pytest.mark.parametrize(
-    "world_size, micro, num_workers", [(1, 6, 0), (1, 2, 0), (2, 3, 0), (3, 2, 0), (3, 1, 0), (3, 2, 2)]
+    "world_size, micro, num_workers",
+    [(1, 6, 0), (1, 2, 0), (2, 3, 0), (3, 2, 0), (3, 1, 0), (3, 2, 2)],
 )
 def test_ranks_share_out_the_same_samples(world_size, micro, num_workers):
     step, steps = micro * world_size, 24 // (micro * world_size)
     parts = [
         take(
             ResumableLoader(
-                Numbers(), seed=1, micro_batch_size=micro, rank=rank, world_size=world_size, num_workers=num_workers
+                Numbers(),
+                seed=1,
+                micro_batch_size=micro,
+                rank=rank,
+                world_size=world_size,
+                num_workers=num_workers,
             ),
             steps,
         )
@@ -123,7 +132,10 @@ def test_iterating_leaves_the_training_generators_alone(num_workers):
 
 def test_other_data_are_rejected():
     state = ResumableLoader(Numbers(11), seed=0, micro_batch_size=2).state_dict()
-    with pytest.raises(ConfigError, match="were '11 samples' when the checkpoint was written and are '12 samples' now"):
+    with pytest.raises(
+        ConfigError,
+        match="were '11 samples' when the checkpoint was written and are '12 samples' now",
+    ):
         ResumableLoader(Numbers(12), seed=0, micro_batch_size=2).load_state_dict(state)
 
 
@@ -151,13 +163,21 @@ def test_collate_fn(num_workers):
         return torch.tensor([sum(samples)])
 
     loader = ResumableLoader(
-        Numbers(), seed=0, micro_batch_size=4, shuffle=False, collate_fn=collate, num_workers=num_workers
+        Numbers(),
+        seed=0,
+        micro_batch_size=4,
+        shuffle=False,
+        collate_fn=collate,
+        num_workers=num_workers,
     )
     assert take(loader, 2) == [[0 + 1 + 2 + 3], [4 + 5 + 6 + 7]]
 
 
 def test_a_dataset_larger_than_one_batch_is_not_needed():
-    assert flat(take(ResumableLoader(Numbers(2), seed=0, micro_batch_size=5, shuffle=False), 2)) == [0, 1] * 5
+    assert (
+        flat(take(ResumableLoader(Numbers(2), seed=0, micro_batch_size=5, shuffle=False), 2))
+        == [0, 1] * 5
+    )
 
 
 def test_an_empty_dataset_is_an_error():
@@ -169,39 +189,62 @@ def test_an_empty_dataset_is_an_error():
 
 @pytest.mark.parametrize(
     "size, world_size, num_workers",
-    [(size, world, 0) for size in (1, 4, 8, 9, 11, 12, 13, 25) for world in (1, 2, 3) if size >= world]
+    [
+        (size, world, 0)
+        for size in (1, 4, 8, 9, 11, 12, 13, 25)
+        for world in (1, 2, 3)
+        if size >= world
+    ]
     + [(11, 1, 2), (11, 3, 2)],
 )
 def test_evaluation_sees_each_sample_once(size, world_size, num_workers):
-    loaders = [evaluation_loader(Batches(size), 4, rank, world_size, num_workers) for rank in range(world_size)]
+    loaders = [
+        evaluation_loader(Batches(size), 4, rank, world_size, num_workers)
+        for rank in range(world_size)
+    ]
     passes = [[batch.tolist() for batch in loader] for loader in loaders]
-    assert sorted(sample for one in passes for batch in one for sample in batch) == list(range(size))
-    assert {len(one) for one in passes} == {len(loaders[0])}, "a sharded model needs as many forwards on every rank"
+    assert sorted(sample for one in passes for batch in one for sample in batch) == list(
+        range(size)
+    )
+    assert {len(one) for one in passes} == {len(loaders[0])}, (
+        "a sharded model needs as many forwards on every rank"
+    )
     assert all(0 < len(batch) <= 5 for one in passes for batch in one)
     assert all(len(batch) == 4 for one in passes for batch in one[:-1])
 
 
-@given(size=st.integers(1, 40), limit=st.integers(1, 40), world_size=st.integers(1, 4), batch_size=st.integers(1, 9))
+@given(
+    size=st.integers(1, 40),
+    limit=st.integers(1, 40),
+    world_size=st.integers(1, 4),
+    batch_size=st.integers(1, 9),
+)
 def test_max_samples_counts_over_all_ranks(size, limit, world_size, batch_size):
     assume(min(size, limit) >= world_size)
     loaders = [
-        evaluation_loader(Batches(size), batch_size, rank, world_size, max_samples=limit) for rank in range(world_size)
+        evaluation_loader(Batches(size), batch_size, rank, world_size, max_samples=limit)
+        for rank in range(world_size)
     ]
-    assert sorted(sample for loader in loaders for batch in loader for sample in batch.tolist()) == [
-        *range(min(size, limit))
-    ]
+    assert sorted(
+        sample for loader in loaders for batch in loader for sample in batch.tolist()
+    ) == [*range(min(size, limit))]
 
 
 def test_fewer_max_samples_than_ranks_are_rejected():
     with pytest.raises(
-        ConfigError, match=r"^hooks.evaluation.max_samples=2: is fewer than the 3 ranks; use at least 3"
+        ConfigError,
+        match=r"^hooks.evaluation.max_samples=2: is fewer than the 3 ranks; use at least 3",
     ):
         evaluation_loader(Numbers(9), 1, rank=0, world_size=3, max_samples=2)
 
 
 def test_evaluation_can_be_repeated():
     loader = evaluation_loader(Numbers(), 4, num_workers=2)
-    assert [b.tolist() for b in loader] == [b.tolist() for b in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
+    assert (
+        [b.tolist() for b in loader]
+        == [b.tolist() for b in loader]
+        == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
+    )
 
 
 def test_fewer_validation_samples_than_ranks_are_rejected():
@@ -221,4 +264,6 @@ def test_same_samples_as_a_plain_loader():
 def test_positions_beyond_32_bits():
     loader = ResumableLoader(Numbers(), seed=0, micro_batch_size=3, samples=SIZE * 10**12)
     assert flat(take(loader, 1)) == SampleOrder(SIZE, 0).permutation(10**12)[:3].tolist()
-    assert isinstance(loader.state_dict()["samples"], int) and not isinstance(loader.samples, np.integer)
+    assert isinstance(loader.state_dict()["samples"], int) and not isinstance(
+        loader.samples, np.integer
+    )

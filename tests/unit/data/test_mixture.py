@@ -1,4 +1,5 @@
-"""`data=mixture`: runs that are stopped, forked weights, other ranks and workers; what is logged; what is rejected."""
+"""`data=mixture`: runs that are stopped, forked weights, other ranks and workers; what is logged;
+what is rejected."""
 
 import json
 import logging
@@ -18,8 +19,18 @@ from launcher.train.build import build_trainer
 
 POINTS = "support.modules.Points"
 SOURCES = {
-    "web": {"_target_": POINTS, "size": 30, "weight": 3, "val_dataset": {"_target_": POINTS, "size": 6}},
-    "code": {"_target_": POINTS, "size": 9, "weight": 1, "val_dataset": {"_target_": POINTS, "size": 3}},
+    "web": {
+        "_target_": POINTS,
+        "size": 30,
+        "weight": 3,
+        "val_dataset": {"_target_": POINTS, "size": 6},
+    },
+    "code": {
+        "_target_": POINTS,
+        "size": 9,
+        "weight": 1,
+        "val_dataset": {"_target_": POINTS, "size": 3},
+    },
 }
 
 
@@ -30,14 +41,20 @@ def mixture(**options: Any) -> MixtureData:
 def train(folder: Path, max_steps: int, *overrides: str) -> list[dict[str, Any]]:
     sources = json.dumps(SOURCES).replace('"', "")
     given = [
-        "model=supervised", "model.loss=mse", "model.module._target_=torch.nn.Linear", "+model.module.in_features=1",
-        "+model.module.out_features=1", "data=mixture", f"data.sources={sources}", "data.batch_size=4",
-        "scheduler=constant", "device=cpu", f"paths.outputs={folder}", f"trainer.max_steps={max_steps}",
+        "model=supervised", "model.loss=mse", "model.module._target_=torch.nn.Linear",
+        "+model.module.in_features=1",
+        "+model.module.out_features=1", "data=mixture", f"data.sources={sources}",
+        "data.batch_size=4",
+        "scheduler=constant", "device=cpu", f"paths.outputs={folder}",
+        f"trainer.max_steps={max_steps}",
         "hooks.logging.interval=1", "hooks.evaluation.interval=4", *overrides,
     ]  # fmt: skip
     build_trainer(compose(given), RunFolder(folder)).train()
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if "time" not in key and key != "attempt"} for line in lines]
+    return [
+        {key: value for key, value in line.items() if "time" not in key and key != "attempt"}
+        for line in lines
+    ]
 
 
 def test_a_run_that_was_stopped_equals_one_that_was_not(tmp_path: Path) -> None:
@@ -47,7 +64,9 @@ def test_a_run_that_was_stopped_equals_one_that_was_not(tmp_path: Path) -> None:
     assert train(tmp_path / "parts", 9, stages) == whole
     last = whole[-1]
     assert {"val/web/loss", "val/code/loss", "val/loss"} <= last.keys()
-    assert last["val/loss"] == pytest.approx((6 * last["val/web/loss"] + 3 * last["val/code/loss"]) / 9)
+    assert last["val/loss"] == pytest.approx(
+        (6 * last["val/web/loss"] + 3 * last["val/code/loss"]) / 9
+    )
 
 
 def test_losses_of_the_sources_make_up_the_loss_of_the_step(tmp_path: Path) -> None:
@@ -59,13 +78,19 @@ def test_losses_of_the_sources_make_up_the_loss_of_the_step(tmp_path: Path) -> N
         counts = order.counts(line["samples"]) - order.counts(line["samples"] - 4)
         losses = [line.get(f"train/loss/{name}", 0.0) for name in order.names]
         assert line["train/loss"] == pytest.approx(float(np.dot(counts, losses)) / 4, rel=1e-5)
-        assert [f"train/loss/{name}" in line for name in order.names] == [bool(count) for count in counts]
+        assert [f"train/loss/{name}" in line for name in order.names] == [
+            bool(count) for count in counts
+        ]
 
 
 def test_stop_ends_the_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     lines = train(tmp_path, 50, "data.exhausted=stop")
-    end = mixture(exhausted="stop").train_dataset().order(int(compose(["data=mixture", "data.sources={}"]).seed), True)
+    end = (
+        mixture(exhausted="stop")
+        .train_dataset()
+        .order(int(compose(["data=mixture", "data.sources={}"]).seed), True)
+    )
     assert lines[-1]["samples"] == (end.end() or 0) // 4 * 4 < 200
     assert "has no samples for another step (data.exhausted=stop)" in caplog.text
 
@@ -75,10 +100,19 @@ def test_ranks_and_workers_see_the_samples_of_one_process(world_size: int, worke
     dataset = mixture().train_dataset()
     expected = [dataset[int(index)][0].item() for index in dataset.order(3, True).indices(8, 16)]
     batches = [
-        iter(ResumableLoader(dataset, seed=3, micro_batch_size=8 // world_size, rank=rank, world_size=world_size,
-                             num_workers=workers, samples=8))
+        iter(
+            ResumableLoader(
+                dataset,
+                seed=3,
+                micro_batch_size=8 // world_size,
+                rank=rank,
+                world_size=world_size,
+                num_workers=workers,
+                samples=8,
+            )
+        )
         for rank in range(world_size)
-    ]  # fmt: skip
+    ]
     seen = [x.item() for _ in range(2) for batch in batches for x in next(batch)[0]]
     for batch in batches:
         batch.close()  # type: ignore[attr-defined]
@@ -102,22 +136,44 @@ def test_a_fork_resumes_with_the_weights_that_it_has_had() -> None:
     ("options", "message"),
     [
         ({"sources": {}}, r"data.sources=\{\}: names no source"),
-        ({"sources": {"web": {"_target_": POINTS, "size": 3, "weight": 0}}}, "data.sources: all weights are 0"),
-        ({"stages": [{"at": 3, "weights": {"x": 1}}]}, r"data.stages\[0\].weights.x: there is no such source"),
-        ({"stages": [{"at": -1, "weights": {}}]}, r"data.stages\[0\].at=-1: should be a whole number"),
+        (
+            {"sources": {"web": {"_target_": POINTS, "size": 3, "weight": 0}}},
+            "data.sources: all weights are 0",
+        ),
+        (
+            {"stages": [{"at": 3, "weights": {"x": 1}}]},
+            r"data.stages\[0\].weights.x: there is no such source",
+        ),
+        (
+            {"stages": [{"at": -1, "weights": {}}]},
+            r"data.stages\[0\].at=-1: should be a whole number",
+        ),
         ({"stages": [{"at": 3}]}, r"data.stages\[0\]: should have the keys at and weights"),
-        ({"stages": [{"at": 3, "weights": {"web": "much"}}]}, r"data.stages\[0\].weights.web=much: should be a number"),
-        ({"stages": [{"at": 3, "weights": {}}, {"at": 3, "weights": {}}]}, "data.stages: at=3 follows at=3"),
-        ({"stages": [{"at": 3, "weights": {}}], "stage_unit": "tokens"}, "is in tokens, and data.seq_len is null"),
+        (
+            {"stages": [{"at": 3, "weights": {"web": "much"}}]},
+            r"data.stages\[0\].weights.web=much: should be a number",
+        ),
+        (
+            {"stages": [{"at": 3, "weights": {}}, {"at": 3, "weights": {}}]},
+            "data.stages: at=3 follows at=3",
+        ),
+        (
+            {"stages": [{"at": 3, "weights": {}}], "stage_unit": "tokens"},
+            "is in tokens, and data.seq_len is null",
+        ),
     ],
 )
-def test_sources_and_stages_that_make_no_sense_are_rejected(options: dict[str, Any], message: str) -> None:
+def test_sources_and_stages_that_make_no_sense_are_rejected(
+    options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         mixture(**options).check()
 
 
 def test_stages_in_tokens_begin_with_the_first_sample_after_them() -> None:
-    schedule = mixture(stages=[{"at": 33, "weights": {"web": 5}}], stage_unit="tokens", seq_len=16).schedule()
+    schedule = mixture(
+        stages=[{"at": 33, "weights": {"web": 5}}], stage_unit="tokens", seq_len=16
+    ).schedule()
     assert schedule == [(0, {"web": 3.0, "code": 1.0}), (3, {"web": 5.0, "code": 1.0})]
 
 
@@ -126,6 +182,8 @@ def test_stages_in_tokens_begin_with_the_first_sample_after_them() -> None:
 )
 def test_a_source_is_checked_against_its_constructor(fault: str) -> None:
     sources = json.dumps(SOURCES).replace('"', "")
-    config = compose(["data=mixture", f"data.sources={sources}", "data.vocab_size=9", "data.seq_len=4", fault])
+    config = compose(
+        ["data=mixture", f"data.sources={sources}", "data.vocab_size=9", "data.seq_len=4", fault]
+    )
     with pytest.raises(ConfigError, match=r"^data\.sources\.web\."):
         validate(config)

@@ -1,4 +1,5 @@
-"""The order of a mixture: a function of (seed, position), each sample once in each epoch of its source."""
+"""The order of a mixture: a function of (seed, position), each sample once in each epoch of its
+source."""
 
 from typing import Any
 
@@ -29,12 +30,16 @@ def mixtures(draw: st.DrawFn, policy: str | None = None) -> MixtureOrder:
 
 def again(order: MixtureOrder, schedule: Any = None) -> MixtureOrder:
     sizes = dict(zip(order.names, order.sizes.tolist(), strict=True))
-    return MixtureOrder(sizes, schedule or order.schedule, order.policy, order.seed, order._orders[0].shuffle)
+    return MixtureOrder(
+        sizes, schedule or order.schedule, order.policy, order.seed, order._orders[0].shuffle
+    )
 
 
 @settings(max_examples=60, deadline=None)
 @given(mixtures(), st.integers(0, 400), st.integers(1, 90))
-def test_any_part_of_the_order_is_that_of_the_whole(order: MixtureOrder, start: int, count: int) -> None:
+def test_any_part_of_the_order_is_that_of_the_whole(
+    order: MixtureOrder, start: int, count: int
+) -> None:
     if (end := order.end()) is not None:
         start, count = min(start, end - 1), min(count, end - min(start, end - 1))
     whole = order.indices(0, start + count)
@@ -52,7 +57,10 @@ def test_no_sample_is_lost_or_repeated_within_an_epoch_of_its_source(order: Mixt
     indices, epochs = order.indices(0, length), order.epochs(0, length)
     sources, _ = order.locate(0, length)
     for source, size in enumerate(order.sizes.tolist()):
-        own, of_epoch = indices[sources == source] - order.offsets[source], epochs[sources == source]
+        own, of_epoch = (
+            indices[sources == source] - order.offsets[source],
+            epochs[sources == source],
+        )
         assert (of_epoch == np.arange(len(own)) // size).all()
         for epoch in range(len(own) // size):
             assert sorted(own[of_epoch == epoch]) == list(range(size))
@@ -62,7 +70,9 @@ def test_no_sample_is_lost_or_repeated_within_an_epoch_of_its_source(order: Mixt
 
 @settings(max_examples=40, deadline=None)
 @given(mixtures(policy="renormalise"))
-def test_renormalise_uses_no_source_again_before_the_others_are_used_up(order: MixtureOrder) -> None:
+def test_renormalise_uses_no_source_again_before_the_others_are_used_up(
+    order: MixtureOrder,
+) -> None:
     order = again(order, order.schedule[:1])
     weights = np.array([order.schedule[0][1][name] for name in order.names])
     counts = order.counts(0)
@@ -82,12 +92,17 @@ def test_stop_ends_with_the_last_sample_of_a_source(order: MixtureOrder) -> None
     assert end is not None
     assert (order.counts(end) == order.sizes).any() and (order.counts(end) <= order.sizes).all()
     last = [weights for at, weights in order.schedule if at < end][-1]
-    assert any(last[n] > 0 and c == s for n, c, s in zip(order.names, order.counts(end), order.sizes, strict=True))
+    assert any(
+        last[n] > 0 and c == s
+        for n, c, s in zip(order.names, order.counts(end), order.sizes, strict=True)
+    )
 
 
 @settings(max_examples=60, deadline=None)
 @given(mixtures(policy="repeat"), st.integers(0, 350), st.lists(weight, min_size=3, max_size=3))
-def test_a_fork_has_other_weights_from_its_position_on(order: MixtureOrder, position: int, drawn: list[float]) -> None:
+def test_a_fork_has_other_weights_from_its_position_on(
+    order: MixtureOrder, position: int, drawn: list[float]
+) -> None:
     weights = dict(zip(order.names, [1.0, *drawn], strict=False))
     fork = again(order, [(0, weights)])
     fork.load(order.state(position), position)
@@ -112,6 +127,11 @@ def test_a_block_is_divided_by_the_weights(weights: list[float]) -> None:
 
 @pytest.mark.parametrize("name", ["weights", "names"])
 def test_another_seed_is_another_order(name: str) -> None:
-    orders = [MixtureOrder({"a": 50, "b": 50}, [(0, {"a": 1.0, "b": 1.0})], "repeat", seed, True) for seed in (0, 1)]
-    first, second = (order.locate(0, 40)[0] if name == "weights" else order.indices(0, 40) for order in orders)
+    orders = [
+        MixtureOrder({"a": 50, "b": 50}, [(0, {"a": 1.0, "b": 1.0})], "repeat", seed, True)
+        for seed in (0, 1)
+    ]
+    first, second = (
+        order.locate(0, 40)[0] if name == "weights" else order.indices(0, 40) for order in orders
+    )
     assert (first != second).any()

@@ -79,24 +79,34 @@ def numbered(number: int) -> torch.Generator:
 LOADERS: dict[str, Callable[[Any], DataLoader[Any]]] = {
     "in order": lambda data: DataLoader(data, 4),
     "shuffled": lambda data: DataLoader(data, 4, shuffle=True),
-    "shuffled, own generator": lambda data: DataLoader(data, 4, shuffle=True, generator=numbered(7)),
+    "shuffled, own generator": lambda data: DataLoader(
+        data, 4, shuffle=True, generator=numbered(7)
+    ),
     "drop_last": lambda data: DataLoader(data, 4, shuffle=True, drop_last=True),
-    "batch_sampler": lambda data: DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data), 3, False)),
+    "batch_sampler": lambda data: DataLoader(
+        data, batch_sampler=BatchSampler(RandomSampler(data), 3, False)
+    ),
     "without batches": lambda data: DataLoader(data, batch_size=None, shuffle=True),
     "weighted": lambda data: DataLoader(data, 4, sampler=WeightedRandomSampler(range(1, 11), SIZE)),
     "with replacement": lambda data: DataLoader(
-        data, 4, sampler=RandomSampler(data, replacement=True, num_samples=40, generator=numbered(3))
+        data,
+        4,
+        sampler=RandomSampler(data, replacement=True, num_samples=40, generator=numbered(3)),
     ),
     "numpy": lambda data: DataLoader(data, 4, sampler=Drawn()),
     "counts its epochs": lambda data: DataLoader(data, 4, sampler=Counts()),
-    "counts its epochs, 2 workers": lambda data: DataLoader(data, 4, sampler=Counts(), num_workers=2),
+    "counts its epochs, 2 workers": lambda data: DataLoader(
+        data, 4, sampler=Counts(), num_workers=2
+    ),
     "draws as it goes": lambda data: DataLoader(data, 4, sampler=Lazy()),
     "distributed": lambda data: DataLoader(data, 2, sampler=DistributedSampler(data, 2, 1)),
     "distributed batch_sampler": lambda data: DataLoader(
         data, batch_sampler=BatchSampler(DistributedSampler(data, 2, 1), 2, False)
     ),
     "2 workers": lambda data: DataLoader(data, 4, shuffle=True, num_workers=2),
-    "2 workers, own generator": lambda data: DataLoader(data, 4, shuffle=True, num_workers=2, generator=numbered(7)),
+    "2 workers, own generator": lambda data: DataLoader(
+        data, 4, shuffle=True, num_workers=2, generator=numbered(7)
+    ),
     "2 persistent workers": lambda data: DataLoader(
         data, 4, shuffle=True, num_workers=2, persistent_workers=True, generator=numbered(7)
     ),
@@ -130,10 +140,13 @@ class OnNumbers(Toy):
         return super().forward(input / SIZE)
 
 
-def train(folder: Path, loader: Any, batches: dict[int, list[Any]], kill_at: int = 0, **settings: Any) -> Toy:
+def train(
+    folder: Path, loader: Any, batches: dict[int, list[Any]], kill_at: int = 0, **settings: Any
+) -> Toy:
     """Train in this process, with a checkpoint after every step."""
     hooks = [CheckpointingHook(1, asynchronous=False), Witness(batches, kill_at)]
-    seed = 99 if (folder / "checkpoints").exists() else 1  # what a resumed process has drawn before must not count
+    # What a resumed process has drawn before must not count.
+    seed = 99 if (folder / "checkpoints").exists() else 1
     torch.manual_seed(seed)
     np.random.seed(seed)
     trainer = OnNumbers(hooks, settings.pop("max_steps", STEPS), folder, loader, **settings)
@@ -167,7 +180,12 @@ def test_a_resumed_run_equals_an_uninterrupted_one(name: str, tmp_path: Path) ->
         assert actual == expected, kill_at
         assert weights(resumed) == weights(whole)
         if again.num_workers == 0:  # nothing was loaded to be dropped
-            used = [row for step in range(kill_at, STEPS + 1) for batch in actual[step] for row in np.atleast_2d(batch)]
+            used = [
+                row
+                for step in range(kill_at, STEPS + 1)
+                for batch in actual[step]
+                for row in np.atleast_2d(batch)
+            ]
             assert data.loaded == [int(index) for index, _ in used]
 
 
@@ -175,7 +193,11 @@ def test_a_resumed_run_equals_an_uninterrupted_one(name: str, tmp_path: Path) ->
 def test_its_batches_are_those_of_the_loader(name: str) -> None:
     torch.manual_seed(3)
     np.random.seed(3)
-    expected = [[batch.tolist() for batch in loader] for loader in [LOADERS[name](Numbers())] for _ in range(2)]
+    expected = [
+        [batch.tolist() for batch in loader]
+        for loader in [LOADERS[name](Numbers())]
+        for _ in range(2)
+    ]
     torch.manual_seed(3)
     np.random.seed(3)
     loader = resumable(LOADERS[name](Numbers()), logging.getLogger())
@@ -232,7 +254,9 @@ def test_accumulation_over_the_end_of_an_epoch(tmp_path: Path) -> None:
     assert (actual, weights(resumed)) == (expected, weights(whole))
 
 
-def test_another_loader_starts_the_epoch_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_loader_starts_the_epoch_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     actual: dict[int, list[Any]] = {}
     train(tmp_path, DataLoader(Numbers(), 4), actual, kill_at=3)
     with caplog.at_level("WARNING"):
@@ -255,8 +279,14 @@ class OwnIteration(DataLoader[Any]):
     ("make", "reason"),
     [
         (lambda: DataLoader(Stream(), 4), "its dataset is iterable"),
-        (lambda: OwnIteration(Numbers(), 4), "OwnIteration is not a plain DataLoader and has no state_dict()"),
-        (lambda: DataLoader(Numbers(), 4, num_workers=1, in_order=False), "in_order=False lets workers decide"),
+        (
+            lambda: OwnIteration(Numbers(), 4),
+            "OwnIteration is not a plain DataLoader and has no state_dict()",
+        ),
+        (
+            lambda: DataLoader(Numbers(), 4, num_workers=1, in_order=False),
+            "in_order=False lets workers decide",
+        ),
         (lambda: [torch.ones(2, 2)] * 20, "list is not a plain DataLoader"),
     ],
 )
@@ -266,9 +296,11 @@ def test_what_cannot_be_exact_is_said_once(
     train(tmp_path, make(), {}, kill_at=3)
     assert "data loader" not in caplog.text
     train(tmp_path, make(), {})
-    assert [reason in record.getMessage() for record in caplog.records if "data loader" in record.getMessage()] == [
-        True
-    ]
+    assert [
+        reason in record.getMessage()
+        for record in caplog.records
+        if "data loader" in record.getMessage()
+    ] == [True]
 
 
 @pytest.mark.parametrize("make", [LOADERS["2 workers"], partial(Stateful, num_workers=2)])
@@ -278,12 +310,20 @@ def test_random_numbers_of_workers_are_mentioned_at_the_resume(
     train(tmp_path, make(Numbers()), {}, kill_at=3)
     with caplog.at_level("INFO"):
         train(tmp_path, make(Numbers()), {})
-    assert caplog.text.count("draws in a worker are not repeated; with num_workers=0 they are.") == 1
+    assert (
+        caplog.text.count("draws in a worker are not repeated; with num_workers=0 they are.") == 1
+    )
 
 
-@pytest.mark.parametrize(("sampler", "num_workers", "warns"), [(Lazy, 2, True), (Lazy, 0, False), (Counts, 2, False)])
+@pytest.mark.parametrize(
+    ("sampler", "num_workers", "warns"), [(Lazy, 2, True), (Lazy, 0, False), (Counts, 2, False)]
+)
 def test_sampler_that_draws_while_workers_load_ahead_is_named_at_the_resume(
-    sampler: type[Drawn], num_workers: int, warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    sampler: type[Drawn],
+    num_workers: int,
+    warns: bool,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def loader() -> DataLoader[Any]:
         return DataLoader(Numbers(), 2, sampler=sampler(), num_workers=num_workers)
@@ -291,4 +331,6 @@ def test_sampler_that_draws_while_workers_load_ahead_is_named_at_the_resume(
     train(tmp_path, loader(), {}, kill_at=3)
     assert "global generators" not in caplog.text
     train(tmp_path, loader(), {})
-    assert ("The sampler draws from the global generators while workers load ahead" in caplog.text) is warns
+    assert (
+        "The sampler draws from the global generators while workers load ahead" in caplog.text
+    ) is warns

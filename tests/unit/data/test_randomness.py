@@ -1,4 +1,5 @@
-"""Random augmentation is a function of (seed, epoch, sample), and the training's generators see nothing of it."""
+"""Random augmentation is a function of (seed, epoch, sample), and the training's generators see
+nothing of it."""
 
 import random
 from itertools import islice
@@ -18,11 +19,15 @@ class Augmented:
         return 7
 
     def __getitem__(self, index):
-        return torch.tensor([index, random.random(), np.random.rand(), torch.rand(()).item()], dtype=torch.float64)
+        return torch.tensor(
+            [index, random.random(), np.random.rand(), torch.rand(()).item()], dtype=torch.float64
+        )
 
 
 def take(count, **options):
-    loader = ResumableLoader(Augmented(), **({"seed": 3, "micro_batch_size": 2, "seed_samples": True} | options))
+    loader = ResumableLoader(
+        Augmented(), **({"seed": 3, "micro_batch_size": 2, "seed_samples": True} | options)
+    )
     batches = iter(loader)
     try:
         return torch.cat(list(islice(batches, count)))
@@ -35,7 +40,9 @@ def test_the_same_for_any_workers_ranks_and_starts():
     assert torch.equal(take(9, num_workers=2), whole)
     assert torch.equal(take(4, samples=10, num_workers=2), whole[10:])
     assert torch.equal(take(6, micro_batch_size=3), whole)
-    ranks = [take(3, micro_batch_size=3, rank=rank, world_size=2).reshape(3, 3, 4) for rank in (0, 1)]
+    ranks = [
+        take(3, micro_batch_size=3, rank=rank, world_size=2).reshape(3, 3, 4) for rank in (0, 1)
+    ]
     assert torch.equal(torch.cat(ranks, 1).reshape(-1, 4), whole)
 
 
@@ -56,6 +63,8 @@ def test_training_generators_are_not_disturbed(num_workers):
 
 
 def test_evaluation_is_always_the_same():
-    first, second = (torch.cat(list(evaluation_loader(Augmented(), 3, seed_samples=True))) for _ in range(2))
+    first, second = (
+        torch.cat(list(evaluation_loader(Augmented(), 3, seed_samples=True))) for _ in range(2)
+    )
     workers = torch.cat(list(evaluation_loader(Augmented(), 2, num_workers=2, seed_samples=True)))
     assert torch.equal(first, second) and torch.equal(first, workers)

@@ -12,7 +12,10 @@ ROWS = [{"text": "one", "more": 1}, {"text": "two", "more": 2}]
 def test_lines_of_json(tmp_path):
     file = tmp_path / "a.jsonl"
     file.write_text("\n\n".join(map(json.dumps, ROWS)))
-    assert list(read_jsonl(file, ["text"])) == [(ROWS[0], f"{file}, line 1"), (ROWS[1], f"{file}, line 3")]
+    assert list(read_jsonl(file, ["text"])) == [
+        (ROWS[0], f"{file}, line 1"),
+        (ROWS[1], f"{file}, line 3"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -50,9 +53,17 @@ def test_rows_of_a_saved_dataset(tmp_path):
     rows = datasets.Dataset.from_list(ROWS)
     datasets.DatasetDict({"train": rows, "test": rows}).save_to_disk(tmp_path / "both")
     folder = tmp_path / "both" / "train"
-    assert [record for record, _ in read_saved(folder, ["text"])] == [{"text": "one"}, {"text": "two"}]
-    assert [where for _, where in read_saved(folder, ["text"])] == [f"{folder}, row 1", f"{folder}, row 2"]
-    with pytest.raises(ConfigError, match=r"both: has the splits train, test; name one: .*both/train\.$"):
+    assert [record for record, _ in read_saved(folder, ["text"])] == [
+        {"text": "one"},
+        {"text": "two"},
+    ]
+    assert [where for _, where in read_saved(folder, ["text"])] == [
+        f"{folder}, row 1",
+        f"{folder}, row 2",
+    ]
+    with pytest.raises(
+        ConfigError, match=r"both: has the splits train, test; name one: .*both/train\.$"
+    ):
         list(read_saved(tmp_path / "both", ["text"]))
     with pytest.raises(ConfigError, match=r"has no column body"):
         list(read_saved(folder, ["body"]))

@@ -14,7 +14,11 @@ from launcher.data.token_store import TokenStore, write_store
 def rows(folder, lengths, seq_len, pack, masked=False, labels=False):
     """Documents 1 1 1, 2 2, ..., of these lengths; the first half of each is no target."""
     documents = [
-        Document(np.full(n, i, dtype=np.int64), np.arange(n) >= n // 2 if masked else None, i % 3 if labels else None)
+        Document(
+            np.full(n, i, dtype=np.int64),
+            np.arange(n) >= n // 2 if masked else None,
+            i % 3 if labels else None,
+        )
         for i, n in enumerate(lengths, 1)
     ]
     write_store(folder / "store", documents, 0.0, {"vocab_size": 99, "pad": 0})
@@ -22,7 +26,9 @@ def rows(folder, lengths, seq_len, pack, masked=False, labels=False):
 
 
 def everything(dataset):
-    return {name: tensor.tolist() for name, tensor in dataset.get_batch(np.arange(len(dataset))).items()}
+    return {
+        name: tensor.tolist() for name, tensor in dataset.get_batch(np.arange(len(dataset))).items()
+    }
 
 
 def test_plain_text_is_packed_without_a_gap(tmp_path):
@@ -40,7 +46,12 @@ def test_documents_with_targets_stay_whole_or_are_cut(tmp_path):
     assert everything(dataset) == {
         "input_ids": [[1, 1, 2, 2], [3, 3, 3, 0], [4, 4, 4, 4], [5, 0, 0, 0]],
         "position_ids": [[0, 1, 0, 1], [0, 1, 2, 0], [0, 1, 2, 3], [0, 0, 1, 2]],
-        "labels": [[-100, 1, -100, 2], [-100, 3, 3, -100], [-100, -100, -100, 4], [-100, -100, -100, -100]],
+        "labels": [
+            [-100, 1, -100, 2],
+            [-100, 3, 3, -100],
+            [-100, -100, -100, 4],
+            [-100, -100, -100, -100],
+        ],
     }
     assert dataset.cut() == 1
 
@@ -89,5 +100,10 @@ def test_whole_documents_are_packed_in_order_and_fit(lengths, seq_len):
     first, last = pack_whole(starts, ends, seq_len)
     assert ((last - first) <= seq_len).all() and (last > first).all()
     covered = [place for a, b in zip(first, last, strict=True) for place in range(a, b)]
-    assert covered == [p for s, n in zip(starts, lengths, strict=True) for p in range(s, s + min(n, seq_len))]
-    assert all(b - a <= seq_len and (b in ends or b - a == seq_len) for a, b in zip(first, last, strict=True))
+    assert covered == [
+        p for s, n in zip(starts, lengths, strict=True) for p in range(s, s + min(n, seq_len))
+    ]
+    assert all(
+        b - a <= seq_len and (b in ends or b - a == seq_len)
+        for a, b in zip(first, last, strict=True)
+    )

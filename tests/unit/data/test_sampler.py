@@ -50,7 +50,11 @@ def test_order_ignores_global_generators():
     random.seed(9), np.random.seed(9), torch.manual_seed(9)
     before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
     assert SampleOrder(30, seed=1).indices(0, 90).tolist() == expected
-    assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == before
+    assert (
+        random.getstate(),
+        np.random.get_state()[1].tolist(),
+        torch.get_rng_state().tolist(),
+    ) == before
 
 
 @pytest.mark.parametrize("start, count", [(0, 3), (5, 4), (6, 1), (13, 30), (699, 2)])
@@ -58,7 +62,9 @@ def test_any_window_is_a_part_of_the_whole(start, count):
     whole = SampleOrder(7, seed=5).indices(0, 800)
     order = SampleOrder(7, seed=5)
     assert order.indices(start, count).tolist() == whole[start : start + count].tolist()
-    assert order.epochs(start, count).tolist() == [position // 7 for position in range(start, start + count)]
+    assert order.epochs(start, count).tolist() == [
+        position // 7 for position in range(start, start + count)
+    ]
 
 
 def test_without_shuffling_it_counts():

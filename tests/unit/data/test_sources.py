@@ -59,14 +59,21 @@ sys.exit(bool({"torch", "sklearn", "scipy"} & set(sys.modules)))
         ("digits", {}),
         ("synthetic", {}),
         ("custom", {"dataset": {"_target_": "torch.utils.data.TensorDataset"}}),
-        *((name, {"files": "a", "tokenizer": "b", "cache": "c"}) for name in ("jsonl", "parquet", "datasets")),
+        *(
+            (name, {"files": "a", "tokenizer": "b", "cache": "c"})
+            for name in ("jsonl", "parquet", "datasets")
+        ),
     ],
 )
 def test_every_configuration_makes_its_source(name, given):
     config = OmegaConf.merge(OmegaConf.load(CONF / f"{name}.yaml"), given)
     source = instantiate(config)
     assert type(source).__name__.lower().startswith(name.removesuffix("s"))
-    assert source.batch_size == config.batch_size and source.num_workers == 0 and source.shuffle is True
+    assert (
+        source.batch_size == config.batch_size
+        and source.num_workers == 0
+        and source.shuffle is True
+    )
 
 
 # Files
@@ -84,15 +91,21 @@ def test_relative_patterns(corpus, monkeypatch):
 
 def test_bad_files_are_sentences(corpus, monkeypatch):
     monkeypatch.chdir(corpus)
-    with pytest.raises(ConfigError, match=r"^data.files='no/\*.txt': matches no file \(looked in .*\)\.$"):
+    with pytest.raises(
+        ConfigError, match=r"^data.files='no/\*.txt': matches no file \(looked in .*\)\.$"
+    ):
         find_files("data.files", "no/*.txt")
-    with pytest.raises(ConfigError, match=r"^data.files='deeper': is a folder; name the files in it, e.g. "):
+    with pytest.raises(
+        ConfigError, match=r"^data.files='deeper': is a folder; name the files in it, e.g. "
+    ):
         find_files("data.files", "deeper")
     with pytest.raises(ConfigError, match="names no file"):
         find_files("data.files", [])
 
 
-@pytest.mark.parametrize("fraction, held_out", [(0, []), (0.1, [9, 19]), (0.5, list(range(1, 20, 2))), (0.001, [19])])
+@pytest.mark.parametrize(
+    "fraction, held_out", [(0, []), (0.1, [9, 19]), (0.5, list(range(1, 20, 2))), (0.001, [19])]
+)
 def test_held_out_files(fraction, held_out):
     files = [Path(str(number)) for number in range(20)]
     train, val = hold_out(files, fraction)
@@ -126,12 +139,18 @@ def test_text_holds_files_out(corpus):
 
 
 def test_text_validates_on_a_few_samples_spread_over_what_is_held_out(corpus):
-    whole = TextData(batch_size=2, files=f"{corpus}/*.txt", seq_len=4, val_fraction=0.1).val_dataset()
-    few = TextData(batch_size=2, files=f"{corpus}/*.txt", seq_len=4, val_fraction=0.1, val_samples=3).val_dataset()
+    whole = TextData(
+        batch_size=2, files=f"{corpus}/*.txt", seq_len=4, val_fraction=0.1
+    ).val_dataset()
+    few = TextData(
+        batch_size=2, files=f"{corpus}/*.txt", seq_len=4, val_fraction=0.1, val_samples=3
+    ).val_dataset()
     assert (len(whole), len(few)) == (8, 3)
     for index, place in enumerate([0, 2, 5]):
         assert few[index][0].equal(whole[place][0]) and few[index][1].equal(whole[place][1])
-    more = TextData(batch_size=2, files=f"{corpus}/*.txt", seq_len=4, val_fraction=0.1, val_samples=99)
+    more = TextData(
+        batch_size=2, files=f"{corpus}/*.txt", seq_len=4, val_fraction=0.1, val_samples=99
+    )
     assert len(more.val_dataset()) == 8
 
 
@@ -189,7 +208,11 @@ def test_token_windows_of_several_files(token_files):
     source = TokenData(batch_size=2, files=f"{token_files}/*.npy", seq_len=4, vocab_size=80_000)
     dataset = source.train_dataset()
     inputs, targets = dataset.get_batch(np.array([3, 0, 1, 2]))
-    assert inputs.dtype == targets.dtype == torch.int64 and inputs.is_contiguous() and targets.is_contiguous()
+    assert (
+        inputs.dtype == targets.dtype == torch.int64
+        and inputs.is_contiguous()
+        and targets.is_contiguous()
+    )
     assert inputs[:, 0].tolist() == [70_004, 0, 4, 70_000]
     assert torch.equal(targets, inputs + 1)
     assert len(dataset) == 4 and dataset[2][0].tolist() == [70_000, 70_001, 70_002, 70_003]
@@ -198,7 +221,9 @@ def test_token_windows_of_several_files(token_files):
 
 
 def test_raw_token_files(token_files):
-    source = TokenData(batch_size=2, files=f"{token_files}/raw.bin", seq_len=4, vocab_size=20, val_files=[])
+    source = TokenData(
+        batch_size=2, files=f"{token_files}/raw.bin", seq_len=4, vocab_size=20, val_files=[]
+    )
     assert text(source.train_dataset())[0] == bytes(range(16))
     with pytest.raises(ConfigError, match=r"^data.val_files=\[\]"):
         source.val_dataset()
@@ -215,14 +240,23 @@ def test_tokens_are_mapped_and_not_pickled(token_files):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"files": "a.npy", "vocab_size": 8}, r"^data.vocab_size=8: the files hold token 9; set 10 or more\.$"),
-        ({"files": "a.npy", "seq_len": 10}, "^data.seq_len=10: none of the 1 files of data.files holds the 11 tokens"),
+        (
+            {"files": "a.npy", "vocab_size": 8},
+            r"^data.vocab_size=8: the files hold token 9; set 10 or more\.$",
+        ),
+        (
+            {"files": "a.npy", "seq_len": 10},
+            "^data.seq_len=10: none of the 1 files of data.files holds the 11 tokens",
+        ),
         ({"files": "float.npy"}, "holds float64 of shape"),
         ({"files": "fake.npy"}, "is not a .npy file of tokens"),
         ({"files": "raw.bin", "dtype": "uint32", "seq_len": 4}, None),
         (
             {"files": "odd.bin"},
-            "^data.dtype=uint16: .*odd.bin has 3 bytes, which is not a whole number of uint16 tokens",
+            (
+                "^data.dtype=uint16: .*odd.bin has 3 bytes, which is not a whole number of uint16"
+                " tokens"
+            ),
         ),
         ({"files": "c.npy"}, "^data.files='.*c.npy': matches no file"),
     ],
@@ -248,7 +282,11 @@ def test_digits():
     train, val = source.train_dataset(), source.val_dataset()
     assert (len(train), len(val)) == (1438, 359)
     inputs, targets = train.get_batch(np.arange(5))
-    assert inputs.shape == (5, 64) and inputs.dtype == torch.float32 and 0 <= inputs.min() < inputs.max() <= 1
+    assert (
+        inputs.shape == (5, 64)
+        and inputs.dtype == torch.float32
+        and 0 <= inputs.min() < inputs.max() <= 1
+    )
     assert targets.tolist() == [0, 1, 2, 3, 5] and val.targets[0] == 4
     assert set(val.targets.tolist()) == set(range(10))
 
@@ -264,13 +302,16 @@ def test_digits_are_those_of_scikit_learn(monkeypatch):
 def test_digits_without_scikit_learn(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(
-        ConfigError, match=r"^data=digits: needs scikit-learn, .* pip install 'torch-launcher\[digits\]'"
+        ConfigError,
+        match=r"^data=digits: needs scikit-learn, .* pip install 'torch-launcher\[digits\]'",
     ):
         DigitsData(batch_size=32).train_dataset()
 
 
 def test_synthetic_tokens_depend_on_seed_and_index_alone():
-    source = SyntheticData(batch_size=4, vocab_size=50, seq_len=6, num_samples=30, num_val_samples=10, seed=1)
+    source = SyntheticData(
+        batch_size=4, vocab_size=50, seq_len=6, num_samples=30, num_val_samples=10, seed=1
+    )
     train, val = source.train_dataset(), source.val_dataset()
     inputs, targets = train.get_batch(np.arange(30))
     assert inputs.shape == targets.shape == (30, 6) and torch.equal(inputs[:, 1:], targets[:, :-1])
@@ -346,7 +387,9 @@ def test_custom_collate(importable):
 
 @pytest.mark.parametrize("name", [None, "more"])
 @pytest.mark.parametrize(("sign", "expected"), [(None, [-3]), (1, [3])])
-def test_validation_has_a_collate_function_of_its_own_or_that_of_training(importable, name, sign, expected):
+def test_validation_has_a_collate_function_of_its_own_or_that_of_training(
+    importable, name, sign, expected
+):
     config = OmegaConf.load(CONF / "custom.yaml")
     config.dataset = config.val_dataset = node("Squares", size=3)
     config.val_datasets = {"more": node("Squares", size=3)}
@@ -359,8 +402,12 @@ def test_validation_has_a_collate_function_of_its_own_or_that_of_training(import
 
 
 def test_the_documented_dataset(tmp_path, monkeypatch):
-    blocks = re.findall(r"```(\w+)\n(.*?)```", (CONF.parents[1] / "docs" / "data.md").read_text(), re.DOTALL)
-    code, configuration = (next(text for kind, text in blocks if kind == wanted) for wanted in ("python", "yaml"))
+    blocks = re.findall(
+        r"```(\w+)\n(.*?)```", (CONF.parents[1] / "docs" / "data.md").read_text(), re.DOTALL
+    )
+    code, configuration = (
+        next(text for kind, text in blocks if kind == wanted) for wanted in ("python", "yaml")
+    )
     (tmp_path / "my_package").mkdir()
     (tmp_path / "my_package" / "shapes.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
@@ -368,7 +415,10 @@ def test_the_documented_dataset(tmp_path, monkeypatch):
     assert mine.pop("defaults") == ["custom"]
     source = instantiate(OmegaConf.merge(OmegaConf.load(CONF / "custom.yaml"), mine))
     points, kinds = next(iter(source.train_loader(seed=0)))
-    assert points.shape == (source.batch_size, source.num_features) and set(kinds.tolist()) == {0, 1}
+    assert points.shape == (source.batch_size, source.num_features) and set(kinds.tolist()) == {
+        0,
+        1,
+    }
     assert sum(len(kinds) for _, kinds in source.val_loader()) == 400
 
 
@@ -388,5 +438,8 @@ def test_workers_of_a_hugging_face_stream_are_named(
     stream = datasets.Dataset.from_dict({"x": [1.0, 2.0]}).to_iterable_dataset()
     CustomData(dataset=stream, batch_size=2, num_workers=num_workers).train_loader(seed=0)
     assert (
-        caplog.text.count(f"data.num_workers={num_workers}: a shuffled stream of Hugging Face's datasets") == warnings
+        caplog.text.count(
+            f"data.num_workers={num_workers}: a shuffled stream of Hugging Face's datasets"
+        )
+        == warnings
     )

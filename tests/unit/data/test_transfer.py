@@ -23,10 +23,18 @@ class Graph:
 
 
 def test_map_tensors_keeps_the_shape_of_a_batch():
-    batch = {"pair": Pair(torch.ones(2), [torch.ones(1), "name"]), "count": 3, "tuple": (torch.ones(1),)}
+    batch = {
+        "pair": Pair(torch.ones(2), [torch.ones(1), "name"]),
+        "count": 3,
+        "tuple": (torch.ones(1),),
+    }
     doubled = map_tensors(batch, lambda tensor: tensor * 2)
     assert isinstance(doubled["pair"], Pair) and doubled["pair"].x.tolist() == [2, 2]
-    assert doubled["pair"].y[1] == "name" and doubled["count"] == 3 and doubled["tuple"][0].tolist() == [2]
+    assert (
+        doubled["pair"].y[1] == "name"
+        and doubled["count"] == 3
+        and doubled["tuple"][0].tolist() == [2]
+    )
     graph = Graph()
     assert map_tensors([graph], torch.clone)[0] is graph
     assert map_tensors([graph], torch.clone, lambda other: other.to("meta"))[0].device == "meta"
@@ -54,7 +62,9 @@ class Numbers:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_cuda_is_one_batch_ahead_and_counts_what_was_yielded(num_workers):
-    loader = ResumableLoader(Numbers(), seed=0, micro_batch_size=2, num_workers=num_workers, device="cuda")
+    loader = ResumableLoader(
+        Numbers(), seed=0, micro_batch_size=2, num_workers=num_workers, device="cuda"
+    )
     batches = iter(loader)
     got = []
     for number, batch in enumerate(islice(batches, 15), start=1):
@@ -64,5 +74,9 @@ def test_cuda_is_one_batch_ahead_and_counts_what_was_yielded(num_workers):
     batches.close()
     cpu = ResumableLoader(Numbers(), seed=0, micro_batch_size=2)
     assert got == [number for batch in islice(cpu, 15) for number in batch[:, 0].tolist()]
-    evaluated = [n for b in evaluation_loader(Numbers(), 3, 0, 1, num_workers, "cuda") for n in b[:, 0].tolist()]
+    evaluated = [
+        n
+        for b in evaluation_loader(Numbers(), 3, 0, 1, num_workers, "cuda")
+        for n in b[:, 0].tolist()
+    ]
     assert evaluated == list(range(20))

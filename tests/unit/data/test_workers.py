@@ -1,4 +1,5 @@
-"""Workers outlive a signal to the process group, end with the iterator, and hand on errors as they are."""
+"""Workers outlive a signal to the process group, end with the iterator, and hand on errors as they
+are."""
 
 import multiprocessing
 import os
@@ -99,7 +100,8 @@ def alive(pid):
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    with open(f"/proc/{pid}/stat") as file:  # an orphan may lie there as a zombie where init does not reap
+    # An orphan may lie there as a zombie where init does not reap.
+    with open(f"/proc/{pid}/stat") as file:
         return file.read().rpartition(")")[2].split()[0] != "Z"
 
 
@@ -116,7 +118,9 @@ class Stuck:
 
 
 def test_close_ends_workers_that_are_stuck():
-    batches = iter(ResumableLoader(Stuck(), seed=0, micro_batch_size=1, shuffle=False, num_workers=2))
+    batches = iter(
+        ResumableLoader(Stuck(), seed=0, micro_batch_size=1, shuffle=False, num_workers=2)
+    )
     next(batches)
     workers = [child.pid for child in multiprocessing.active_children()]
     assert len(workers) >= 2 and all(map(alive, workers))
@@ -154,7 +158,9 @@ class Faulty:
     ],
 )
 def test_errors_keep_type_and_message(error, kind, message, num_workers):
-    loader = ResumableLoader(Faulty(error), seed=0, micro_batch_size=2, shuffle=False, num_workers=num_workers)
+    loader = ResumableLoader(
+        Faulty(error), seed=0, micro_batch_size=2, shuffle=False, num_workers=num_workers
+    )
     batches = iter(loader)
     assert next(batches).tolist() == [0, 1]
     with pytest.raises(kind, match=message) as caught:

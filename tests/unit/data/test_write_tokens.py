@@ -27,9 +27,15 @@ def test_bytes_there_and_back(corpus, tmp_path):
     done = command(tmp_path / "out", f"{corpus}/*.txt", "--val-fraction", 0.25)
     assert done.returncode == 0, done.stderr
     train = "".join(f"{number}: straße\n" * 50 for number in range(3)).encode()
-    assert done.stdout.splitlines()[-1].endswith(f"data.val_files={tmp_path}/out/val.npy data.vocab_size=256")
+    assert done.stdout.splitlines()[-1].endswith(
+        f"data.val_files={tmp_path}/out/val.npy data.vocab_size=256"
+    )
     meta = json.loads((tmp_path / "out" / "meta.json").read_text())
-    assert meta == {"vocab_size": 256, "tokenizer": "bytes", "tokens": {"train": len(train), "val": len(train) // 3}}
+    assert meta == {
+        "vocab_size": 256,
+        "tokenizer": "bytes",
+        "tokens": {"train": len(train), "val": len(train) // 3},
+    }
     files = {"files": f"{tmp_path}/out/train.npy", "val_files": f"{tmp_path}/out/val.npy"}
     source = TokenData(batch_size=2, seq_len=10, vocab_size=256, **files)
     dataset = source.train_dataset()
@@ -41,7 +47,9 @@ def test_bytes_there_and_back(corpus, tmp_path):
 
 def test_one_file_is_cut_between_lines(corpus, tmp_path):
     write_tokens.run([str(tmp_path / "out"), str(corpus / "1.txt"), "--val-fraction", "0.1"])
-    train, val = (bytes(np.load(tmp_path / "out" / f"{name}.npy").tolist()) for name in ("train", "val"))
+    train, val = (
+        bytes(np.load(tmp_path / "out" / f"{name}.npy").tolist()) for name in ("train", "val")
+    )
     assert train + val == (corpus / "1.txt").read_bytes()
     assert val.startswith(b"1: ") and 30 < len(val) <= 60
 
@@ -82,8 +90,13 @@ def test_hugging_face_tokenizer(corpus, tokenizer):
     out = corpus / "out"
     given = [str(out), f"{corpus}/*.txt", "--val-fraction=0"]
     write_tokens.run([*given, f"--tokenizer={tokenizer}", "--end=<end>"])
-    assert np.load(out / "train.npy").tolist() == [t for n in range(4) for t in [4 + n, 3, 2] * 50 + [0]]
-    assert json.loads((out / "meta.json").read_text())["vocab_size"] == 8 and not (out / "val.npy").exists()
+    assert np.load(out / "train.npy").tolist() == [
+        t for n in range(4) for t in [4 + n, 3, 2] * 50 + [0]
+    ]
+    assert (
+        json.loads((out / "meta.json").read_text())["vocab_size"] == 8
+        and not (out / "val.npy").exists()
+    )
     with pytest.raises(ConfigError, match=r"^--end='<stop>': is not a token of the tokenizer"):
         write_tokens.run([*given, f"--tokenizer={tokenizer}", "--end=<stop>"])
     with pytest.raises(ConfigError, match=r"has no tokenizer\.json"):
@@ -94,7 +107,9 @@ def test_a_stored_truncation_or_padding_does_not_change_the_tokens(corpus, token
     from tokenizers import Tokenizer
 
     def written():
-        write_tokens.run([str(corpus / "out"), f"{corpus}/*.txt", "--val-fraction=0", f"--tokenizer={tokenizer}"])
+        write_tokens.run(
+            [str(corpus / "out"), f"{corpus}/*.txt", "--val-fraction=0", f"--tokenizer={tokenizer}"]
+        )
         return np.load(corpus / "out" / "train.npy").tolist()
 
     path, expected = str(tokenizer / "tokenizer.json"), written()

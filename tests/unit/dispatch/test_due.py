@@ -1,4 +1,5 @@
-"""Whether there is something to submit, for each job and state of a run; and where the job keeps its record."""
+"""Whether there is something to submit, for each job and state of a run; and where the job keeps
+its record."""
 
 import json
 import shutil
@@ -23,7 +24,11 @@ from launcher.slurm.submission import JobNote, freeze, frozen
 from support.stores import CheckpointStore, save
 
 OTHERS = {
-    "evaluate": {"_target_": "launcher.jobs.evaluate.EvaluateJob", "checkpoint": "latest", "weights": None},
+    "evaluate": {
+        "_target_": "launcher.jobs.evaluate.EvaluateJob",
+        "checkpoint": "latest",
+        "weights": None,
+    },
     "export": {"_target_": "launcher.jobs.export.ExportJob", "checkpoint": "latest"},
     "lr_find": {"_target_": "launcher.jobs.lr_find.LRFindJob", "num_iterations": 5},
     "check": {"_target_": "launcher.jobs.check.CheckJob"},
@@ -54,12 +59,17 @@ class OwnReport:
 
 
 def asked(path: Path, job: str = "train", **changes: Any) -> dict[str, Any]:
-    trainer: dict[str, Any] = {"max_steps": changes.get("max_steps", 20), "pause_at": changes.get("pause_at")}
+    trainer: dict[str, Any] = {
+        "max_steps": changes.get("max_steps", 20),
+        "pause_at": changes.get("pause_at"),
+    }
     return {
         "run": {"dir": str(path), "resume": changes.get("resume", "auto"), "identity_exclude": []},
         "trainer": trainer | {"max_epochs": changes.get("max_epochs")},
         "data": {"batch_size": 8},
-        "hooks": {"checkpointing": {"_target_": CHECKPOINTING}} if changes.get("saves", True) else {},
+        "hooks": {"checkpointing": {"_target_": CHECKPOINTING}}
+        if changes.get("saves", True)
+        else {},
         "job": {"_target_": TRAIN_JOB} if job == "train" else OTHERS[job],
         "dispatch": {"partition": changes.get("partition")},
     }
@@ -79,7 +89,9 @@ def made(path: Path, state: str, steps: tuple[int, ...] = (10, 20), **changes: A
     counted = config | {"trainer": config["trainer"] | {"max_epochs": 2, "max_steps": EPOCHS * 2}}
     command = command_record(counted if "max_epochs" in changes else config, None)
     max_steps = EPOCHS * 2 if "max_epochs" in changes else last
-    record.begin_attempt(start_step=0, max_steps=max_steps, world_size=1, strategy="none", command=command)
+    record.begin_attempt(
+        start_step=0, max_steps=max_steps, world_size=1, strategy="none", command=command
+    )
     if state != "running":
         reason = "stopped early" if last < max_steps else None
         code = None if state != "completed" else 0
@@ -90,7 +102,10 @@ def made(path: Path, state: str, steps: tuple[int, ...] = (10, 20), **changes: A
 def submits(config: dict[str, Any], state: str) -> bool | str:
     """Whether it is submitted; the sentence of a refusal."""
     try:
-        return why_skipped(config, folder_of(config), QUEUE if state in ("queued", "running") else {}) is None
+        return (
+            why_skipped(config, folder_of(config), QUEUE if state in ("queued", "running") else {})
+            is None
+        )
     except ConfigError as error:
         return error.messages[0].partition(":")[0]
 
@@ -103,7 +118,11 @@ def test_what_trains_here_is_submitted(tmp_path: Path, state: str, what: str) ->
         assert submits(config, state) is False
         return
     resume, has_some = config["run"]["resume"], state != "none"
-    rejected = resume == "15" or resume == ("never" if has_some else "must") or (resume == "10" and not has_some)
+    rejected = (
+        resume == "15"
+        or resume == ("never" if has_some else "must")
+        or (resume == "10" and not has_some)
+    )
     expected: bool | str = f"run.resume={resume}" if rejected else True
     if state == "completed" and what in ("the same", "must"):
         expected = False
@@ -115,7 +134,9 @@ def test_what_trains_here_is_submitted(tmp_path: Path, state: str, what: str) ->
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("job", OTHERS)
-def test_another_job_leaves_the_record_of_the_training(tmp_path: Path, state: str, job: str) -> None:
+def test_another_job_leaves_the_record_of_the_training(
+    tmp_path: Path, state: str, job: str
+) -> None:
     folder, config = made(tmp_path / "run", state), asked(tmp_path / "run", job)
     uses_checkpoint = job in ("evaluate", "export")
     expected = "job.checkpoint=latest" if uses_checkpoint and state in ("none", "queued") else True
@@ -135,24 +156,33 @@ def test_another_job_leaves_the_record_of_the_training(tmp_path: Path, state: st
 @pytest.mark.parametrize("saves", [True, False], ids=["with the hook", "without"])
 @pytest.mark.parametrize("resume", ["auto", "never"])
 @pytest.mark.parametrize("state", ["completed", "preempted"])
-def test_a_run_that_saved_nothing_is_never_complete(tmp_path: Path, state: str, resume: str, saves: bool) -> None:
+def test_a_run_that_saved_nothing_is_never_complete(
+    tmp_path: Path, state: str, resume: str, saves: bool
+) -> None:
     folder = made(tmp_path / "run", state, (20,))
     shutil.rmtree(folder.checkpoints)
     config = asked(folder.path, resume=resume, saves=saves)
     is_done = state == "completed" and resume == "auto"
-    assert (why_skipped(config, folder, {}) == "already completed") is is_done is nothing_to_do(config)
-    record = json.loads(folder.record_path.read_text())  # where its checkpoints were deleted, the record has the step
+    assert (
+        (why_skipped(config, folder, {}) == "already completed") is is_done is nothing_to_do(config)
+    )
+    # Where its checkpoints were deleted, the record has the step.
+    record = json.loads(folder.record_path.read_text())
     folder.record_path.write_text(json.dumps(record | {"checkpoint": None}))
     assert why_skipped(config, folder, {}) is None and not nothing_to_do(config)
 
 
 @pytest.mark.parametrize("resume", ["auto", "never"])
 @pytest.mark.parametrize(("state", "steps"), [("preempted", 20), ("failed", 20), ("completed", 30)])
-def test_checkpoints_are_not_ignored_without_the_hook(tmp_path: Path, state: str, steps: int, resume: str) -> None:
+def test_checkpoints_are_not_ignored_without_the_hook(
+    tmp_path: Path, state: str, steps: int, resume: str
+) -> None:
     folder = made(tmp_path / "run", state, (20,))
     config = asked(folder.path, max_steps=steps, resume=resume, saves=False)
     for look in (lambda: why_skipped(config, folder, {}), lambda: nothing_to_do(config)):
-        with pytest.raises(ConfigError, match=r"hooks\.checkpointing: is missing, .*its checkpoint of step 20 in "):
+        with pytest.raises(
+            ConfigError, match=r"hooks\.checkpointing: is missing, .*its checkpoint of step 20 in "
+        ):
             look()
     if state == "completed" and resume == "auto":
         assert nothing_to_do(asked(folder.path, saves=False))
@@ -167,7 +197,9 @@ def test_epochs_have_as_many_steps_as_the_data_say(
 ) -> None:
     """On a cluster the data are not read: the default of `trainer.max_steps` decides nothing."""
     folder = made(tmp_path / "run", state, (step,), max_epochs=2, max_steps=DEFAULT)
-    config = asked(folder.path, max_epochs=epochs, max_steps=DEFAULT) | {"data": {"batch_size": batch_size}}
+    config = asked(folder.path, max_epochs=epochs, max_steps=DEFAULT) | {
+        "data": {"batch_size": batch_size}
+    }
     has_stopped_early = step < 2 * EPOCHS
     is_same = batch_size == 8 and (epochs == 2 if has_stopped_early else epochs <= 2)
     is_done = state == "completed" and is_same
@@ -194,16 +226,24 @@ def test_a_run_that_a_process_holds_is_running(tmp_path: Path) -> None:
 def test_a_queued_job_that_does_other_than_asked_is_reported(tmp_path: Path) -> None:
     folder = made(tmp_path / "run", "queued")
     told = why_skipped(asked(folder.path, max_steps=30, partition="gpu"), folder, QUEUE)
-    assert told == "in the queue as job 7 (pending) with trainer.max_steps=20; cancel it to change that"
+    assert (
+        told
+        == "in the queue as job 7 (pending) with trainer.max_steps=20; cancel it to change that"
+    )
     assert frozen(folder)[0]["trainer"]["max_steps"] == 20
 
 
 @pytest.mark.parametrize("job_id", [None, "12_0"])
-def test_a_job_is_found_in_the_queue_with_or_without_its_id(tmp_path: Path, job_id: str | None) -> None:
+def test_a_job_is_found_in_the_queue_with_or_without_its_id(
+    tmp_path: Path, job_id: str | None
+) -> None:
     folder = RunFolder(tmp_path / "run")
     freeze(folder, asked(folder.path), None, JobNote("/s/job-0.sh", 0, job_id=job_id))
     config = asked(folder.path)
-    others = [QueuedJob("12_1", "PENDING", "Priority", "", "/s/job-0.sh"), QueuedJob("13", "RUNNING", "", "", "/s")]
+    others = [
+        QueuedJob("12_1", "PENDING", "Priority", "", "/s/job-0.sh"),
+        QueuedJob("13", "RUNNING", "", "", "/s"),
+    ]
     queue = {job.id: job for job in others}
     assert why_skipped(config, folder, queue) is None
     queue["12_0"] = QueuedJob("12_0", "PENDING", "Priority", "", "/s/job-0.sh")
@@ -211,7 +251,8 @@ def test_a_job_is_found_in_the_queue_with_or_without_its_id(tmp_path: Path, job_
 
 
 @pytest.mark.parametrize(
-    ("target", "expected"), [(f"{__name__}.OwnTraining", True), (f"{__name__}.OwnReport", False), ("no.such.Job", True)]
+    ("target", "expected"),
+    [(f"{__name__}.OwnTraining", True), (f"{__name__}.OwnReport", False), ("no.such.Job", True)],
 )
 def test_a_users_job_trains_if_it_is_a_training(target: str, expected: bool) -> None:
     assert trains({"job": {"_target_": target}}) is expected
@@ -226,4 +267,9 @@ def test_a_training_that_cannot_be_imported_here_is_submitted(tmp_path: Path) ->
     """`retry` is typed in any folder; the nodes may have packages that this machine has not."""
     for state, expected in (("failed", None), ("completed", "already completed")):
         folder = made(tmp_path / state, state)
-        assert why_skipped(asked(folder.path) | {"job": {"_target_": "no.such.Job", "mine": 1}}, folder, {}) == expected
+        assert (
+            why_skipped(
+                asked(folder.path) | {"job": {"_target_": "no.such.Job", "mine": 1}}, folder, {}
+            )
+            == expected
+        )

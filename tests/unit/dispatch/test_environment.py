@@ -9,7 +9,8 @@ from launcher.dispatch.gpus import count_gpus
 from launcher.errors import ConfigError
 
 STEP = {
-    "SLURM_JOB_ID": "12", "SLURM_STEP_ID": "1", "SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "5", "SLURM_LOCALID": "1",
+    "SLURM_JOB_ID": "12", "SLURM_STEP_ID": "1", "SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "5",
+    "SLURM_LOCALID": "1",
     "SLURM_STEP_NODELIST": "gpu[03-04]", "SLURM_NTASKS": "8",
 }  # fmt: skip
 
@@ -30,7 +31,10 @@ def test_a_slurm_step_of_several_tasks_is_joined():
 
 def test_steps_with_the_same_ids_meet_on_different_ports():
     """Of two clusters on one host, and of two starts of a job."""
-    first, second = {**STEP, "SLURM_SRUN_COMM_PORT": "33017"}, {**STEP, "SLURM_SRUN_COMM_PORT": "35051"}
+    first, second = (
+        {**STEP, "SLURM_SRUN_COMM_PORT": "33017"},
+        {**STEP, "SLURM_SRUN_COMM_PORT": "35051"},
+    )
     assert join_ranks(first) and join_ranks(second)
     assert int(first["MASTER_PORT"]) in PORTS and first["MASTER_PORT"] != second["MASTER_PORT"]
 
@@ -45,7 +49,8 @@ def test_a_task_bound_to_its_gpu_takes_the_only_one():
     "env",
     [
         {},
-        {"SLURM_JOB_ID": "12", "SLURM_NTASKS": "8", "SLURM_PROCID": "0"},  # a batch script, without srun
+        # A batch script, without srun.
+        {"SLURM_JOB_ID": "12", "SLURM_NTASKS": "8", "SLURM_PROCID": "0"},
         {**STEP, "SLURM_STEP_NUM_TASKS": "1"},
         {"RANK": "0", "WORLD_SIZE": "1"},
     ],
@@ -57,14 +62,23 @@ def test_one_process_joins_nothing(env: dict[str, str]):
 @pytest.mark.parametrize(
     ("env", "sentence"),
     [
-        ({"WORLD_SIZE": "2"}, r"^WORLD_SIZE=2 .*without RANK, MASTER_ADDR, MASTER_PORT: left over.*unset it"),
-        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "1"}, r"^WORLD_SIZE=2 .*without MASTER_ADDR:"),
+        (
+            {"WORLD_SIZE": "2"},
+            r"^WORLD_SIZE=2 .*without RANK, MASTER_ADDR, MASTER_PORT: left over.*unset it",
+        ),
+        (
+            {"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "1"},
+            r"^WORLD_SIZE=2 .*without MASTER_ADDR:",
+        ),
         ({"WORLD_SIZE": "two"}, r"^WORLD_SIZE='two' .*should be a number"),
         ({"WORLD_SIZE": "two", "RANK": "0"}, r"^WORLD_SIZE='two' .*should be a number"),
         ({"RANK": "-1"}, r"^RANK='-1' .*should be a number"),
         ({"LOCAL_RANK": ""}, r"^LOCAL_RANK='' .*should be a number"),
         ({"RANK": "1"}, r"^RANK=1 .*less than WORLD_SIZE=1"),
-        ({"WORLD_SIZE": "2", "RANK": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, r"^RANK=2 .*less than WORLD_SIZE=2"),
+        (
+            {"WORLD_SIZE": "2", "RANK": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"},
+            r"^RANK=2 .*less than WORLD_SIZE=2",
+        ),
     ],
 )
 def test_left_over_variables_are_rejected(env: dict[str, str], sentence: str):
@@ -86,7 +100,13 @@ def test_torchrun_s_variables_override_slurm_s():
 
 @pytest.mark.parametrize(
     ("nodes", "first"),
-    [("n1", "n1"), ("gpu[03-07,12],cpu1", "gpu03"), ("a,b", "a"), ("rack[1]-ib,x", "rack1-ib"), ("n[007]", "n007")],
+    [
+        ("n1", "n1"),
+        ("gpu[03-07,12],cpu1", "gpu03"),
+        ("a,b", "a"),
+        ("rack[1]-ib,x", "rack1-ib"),
+        ("n[007]", "n007"),
+    ],
 )
 def test_the_first_of_slurm_s_nodes(nodes: str, first: str):
     assert first_node(nodes) == first

@@ -1,4 +1,5 @@
-"""How long a run may take to leave: what is configured, and less where SLURM kills the job earlier."""
+"""How long a run may take to leave: what is configured, and less where SLURM kills the job
+earlier."""
 
 import time
 from collections.abc import Callable
@@ -29,7 +30,8 @@ def armed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         ({}, {"grace": 120.0}, 120.0, False),
         ({}, {"grace": None}, None, False),
         ({"SLURM_JOB_ID": "12"}, {"signal_delay": 90}, 90, True),
-        ({"SLURM_JOB_ID": "12", "RANK": "1"}, {"signal_delay": 90}, 90, False),  # rank 0 asks for all
+        # Rank 0 asks for all.
+        ({"SLURM_JOB_ID": "12", "RANK": "1"}, {"signal_delay": 90}, 90, False),
     ],
 )
 def test_only_rank_0_of_a_job_asks_slurm(
@@ -48,7 +50,8 @@ def test_only_rank_0_of_a_job_asks_slurm(
 
 def job(state: str, ends_in: float | None) -> Callable[[str], JobInfo]:
     def info(name: str) -> JobInfo:
-        end = None if ends_in is None else time.time() + ends_in  # counted from the test, not from its collection
+        # Counted from the test, not from its collection.
+        end = None if ends_in is None else time.time() + ends_in
         return JobInfo(state, "None", 0, True, True, None, end, None)
 
     return info
@@ -63,8 +66,12 @@ def silent(name: str) -> JobInfo:
     [
         pytest.param(job("RUNNING", 12), 30, 37, id="in the grace of a preemption"),
         pytest.param(job("RUNNING", 100), 30, 125, id="near the time limit"),
-        pytest.param(job("RUNNING", -3), 5, 2.5, id="at the end of the grace, which SLURM notices late"),
-        pytest.param(job("COMPLETING", 3600), 30, 25, id="cancelled, or requeued with an estimated end"),
+        pytest.param(
+            job("RUNNING", -3), 5, 2.5, id="at the end of the grace, which SLURM notices late"
+        ),
+        pytest.param(
+            job("COMPLETING", 3600), 30, 25, id="cancelled, or requeued with an estimated end"
+        ),
         pytest.param(job("COMPLETING", None), 6, 3, id="a short KillWait"),
         pytest.param(job("RUNNING", 3600), 30, None, id="SLURM does not show the cause yet"),
         pytest.param(job("RUNNING", None), 30, None, id="no time limit"),
@@ -72,7 +79,10 @@ def silent(name: str) -> JobInfo:
     ],
 )
 def test_slurm_s_end_follows_from_the_job(
-    monkeypatch: pytest.MonkeyPatch, info: Callable[[str], JobInfo], kill_wait: float, left: float | None
+    monkeypatch: pytest.MonkeyPatch,
+    info: Callable[[str], JobInfo],
+    kill_wait: float,
+    left: float | None,
 ) -> None:
     monkeypatch.setattr(scheduler, "job_info", info)
     monkeypatch.setattr(scheduler, "kill_wait", lambda: kill_wait)

@@ -13,7 +13,9 @@ from launcher.rundir.record import RunRecord
 from launcher.slurm.submission import FROZEN, JobNote
 
 
-def submit(outputs: Path, submission: str, run: str, state: str, snapshot: str | None = None) -> RunFolder:
+def submit(
+    outputs: Path, submission: str, run: str, state: str, snapshot: str | None = None
+) -> RunFolder:
     """A run as its newest submission leaves it."""
     folder, script = RunFolder(outputs / run).create(), outputs / ".slurm" / submission / "job-0.sh"
     script.parent.mkdir(parents=True, exist_ok=True)
@@ -22,7 +24,12 @@ def submit(outputs: Path, submission: str, run: str, state: str, snapshot: str |
     code = None if snapshot is None else outputs / ".slurm" / snapshot / "code"
     if code is not None:
         code.mkdir(parents=True, exist_ok=True)
-    saved = {"config": {}, "hydra": None, "job": asdict(JobNote(str(script))), "snapshot": code and str(code)}
+    saved = {
+        "config": {},
+        "hydra": None,
+        "job": asdict(JobNote(str(script))),
+        "snapshot": code and str(code),
+    }
     (folder.path / FROZEN).write_text(json.dumps(saved))
     record = RunRecord(folder)
     record.data["state"] = state
@@ -36,14 +43,18 @@ def left(outputs: Path, *scripts: str) -> set[str]:
     return {path.name for path in (outputs / ".slurm").iterdir() if path.is_dir()}
 
 
-@pytest.mark.parametrize("state", ["queued", "running", "paused", "preempted", "failed", "cancelled", "completed"])
+@pytest.mark.parametrize(
+    "state", ["queued", "running", "paused", "preempted", "failed", "cancelled", "completed"]
+)
 def test_a_submission_stays_until_its_runs_have_completed(tmp_path: Path, state: str) -> None:
     submit(tmp_path, "a", "m/1", "completed")
     submit(tmp_path, "a", "m/2", state)
     assert left(tmp_path) == (set() if state == "completed" else {"a"})
 
 
-def test_a_submission_of_runs_that_are_gone_or_were_submitted_again_is_removed(tmp_path: Path) -> None:
+def test_a_submission_of_runs_that_are_gone_or_were_submitted_again_is_removed(
+    tmp_path: Path,
+) -> None:
     submit(tmp_path, "a", "m/1", "failed").record_path.unlink()
     submit(tmp_path, "b", "m/2", "failed")
     submit(tmp_path, "c", "m/2", "failed")
@@ -69,7 +80,9 @@ def test_nothing_is_removed_during_a_search(tmp_path: Path) -> None:
     assert left(tmp_path) == set()
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"job": null}', '{"job": {"script": 3}, "snapshot": null}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "{}", '{"job": null}', '{"job": {"script": 3}, "snapshot": null}']
+)
 def test_a_file_that_cannot_be_read_keeps_all(tmp_path: Path, text: str) -> None:
     submit(tmp_path, "a", "m/1", "completed")
     (submit(tmp_path, "b", "m/2", "failed").path / FROZEN).write_text(text)

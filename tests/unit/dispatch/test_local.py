@@ -13,7 +13,9 @@ from launcher.errors import ConfigError
 from launcher.rundir.holder import Holder
 
 
-def test_left_over_variables_are_refused_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_left_over_variables_are_refused_before_anything_is_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -22,10 +24,16 @@ def test_left_over_variables_are_refused_before_anything_is_built(monkeypatch: p
         LocalDispatch().run(config)
 
 
-def test_folders_of_killed_commands_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_of_killed_commands_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     me = Holder.current()
-    owners = {"dead": replace(me, started="1"), "alive": me, "elsewhere": replace(me, host="node7", started="1")}
+    owners = {
+        "dead": replace(me, started="1"),
+        "alive": me,
+        "elsewhere": replace(me, host="node7", started="1"),
+    }
     for name, owner in owners.items():
         (tmp_path / f"launcher-{name}").mkdir()
         (tmp_path / f"launcher-{name}" / OWNER).write_text(json.dumps(asdict(owner)))
@@ -36,7 +44,9 @@ def test_folders_of_killed_commands_are_removed(tmp_path: Path, monkeypatch: pyt
     assert not folder.exists()
 
 
-def test_a_temporary_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporary_folder_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(ConfigError, match=r"^TMPDIR=.*cannot be written"), private_folder():
         pass

@@ -37,7 +37,9 @@ def test_only_visible_devices_are_divided() -> None:
 
 def program(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     """Let the jobs be this program; its arguments are the job's file and the file of its result."""
-    monkeypatch.setattr(pool_module, "COMMAND", (sys.executable, "-c", f"import os, signal, sys, time\n{code}"))
+    monkeypatch.setattr(
+        pool_module, "COMMAND", (sys.executable, "-c", f"import os, signal, sys, time\n{code}")
+    )
 
 
 def wait(pool: Pool, is_done: Callable[[dict[int, int]], bool]) -> dict[int, int]:
@@ -50,10 +52,14 @@ def wait(pool: Pool, is_done: Callable[[dict[int, int]], bool]) -> dict[int, int
     return codes
 
 
-def test_jobs_get_gpus_and_the_next_one_takes_the_free_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_get_gpus_and_the_next_one_takes_the_free_slot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pool_module, "count_gpus", lambda: 4)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    program(monkeypatch, "open(sys.argv[2], 'w').write(os.environ['CUDA_VISIBLE_DEVICES'].join('[]'))")
+    program(
+        monkeypatch, "open(sys.argv[2], 'w').write(os.environ['CUDA_VISIBLE_DEVICES'].join('[]'))"
+    )
     pool = JobPool(tmp_path, 2)
     for number in (0, 1):
         pool.start(number, {"seed": number}, {})
@@ -82,7 +88,10 @@ def test_ends_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_close_lets_all_of_them_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "signal.signal(signal.SIGTERM, lambda *_: (open(sys.argv[1] + '.saved', 'w'), sys.exit(143)))\n"
+    code = (
+        "signal.signal(signal.SIGTERM, lambda *_: (open(sys.argv[1] + '.saved', 'w'),"
+        " sys.exit(143)))\n"
+    )
     code += "open(sys.argv[1] + '.ready', 'w')\ntime.sleep(600)"
     program(monkeypatch, code)
     pool = Pool(tmp_path, 3)
@@ -93,7 +102,9 @@ def test_close_lets_all_of_them_save(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len([*tmp_path.glob("jobs/*.saved")]) == 3
 
 
-@pytest.mark.parametrize(("parallel", "gpus", "slots"), [(1, 8, 1), (3, 0, 3), ("auto", 4, 4), ("auto", 0, 1)])
+@pytest.mark.parametrize(
+    ("parallel", "gpus", "slots"), [(1, 8, 1), (3, 0, 3), ("auto", 4, 4), ("auto", 0, 1)]
+)
 def test_slots(parallel: int | str, gpus: int, slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.dispatch.local.count_gpus", lambda: gpus)
     assert LocalDispatch(parallel=parallel).slots() == slots  # type: ignore[arg-type]

@@ -15,7 +15,9 @@ from support.toy import Toy, Values
 STEERED = (
     lambda metric: CheckpointingHook(9, best_metric=metric, best_mode="min"),
     lambda metric: EarlyStoppingHook(metric=metric, mode="min"),
-    lambda metric: MetricScheduleHook(Best(metric, "min", keys=("scheduler.metric", "scheduler.mode"))),
+    lambda metric: MetricScheduleHook(
+        Best(metric, "min", keys=("scheduler.metric", "scheduler.mode"))
+    ),
 )
 
 
@@ -27,7 +29,11 @@ def updated(best: Best, value: float, step: int) -> bool:
 def test_best(mode: Any) -> None:
     best = Best("val/acc", mode, min_delta=0.1)
     sign = 1 if mode == "max" else -1
-    assert updated(best, sign * 0.5, 1) and not updated(best, sign * 0.55, 2) and updated(best, sign * 0.7, 3)
+    assert (
+        updated(best, sign * 0.5, 1)
+        and not updated(best, sign * 0.55, 2)
+        and updated(best, sign * 0.7, 3)
+    )
     assert not updated(best, float("nan"), 4) and not updated(best, sign * float("inf"), 5)
     restored = Best("val/acc", mode)
     restored.load(best.state())
@@ -43,25 +49,37 @@ def test_best(mode: Any) -> None:
     ],
 )
 def test_a_name_without_a_direction_is_rejected(make: Any, keys: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^{keys}etric=val/x: .*; set {keys}ode=min or {keys}ode=max\.$"):
+    with pytest.raises(
+        ConfigError, match=rf"^{keys}etric=val/x: .*; set {keys}ode=min or {keys}ode=max\.$"
+    ):
         make("val/x")
 
 
 @pytest.mark.parametrize(
-    "hook", [CheckpointingHook(1, best_metric="val/acc"), EarlyStoppingHook(metric="val/acc")], ids=["best", "stopping"]
+    "hook",
+    [CheckpointingHook(1, best_metric="val/acc"), EarlyStoppingHook(metric="val/acc")],
+    ids=["best", "stopping"],
 )
-def test_a_metric_that_the_first_evaluation_does_not_have_is_an_error(tmp_path: Path, hook: Any) -> None:
+def test_a_metric_that_the_first_evaluation_does_not_have_is_an_error(
+    tmp_path: Path, hook: Any
+) -> None:
     metrics = Values({step: {"loss": 1.0, "accuracy": 0.5} for step in (2, 4)})
     trainer = Toy([metrics, hook], 9, tmp_path)
-    with pytest.raises(ConfigError, match=r"metric=val/acc: is not logged; choose one of val/accuracy, val/loss\."):
+    with pytest.raises(
+        ConfigError, match=r"metric=val/acc: is not logged; choose one of val/accuracy, val/loss\."
+    ):
         trainer.train()
     assert trainer.step == 3, "when the next step begins"
 
 
-@pytest.mark.parametrize("hook", [CheckpointingHook(1, best_metric="vall/acc"), EarlyStoppingHook(metric="vall/acc")])
+@pytest.mark.parametrize(
+    "hook", [CheckpointingHook(1, best_metric="vall/acc"), EarlyStoppingHook(metric="vall/acc")]
+)
 def test_a_misspelt_group_is_an_error(tmp_path: Path, hook: Any) -> None:
     trainer = Toy([LoggingHook(1), Values({2: {"loss": 1.0, "accuracy": 0.5}}), hook], 9, tmp_path)
-    with pytest.raises(ConfigError, match=r"metric=vall/acc: is not logged; choose one of val/accuracy, val/loss\."):
+    with pytest.raises(
+        ConfigError, match=r"metric=vall/acc: is not logged; choose one of val/accuracy, val/loss\."
+    ):
         trainer.train()
     assert trainer.step == 3, "when the next step begins"
 
@@ -70,10 +88,14 @@ def test_a_misspelt_group_is_an_error(tmp_path: Path, hook: Any) -> None:
 @pytest.mark.parametrize(
     "metric", ["val_loss", "loss", "accuracy", "eval_loss", "eval/accuracy", "Val/Loss", "val/acc"]
 )
-def test_a_misspelled_metric_ends_the_run_at_the_first_evaluation(tmp_path: Path, metric: str, make: Any) -> None:
+def test_a_misspelled_metric_ends_the_run_at_the_first_evaluation(
+    tmp_path: Path, metric: str, make: Any
+) -> None:
     values = Values({step: {"loss": 1.0, "accuracy": 0.5} for step in (2, 4)})
     trainer = Toy([LoggingHook(5), values, make(metric), CheckpointingHook(9)], 9, tmp_path)
-    with pytest.raises(ConfigError, match=rf"metric={metric}: is not logged; choose one of .*val/(loss|accuracy)"):
+    with pytest.raises(
+        ConfigError, match=rf"metric={metric}: is not logged; choose one of .*val/(loss|accuracy)"
+    ):
         trainer.train()
     assert trainer.step == 3, "when the next step begins"
 
@@ -82,23 +104,30 @@ def test_a_misspelled_metric_ends_the_run_at_the_first_evaluation(tmp_path: Path
 def test_a_metric_that_was_never_logged_fails_the_run_at_its_end(
     tmp_path: Path, make: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The last step is saved before that, and a repeated command fails as well; a pause or a signal before is none."""
+    """The last step is saved before that, and a repeated command fails as well; a pause or a signal
+    before is none."""
     hooks = lambda: [Values({2: {"loss": 1.0}}), make("my/loss"), CheckpointingHook(9)]  # noqa: E731
     paused = Toy(hooks(), 3, tmp_path, pause_at=1)
     paused.train()
     assert paused.is_paused
     for _ in range(2):
-        with pytest.raises(TrainingError, match=r"metric=my/loss: was never logged, so it has had no effect"):
+        with pytest.raises(
+            TrainingError, match=r"metric=my/loss: was never logged, so it has had no effect"
+        ):
             Toy(hooks(), 3, tmp_path).train()
     assert (tmp_path / "checkpoints" / "latest").resolve().name == "step-00000003"
-    warnings = [record for record in caplog.records if "has not been logged so far" in record.getMessage()]
+    warnings = [
+        record for record in caplog.records if "has not been logged so far" in record.getMessage()
+    ]
     assert len(warnings) == 1
 
 
 def test_a_default_best_metric_needs_no_validation_set(tmp_path: Path) -> None:
     Toy([LoggingHook(1), CheckpointingHook(9, best_metric="val/loss")], 2, tmp_path).train()
     stopping = Toy([LoggingHook(1), EarlyStoppingHook()], 2, tmp_path)
-    with pytest.raises(TrainingError, match=r"hooks.early_stopping.metric=val/loss: was never logged"):
+    with pytest.raises(
+        TrainingError, match=r"hooks.early_stopping.metric=val/loss: was never logged"
+    ):
         stopping.train()
 
 
@@ -125,7 +154,9 @@ def test_a_plateau_is_not_left_by_rounding(tmp_path: Path) -> None:
 
     class Plateau(Toy):
         def build_lr_scheduler(self) -> Any:
-            return torch.optim.lr_scheduler.ReduceLROnPlateau(self.optimizer, "max", 0.5, patience=1, threshold=0.0)
+            return torch.optim.lr_scheduler.ReduceLROnPlateau(
+                self.optimizer, "max", 0.5, patience=1, threshold=0.0
+            )
 
     def trained(noise: float, max_steps: int, folder: str) -> float:
         values = Values({step: {"acc": 0.9 + noise * step} for step in range(1, 7)})
@@ -134,24 +165,39 @@ def test_a_plateau_is_not_left_by_rounding(tmp_path: Path) -> None:
         trainer.train()
         return float(trainer.optimizer.param_groups[0]["lr"])
 
-    assert trained(0.0, 6, "equal") == trained(1e-9, 6, "noise") == 0.025 and trained(1e-3, 6, "gain") == 0.1
+    assert (
+        trained(0.0, 6, "equal") == trained(1e-9, 6, "noise") == 0.025
+        and trained(1e-3, 6, "gain") == 0.1
+    )
     trained(1e-9, 3, "resumed")
     assert trained(1e-9, 6, "resumed") == 0.025
 
 
 def test_other_metrics_and_other_groups_are_no_error(tmp_path: Path) -> None:
-    """A hook may log numbers of its own under `val`, and the metric may come in a later call at the same step."""
-    own, evaluation = Values({1: {"mine": 1.0}, 2: {"loss": 3.0}}), Values({2: {"accuracy": 0.5}, 3: {"loss": 2.0}})
+    """A hook may log numbers of its own under `val`, and the metric may come in a later call at the
+    same step."""
+    own, evaluation = (
+        Values({1: {"mine": 1.0}, 2: {"loss": 3.0}}),
+        Values({2: {"accuracy": 0.5}, 3: {"loss": 2.0}}),
+    )
     hook = CheckpointingHook(9, best_metric="val/accuracy")
     Toy([LoggingHook(1), own, evaluation, hook], 3, tmp_path).train()
     assert hook.best is not None and (hook.best.value, hook.best.step) == (0.5, 2)
 
 
-def test_the_best_is_logged_and_kept_by_the_metrics_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_best_is_logged_and_kept_by_the_metrics_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
-    values = Values({step: {"accuracy": value} for step, value in enumerate([0.1, 0.4, 0.9, 0.8], start=1)})
+    values = Values(
+        {step: {"accuracy": value} for step, value in enumerate([0.1, 0.4, 0.9, 0.8], start=1)}
+    )
     Toy([values, CheckpointingHook(9, best_metric="val/accuracy")], 4, tmp_path).train()
     assert (tmp_path / "checkpoints" / "best").resolve().name == "step-00000003"
-    lines = [record.getMessage() for record in caplog.records if "best so far" in record.getMessage()]
+    lines = [
+        record.getMessage() for record in caplog.records if "best so far" in record.getMessage()
+    ]
     assert lines[0] == "Step 1: val/accuracy 0.10000 is the best so far."
-    assert lines[2] == "Step 3: val/accuracy 0.90000 is the best so far (before: 0.40000 at step 2)."
+    assert (
+        lines[2] == "Step 3: val/accuracy 0.90000 is the best so far (before: 0.40000 at step 2)."
+    )

@@ -24,7 +24,9 @@ from support.stores import change_manifest
 from support.toy import GOOD, Toy, Values
 
 
-def train(workspace: Path, max_steps: int, load: Any = "auto", keep_previous: int = 1, **options: Any) -> Toy:
+def train(
+    workspace: Path, max_steps: int, load: Any = "auto", keep_previous: int = 1, **options: Any
+) -> Toy:
     hook = CheckpointingHook(2, keep_previous=keep_previous, load=load, **options)
     trainer = Toy([hook, JsonlHook()], max_steps, workspace, batches=[GOOD])
     trainer.train()
@@ -44,7 +46,9 @@ def same_tensors(one: Path, other: Path) -> bool:
     return all((first.read(name) == second.read(name)).all() for name in first.names())
 
 
-@pytest.mark.parametrize("spelling", ["4", "step-00000004", "checkpoints/step-00000004", "full path"])
+@pytest.mark.parametrize(
+    "spelling", ["4", "step-00000004", "checkpoints/step-00000004", "full path"]
+)
 def test_a_rollback_happens_once(tmp_path: Path, spelling: str) -> None:
     train(tmp_path, 14, keep_previous=9)
     load = str(tmp_path / "checkpoints" / "step-00000004") if spelling == "full path" else spelling
@@ -55,7 +59,9 @@ def test_a_rollback_happens_once(tmp_path: Path, spelling: str) -> None:
     assert resumed_at(train(tmp_path, 11)) == 9, "and so does one that does not name it"
     assert resumed_at(train(tmp_path, 14, load)) == 11
     assert os.readlink(tmp_path / "checkpoints" / "latest") == "step-00000014"
-    assert same_tensors(tmp_path / "checkpoints/step-00000014", tmp_path / "checkpoints/abandoned-step-00000014")
+    assert same_tensors(
+        tmp_path / "checkpoints/step-00000014", tmp_path / "checkpoints/abandoned-step-00000014"
+    )
 
 
 def test_rolling_back_twice_to_different_steps(tmp_path: Path) -> None:
@@ -107,7 +113,10 @@ def test_a_damaged_named_checkpoint_is_one_sentence(tmp_path: Path, load: str | 
         with open(tmp_path / "checkpoints" / "step-00000004" / name, "r+b") as file:
             file.seek(-1, 2)
             file.write(b"\x01")
-        with pytest.raises(ConfigError, match=f"^run.resume={load}: .* is damaged: {name} .* Use another checkpoint"):
+        with pytest.raises(
+            ConfigError,
+            match=f"^run.resume={load}: .* is damaged: {name} .* Use another checkpoint",
+        ):
             train(tmp_path, 6, load)
         assert 4 in steps(tmp_path)
 
@@ -129,7 +138,9 @@ def test_a_lost_folder_of_checkpoints(tmp_path: Path) -> None:
     assert resumed_at(train(tmp_path, 2, "never")) == 0
 
 
-def test_a_failure_waits_for_the_save_in_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_waits_for_the_save_in_flight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(trainer: Any) -> None:
         if trainer.step == 3:
             raise RuntimeError("broken")
@@ -159,7 +170,8 @@ def test_a_kill_between_a_save_and_its_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keep_previous", "kept"), [(9, [3, 4, 5, 6, 8, 9, 10]), (1, [4, 5, 8, 9, 10]), (0, [4, 5, 8, 10])]
+    ("keep_previous", "kept"),
+    [(9, [3, 4, 5, 6, 8, 9, 10]), (1, [4, 5, 8, 9, 10]), (0, [4, 5, 8, 10])],
 )
 def test_what_is_saved_and_kept(tmp_path: Path, keep_previous: int, kept: list[int]) -> None:
     hook = CheckpointingHook(3, keep_previous, keep_interval=4, keep_steps=[5], path="mine")
@@ -167,7 +179,9 @@ def test_what_is_saved_and_kept(tmp_path: Path, keep_previous: int, kept: list[i
     assert [int(path.name[5:]) for path in sorted(tmp_path.glob("mine/step-*"))] == kept
 
 
-@pytest.mark.parametrize(("settings", "code"), [({}, 128 + signal.SIGUSR1), ({"exit_code": 7, "exit_delay": 0.01}, 7)])
+@pytest.mark.parametrize(
+    ("settings", "code"), [({}, 128 + signal.SIGUSR1), ({"exit_code": 7, "exit_delay": 0.01}, 7)]
+)
 def test_the_exit_code_after_a_signal(tmp_path: Path, settings: dict[str, Any], code: int) -> None:
     def stop(trainer: Any) -> None:
         if trainer.step == 3:
@@ -180,7 +194,9 @@ def test_the_exit_code_after_a_signal(tmp_path: Path, settings: dict[str, Any], 
 
 
 @pytest.mark.parametrize("is_persistent", [True, False])
-def test_a_sparse_buffer_is_refused_unless_it_is_not_stored(tmp_path: Path, is_persistent: bool) -> None:
+def test_a_sparse_buffer_is_refused_unless_it_is_not_stored(
+    tmp_path: Path, is_persistent: bool
+) -> None:
     class Sparse(Toy):
         def build_model(self) -> torch.nn.Module:
             model = super().build_model()
@@ -196,25 +212,38 @@ def test_a_sparse_buffer_is_refused_unless_it_is_not_stored(tmp_path: Path, is_p
         train(2)
         assert resumed_at(train(4)) == 2
         return
-    with pytest.raises(ConfigError, match=r"^model: mask has layout sparse_coo, .* register it with persistent=False"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^model: mask has layout sparse_coo, .* register it with persistent=False",
+    ):
         train(2)
 
 
 def test_a_value_before_the_first_step_is_no_best(tmp_path: Path) -> None:
     """No checkpoint has it. A dry run does not count either."""
     early = FunctionHook(on_before_train=lambda trainer: trainer.log({"val": {"loss": 0.0}}))
-    dry = FunctionHook(on_after_step=lambda trainer: trainer.log({"val": {"loss": 0.0}}, dry_run=True))
+    dry = FunctionHook(
+        on_after_step=lambda trainer: trainer.log({"val": {"loss": 0.0}}, dry_run=True)
+    )
     best = CheckpointingHook(2, keep_previous=9, best_metric="val/loss")
-    Toy([early, dry, Values({2: {"loss": 1.0}, 4: {"loss": 2.0}}), best], 4, tmp_path, [GOOD]).train()
+    Toy(
+        [early, dry, Values({2: {"loss": 1.0}, 4: {"loss": 2.0}}), best], 4, tmp_path, [GOOD]
+    ).train()
     assert (tmp_path / "checkpoints" / "best").readlink() == Path("step-00000002")
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
 @pytest.mark.parametrize(("last", "best", "value"), [(4.5, 6, 4.5), (5.5, 2, 5.0)])
 def test_a_best_value_counts_only_once_it_is_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asynchronous: bool, last: float, best: int, value: float
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    asynchronous: bool,
+    last: float,
+    best: int,
+    value: float,
 ) -> None:
-    """The save of step 4, with a value of 4, fails: a value at step 6 is compared with that of step 2, which is 5."""
+    """The save of step 4, with a value of 4, fails: a value at step 6 is compared with that of step
+    2, which is 5."""
     monkeypatch.setattr(os, "open", os.open)  # what the broken disk replaces is put back
     hook = CheckpointingHook(2, keep_previous=9, best_metric="val/loss", asynchronous=asynchronous)
     values = {2: {"loss": 5.0}, 4: {"loss": 4.0}, 6: {"loss": last}}
@@ -224,7 +253,9 @@ def test_a_best_value_counts_only_once_it_is_saved(
     assert hook.best is not None and (hook.best.value, hook.best.step) == (value, best)
 
 
-def test_a_first_best_value_that_is_not_saved_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_best_value_that_is_not_saved_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "open", os.open)
     hook = CheckpointingHook(2, best_metric="val/loss")
     values = Values({2: {"loss": 1.0}, 4: {"loss": 9.0}})
@@ -240,7 +271,7 @@ def test_the_handlers_of_a_hook_end_with_it(tmp_path: Path) -> None:
     assert during[0] != before == signal.getsignal(signal.SIGUSR1)
 
 
-# --------------------------------------------------------------------------------------------- whose checkpoint it is
+# --------------------------------------------------------------------------- whose checkpoint it is
 @pytest.mark.parametrize(
     ("path", "folder"),
     [
@@ -251,7 +282,9 @@ def test_the_handlers_of_a_hook_end_with_it(tmp_path: Path) -> None:
         ("{tmp}/shared", "shared/runs/{run}"),
     ],
 )
-def test_runs_with_the_same_path_have_their_own_checkpoints(tmp_path: Path, path: str, folder: str) -> None:
+def test_runs_with_the_same_path_have_their_own_checkpoints(
+    tmp_path: Path, path: str, folder: str
+) -> None:
     for run in ("a", "b"):
         workspace, place = tmp_path / "runs" / run, path.format(run=run, tmp=tmp_path)
         trainer = train(workspace, 4, path=place)
@@ -262,14 +295,18 @@ def test_runs_with_the_same_path_have_their_own_checkpoints(tmp_path: Path, path
         assert resumed_at(train(workspace, 6, path=place)) == 4
         if not own.is_relative_to(workspace):
             shutil.rmtree(workspace)
-        assert resumed_at(train(workspace, 8, path=place)) == 6, "it is found without the run's folder"
+        assert resumed_at(train(workspace, 8, path=place)) == 6, (
+            "it is found without the run's folder"
+        )
         assert steps(workspace) == [6, 8]
         assert resumed_at(train(workspace, 9)) == 8, "and without the option, by the link"
 
 
 def test_checkpoints_at_another_place_than_before_are_reported(tmp_path: Path) -> None:
     train(tmp_path / "run", 4)
-    with pytest.raises(ConfigError, match=r"of this run are in .*run/checkpoints, and not in .*there/.*/run: move"):
+    with pytest.raises(
+        ConfigError, match=r"of this run are in .*run/checkpoints, and not in .*there/.*/run: move"
+    ):
         train(tmp_path / "run", 6, path="../there")
     os.makedirs(tmp_path / "there" / tmp_path.name)
     os.rename(tmp_path / "run" / "checkpoints", tmp_path / "there" / tmp_path.name / "run")
@@ -286,7 +323,10 @@ def test_a_link_that_lost_its_target_is_made_again(tmp_path: Path) -> None:
 def composed(workspace: Path, max_steps: int, load: Any = "auto", **options: Any) -> Toy:
     """As `train`, for a run of a configuration."""
     trainer = Toy(
-        [CheckpointingHook(2, **{"keep_previous": 1, "load": load, **options})], max_steps, workspace, batches=[GOOD]
+        [CheckpointingHook(2, **{"keep_previous": 1, "load": load, **options})],
+        max_steps,
+        workspace,
+        batches=[GOOD],
     )
     trainer.context = RunContext(texts={"config.yaml": "{}"})
     trainer.train()
@@ -303,7 +343,10 @@ def test_a_checkpoint_of_another_run_is_only_resumed_by_name(tmp_path: Path, how
     else:
         (mine / "checkpoints").symlink_to(other / "checkpoints")
     for load in ("auto", "must"):
-        with pytest.raises(ConfigError, match=r"step-00000004 is a checkpoint of the run name/other, not of name/mine"):
+        with pytest.raises(
+            ConfigError,
+            match=r"step-00000004 is a checkpoint of the run name/other, not of name/mine",
+        ):
             composed(mine, 8, load)
     assert steps(other) == steps(mine) == [2, 4]
     named = mine / "checkpoints" / "step-00000004"
@@ -322,13 +365,20 @@ def test_a_renamed_run_keeps_its_checkpoints(tmp_path: Path, is_recorded: bool) 
     assert resumed_at((composed if is_recorded else train)(new, 6)) == 4
 
 
-def test_lines_that_another_run_wrote_are_reported_as_missing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_that_another_run_wrote_are_reported_as_missing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     class Logging(FunctionHook):
         def __init__(self) -> None:
             super().__init__(on_after_step=lambda trainer: trainer.log({"x": 1.0}))
 
     def run(workspace: Path, max_steps: int, load: Any = "auto") -> None:
-        Toy([CheckpointingHook(2, load=load), JsonlHook(), Logging()], max_steps, workspace, batches=[GOOD]).train()
+        Toy(
+            [CheckpointingHook(2, load=load), JsonlHook(), Logging()],
+            max_steps,
+            workspace,
+            batches=[GOOD],
+        ).train()
 
     run(tmp_path / "other", 6)
     run(tmp_path / "mine", 4)
@@ -336,8 +386,14 @@ def test_lines_that_another_run_wrote_are_reported_as_missing(tmp_path: Path, ca
     run(tmp_path / "copy", 8)
     assert "has no lines" not in caplog.text, "a copy has all lines of the original"
     run(tmp_path / "mine", 8, tmp_path / "other" / "checkpoints" / "step-00000006")
-    assert "mine/metrics.jsonl has no lines of the steps that the run other trained, up to step 6." in caplog.text
-    assert "from another folder: the checkpoint of this run is kept as abandoned-step-00000004" in caplog.text
+    assert (
+        "mine/metrics.jsonl has no lines of the steps that the run other trained, up to step 6."
+        in caplog.text
+    )
+    assert (
+        "from another folder: the checkpoint of this run is kept as abandoned-step-00000004"
+        in caplog.text
+    )
     caplog.clear()
     run(tmp_path / "mine", 10)
     assert "has no lines" not in caplog.text
@@ -358,7 +414,10 @@ def test_a_remote_copy_does_not_undo_a_rollback(
         for folder in run.glob("checkpoints/abandoned-*"):
             shutil.rmtree(folder)
     assert resumed_at(train(run, 8, keep_previous=9, remote=remote)) == (6 if is_saved else 4)
-    assert "step-00000010" in caplog.text and "from before the run was rolled back: set aside as" in caplog.text
+    assert (
+        "step-00000010" in caplog.text
+        and "from before the run was rolled back: set aside as" in caplog.text
+    )
     there = tmp_path / "there" / tmp_path.name / "run"
     assert sorted(int(path.name[5:13]) for path in there.glob("step-*")) == [2, 4, 6, 8]
     assert len(list(there.glob("abandoned-step-*"))) == (3 if not is_saved else 2)
@@ -395,9 +454,13 @@ def test_a_workspace_of_trainloop_is_reported_and_can_be_loaded(
     (tmp_path / "checkpoints" / "latest").symlink_to("4")
 
     def load(trainer: Any) -> None:
-        trainer.load_state_dict({file.stem: torch.load(file, weights_only=False) for file in theirs.glob("*.pt")})
+        trainer.load_state_dict(
+            {file.stem: torch.load(file, weights_only=False) for file in theirs.glob("*.pt")}
+        )
 
-    said = "has checkpoints of trainloop, up to step 4, which are not read: training starts at step 0."
+    said = (
+        "has checkpoints of trainloop, up to step 4, which are not read: training starts at step 0."
+    )
     assert run(6, FunctionHook(on_restore=load)).resumed_from is None
     assert said not in caplog.text and "Training from step 4 to 6." in caplog.text
     assert resumed_at(run(6, FunctionHook(on_restore=load))) == 6, "its own checkpoint counts"
@@ -408,8 +471,13 @@ def test_a_workspace_of_trainloop_is_reported_and_can_be_loaded(
 
 def test_a_run_that_is_at_its_end_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    for expected in ("Training from step 0 to 2.", "Step 2 of 2 is done: nothing is left to train."):
+    for expected in (
+        "Training from step 0 to 2.",
+        "Step 2 of 2 is done: nothing is left to train.",
+    ):
         caplog.clear()
         Toy([CheckpointingHook(2), ProgressHook()], 2, tmp_path, [GOOD]).train()
         assert expected in caplog.text
-    assert "order starts from the beginning" not in caplog.text and "Training from" not in caplog.text
+    assert (
+        "order starts from the beginning" not in caplog.text and "Training from" not in caplog.text
+    )

@@ -44,7 +44,9 @@ def parameters(model: Any) -> list[Any]:
 
 
 def averages(hook: EmaHook, trainer: Toy) -> dict[str, Any]:
-    return {name: companion.values.tolist() for name, companion in hook.state_tensors(trainer).items()}
+    return {
+        name: companion.values.tolist() for name, companion in hook.state_tensors(trainer).items()
+    }
 
 
 @KINDS
@@ -68,8 +70,12 @@ def test_warmup_and_interval(tmp_path: Path) -> None:
         assert values[f"ema/{decay}/0.bias"] == pytest.approx(expected.tolist(), abs=1e-6)
 
 
-@pytest.mark.parametrize(("dtype", "wide"), [(torch.bfloat16, torch.float32), (torch.float64, torch.float64)])
-def test_averages_of_16_bit_weights_are_wide(tmp_path: Path, dtype: torch.dtype, wide: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "wide"), [(torch.bfloat16, torch.float32), (torch.float64, torch.float64)]
+)
+def test_averages_of_16_bit_weights_are_wide(
+    tmp_path: Path, dtype: torch.dtype, wide: torch.dtype
+) -> None:
     class Other(Toy):
         def build_model(self) -> torch.nn.Module:
             return super().build_model().to(dtype)
@@ -92,17 +98,28 @@ def test_buffers(tmp_path: Path, use_buffers: bool) -> None:
             return torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 1))
 
     hook = EmaHook(0.9, use_buffers=use_buffers)
-    trainer = Normed([hook, FunctionHook(on_after_step=lambda trainer: hook.ema_model)], 4, tmp_path)
+    trainer = Normed(
+        [hook, FunctionHook(on_after_step=lambda trainer: hook.ema_model)], 4, tmp_path
+    )
     trainer.train()
-    present, averaged = (dict(model.named_buffers()) for model in (trainer.model, hook.ema_model.module))
+    present, averaged = (
+        dict(model.named_buffers()) for model in (trainer.model, hook.ema_model.module)
+    )
     assert torch.equal(present["0.running_mean"], averaged["0.running_mean"]) is not use_buffers
     assert averaged["0.num_batches_tracked"] == 4
 
 
 @KINDS
 @pytest.mark.parametrize("first", ["ema", "evaluation"])
-def test_the_average_is_evaluated_and_the_weights_come_back(tmp_path: Path, first: str, kind: type[EmaHook]) -> None:
-    hook, evaluation, logged, kept = kind(0.9, evaluate=True), EvaluationHook(2, lambda: [GOOD]), Recorder(), Kept()
+def test_the_average_is_evaluated_and_the_weights_come_back(
+    tmp_path: Path, first: str, kind: type[EmaHook]
+) -> None:
+    hook, evaluation, logged, kept = (
+        kind(0.9, evaluate=True),
+        EvaluationHook(2, lambda: [GOOD]),
+        Recorder(),
+        Kept(),
+    )
     hooks = [hook, evaluation] if first == "ema" else [evaluation, hook]
     Toy([*hooks, logged, kept], 4, tmp_path).train()
     plain = Kept()
@@ -111,7 +128,9 @@ def test_the_average_is_evaluated_and_the_weights_come_back(tmp_path: Path, firs
     assert parameters(trainer.model) == [value.tolist() for value in kept.weights[-1].values()]
     kept.average.eval()
     with torch.no_grad():
-        averaged, present = (model.eval()(GOOD).pow(2).mean().item() for model in (kept.average, trainer.model))
+        averaged, present = (
+            model.eval()(GOOD).pow(2).mean().item() for model in (kept.average, trainer.model)
+        )
     assert logged.records[-1][1]["val"]["loss"] == pytest.approx(averaged, rel=1e-6) != present
 
 
@@ -156,7 +175,10 @@ def test_the_average_of_a_stored_checkpoint(tmp_path: Path) -> None:
     trainer = Toy([hook, CheckpointingHook(1)], 3, tmp_path)
     trainer.train()
     path = tmp_path / "checkpoints" / "latest"
-    for which, message in (("ema", "there are ema/0.5, ema/0.9; name one"), ("mean", "it has ema/0.5, ema/0.9")):
+    for which, message in (
+        ("ema", "there are ema/0.5, ema/0.9; name one"),
+        ("mean", "it has ema/0.5, ema/0.9"),
+    ):
         with pytest.raises(ConfigError, match=message):
             StoredCheckpoint(path).use_average(which)
     stored = StoredCheckpoint(path)
@@ -197,7 +219,9 @@ def test_the_model_of_averages_exists_in_training_only() -> None:
 @pytest.mark.parametrize("warmup", [0, 3])
 def test_the_average_may_start_as_the_initial_weights(tmp_path: Path, warmup: int) -> None:
     hook, kept, initial = EmaHook(0.9, start="initial", warmup=warmup), Kept(), []
-    first = FunctionHook(on_before_train=lambda trainer: initial.append(copy.deepcopy(trainer.model.state_dict())))
+    first = FunctionHook(
+        on_before_train=lambda trainer: initial.append(copy.deepcopy(trainer.model.state_dict()))
+    )
     Toy([hook, kept, first], 2, tmp_path).train()
     expected = initial[0]
     for number, weights in enumerate(kept.weights):

@@ -11,10 +11,14 @@ from support.toy import GOOD, Toy
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.getMessage().startswith("Epoch")]
+    return [
+        record.getMessage() for record in caplog.records if record.getMessage().startswith("Epoch")
+    ]
 
 
-def test_a_resumed_epoch_has_the_same_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_resumed_epoch_has_the_same_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
 
     def train(folder: str, max_steps: int) -> None:
@@ -24,7 +28,11 @@ def test_a_resumed_epoch_has_the_same_line(tmp_path: Path, caplog: pytest.LogCap
 
     train("whole", 6)
     whole = lines(caplog)
-    assert len(whole) == 2 and whole[1].startswith("Epoch 2/2, step 6: train/loss ") and " val/loss " in whole[1]
+    assert (
+        len(whole) == 2
+        and whole[1].startswith("Epoch 2/2, step 6: train/loss ")
+        and " val/loss " in whole[1]
+    )
     caplog.clear()
     train("parts", 2)
     train("parts", 6)

@@ -21,13 +21,19 @@ def test_a_record_of_some_batches_is_a_mean_over_their_samples(tmp_path: Path) -
     class Sometimes(Toy):
         def forward(self, input: torch.Tensor) -> Any:
             loss, records = super().forward(input)
-            return loss, {"size": records["size"], "none": None} | ({"rare": 5.0} if len(input) == 4 else {})
+            return loss, {"size": records["size"], "none": None} | (
+                {"rare": 5.0} if len(input) == 4 else {}
+            )
 
     logged = Recorder()
     batches = [torch.ones(4, 2), torch.zeros(1, 2)]
     Sometimes([EvaluationHook(loader=lambda: batches), logged], 1, tmp_path).train()
     metrics = logged.records[0][1]["val"]
-    assert metrics["rare"] == 5.0 and metrics["size"] == pytest.approx((4 * 4 + 1) / 5) and "none" not in metrics
+    assert (
+        metrics["rare"] == 5.0
+        and metrics["size"] == pytest.approx((4 * 4 + 1) / 5)
+        and "none" not in metrics
+    )
 
 
 def test_a_loader_of_ones_own_limits_itself() -> None:
@@ -51,7 +57,8 @@ def test_evaluation_weighs_by_samples_and_leaves_training_alone(tmp_path: Path) 
 
 @pytest.mark.parametrize("at", [2, 4])
 def test_an_interrupted_evaluation_is_made_by_the_resumed_run(tmp_path: Path, at: int) -> None:
-    """Also that of the last step: the run is not complete without it, and run.json then has its best value."""
+    """Also that of the last step: the run is not complete without it, and run.json then has its
+    best value."""
 
     class Interrupted(Toy):
         stop_at = -1
@@ -90,13 +97,19 @@ def test_an_interrupted_evaluation_is_made_by_the_resumed_run(tmp_path: Path, at
     lines = [(tmp_path / folder / "metrics.jsonl").read_text() for folder in ("whole", "parts")]
     assert lines[0].replace('"attempt": 1', "") == lines[1].replace('"attempt": 1', "")
     assert [json.loads(line)["step"] for line in lines[0].splitlines()] == [0, 2, 4]
-    best = [(tmp_path / folder / "checkpoints" / "best").resolve().name for folder in ("whole", "parts")]
+    best = [
+        (tmp_path / folder / "checkpoints" / "best").resolve().name for folder in ("whole", "parts")
+    ]
     assert best[0] == best[1] == "step-00000004"
 
 
 def test_several_loaders_by_name(tmp_path: Path) -> None:
     logged = Recorder()
-    loaders = {"": lambda: [torch.ones(2, 2)], "zeros": lambda: [torch.zeros(3, 2)], "none": lambda: None}
+    loaders = {
+        "": lambda: [torch.ones(2, 2)],
+        "zeros": lambda: [torch.zeros(3, 2)],
+        "none": lambda: None,
+    }
     Toy([EvaluationHook(loader=loaders), logged], 1, tmp_path).train()
     val = logged.records[0][1]["val"]
     assert val["size"] == 2 and val["zeros"]["size"] == 3 and val["loss"] != val["zeros"]["loss"]

@@ -30,7 +30,8 @@ def test_peaks_by_name(name: str, precision: str, expected: float | None) -> Non
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_the_operations_of_a_transformer(tmp_path: Path, dropout: float) -> None:
-    """Products of weights: two operations for each weight and token. Attention: QK^T and AV, over all T^2 pairs."""
+    """Products of weights: two operations for each weight and token. Attention: QK^T and AV, over
+    all T^2 pairs."""
     batch, length, dim, layers = 3, 16, 32, 2
 
     class Language(Toy):

@@ -22,7 +22,9 @@ def test_functions_are_called_with_the_arguments_of_their_event(tmp_path: Path) 
     hook = FunctionHook(on_after_step=lambda trainer: steps.append(trainer.step))
     hook.on("on_after_step", lambda trainer: steps.append(-trainer.step))
     records: list[Any] = []
-    log = FunctionHook(on_log_scalars=lambda trainer, values, dry_run: records.append((dry_run, set(values))))
+    log = FunctionHook(
+        on_log_scalars=lambda trainer, values, dry_run: records.append((dry_run, set(values)))
+    )
     Toy([hook, log, LoggingHook(2)], 2, tmp_path).train()
     assert steps == [1, -1, 2, -2]
     assert records == [(False, {"train"})]
@@ -38,7 +40,10 @@ def test_a_function_may_be_named_by_its_path(tmp_path: Path) -> None:
     ("functions", "message"),
     [
         ({"on_step": print}, "on_step: no such event; the events are on_start"),
-        ({"on_after_step": "os.path.no_such"}, "on_after_step=os.path.no_such: there is no such function"),
+        (
+            {"on_after_step": "os.path.no_such"},
+            "on_after_step=os.path.no_such: there is no such function",
+        ),
         ({"on_after_step": "print"}, "there is no such function"),
     ],
 )
@@ -60,7 +65,8 @@ def test_every_event_of_a_run_in_its_order(tmp_path: Path) -> None:
         "on_evaluation_start", "on_evaluation_end", "on_log_scalars",  # of the first weights
         "on_ready", "on_epoch_start", "on_before_step", "on_batch", "on_before_optimizer_step",
         "on_evaluation_start", "on_evaluation_end", "on_log_scalars",
-        "on_after_step", "on_state_dict", "on_checkpoint_saved", "on_step_boundary", "on_after_train", "on_close",
+        "on_after_step", "on_state_dict", "on_checkpoint_saved", "on_step_boundary",
+        "on_after_train", "on_close",
     ]  # fmt: skip
 
 

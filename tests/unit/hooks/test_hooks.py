@@ -21,7 +21,9 @@ def test_jsonl_has_a_line_a_step(tmp_path: Path) -> None:
     Toy([LoggingHook(interval=1), Twice(), JsonlHook()], 3, tmp_path).train()
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3]
-    assert all({"train/loss", "train/lr/0.bias", "val/x", "time", "attempt"} <= set(line) for line in lines)
+    assert all(
+        {"train/loss", "train/lr/0.bias", "val/x", "time", "attempt"} <= set(line) for line in lines
+    )
 
 
 class Twice(BaseHook):
@@ -53,11 +55,15 @@ def test_checkpoints_best_and_rotation(tmp_path: Path) -> None:
     names = lambda: sorted(p.name for p in (tmp_path / "checkpoints").glob("step-*"))  # noqa: E731
     assert names() == ["step-00000002", "step-00000003"]
     Toy(hooks(), 4, tmp_path).train()
-    assert names() == ["step-00000002", "step-00000004"], "best 1.0 of the first attempt stays the best"
+    assert names() == ["step-00000002", "step-00000004"], (
+        "best 1.0 of the first attempt stays the best"
+    )
     assert (tmp_path / "checkpoints" / "best").resolve().name == "step-00000002"
 
 
-@pytest.mark.parametrize(("load", "error"), [("never", "run.resume=never"), ("no/such", "no such checkpoint")])
+@pytest.mark.parametrize(
+    ("load", "error"), [("never", "run.resume=never"), ("no/such", "no such checkpoint")]
+)
 def test_load_modes_that_refuse(tmp_path: Path, load: str, error: str) -> None:
     Toy([CheckpointingHook(interval=1)], 1, tmp_path).train()
     with pytest.raises(ConfigError, match=error):
@@ -65,9 +71,16 @@ def test_load_modes_that_refuse(tmp_path: Path, load: str, error: str) -> None:
 
 
 @pytest.mark.parametrize("load", ["never", 1, "step-00000001"])
-@pytest.mark.parametrize(("job", "restarts", "is_followed"), [("6", "1", True), ("6", "0", False), ("7", "1", False)])
+@pytest.mark.parametrize(
+    ("job", "restarts", "is_followed"), [("6", "1", True), ("6", "0", False), ("7", "1", False)]
+)
 def test_a_request_holds_for_the_first_start_of_a_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: Any, job: str, restarts: str, is_followed: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    load: Any,
+    job: str,
+    restarts: str,
+    is_followed: bool,
 ) -> None:
     Toy([CheckpointingHook(interval=1, keep_previous=9)], 2, tmp_path).train()
     monkeypatch.setenv("SLURM_JOB_ID", "6")
@@ -99,28 +112,38 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize("second", OPTIMIZERS)
 @pytest.mark.parametrize("first", OPTIMIZERS)
-def test_another_optimizer_is_refused_and_its_settings_are_kept(tmp_path: Path, first: str, second: str) -> None:
+def test_another_optimizer_is_refused_and_its_settings_are_kept(
+    tmp_path: Path, first: str, second: str
+) -> None:
     class Trained(Toy):
         optimizer_of = first
 
         def build_optimizer(self) -> torch.optim.Optimizer:
-            return OPTIMIZERS[self.optimizer_of](self.model.parameters(), lr=0.1 if self.optimizer_of == first else 0.2)
+            return OPTIMIZERS[self.optimizer_of](
+                self.model.parameters(), lr=0.1 if self.optimizer_of == first else 0.2
+            )
 
     class Other(Trained):
         optimizer_of = second
 
     Trained([CheckpointingHook(interval=1)], 1, tmp_path).train()
     other = Other([CheckpointingHook(interval=1)], 2, tmp_path)
-    names = [OPTIMIZERS[name](nn.Linear(1, 1).parameters(), lr=1.0).__class__.__name__ for name in (first, second)]
+    names = [
+        OPTIMIZERS[name](nn.Linear(1, 1).parameters(), lr=1.0).__class__.__name__
+        for name in (first, second)
+    ]
     if names[0] == names[1]:
         other.train()
         expected = OPTIMIZERS[first](nn.Linear(1, 1).parameters(), lr=0.1).param_groups[0]
         kept = other.optimizer.param_groups[0]
         assert kept["initial_lr"] == 0.1
-        assert all(kept[key] == value for key, value in expected.items() if key not in ("params", "lr"))
+        assert all(
+            kept[key] == value for key, value in expected.items() if key not in ("params", "lr")
+        )
         return
     with pytest.raises(
-        ConfigError, match=rf"The optimizer is {names[1]}, 1 group; .* written with {names[0]}, 1 group"
+        ConfigError,
+        match=rf"The optimizer is {names[1]}, 1 group; .* written with {names[0]}, 1 group",
     ):
         other.train()
 
@@ -149,12 +172,18 @@ class Deeper(Toy):
         (Deeper, "3.weight: the checkpoint"),
     ],
 )
-def test_what_does_not_fit_is_rejected(tmp_path: Path, other: type[Toy], why: str, load: str) -> None:
+def test_what_does_not_fit_is_rejected(
+    tmp_path: Path, other: type[Toy], why: str, load: str
+) -> None:
     Toy([CheckpointingHook(interval=1, keep_previous=9)], 3, tmp_path).train()
     before = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
-    with pytest.raises(ConfigError, match=f"run.resume={load}: .*does not fit this configuration: .*{why}"):
+    with pytest.raises(
+        ConfigError, match=f"run.resume={load}: .*does not fit this configuration: .*{why}"
+    ):
         other([CheckpointingHook(interval=1, load=load)], 5, tmp_path).train()
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == before, "nothing was abandoned"
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == before, (
+        "nothing was abandoned"
+    )
 
 
 @pytest.mark.parametrize("bad", [{"interval": 0}, {"interval": 1, "exit_code": "none"}])

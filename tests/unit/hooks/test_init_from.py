@@ -1,4 +1,5 @@
-"""Weights of others: where they are, under what names, and the messages for those that do not fit or are damaged."""
+"""Weights of others: where they are, under what names, and the messages for those that do not fit
+or are damaged."""
 
 import json
 import logging
@@ -37,7 +38,9 @@ class Training(BaseTrainer):
 
 
 def weights(prefix: str = "") -> dict[str, torch.Tensor]:
-    return {prefix + name: torch.full_like(p, 7.0) for name, p in Wrapped().model.state_dict().items()}
+    return {
+        prefix + name: torch.full_like(p, 7.0) for name, p in Wrapped().model.state_dict().items()
+    }
 
 
 def load(source: Path, strict: bool = True) -> nn.Module:
@@ -62,7 +65,9 @@ def test_a_hugging_face_folder(tmp_path: Path) -> None:
     index = {"weight_map": {name: f"model-{i}.safetensors" for i, name in enumerate(names)}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     assert sorted(open_weights(tmp_path).names()) == names
-    assert all(bool((p == 7).all()) and p.dtype == torch.float32 for p in load(tmp_path).parameters())
+    assert all(
+        bool((p == 7).all()) and p.dtype == torch.float32 for p in load(tmp_path).parameters()
+    )
 
 
 def test_what_does_not_fit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -90,10 +95,12 @@ def test_other_weights_altogether(tmp_path: Path, strict: bool) -> None:
 
 def test_names_of_a_checkpoint_without_its_optimizer(tmp_path: Path) -> None:
     stored = {f"model/model.{name}": tensor for name, tensor in weights().items()}
-    save_file(stored | {"optimizer/model.0.weight/exp_avg": torch.ones(4, 3)}, tmp_path / "w.safetensors")
-    assert sorted(RenamingReader(open_weights(tmp_path / "w.safetensors"), Wrapped().state_dict()).names()) == sorted(
-        Wrapped().state_dict()
+    save_file(
+        stored | {"optimizer/model.0.weight/exp_avg": torch.ones(4, 3)}, tmp_path / "w.safetensors"
     )
+    assert sorted(
+        RenamingReader(open_weights(tmp_path / "w.safetensors"), Wrapped().state_dict()).names()
+    ) == sorted(Wrapped().state_dict())
 
 
 def header(text: str, length: int | None = None) -> bytes:
@@ -113,10 +120,22 @@ BAD = '{"w":{"dtype":"F31","shape":[1],"data_offsets":[0,4]}}'
         (header("{,}"), "its header is not JSON"),
         (header("[" * 100_000), "its header is not JSON"),
         (header(BAD), "w has the dtype F31, which is not supported"),
-        (header(BAD.replace("F31", "F32").replace("[1]", "[2]")), "w has the shape [2], which does not fit"),
-        (header(BAD.replace("F31", "F32").replace("[1]", '"x"')), "w has the shape x, which does not fit"),
-        (header(BAD.replace("F31", "F32").replace("[1]", "[1.0]")), "w has the shape [1.0], which does not fit"),
-        (header('{"w":{"dtype":"U8","shape":[-1],"data_offsets":[1,0]}}'), "w has the shape [-1], which does not fit"),
+        (
+            header(BAD.replace("F31", "F32").replace("[1]", "[2]")),
+            "w has the shape [2], which does not fit",
+        ),
+        (
+            header(BAD.replace("F31", "F32").replace("[1]", '"x"')),
+            "w has the shape x, which does not fit",
+        ),
+        (
+            header(BAD.replace("F31", "F32").replace("[1]", "[1.0]")),
+            "w has the shape [1.0], which does not fit",
+        ),
+        (
+            header('{"w":{"dtype":"U8","shape":[-1],"data_offsets":[1,0]}}'),
+            "w has the shape [-1], which does not fit",
+        ),
         (header('{"__metadata__":[]}'), "its header is not a table of tensors"),
         (header(BAD.replace("F31", "F32")), "w should end at byte 4 of 0"),
         (header('{"w":3}'), "w has no dtype, shape and data_offsets"),
@@ -128,12 +147,16 @@ def test_a_broken_file_is_one_sentence(tmp_path: Path, content: bytes, reason: s
     with pytest.raises(ConfigError) as error:
         open_weights(path)
     (sentence,) = error.value.messages
-    assert sentence.startswith(f"run.init_from={path}: w.safetensors is not a complete safetensors file: {reason}")
+    assert sentence.startswith(
+        f"run.init_from={path}: w.safetensors is not a complete safetensors file: {reason}"
+    )
     assert sentence.endswith("; copy or download it again.")
 
 
 @given(size=st.integers(min_value=0, max_value=200))
-def test_a_file_cut_anywhere_is_rejected(tmp_path_factory: pytest.TempPathFactory, size: int) -> None:
+def test_a_file_cut_anywhere_is_rejected(
+    tmp_path_factory: pytest.TempPathFactory, size: int
+) -> None:
     path = tmp_path_factory.mktemp("cut") / "w.safetensors"
     save_file(weights(), path)
     content = path.read_bytes()
@@ -149,8 +172,14 @@ def test_a_file_cut_anywhere_is_rejected(tmp_path_factory: pytest.TempPathFactor
         ("[]", "is broken"),
         ('{"weight_map": {}}', "is broken"),
         ('{"weight_map": {"w": 3}}', "is broken"),
-        ('{"weight_map": {"w": "../w.safetensors"}}', "names '../w.safetensors', which is not a file of this folder"),
-        ('{"weight_map": {"w": "/etc/passwd"}}', "names '/etc/passwd', which is not a file of this folder"),
+        (
+            '{"weight_map": {"w": "../w.safetensors"}}',
+            "names '../w.safetensors', which is not a file of this folder",
+        ),
+        (
+            '{"weight_map": {"w": "/etc/passwd"}}',
+            "names '/etc/passwd', which is not a file of this folder",
+        ),
         ('{"weight_map": {"w": "missing.safetensors"}}', "missing.safetensors cannot be read"),
     ],
 )
@@ -175,7 +204,11 @@ class TiedNet(nn.Module):
 
     def __init__(self, is_tied: bool = True) -> None:
         super().__init__()
-        self.embedding, self.head, self.probe = nn.Embedding(4, 3), nn.Linear(3, 4, bias=False), nn.Module()
+        self.embedding, self.head, self.probe = (
+            nn.Embedding(4, 3),
+            nn.Linear(3, 4, bias=False),
+            nn.Module(),
+        )
         self.norm = nn.LayerNorm(3)
         if is_tied:
             self.head.weight = self.embedding.weight
@@ -200,10 +233,16 @@ def load_tied(folder: Path, tensors: dict[str, torch.Tensor], strict: bool = Tru
 @pytest.mark.parametrize("prefix", ["", "module."])
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize(
-    "names", [SHARED[:1], SHARED[1:2], SHARED[2:], SHARED[:2], SHARED[1:], SHARED], ids=lambda names: "+".join(names)
+    "names",
+    [SHARED[:1], SHARED[1:2], SHARED[2:], SHARED[:2], SHARED[1:], SHARED],
+    ids=lambda names: "+".join(names),
 )
 def test_tied_weights_load_under_any_of_their_names(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, names: tuple[str, ...], strict: bool, prefix: str
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    names: tuple[str, ...],
+    strict: bool,
+    prefix: str,
 ) -> None:
     tensors = {f"norm.{name}": torch.full((3,), 5.0) for name in ("weight", "bias")}
     tensors |= {name: torch.full((4, 3), 7.0) for name in names}
@@ -217,10 +256,15 @@ def test_weights_that_the_model_ties_and_the_file_does_not_are_reported(
 ) -> None:
     tensors = {f"norm.{name}": torch.ones(3) for name in ("weight", "bias")}
     tensors |= {"embedding.weight": torch.ones(4, 3), "head.weight": torch.zeros(4, 3)}
-    with pytest.raises(ConfigError, match=r"head.weight: the model ties it to embedding.weight, and they differ"):
+    with pytest.raises(
+        ConfigError, match=r"head.weight: the model ties it to embedding.weight, and they differ"
+    ):
         load_tied(tmp_path, tensors)
     assert bool((load_tied(tmp_path, tensors, strict=False).head.weight == 1).all())
-    assert "head.weight: the model ties it to embedding.weight, and they differ in the file" in caplog.text
+    assert (
+        "head.weight: the model ties it to embedding.weight, and they differ in the file"
+        in caplog.text
+    )
 
 
 def test_a_file_with_another_prefix_than_the_model(tmp_path: Path) -> None:
@@ -229,7 +273,9 @@ def test_a_file_with_another_prefix_than_the_model(tmp_path: Path) -> None:
     assert all(bool((p == 7).all()) for p in load(tmp_path / "w.safetensors").parameters())
 
 
-@pytest.mark.parametrize("name", ["init.pt", "last.ckpt", "model.pth", "pytorch_model.bin", "it's.pt"])
+@pytest.mark.parametrize(
+    "name", ["init.pt", "last.ckpt", "model.pth", "pytorch_model.bin", "it's.pt"]
+)
 @pytest.mark.parametrize("is_folder", [False, True])
 def test_a_pickle_is_not_read_and_its_conversion_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_folder: bool
@@ -239,7 +285,9 @@ def test_a_pickle_is_not_read_and_its_conversion_is_shown(
     torch.save({"state_dict": tensors} if name.endswith(".ckpt") else tensors, tmp_path / name)
     if is_folder and name != "pytorch_model.bin":
         return
-    with pytest.raises(ConfigError, match="is a pickle, which is not read since it may run code") as rejected:
+    with pytest.raises(
+        ConfigError, match="is a pickle, which is not read since it may run code"
+    ) as rejected:
         open_weights(tmp_path if is_folder else tmp_path / name)
     monkeypatch.chdir(tmp_path)
     exec("\n".join(line.strip() for line in str(rejected.value).splitlines()[1:]))

@@ -34,12 +34,17 @@ def test_an_epoch_ends_with_the_step_that_takes_its_last_sample(tmp_path: Path) 
     assert [step for kind, step in epochs.events if kind == "end"] == [2, 3, 5]
     assert [step for kind, step in epochs.events if kind == "start"] == [1, 3, 4]
     assert [step for step, _ in recorder.records] == [2, 3, 5]
-    assert sorted(path.name for path in (tmp_path / "checkpoints").glob("step-*")) == ["step-00000003", "step-00000005"]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").glob("step-*")) == [
+        "step-00000003",
+        "step-00000005",
+    ]
 
 
 @pytest.mark.parametrize("value", ["abc", "epoch", "0epoch", "-1epoch", "1 step"])
 def test_what_is_no_interval_is_rejected(value: str) -> None:
-    with pytest.raises(ConfigError, match=f"^hooks.x.interval={value}: must be a number of steps, or of epochs"):
+    with pytest.raises(
+        ConfigError, match=f"^hooks.x.interval={value}: must be a number of steps, or of epochs"
+    ):
         Interval(value, "hooks.x.interval")
 
 
@@ -51,8 +56,13 @@ def test_data_without_a_length_have_no_epochs(tmp_path: Path) -> None:
     epochs = Epochs()
     Toy([epochs], 2, tmp_path, batches=Endless()).train()
     assert epochs.events == []
-    for hook in (EvaluationHook("1epoch", loader=lambda: [GOOD], at_start=False), CheckpointingHook("1epoch")):
+    for hook in (
+        EvaluationHook("1epoch", loader=lambda: [GOOD], at_start=False),
+        CheckpointingHook("1epoch"),
+    ):
         begun: list[Any] = []
-        with pytest.raises(ConfigError, match="interval=1epoch: the training data have no length; set it in steps"):
+        with pytest.raises(
+            ConfigError, match="interval=1epoch: the training data have no length; set it in steps"
+        ):
             Toy([FunctionHook(on_ready=begun.append), hook], 2, tmp_path, batches=Endless()).train()
         assert begun == [], "a run writes that it has begun in on_ready"

@@ -21,14 +21,18 @@ from support.toy import GOOD, Toy, Values
 
 
 def train(workspace: Path, max_steps: int) -> None:
-    Toy([LoggingHook(1), CheckpointingHook(3), JsonlHook()], max_steps, workspace, batches=[GOOD]).train()
+    Toy(
+        [LoggingHook(1), CheckpointingHook(3), JsonlHook()], max_steps, workspace, batches=[GOOD]
+    ).train()
 
 
 def lines(file: Path) -> list[int]:
     return [json.loads(line)["step"] for line in file.read_text().splitlines()]
 
 
-def test_a_resume_reports_nothing_where_all_is_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_resume_reports_nothing_where_all_is_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     train(tmp_path, 5)
     train(tmp_path, 8)
     assert lines(tmp_path / "metrics.jsonl") == list(range(1, 9))
@@ -37,7 +41,12 @@ def test_a_resume_reports_nothing_where_all_is_there(tmp_path: Path, caplog: pyt
 
 @pytest.mark.parametrize(
     ("hooks", "warns"),
-    [([], True), ([Values({2: {"a": 1.0}})], False), ([LoggingHook(1)], False), ([LoggingHook(9)], False)],
+    [
+        ([], True),
+        ([Values({2: {"a": 1.0}})], False),
+        ([LoggingHook(1)], False),
+        ([LoggingHook(9)], False),
+    ],
 )
 def test_a_run_in_which_nothing_was_logged_warns(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, hooks: list[BaseHook], warns: bool
@@ -47,7 +56,9 @@ def test_a_run_in_which_nothing_was_logged_warns(
     assert warns is not (tmp_path / "metrics.jsonl").exists()
 
 
-@pytest.mark.parametrize("damage", ["deleted", "emptied", "binary", "NULs", "one line", "a folder", "deep"])
+@pytest.mark.parametrize(
+    "damage", ["deleted", "emptied", "binary", "NULs", "one line", "a folder", "deep"]
+)
 def test_lost_lines_are_reported_and_a_damaged_file_is_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
@@ -88,7 +99,9 @@ def test_a_line_that_was_cut_off_is_dropped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [[1, 2, 3], [2, 2, 3], []])
-def test_lines_in_order_are_left_alone(tmp_path: Path, rows: list[int], caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_in_order_are_left_alone(
+    tmp_path: Path, rows: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
     file = tmp_path / "media.jsonl"
     file.write_text("".join(f'{{"step": {row}, "n": {n}}}\n' for n, row in enumerate(rows)))
     before = file.read_bytes()
@@ -119,8 +132,11 @@ def test_lines_twice_or_out_of_order_are_reported_and_put_in_order(
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT])
 @pytest.mark.parametrize("failing", [range(3, 4), range(2, 9), range(2, 999)])
-def test_a_lock_that_cannot_be_read_ends_no_training(tmp_path: Path, number: int, failing: range) -> None:
-    """Lines wait until it can be read. If that is never, the training has failed; the next attempt has its lines."""
+def test_a_lock_that_cannot_be_read_ends_no_training(
+    tmp_path: Path, number: int, failing: range
+) -> None:
+    """Lines wait until it can be read. If that is never, the training has failed; the next attempt
+    has its lines."""
     looks = iter(range(999))
 
     def check_lock() -> None:
@@ -160,7 +176,8 @@ def test_lines_that_are_never_written_are_a_failure_and_the_next_attempt_writes_
 
     file = tmp_path / name
     with pytest.raises(
-        TrainingError, match=rf"\d lines of .*{name} could not be written. The last checkpoint has them"
+        TrainingError,
+        match=rf"\d lines of .*{name} could not be written. The last checkpoint has them",
     ):
         Toy([*hooks(), FullFrom(3, file)], 8, tmp_path, batches=[GOOD], **settings).train()
     os.replace(file.with_suffix(".there"), file)
@@ -188,6 +205,8 @@ def test_a_group_that_the_umask_admits_may_append(tmp_path: Path):
 @example({"half a character \ud800": 1.0})
 def test_every_number_is_written_as_it_is(line: dict[str, float]) -> None:
     text = {math.inf: "inf", -math.inf: "-inf"}
-    expected = {key: "nan" if value != value else text.get(value, value) for key, value in line.items()}
+    expected = {
+        key: "nan" if value != value else text.get(value, value) for key, value in line.items()
+    }
     read = json.loads(encoded(line))
     assert read == expected and list(map(type, read.values())) == list(map(type, expected.values()))

@@ -1,4 +1,5 @@
-"""What is logged of a step: the learning rate it was taken with, losses that are not finite, numbers of any kind."""
+"""What is logged of a step: the learning rate it was taken with, losses that are not finite,
+numbers of any kind."""
 
 import math
 from pathlib import Path
@@ -24,7 +25,11 @@ class Odd(Toy):
     def forward(self, input: torch.Tensor) -> Any:
         loss, _ = super().forward(input)
         offset = math.inf if self.step == 2 and self.model.training else 0.0
-        return loss + offset, {"f": np.float32(0.5), "none": None, "sometimes": None if self.step == 1 else 3}
+        return loss + offset, {
+            "f": np.float32(0.5),
+            "none": None,
+            "sometimes": None if self.step == 1 else 3,
+        }
 
 
 def test_of_this_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -32,10 +37,14 @@ def test_of_this_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     Odd([LoggingHook(1), recorder], 3, tmp_path, [GOOD], gradient_accumulation_steps=2).train()
     logged = [records["train"] for _, records in recorder.records]
     assert [line["lr"]["group_0"] for line in logged] == pytest.approx([0.1, 0.05, 0.025])
-    assert [line["f"] for line in logged] == [0.5] * 3 and not any("none" in line for line in logged)
+    assert [line["f"] for line in logged] == [0.5] * 3 and not any(
+        "none" in line for line in logged
+    )
     assert [line.get("sometimes") for line in logged] == [None, 3, 3]
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert warnings == ["Step 2: the loss was not finite in 1 of the last 1 steps, although the gradient was."]
+    assert warnings == [
+        "Step 2: the loss was not finite in 1 of the last 1 steps, although the gradient was."
+    ]
 
 
 def test_logging_has_means_and_the_rate_before_the_step(tmp_path: Path) -> None:
@@ -45,10 +54,13 @@ def test_logging_has_means_and_the_rate_before_the_step(tmp_path: Path) -> None:
     assert [step for step, _ in logged.records] == [2, 4, 5], "the last step is logged in any case"
     train = logged.records[0][1]["train"]
     assert set(train) == {
-        "size", "aux", "loss", "grad_norm", "lr", "step_time", "data_time", "non_finite_grad_retry_count"
+        "size", "aux", "loss", "grad_norm", "lr", "step_time", "data_time",
+        "non_finite_grad_retry_count"
     }  # fmt: skip
     assert train["size"] == 4.0
-    assert train["lr"] == dict.fromkeys(["0.weight", "0.bias", "2.weight", "2.bias"], 0.05), "step 2 ran at 0.1 * 0.5"
+    assert train["lr"] == dict.fromkeys(["0.weight", "0.bias", "2.weight", "2.bias"], 0.05), (
+        "step 2 ran at 0.1 * 0.5"
+    )
     assert train["aux"]["l"] == pytest.approx(train["loss"])
 
 

@@ -1,4 +1,5 @@
-"""`media.jsonl` and `images/`: each step once over stops, kills and rollbacks; images and histograms of every kind."""
+"""`media.jsonl` and `images/`: each step once over stops, kills and rollbacks; images and
+histograms of every kind."""
 
 import json
 import os
@@ -10,7 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from launcher import BaseHook, CheckpointingHook, ConfigError, EvaluationHook, ImageFileLoggerHook, MediaHook
+from launcher import (
+    BaseHook,
+    CheckpointingHook,
+    ConfigError,
+    EvaluationHook,
+    ImageFileLoggerHook,
+    MediaHook,
+)
 from launcher.hooks.media import file_name, histogram, to_image
 from launcher.process import signals
 from support.toy import GOOD, Toy
@@ -19,7 +27,8 @@ Image = pytest.importorskip("PIL.Image")
 
 
 class Draws(BaseHook):
-    """Logs an image and a histogram after each step, and can end the training there as a kill would."""
+    """Logs an image and a histogram after each step, and can end the training there as a kill
+    would."""
 
     def __init__(self, kill_at: int = 0):
         self.kill_at = kill_at
@@ -33,7 +42,13 @@ class Draws(BaseHook):
 
 
 def train(workspace: Path, max_steps: int, *hooks: BaseHook, every: int = 2, **options: Any) -> Toy:
-    trainer = Toy([*hooks, CheckpointingHook(every), MediaHook()], max_steps, workspace, batches=[GOOD], **options)
+    trainer = Toy(
+        [*hooks, CheckpointingHook(every), MediaHook()],
+        max_steps,
+        workspace,
+        batches=[GOOD],
+        **options,
+    )
     trainer.train()
     return trainer
 
@@ -60,11 +75,16 @@ def test_each_step_once_after_a_kill_and_a_resume(tmp_path: Path) -> None:
         assert np.asarray(Image.open(tmp_path / row["path"])).tolist() == [[row["step"]] * 3] * 2
     *_, last, text = rows(tmp_path)
     assert text["text"] == "step 6"
-    assert sum(last["counts"]) == 4 and len(last["edges"]) == len(last["counts"]) + 1 and last["edges"][0] == 6.0
+    assert (
+        sum(last["counts"]) == 4
+        and len(last["edges"]) == len(last["counts"]) + 1
+        and last["edges"][0] == 6.0
+    )
 
 
 def test_an_interrupted_evaluation_is_logged_once(tmp_path: Path) -> None:
-    """The signal comes within the evaluation, which has logged one image by then; the resumed run repeats it."""
+    """The signal comes within the evaluation, which has logged one image by then; the resumed run
+    repeats it."""
 
     class Seen(Toy):
         stop = False
@@ -101,7 +121,9 @@ def test_nothing_is_written_for_a_dry_run_or_where_nothing_is_logged(tmp_path: P
     assert not (tmp_path / "media.jsonl").exists() and not (tmp_path / "images").exists()
 
 
-def test_a_disk_that_takes_nothing_stops_no_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_disk_that_takes_nothing_stops_no_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "images").write_text("in the way")
     assert train(tmp_path, 3, Draws()).step == 3
     assert places(tmp_path) == [(step, key) for step in (1, 2, 3) for key in ("w", "t")]
@@ -116,7 +138,10 @@ def test_image_format_may_depend_on_the_key(tmp_path: Path) -> None:
 
     hook = MediaHook(lambda key: "jpg" if key == "photo" else "png")
     Toy([Photos(), hook], 2, tmp_path, batches=[GOOD]).train()
-    assert [row["path"] for row in rows(tmp_path)][2:] == ["images/2/val/photo.jpg", "images/2/val/mask.png"]
+    assert [row["path"] for row in rows(tmp_path)][2:] == [
+        "images/2/val/photo.jpg",
+        "images/2/val/mask.png",
+    ]
     assert Image.open(tmp_path / "images/2/val/photo.jpg").format == "JPEG"
     with pytest.raises(ConfigError, match="image_format=xyz: pillow does not write it"):
         MediaHook("xyz")
@@ -124,7 +149,9 @@ def test_image_format_may_depend_on_the_key(tmp_path: Path) -> None:
 
 def test_image_file_logger_hook_writes_the_folder_of_trainloop(tmp_path: Path) -> None:
     Toy([Draws(), ImageFileLoggerHook()], 2, tmp_path, batches=[GOOD]).train()
-    assert (tmp_path / "visualizations/2/val/x.png").is_file() and not (tmp_path / "images").exists()
+    assert (tmp_path / "visualizations/2/val/x.png").is_file() and not (
+        tmp_path / "images"
+    ).exists()
 
 
 @pytest.mark.parametrize(
@@ -134,11 +161,15 @@ def test_image_file_logger_hook_writes_the_folder_of_trainloop(tmp_path: Path) -
         (np.full((2, 3), 300), "L", 255),
         (np.full((2, 3, 1), 0.5), "L", 128),
         (np.array([[[1.0, 0.0, np.nan]] * 3] * 2), "RGB", (255, 0, 0)),
-        (torch.tensor([2.0, -1.0, 0.2, 1.0]).bfloat16()[:, None, None].expand(4, 2, 3), "RGBA", (255, 0, 51, 255)),
+        (
+            torch.tensor([2.0, -1.0, 0.2, 1.0]).bfloat16()[:, None, None].expand(4, 2, 3),
+            "RGBA",
+            (255, 0, 51, 255),
+        ),
         (torch.ones(2, 3, dtype=torch.bool), "L", 255),
         (Image.new("P", (3, 2)), "P", 0),
     ],
-)  # fmt: skip
+)
 def test_images_of_every_kind(value: Any, mode: str, pixel: Any) -> None:
     image = to_image("x", value)
     assert (image.mode, image.size, image.getpixel((0, 0))) == (mode, (3, 2), pixel)
@@ -153,7 +184,9 @@ def test_what_is_no_image_is_a_sentence(value: Any) -> None:
 
 
 def test_histograms() -> None:
-    counts, edges = histogram("x", torch.tensor([1.0, 2.0, float("nan"), float("inf")], requires_grad=True), 2)
+    counts, edges = histogram(
+        "x", torch.tensor([1.0, 2.0, float("nan"), float("inf")], requires_grad=True), 2
+    )
     assert (counts, edges) == ([1, 1], [1.0, 1.5, 2.0])
     assert histogram("x", (np.array([3]), [0.0, 1.0]), 9) == ([3], [0.0, 1.0])
     assert histogram("x", torch.full((2,), float("nan")), 9) == ([], [])

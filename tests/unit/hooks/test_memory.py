@@ -16,7 +16,9 @@ def test_the_peak_is_logged_whatever_the_order(
     caplog.set_level("INFO")
     logged, hook, logging = Recorder(), MemoryHook(interval=2), LoggingHook(3)
     Toy([*([hook, logging] if comes_first else [logging, hook]), logged], 3, tmp_path).train()
-    (train,) = [records["train"] for step, records in logged.records if step == 3 and "train" in records]
+    (train,) = [
+        records["train"] for step, records in logged.records if step == 3 and "train" in records
+    ]
     memory = [(step, records["memory"]) for step, records in logged.records if "memory" in records]
     assert 0.01 < train["max_memory"] < 100
     assert [step for step, _ in memory] == [2, 3]

@@ -1,4 +1,5 @@
-"""Metrics of torchmetrics in an evaluation: as computed over all targets at once, for any ranks and batches."""
+"""Metrics of torchmetrics in an evaluation: as computed over all targets at once, for any ranks and
+batches."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,12 +26,16 @@ class Classifier(Toy):
         return logits.pow(2).mean(), outputs
 
 
-def test_metrics_of_a_trainer_without_hydra_and_no_state_of_theirs_in_training(tmp_path: Path) -> None:
+def test_metrics_of_a_trainer_without_hydra_and_no_state_of_theirs_in_training(
+    tmp_path: Path,
+) -> None:
     logged, batches = Recorder(), [torch.rand(5, 2), torch.rand(2, 2)]
     from torchmetrics.classification import BinaryAUROC
 
     metric = BinaryAUROC()
-    trainer = Classifier([EvaluationHook(1, lambda: batches, metrics={"auc": metric}), logged], 2, tmp_path)
+    trainer = Classifier(
+        [EvaluationHook(1, lambda: batches, metrics={"auc": metric}), logged], 2, tmp_path
+    )
     trainer.train()
     values = [records["val"]["auc"] for _, records in logged.records]
     assert len(values) == 3 and "logits" not in logged.records[0][1]["val"]
@@ -44,11 +49,19 @@ def test_metrics_of_a_trainer_without_hydra_and_no_state_of_theirs_in_training(t
 def test_what_cannot_be_computed_is_a_sentence(tmp_path: Path) -> None:
     from torchmetrics import classification
 
-    hook = EvaluationHook(1, lambda: [torch.rand(2, 2)], metrics={"auc": classification.BinaryAUROC()})
-    with pytest.raises(ConfigError, match="metrics: Sequential returns no `logits` and `targets` in evaluation"):
+    hook = EvaluationHook(
+        1, lambda: [torch.rand(2, 2)], metrics={"auc": classification.BinaryAUROC()}
+    )
+    with pytest.raises(
+        ConfigError, match="metrics: Sequential returns no `logits` and `targets` in evaluation"
+    ):
         Toy([hook], 1, tmp_path).train()
-    hook = EvaluationHook(1, lambda: [torch.rand(2, 2)], metrics={"x": classification.MultilabelRecall(3)})
-    with pytest.raises(ConfigError, match=r"metrics\.x: MultilabelRecall does not take predictions of shape"):
+    hook = EvaluationHook(
+        1, lambda: [torch.rand(2, 2)], metrics={"x": classification.MultilabelRecall(3)}
+    )
+    with pytest.raises(
+        ConfigError, match=r"metrics\.x: MultilabelRecall does not take predictions of shape"
+    ):
         Classifier([hook], 1, tmp_path).train()
     with pytest.raises(ConfigError, match=r"metrics\.x: int is not a metric; e\.g\. hooks"):
         Metrics({"x": 3})

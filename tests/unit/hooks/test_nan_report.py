@@ -32,7 +32,9 @@ class Special(Toy):
 
     def build_model(self) -> nn.Module:
         torch.manual_seed(0)
-        return nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2), nn.ReLU(), self.part, nn.Linear(2, 1))
+        return nn.Sequential(
+            nn.BatchNorm1d(2), nn.Linear(2, 2), nn.ReLU(), self.part, nn.Linear(2, 1)
+        )
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -43,10 +45,18 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     ("part", "expected"),
     [
         (Log(), "the output of 3 (Log) is the first that is not finite: 0 NaN and"),
-        (Root(), "every output is finite, and the gradient by the output of 2 is the first that is not: "),
+        (
+            Root(),
+            (
+                "every output is finite, and the gradient by the output of 2 is the first that is"
+                " not: "
+            ),
+        ),
     ],
 )
-def test_the_module_is_named(tmp_path: Path, part: nn.Module, expected: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_module_is_named(
+    tmp_path: Path, part: nn.Module, expected: str, caplog: pytest.LogCaptureFixture
+) -> None:
     trainer = Special([NanReportHook(max_reports=2)], 3, tmp_path, [GOOD])
     trainer.part = part
     with pytest.raises(TrainingError, match="Training ended with 3 skipped updates"):
@@ -76,7 +86,8 @@ def test_the_training_is_unchanged(tmp_path: Path) -> None:
         trainer.part = nn.Dropout(0.5)
         trainer.train()
         results.append([tensor.tolist() for tensor in trainer.model.state_dict().values()])
-    assert repr(results[0]) == repr(results[1])  # NaN, which the batch has left in the statistics, equals itself
+    # NaN, which the batch has left in the statistics, equals itself.
+    assert repr(results[0]) == repr(results[1])
 
 
 def test_retries_that_are_used_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

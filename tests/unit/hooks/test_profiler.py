@@ -16,9 +16,14 @@ def test_a_window_is_traced(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     Toy([ProfilerHook(start=1, steps=2)], 5, tmp_path).train()
     (file,) = (tmp_path / "profile").iterdir()
     assert file.name == "step-00000002-rank-0.json.gz"
-    names = [event.get("name", "") for event in json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]]
+    names = [
+        event.get("name", "")
+        for event in json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+    ]
     assert {"step 2", "step 3", "aten::addmm"} <= set(names) and "step 4" not in names
-    assert f"Profile of steps 2 to 3: {file}" in caplog.text and "Self CPU time total" in caplog.text
+    assert (
+        f"Profile of steps 2 to 3: {file}" in caplog.text and "Self CPU time total" in caplog.text
+    )
 
 
 def test_a_run_that_fails_within_the_window_leaves_its_trace(tmp_path: Path) -> None:

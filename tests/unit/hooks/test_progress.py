@@ -18,7 +18,9 @@ from support.toy import Toy
 STATS = Stats(1, 0.0000123, 0.5, 0.05, 0.001, 0.0, None, {}, {"a": 1e-3, "b": 1e-3}, 0)
 
 
-@given(st.integers(1, 10**7).flatmap(lambda total: st.tuples(st.integers(0, total), st.just(total))))
+@given(
+    st.integers(1, 10**7).flatmap(lambda total: st.tuples(st.integers(0, total), st.just(total)))
+)
 def test_the_percentage_is_rounded_and_100_is_the_last_step_alone(steps: tuple[int, int]) -> None:
     step, total = steps
     shown = int(percent(step, total).removesuffix("%"))
@@ -29,10 +31,18 @@ def test_the_percentage_is_rounded_and_100_is_the_last_step_alone(steps: tuple[i
 def test_a_line_of_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     ticks = iter(range(1000))
-    hook = ProgressHook(interval=2, with_records=True, eta_warmup=1, live=False, clock=lambda: 4.0 * next(ticks))
+    hook = ProgressHook(
+        interval=2, with_records=True, eta_warmup=1, live=False, clock=lambda: 4.0 * next(ticks)
+    )
     Toy([hook], 5, tmp_path).train()
-    lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("Step")]
-    assert [line.partition(" loss")[0] for line in lines] == ["Step 2/5: 40%", "Step 4/5: 80%", "Step 5/5: 100%"]
+    lines = [
+        record.getMessage() for record in caplog.records if record.getMessage().startswith("Step")
+    ]
+    assert [line.partition(" loss")[0] for line in lines] == [
+        "Step 2/5: 40%",
+        "Step 4/5: 80%",
+        "Step 5/5: 100%",
+    ]
     assert "eta" not in lines[0] and "eta 0:00:02" in lines[1], "two steps took four seconds"
     for word in ("loss ", " lr 0.05 ", " steps/s ", "grad_norm ", "data 0.", "| size 4.000 aux/l "):
         assert word in lines[0]
@@ -41,7 +51,11 @@ def test_a_line_of_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
 def test_the_most_important_comes_first_and_keeps_its_digits() -> None:
     parts = ProgressHook().parts(STATS, None)
     assert parts == ["loss 1.230e-05", "lr 0.001", "20 steps/s", "grad_norm 0.5000", "data 0.0010s"]
-    assert ProgressHook(show_units=False).parts(STATS, None)[2:] == ["speed 20", "grad_norm 0.5000", "data 0.0010"]
+    assert ProgressHook(show_units=False).parts(STATS, None)[2:] == [
+        "speed 20",
+        "grad_norm 0.5000",
+        "data 0.0010",
+    ]
     slow = Stats(1, 1.0, None, 2.5, 0.0, 0.0, None, {}, {"a": 1e-3, "b": 0.5}, 0)
     assert ProgressHook().parts(slow, None)[1:4] == ["lr_0 0.001", "lr_1 0.5", "2.5 s/step"]
 
@@ -79,11 +93,15 @@ def test_the_bar_fits_and_is_erased(tmp_path: Path, width: int) -> None:
     assert ("━" in output) == (width >= 80)
     shown = "".join(screen(output, width))
     assert shown.count("%") == 1 and "Step 3/3: 100% loss" in shown, "a log line alone is left"
-    assert "Step 2/3: 67%" in (tmp_path / "log").read_text(), "the file has the lines that the bar showed"
+    assert "Step 2/3: 67%" in (tmp_path / "log").read_text(), (
+        "the file has the lines that the bar showed"
+    )
 
 
 def test_ctrl_c_leaves_no_ghost(tmp_path: Path) -> None:
-    code, output = in_terminal(lambda: train(tmp_path, [Slow()]), 40, type_at=("2/3 67% loss", b"\x03"))
+    code, output = in_terminal(
+        lambda: train(tmp_path, [Slow()]), 40, type_at=("2/3 67% loss", b"\x03")
+    )
     assert code == 130 and "^C" in output
     shown = screen(output, 40)
     assert not any("%" in line or "^C" in line for line in shown), shown

@@ -18,7 +18,9 @@ def train(folder: RunFolder, max_steps: int, config: dict[str, Any]) -> RunRecor
     record = RunRecord(folder)
 
     def begin() -> None:
-        record.begin_attempt(start_step=trainer.step, max_steps=max_steps, world_size=1, strategy="none")
+        record.begin_attempt(
+            start_step=trainer.step, max_steps=max_steps, world_size=1, strategy="none"
+        )
 
     recorder = RecordHook(config, {"git": "1"}, begin)
     recorder.record = record

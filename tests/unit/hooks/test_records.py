@@ -5,7 +5,14 @@ import numpy as np
 import pytest
 import torch
 
-from launcher.hooks.records import flatten, format_records, key_average, map_nested_tensor, show, to_numbers
+from launcher.hooks.records import (
+    flatten,
+    format_records,
+    key_average,
+    map_nested_tensor,
+    show,
+    to_numbers,
+)
 
 Pair = namedtuple("Pair", "x y")
 
@@ -29,7 +36,9 @@ def test_none_is_passed_over_and_numpy_scalars_are_numbers() -> None:
     records = [{"a": None, "b": np.float32(0.5)}, {"a": 2.0, "b": np.float32(1.5), "c": None}]
     assert key_average(records) == {"a": 2.0, "b": 1.0}
     numbers = to_numbers(records[1] | {"n": np.int64(3)})
-    assert numbers == {"a": 2.0, "b": 1.5, "n": 3} and {type(value) for value in numbers.values()} == {float, int}
+    assert numbers == {"a": 2.0, "b": 1.5, "n": 3} and {
+        type(value) for value in numbers.values()
+    } == {float, int}
     assert format_records(records[1]) == "a 2.000 b 1.500"
 
 

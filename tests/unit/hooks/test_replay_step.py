@@ -25,15 +25,23 @@ class Unsteady(nn.Module):
 
 
 class Toy(BaseTrainer):
-    def __init__(self, hooks: list[Any], part: nn.Module, optimizer: Any = torch.optim.SGD, **options: Any):
-        super().__init__(max_steps=5, device="cpu", gradient_accumulation_steps=2, grad_clip=1.0, **options)
+    def __init__(
+        self, hooks: list[Any], part: nn.Module, optimizer: Any = torch.optim.SGD, **options: Any
+    ):
+        super().__init__(
+            max_steps=5, device="cpu", gradient_accumulation_steps=2, grad_clip=1.0, **options
+        )
         self.own, self.part, self.kind = hooks, part, optimizer
 
     def build_data_loader(self) -> Any:
-        return [torch.randn(4, 3, generator=torch.Generator().manual_seed(index)) for index in range(10)]
+        return [
+            torch.randn(4, 3, generator=torch.Generator().manual_seed(index)) for index in range(10)
+        ]
 
     def build_model(self) -> nn.Module:
-        return nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), self.part, nn.Linear(8, 1))
+        return nn.Sequential(
+            nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), self.part, nn.Linear(8, 1)
+        )
 
     def build_optimizer(self) -> Any:
         return self.kind(self.model.parameters(), lr=0.1)
@@ -62,7 +70,8 @@ def test_a_training_that_repeats_is_not_changed(precision: str | None) -> None:
 def test_an_operation_that_does_not_repeat_stops_before_the_update() -> None:
     trainer = Toy([ReplayStepHook(interval=3)], Unsteady())
     with pytest.raises(
-        TrainingError, match=r"^Step 3: two passes .* differ on rank 0 \(.*, cpu\): the loss and the gra"
+        TrainingError,
+        match=r"^Step 3: two passes .* differ on rank 0 \(.*, cpu\): the loss and the gra",
     ):
         trainer.train()
     assert trainer.step == 3

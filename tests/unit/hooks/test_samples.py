@@ -34,7 +34,9 @@ def weights(trainer: Toy) -> list[Any]:
     return [p.tolist() for p in trainer.model.parameters()]
 
 
-def test_prompts_are_continued_and_training_is_unchanged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_prompts_are_continued_and_training_is_unchanged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
     hook = SamplesHook(["ab", "c"], interval=2, max_new_tokens=12, temperature=0)
     written, plain = Language([hook], 3, tmp_path, [BATCH]), Language([], 3, tmp_path, [BATCH])
@@ -64,7 +66,11 @@ def test_tokens_that_are_no_bytes(tmp_path: Path) -> None:
     words = (tmp_path / "a" / "samples" / "step-00000001.txt").read_text().split()
     assert words[:2] == ["17", "4"] and len(words) == 5 and all(int(word) < 100 for word in words)
     hook = SamplesHook(
-        "hi", 1, max_new_tokens=3, encode=lambda text: [len(text)], decode=lambda tokens: f"<{tokens[0]}>"
+        "hi",
+        1,
+        max_new_tokens=3,
+        encode=lambda text: [len(text)],
+        decode=lambda tokens: f"<{tokens[0]}>",
     )
     Numbers([hook], 1, tmp_path / "b", [BATCH]).train()
     assert (tmp_path / "b" / "samples" / "step-00000001.txt").read_text() == "<2>\n"
@@ -115,7 +121,10 @@ def test_a_model_of_no_language_is_rejected(tmp_path: Path, model: nn.Module, pr
             return model
 
     name = type(model).__name__
-    with pytest.raises(ConfigError, match=rf"^hooks\.samples: needs a language model, and {name}\.logits.* {problem}"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"^hooks\.samples: needs a language model, and {name}\.logits.* {problem}",
+    ):
         Other([SamplesHook()], 1, tmp_path).train()
 
 

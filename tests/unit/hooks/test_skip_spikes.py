@@ -49,15 +49,23 @@ def spiky(*at: int) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("judged", ["loss", "grad_norm"])
-def test_a_spike_is_skipped_counted_and_logged(tmp_path: Path, judged: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_spike_is_skipped_counted_and_logged(
+    tmp_path: Path, judged: str, caplog: pytest.LogCaptureFixture
+) -> None:
     steps, logged = Steps(), Recorder()
     only = {"loss": judged == "loss", "grad_norm": judged == "grad_norm"}
     hook = SkipSpikesHook(window=8, warmup=4, interval=5, **only)
     trainer = Slow([hook, steps.hook(), logged], 12, tmp_path, spiky(7, 9))
     trainer.train()
     assert steps.unchanged() == [7, 9]
-    assert steps.rates == pytest.approx([0.001 * 0.9**step for step in range(12)]), "the schedule continues"
-    assert [(step, records["spikes"]["skipped"]) for step, records in logged.records] == [(5, 0), (10, 2), (12, 2)]
+    assert steps.rates == pytest.approx([0.001 * 0.9**step for step in range(12)]), (
+        "the schedule continues"
+    )
+    assert [(step, records["spikes"]["skipped"]) for step, records in logged.records] == [
+        (5, 0),
+        (10, 2),
+        (12, 2),
+    ]
     assert (
         "spikes of loss or gradient: 2 since the last report, 2 in all" in caplog.text
         and "the last at step 9" in caplog.text
@@ -74,7 +82,9 @@ def test_the_first_steps_are_not_judged(tmp_path: Path) -> None:
 def test_a_new_level_is_accepted(tmp_path: Path) -> None:
     steps = Steps()
     batches = [GOOD] * 6 + [BIG] * 6
-    Slow([SkipSpikesHook(window=8, warmup=4, max_in_row=2), steps.hook()], 12, tmp_path, batches).train()
+    Slow(
+        [SkipSpikesHook(window=8, warmup=4, max_in_row=2), steps.hook()], 12, tmp_path, batches
+    ).train()
     assert steps.unchanged() == [7, 8]
 
 
@@ -123,7 +133,9 @@ def test_the_window_survives_a_restart(tmp_path: Path) -> None:
     assert steps.weights == whole.weights[6:]
 
 
-@pytest.mark.parametrize("settings", [{"window": 4, "warmup": 5}, {"loss": False, "grad_norm": False}])
+@pytest.mark.parametrize(
+    "settings", [{"window": 4, "warmup": 5}, {"loss": False, "grad_norm": False}]
+)
 def test_bad_settings(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"hooks\.skip_spikes"):
         SkipSpikesHook(**settings)

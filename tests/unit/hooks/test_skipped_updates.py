@@ -1,4 +1,5 @@
-"""A state whose updates are skipped may be broken: it is not saved, and a run that ends in it has failed."""
+"""A state whose updates are skipped may be broken: it is not saved, and a run that ends in it has
+failed."""
 
 from pathlib import Path
 
@@ -15,7 +16,9 @@ def steps(workspace: Path) -> list[int]:
     return CheckpointStore(workspace / "checkpoints").steps()
 
 
-def test_a_run_that_ends_in_skipped_updates_fails_and_keeps_its_last_good_checkpoint(tmp_path: Path) -> None:
+def test_a_run_that_ends_in_skipped_updates_fails_and_keeps_its_last_good_checkpoint(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(TrainingError, match="2 skipped updates in a row"):
         Toy([CheckpointingHook(1)], 4, tmp_path, [GOOD, GOOD, BAD, BAD]).train()
     assert steps(tmp_path) == [2]
@@ -28,7 +31,10 @@ def test_a_checkpoint_that_was_due_is_saved_at_the_next_good_step(tmp_path: Path
 
 
 def test_a_metric_of_such_a_state_is_not_the_best(tmp_path: Path) -> None:
-    hooks = [Values({1: {"loss": 2.0}, 2: {"loss": 1.0}}), CheckpointingHook(9, best_metric="val/loss")]
+    hooks = [
+        Values({1: {"loss": 2.0}, 2: {"loss": 1.0}}),
+        CheckpointingHook(9, best_metric="val/loss"),
+    ]
     Toy(hooks, 3, tmp_path, [GOOD, BAD, GOOD]).train()
     assert (tmp_path / "checkpoints" / "best").resolve().name == "step-00000001"
 

@@ -1,4 +1,5 @@
-"""What hooks save and get back: trainloop's EmaHook, two hooks of one class, hooks that come and go."""
+"""What hooks save and get back: trainloop's EmaHook, two hooks of one class, hooks that come and
+go."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +8,11 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    set_model_state_dict,
+)
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from launcher import BaseHook, BaseTrainer, CheckpointingHook, LoggingHook
@@ -15,7 +20,9 @@ from launcher.errors import TrainingError
 
 
 class Training(BaseTrainer):
-    def __init__(self, workspace: Path, hooks: Sequence[BaseHook], max_steps: int = 2, **settings: Any):
+    def __init__(
+        self, workspace: Path, hooks: Sequence[BaseHook], max_steps: int = 2, **settings: Any
+    ):
         super().__init__(max_steps, workspace=workspace, device="cpu", **settings)
         self.my_hooks = hooks
 
@@ -43,7 +50,9 @@ class EmaHook(BaseHook):
         self.decay = decay
 
     def on_before_train(self, trainer: Any) -> None:
-        self.ema_model = AveragedModel(trainer.unwrapped_model, multi_avg_fn=get_ema_multi_avg_fn(self.decay))
+        self.ema_model = AveragedModel(
+            trainer.unwrapped_model, multi_avg_fn=get_ema_multi_avg_fn(self.decay)
+        )
 
     def on_after_step(self, trainer: Any) -> None:
         self.ema_model.update_parameters(trainer.unwrapped_model)
@@ -80,7 +89,9 @@ def test_a_hook_that_is_new_starts_from_the_restored_model(tmp_path: Path) -> No
     ema = EmaHook()
     trainer = Training(tmp_path, [ema, checkpointing()], 2)
     trainer.train()
-    for average, p in zip(ema.ema_model.module.parameters(), trainer.model.parameters(), strict=True):
+    for average, p in zip(
+        ema.ema_model.module.parameters(), trainer.model.parameters(), strict=True
+    ):
         assert torch.equal(average, p)
 
 
@@ -170,7 +181,9 @@ def test_frozen_parameters_follow_the_state_dict_options(tmp_path: Path, ignored
             return torch.optim.AdamW([self.model.weight], lr=0.1)  # type: ignore[list-item]
 
     options = StateDictOptions(ignore_frozen_params=ignored)
-    trainers = [Frozen(tmp_path, [checkpointing()], 1, state_dict_options=options) for _ in range(2)]
+    trainers = [
+        Frozen(tmp_path, [checkpointing()], 1, state_dict_options=options) for _ in range(2)
+    ]
     for trainer in trainers:
         trainer.train()
     weights, biases = ([getattr(t.model, name) for t in trainers] for name in ("weight", "bias"))

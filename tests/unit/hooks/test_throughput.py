@@ -35,7 +35,9 @@ def test_samples_flops_and_mfu_without_the_time_of_evaluations(
     hook = ThroughputHook(interval=2, peak_tflops=1e-9, clock=clock)
     evaluation = EvaluationHook(1, lambda: [GOOD])
     Timed([hook, evaluation, logged], 5, tmp_path, [GOOD]).train()
-    speeds = [(step, records["throughput"]) for step, records in logged.records if "throughput" in records]
+    speeds = [
+        (step, records["throughput"]) for step, records in logged.records if "throughput" in records
+    ]
     assert [step for step, _ in speeds] == [2, 4, 5]
     flops = 3 * 2 * (2 * 2 + 2)  # two operations for each weight, three passes
     for _, values in speeds:
@@ -43,10 +45,15 @@ def test_samples_flops_and_mfu_without_the_time_of_evaluations(
         assert values["tflops_per_second"] == pytest.approx(8 * flops / 1e12)
         assert values["mfu"] == pytest.approx(8 * flops / 1e3)
         assert "tokens_per_second" not in values
-    assert "MFU is of 1e-09 TFLOP/s for each device (CPU, fp32, hooks.throughput.peak_tflops)" in caplog.text
+    assert (
+        "MFU is of 1e-09 TFLOP/s for each device (CPU, fp32, hooks.throughput.peak_tflops)"
+        in caplog.text
+    )
 
 
-def test_without_a_known_peak_there_is_no_mfu(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_known_peak_there_is_no_mfu(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
     logged = Recorder()
     Toy([ThroughputHook(1), logged], 2, tmp_path).train()

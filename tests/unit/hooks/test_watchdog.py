@@ -25,7 +25,8 @@ def hang_here(trainer, batch):
     if trainer.step == 5:
         time.sleep(60)
 
-Toy([WatchdogHook(factor=5, min_seconds=0.2, abort=True), FunctionHook(on_batch=hang_here)], 6, Path(".")).train()
+hooks = [WatchdogHook(factor=5, min_seconds=0.2, abort=True), FunctionHook(on_batch=hang_here)]
+Toy(hooks, 6, Path(".")).train()
 """
 
 
@@ -39,13 +40,19 @@ def test_slow_step_prints_its_stacks_once_and_training_continues(
             time.sleep(hook.limit + 0.5)
 
     Toy([hook, FunctionHook(on_batch=hang_in_step_5)], 8, tmp_path).train()
-    (message,) = [record.getMessage() for record in caplog.records if "Standard error shows" in record.getMessage()]
+    (message,) = [
+        record.getMessage()
+        for record in caplog.records
+        if "Standard error shows" in record.getMessage()
+    ]
     assert message.startswith("Step 5 took") and "the median of the last 4 is" in message
     printed = capfd.readouterr().err
     assert printed.count("Timeout (") == 1 and "in hang_in_step_5" in printed
 
 
-def test_evaluation_and_the_end_are_not_watched(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_evaluation_and_the_end_are_not_watched(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     hook = WatchdogHook(first_seconds=0.5)
     trainer = Toy([hook], 1, tmp_path)
     for event in (hook.on_evaluation_start, hook.on_step_boundary, hook.on_close):
@@ -56,7 +63,9 @@ def test_evaluation_and_the_end_are_not_watched(tmp_path: Path, capfd: pytest.Ca
 
 
 def test_abort_ends_the_process_with_its_stacks(tmp_path: Path) -> None:
-    done = python.run("-c", STALL, cwd=tmp_path, env={**python.os.environ, "PYTHONPATH": str(TESTS)}, timeout=240)
+    done = python.run(
+        "-c", STALL, cwd=tmp_path, env={**python.os.environ, "PYTHONPATH": str(TESTS)}, timeout=240
+    )
     assert done.returncode == 1
     assert "Step 5 has taken more than" in done.stderr and "in hang_here" in done.stderr
     assert "hooks.watchdog.abort=true: forced exit. The last checkpoint is valid." in done.stderr

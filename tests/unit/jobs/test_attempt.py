@@ -1,4 +1,5 @@
-"""One thread ends an attempt, although two may want to: the main thread after its save, and the forced exit."""
+"""One thread ends an attempt, although two may want to: the main thread after its save, and the
+forced exit."""
 
 import json
 import os
@@ -29,7 +30,10 @@ REASONS = {
     "preempted without a grace, REQUEUE": "requeued by SLURM",
 }
 CASES = [
-    *((point, "preempted without a grace, CANCEL") for point in ("the cause is asked for", *MAIN_FIRST, *FORCED_FIRST)),
+    *(
+        (point, "preempted without a grace, CANCEL")
+        for point in ("the cause is asked for", *MAIN_FIRST, *FORCED_FIRST)
+    ),
     *((point, "preempted without a grace, REQUEUE") for point in (*MAIN_FIRST, *FORCED_FIRST[:4])),
 ]
 Ended = tuple[CompletedProcess[str], dict[str, Any], dict[str, Any], list[str]]
@@ -44,7 +48,9 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], End
         folder, slurm, environment = place
         words = ("-m", "support.ending", str(folder.path), case[0], str(slurm.folder / "calls"))
         done = python.run(*words, env=environment)
-        record, restarts = (json.loads((folder.path / name).read_text()) for name in ("run.json", "restarts.json"))
+        record, restarts = (
+            json.loads((folder.path / name).read_text()) for name in ("run.json", "restarts.json")
+        )
         return done, record, restarts, slurm.calls
 
     with ThreadPoolExecutor(6) as threads:
@@ -70,9 +76,15 @@ def test_a_save_that_ends_during_a_forced_exit_does_not_end_it(
     assert done.returncode == (1 if was_forced else 143), done.stderr
     assert "Traceback" not in done.stderr and ("forced exit" in done.stderr) == was_forced
     assert calls.count("requeue 6") == (not answer.endswith("REQUEUE"))
-    assert [each["cause"] for each in restarts["6"]["requeues"]] == [REASONS[answer].split()[0].rstrip(",")]
+    assert [each["cause"] for each in restarts["6"]["requeues"]] == [
+        REASONS[answer].split()[0].rstrip(",")
+    ]
     (attempt,) = record["attempts"]
-    assert (record["state"], attempt["outcome"], attempt["signal"]) == ("preempted", "preempted", "SIGTERM")
+    assert (record["state"], attempt["outcome"], attempt["signal"]) == (
+        "preempted",
+        "preempted",
+        "SIGTERM",
+    )
     assert attempt["reason"].partition(";")[0] == REASONS[answer]
     if point in ("the cause is asked for", *MAIN_FIRST):
         assert (record["step"], attempt["end_step"], attempt["exit_code"]) == (4, 4, 143)

@@ -11,7 +11,9 @@ from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
 
 F1 = {"_target_": "torchmetrics.F1Score", "task": "binary"}
-TENSORBOARD = {"tensorboard": {"_target_": "launcher.trackers.tensorboard.TensorBoardTracker", "path": "t"}}
+TENSORBOARD = {
+    "tensorboard": {"_target_": "launcher.trackers.tensorboard.TensorBoardTracker", "path": "t"}
+}
 MLFLOW = {"mlflow": {"_target_": "launcher.trackers.mlflow.MlflowTracker"}}
 OWN_HOOK = {"mine": {"_target_": "support.toy.Recorder"}}
 
@@ -23,7 +25,9 @@ def config_of(metrics: dict[str, Any], tracker: dict[str, Any]) -> dict[str, Any
 
 COMPUTES = "job=evaluate, added to this command, computes it for the last checkpoint."
 METRICS = "hooks.evaluation.metrics"
-SYNC = "To copy the run to it: python -m launcher.runs sync run 'tracker=[mlflow]' --outputs 'my runs'"
+SYNC = (
+    "To copy the run to it: python -m launcher.runs sync run 'tracker=[mlflow]' --outputs 'my runs'"
+)
 
 
 @pytest.mark.parametrize(
@@ -31,13 +35,17 @@ SYNC = "To copy the run to it: python -m launcher.runs sync run 'tracker=[mlflow
     [
         ({}, {}, []),
         ({"acc": F1}, TENSORBOARD, []),
-        ({"acc": F1 | {"num_classes": 3}}, {"tensorboard": {**TENSORBOARD["tensorboard"], "path": "u"}}, []),
+        (
+            {"acc": F1 | {"num_classes": 3}},
+            {"tensorboard": {**TENSORBOARD["tensorboard"], "path": "u"}},
+            [],
+        ),
         ({"acc": F1, "f1": F1, "f2": F1}, {}, [f"{METRICS}.f1, {METRICS}.f2: {COMPUTES}"]),
         ({}, TENSORBOARD | MLFLOW, [SYNC]),
         ({"f1": F1}, MLFLOW, [f"{METRICS}.f1: {COMPUTES}", SYNC]),
         ({}, OWN_HOOK | {"none": None}, []),
     ],
-)  # fmt: skip
+)
 def test_a_completed_run_says_how_to_get_what_is_added(
     tmp_path: Path, metrics: dict[str, Any], tracker: dict[str, Any], expected: list[str]
 ) -> None:

@@ -1,4 +1,5 @@
-"""The learning rate range test leaves no trace in the trainer, and suggests nothing where the loss does not fall."""
+"""The learning rate range test leaves no trace in the trainer, and suggests nothing where the loss
+does not fall."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -31,10 +32,17 @@ def test_training_afterwards_is_as_without_it(tmp_path: Path) -> None:
             trainer.model.eval()
             result = find_lr(trainer, num_iterations=40, smoothing_factor=0.5)
             assert not trainer.model.training and trainer.hooks == [recorder] and trainer.step == 0
-            assert trainer.optimizer.state_dict()["state"] == {} and trainer.optimizer.param_groups[0]["lr"] == 0.1
+            assert (
+                trainer.optimizer.state_dict()["state"] == {}
+                and trainer.optimizer.param_groups[0]["lr"] == 0.1
+            )
             assert all(parameter.grad is None for parameter in trainer.model.parameters())
             assert result.lrs[0] == 1e-7 and result.suggested_lr in result.lrs
-            assert 1e-4 < result.suggested_lr < 1 and set(result.to_dict()) >= {"lrs", "losses", "suggested_lr"}
+            assert 1e-4 < result.suggested_lr < 1 and set(result.to_dict()) >= {
+                "lrs",
+                "losses",
+                "suggested_lr",
+            }
             assert recorder.records == []
         trainer.train()
         trainers.append(trainer)
@@ -55,7 +63,9 @@ def test_divergence_stops_it(tmp_path: Path) -> None:
     assert len(result.losses) < 60 and result.suggested_lr is not None
 
 
-@pytest.mark.parametrize("options", [{"start_lr": 0.0}, {"start_lr": 1.0, "end_lr": 0.1}, {"num_iterations": 1}])
+@pytest.mark.parametrize(
+    "options", [{"start_lr": 0.0}, {"start_lr": 1.0, "end_lr": 0.1}, {"num_iterations": 1}]
+)
 def test_a_range_without_extent_is_rejected(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="needs 0 < start_lr < end_lr"):
         find_lr(Fits([], 1, tmp_path), **options)
@@ -78,7 +88,9 @@ def loaders() -> dict[str, Callable[[], Any]]:
     made: dict[str, Callable[[], Any]] = {
         "shuffled": lambda: DataLoader(data, 2, shuffle=True),
         "own generator": lambda: DataLoader(data, 2, shuffle=True, generator=generator()),
-        "own generator, worker": lambda: DataLoader(data, 2, shuffle=True, generator=generator(), num_workers=1),
+        "own generator, worker": lambda: DataLoader(
+            data, 2, shuffle=True, generator=generator(), num_workers=1
+        ),
     }
     if find_spec("torchdata"):
         from torchdata.stateful_dataloader import StatefulDataLoader
@@ -98,5 +110,7 @@ def test_loader_and_generators_are_as_before(name: str, tmp_path: Path) -> None:
             find_lr(trainer, num_iterations=7)
         before = torch.get_rng_state()
         trainer.train()
-        states.append([before, torch.get_rng_state(), *map(torch.clone, trainer.model.parameters())])
+        states.append(
+            [before, torch.get_rng_state(), *map(torch.clone, trainer.model.parameters())]
+        )
     assert all(map(torch.equal, *states))

@@ -1,4 +1,5 @@
-"""job=resume_check names each planted fault; tests/end_to_end/test_resume_check.py starts the job."""
+"""job=resume_check names each planted fault; tests/end_to_end/test_resume_check.py starts the
+job."""
 
 import time
 from pathlib import Path
@@ -99,7 +100,9 @@ class Toy(BaseTrainer):
         self.trace, self.fault = trace, fault
 
     def part(self, kind: type) -> Any:
-        return self.fault() if isinstance(self.fault, type) and issubclass(self.fault, kind) else None
+        return (
+            self.fault() if isinstance(self.fault, type) and issubclass(self.fault, kind) else None
+        )
 
     def build_data_loader(self) -> Any:
         sampler = self.part(Sampler)
@@ -117,7 +120,11 @@ class Toy(BaseTrainer):
 
     def build_hooks(self) -> list[BaseHook]:
         own = self.part(BaseHook)
-        return [*([own] if own else []), CheckpointingHook(interval=100), TraceHook(str(self.trace))]
+        return [
+            *([own] if own else []),
+            CheckpointingHook(interval=100),
+            TraceHook(str(self.trace)),
+        ]
 
 
 def compare(tmp_path: Path, fault: Any) -> Comparison:
@@ -146,11 +153,23 @@ BEFORE = "This training does not repeat even without a stop: the dataset, the sa
     ("fault", "first", "named"),
     [
         (Warmup, (4, 0, "gradients"), "Not restored: hook Warmup.count is 0 instead of 3."),
-        (Counting, (4, 0, "loss"), "Not restored: module model (Counting).calls is 0 instead of 3."),
+        (
+            Counting,
+            (4, 0, "loss"),
+            "Not restored: module model (Counting).calls is 0 instead of 3.",
+        ),
         (Unsaved, (4, 0, "loss"), "Not restored: buffer mean is "),
         (Counted, (4, 0, "samples"), "Not restored: dataset Counted.reads is 0 instead of 12."),
-        (OwnOrder, (4, 0, "samples"), "Not restored: sampler OwnOrder.own is {'generator': generator tensor"),
-        (Drawing, (4, 0, "random state"), "Not restored: hook Drawing.is_first is True instead of False."),
+        (
+            OwnOrder,
+            (4, 0, "samples"),
+            "Not restored: sampler OwnOrder.own is {'generator': generator tensor",
+        ),
+        (
+            Drawing,
+            (4, 0, "random state"),
+            "Not restored: hook Drawing.is_first is True instead of False.",
+        ),
         (ByTheClock, (1, 0, "samples"), BEFORE),
     ],
 )

@@ -19,13 +19,19 @@ class Tied(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding, self.body, self.head = nn.Embedding(100, 8), nn.Linear(8, 8), nn.Linear(8, 100, bias=False)
+        self.embedding, self.body, self.head = (
+            nn.Embedding(100, 8),
+            nn.Linear(8, 8),
+            nn.Linear(8, 100, bias=False),
+        )
         self.head.weight = self.embedding.weight
         self.body.requires_grad_(False)
 
 
 def test_tied_parameters_count_once() -> None:
-    assert list(model_lines(Tied(), by_module=False)) == ["Model: Tied, 872 parameters, 800 trainable"]
+    assert list(model_lines(Tied(), by_module=False)) == [
+        "Model: Tied, 872 parameters, 800 trainable"
+    ]
     assert list(model_lines(Tied(), by_module=True))[1:] == [
         "  embedding: Embedding, 800",
         "  body: Linear, 72, 0 trainable",
@@ -36,7 +42,9 @@ def test_tied_parameters_count_once() -> None:
 def finished(folder: Path, outcome: str, losses: list[float]) -> RunRecord:
     """The record of a run that was resumed once, an hour later."""
     run = RunFolder(folder / "gpt" / "1a2b").create()
-    run.metrics_path.write_text("".join(json.dumps({"step": n, "train/loss": x}) + "\n" for n, x in enumerate(losses)))
+    run.metrics_path.write_text(
+        "".join(json.dumps({"step": n, "train/loss": x}) + "\n" for n, x in enumerate(losses))
+    )
     (run.checkpoints / "step-00000010").mkdir(parents=True)
     (run.checkpoints / "step-00000010" / "manifest.json").touch()
     seconds = 0.0
@@ -80,7 +88,9 @@ def test_a_stopped_run_names_the_way_to_resume_it(tmp_path: Path, losses: list[f
 
 
 @pytest.mark.parametrize("outcome", ["completed", "preempted"])
-def test_a_run_that_saved_nothing_names_no_command_that_needs_it(tmp_path: Path, outcome: str) -> None:
+def test_a_run_that_saved_nothing_names_no_command_that_needs_it(
+    tmp_path: Path, outcome: str
+) -> None:
     record = finished(tmp_path, outcome, [])
     shutil.rmtree(record.folder.checkpoints)
     record.folder.metrics_path.unlink()

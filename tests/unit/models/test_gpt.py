@@ -22,15 +22,19 @@ def tokens(*shape):
 
 
 def reference_logits(model, input, num_heads, theta, eps):
-    """The same network written out again from the papers, one sequence, head and pair at a time, in float64."""
+    """The same network written out again from the papers, one sequence, head and pair at a time, in
+    float64."""
     weights = {name: w.detach().double() for name, w in model.named_parameters()}
 
     def norm(x, name):
         return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weights[f"{name}.weight"]
 
-    def turned(x):  # x [T, head_dim]: pairs (i, i + d/2) as complex numbers, turned by position * theta^(-2i/d)
+    # X [T, head_dim]: pairs (i, i + d/2) as complex numbers, turned by position * theta^(-2i/d).
+    def turned(x):
         half = x.shape[-1] // 2
-        angle = torch.outer(torch.arange(len(x)).double(), theta ** -(torch.arange(half).double() / half))
+        angle = torch.outer(
+            torch.arange(len(x)).double(), theta ** -(torch.arange(half).double() / half)
+        )
         z = torch.complex(x[:, :half], x[:, half:]) * torch.polar(torch.ones_like(angle), angle)
         return torch.cat([z.real, z.imag], dim=-1)
 
@@ -47,7 +51,9 @@ def reference_logits(model, input, num_heads, theta, eps):
                 g = h * (k.shape[1] // size) // num_heads  # the group that this head shares
                 qh = turned(q[:, h * size : (h + 1) * size])
                 kh, vh = turned(k[:, g * size : (g + 1) * size]), v[:, g * size : (g + 1) * size]
-                scores = (qh @ kh.T / math.sqrt(size)).masked_fill(torch.ones(len(x), len(x)).triu(1).bool(), -math.inf)
+                scores = (qh @ kh.T / math.sqrt(size)).masked_fill(
+                    torch.ones(len(x), len(x)).triu(1).bool(), -math.inf
+                )
                 heads.append(scores.softmax(-1) @ vh)
             x = x + torch.cat(heads, -1) @ weights[f"{block}.attention.out.weight"].T
             y = norm(x, f"{block}.ffn_norm")
@@ -59,7 +65,8 @@ def reference_logits(model, input, num_heads, theta, eps):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"num_kv_heads": 2}, {"num_kv_heads": 1}, {"tie_embeddings": False, "rope_theta": 50.0}]
+    "options",
+    [{}, {"num_kv_heads": 2}, {"num_kv_heads": 1}, {"tie_embeddings": False, "rope_theta": 50.0}],
 )
 def test_equals_the_network_written_out(options):
     model = gpt(**options)
@@ -114,13 +121,17 @@ def test_tied_weights_are_one_parameter_with_both_gradients():
     tied, untied = gpt(), gpt(tie_embeddings=False)
     count = lambda model: sum(p.numel() for p in model.parameters())  # noqa: E731
     assert count(untied) - count(tied) == TINY["vocab_size"] * TINY["dim"]
-    assert [name for name in tied.state_dict() if "embedding" in name or "head" in name] == ["embedding.weight"]
+    assert [name for name in tied.state_dict() if "embedding" in name or "head" in name] == [
+        "embedding.weight"
+    ]
     with torch.no_grad():
         untied.load_state_dict({**tied.state_dict(), "head.weight": tied.embedding.weight})
     batch = tokens(2, 8), tokens(2, 8)
     for model in (tied, untied):
         model(batch)[0].backward()
-    torch.testing.assert_close(tied.embedding.weight.grad, untied.embedding.weight.grad + untied.head.weight.grad)
+    torch.testing.assert_close(
+        tied.embedding.weight.grad, untied.embedding.weight.grad + untied.head.weight.grad
+    )
 
 
 def test_initial_deviations():
@@ -131,7 +142,9 @@ def test_initial_deviations():
             continue
         expected = 0.02 / math.sqrt(16) if name.endswith(("out.weight", "down.weight")) else 0.02
         assert parameter.std().item() == pytest.approx(expected, rel=0.05), name
-        assert parameter.mean().item() == pytest.approx(0, abs=5 * expected / math.sqrt(parameter.numel())), name
+        assert parameter.mean().item() == pytest.approx(
+            0, abs=5 * expected / math.sqrt(parameter.numel())
+        ), name
     loss, _ = model((torch.randint(0, 256, (4, 16)), torch.randint(0, 256, (4, 16))))
     assert loss.item() == pytest.approx(math.log(256), rel=0.05)
 
@@ -147,7 +160,9 @@ def test_init_weights_fills_everything_after_the_meta_device(tie_embeddings):
     model.init_weights()
     expected = gpt(tie_embeddings=tie_embeddings)
     for (name, tensor), other in zip(
-        [*model.named_parameters(), *model.named_buffers()], [*expected.parameters(), *expected.buffers()], strict=True
+        [*model.named_parameters(), *model.named_buffers()],
+        [*expected.parameters(), *expected.buffers()],
+        strict=True,
     ):
         assert torch.equal(tensor, other), name
 
@@ -189,7 +204,8 @@ def test_learns_to_count():
 
 
 def test_sizes():
-    assert GPT(**{**TINY, "dim": 128}).blocks[0].ffn.up.out_features == 352  # 8/3 * 128 = 341.3, up to a multiple of 32
+    # 8/3 * 128 = 341.3, up to a multiple of 32.
+    assert GPT(**{**TINY, "dim": 128}).blocks[0].ffn.up.out_features == 352
     assert GPT(**TINY, ffn_dim=50).blocks[0].ffn.up.out_features == 50
     model = GPT(**TINY, num_kv_heads=2)
     assert model.blocks[0].attention.k.out_features == 12
@@ -201,13 +217,22 @@ def test_sizes():
     [
         (
             {"num_heads": 5},
-            "model.num_heads=5: should divide model.dim=24 into heads of even size; e.g. model.num_heads=4.",
+            (
+                "model.num_heads=5: should divide model.dim=24 into heads of even size; e.g."
+                " model.num_heads=4."
+            ),
         ),
         (
             {"num_heads": 24},
-            "model.num_heads=24: should divide model.dim=24 into heads of even size; e.g. model.num_heads=12.",
+            (
+                "model.num_heads=24: should divide model.dim=24 into heads of even size; e.g."
+                " model.num_heads=12."
+            ),
         ),
-        ({"num_kv_heads": 3}, "model.num_kv_heads=3: should divide model.num_heads=4; e.g. model.num_kv_heads=2."),
+        (
+            {"num_kv_heads": 3},
+            "model.num_kv_heads=3: should divide model.num_heads=4; e.g. model.num_kv_heads=2.",
+        ),
         ({"dim": 25}, "model.dim=25: should be even; e.g. model.dim=26."),
     ],
 )
@@ -233,9 +258,13 @@ def test_gradients_are_those_of_finite_differences():
             ends = []
             for sign in (1, -1):
                 weight[index] += sign * step
-                ends.append(F.cross_entropy(model.logits(batch[0]).flatten(0, 1), batch[1].flatten()).item())
+                ends.append(
+                    F.cross_entropy(model.logits(batch[0]).flatten(0, 1), batch[1].flatten()).item()
+                )
                 weight[index] -= sign * step
-            assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(weight.grad[index].item(), rel=1e-3, abs=1e-9)
+            assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(
+                weight.grad[index].item(), rel=1e-3, abs=1e-9
+            )
 
 
 def test_packed_documents_do_not_see_each_other():
@@ -251,4 +280,6 @@ def test_packed_documents_do_not_see_each_other():
     apart = torch.cat([model.logits(tokens[:, :5]), model.logits(tokens[:, 5:])], 1)
     torch.testing.assert_close(records["logits"], apart)
     assert model.num_targets(batch) == 12
-    torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(apart[:, :-1].transpose(1, 2), labels[:, 1:]))
+    torch.testing.assert_close(
+        loss, torch.nn.functional.cross_entropy(apart[:, :-1].transpose(1, 2), labels[:, 1:])
+    )

@@ -15,14 +15,23 @@ GPT2 = {
     "bos_token_id": None, "eos_token_id": None,
 }  # fmt: skip
 LLAMA = {
-    "model_type": "llama", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
-    "max_position_embeddings": 32, "bos_token_id": None, "eos_token_id": None, "tie_word_embeddings": True,
+    "model_type": "llama", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 32, "bos_token_id": None, "eos_token_id": None,
+    "tie_word_embeddings": True,
 }  # fmt: skip
 BERT = {
-    "model_type": "bert", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
+    "model_type": "bert", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "intermediate_size": 24,
     "max_position_embeddings": 32,
 }  # fmt: skip
-VIT = BERT | {"model_type": "vit", "image_size": 8, "patch_size": 4, "num_channels": 1, "qkv_bias": True}
+VIT = BERT | {
+    "model_type": "vit",
+    "image_size": 8,
+    "patch_size": 4,
+    "num_channels": 1,
+    "qkv_bias": True,
+}
 del VIT["max_position_embeddings"]
 T5 = {
     "model_type": "t5",
@@ -69,7 +78,9 @@ class TestWithTransformers:
     def transformers_library(self):
         return pytest.importorskip("transformers")
 
-    @pytest.mark.parametrize(("config", "layer"), [(GPT2, "GPT2Block"), (LLAMA, "LlamaDecoderLayer")])
+    @pytest.mark.parametrize(
+        ("config", "layer"), [(GPT2, "GPT2Block"), (LLAMA, "LlamaDecoderLayer")]
+    )
     def test_a_config_built_one_is_drawn_and_learns(self, config, layer):
         with torch.device("meta"):
             model = HuggingFaceModel(vocab_size=64, seq_len=8, config=config)
@@ -113,7 +124,9 @@ class TestWithTransformers:
         loaded.init_weights()
         assert loaded.training
         for name, tensor in loaded.model.state_dict().items():
-            assert tensor.dtype == torch.float32 and torch.equal(tensor, model.model.state_dict()[name].float())
+            assert tensor.dtype == torch.float32 and torch.equal(
+                tensor, model.model.state_dict()[name].float()
+            )
 
     def test_gradient_checkpointing_gives_the_same_gradients(self):
         grads = []
@@ -121,7 +134,9 @@ class TestWithTransformers:
         for checkpointing in (False, True):
             torch.manual_seed(0)
             config = GPT2 | {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-            model = HuggingFaceModel(vocab_size=64, config=config, gradient_checkpointing=checkpointing)
+            model = HuggingFaceModel(
+                vocab_size=64, config=config, gradient_checkpointing=checkpointing
+            )
             torch.manual_seed(0)
             model.init_weights()
             model((input, input))[0].backward()
@@ -134,17 +149,41 @@ class TestWithTransformers:
         [
             ({}, r"^model\.pretrained: set a folder or a name"),
             ({"config": GPT2, "pretrained": "gpt2"}, r"set only one of the two"),
-            ({"config": {"model_type": "gpt2"}, "vocab_size": None}, r"^model\.vocab_size=null: .*data\.vocab_size"),
-            ({"config": GPT2, "lora": Lora(r=2)}, r"^model\.lora\.r=2: adapters need a pretrained model"),
-            ({"config": {"model_type": "vit"}}, r"^model\.config\.model_type=vit: .*for task causal_lm"),
-            ({"config": {"model_type": "gpt22"}}, r"^model\.config\.model_type=gpt22: .*did you mean gpt2; e\.g\."),
-            ({"config": GPT2 | {"n_layers": 3}}, r"^model\.config\.n_layers: .*did you mean n_layer"),
+            (
+                {"config": {"model_type": "gpt2"}, "vocab_size": None},
+                r"^model\.vocab_size=null: .*data\.vocab_size",
+            ),
+            (
+                {"config": GPT2, "lora": Lora(r=2)},
+                r"^model\.lora\.r=2: adapters need a pretrained model",
+            ),
+            (
+                {"config": {"model_type": "vit"}},
+                r"^model\.config\.model_type=vit: .*for task causal_lm",
+            ),
+            (
+                {"config": {"model_type": "gpt22"}},
+                r"^model\.config\.model_type=gpt22: .*did you mean gpt2; e\.g\.",
+            ),
+            (
+                {"config": GPT2 | {"n_layers": 3}},
+                r"^model\.config\.n_layers: .*did you mean n_layer",
+            ),
             ({"config": GPT2 | {"n_head": 3}}, r"^model\.config: gpt2 cannot be built from it"),
-            ({"config": GPT2 | {"vocab_size": 32}}, r"^model\.vocab_size=64: the model has only 32 token values"),
-            ({"config": GPT2, "seq_len": 33}, r"^model\.seq_len=33: .*at most 32 tokens; e\.g\. data\.seq_len=32"),
-            ({"pretrained": "./nowhere"}, r"^model\.pretrained=\./nowhere: there is no such folder"),
+            (
+                {"config": GPT2 | {"vocab_size": 32}},
+                r"^model\.vocab_size=64: the model has only 32 token values",
+            ),
+            (
+                {"config": GPT2, "seq_len": 33},
+                r"^model\.seq_len=33: .*at most 32 tokens; e\.g\. data\.seq_len=32",
+            ),
+            (
+                {"pretrained": "./nowhere"},
+                r"^model\.pretrained=\./nowhere: there is no such folder",
+            ),
         ],
-    )  # fmt: skip
+    )
     def test_what_cannot_be_built(self, options, sentence):
         with pytest.raises(ConfigError, match=sentence):
             HuggingFaceModel(**{"vocab_size": 64, **options})
@@ -153,9 +192,16 @@ class TestWithTransformers:
     def test_transformers_loads_an_export(self, transformers_library, config, tmp_path):
         torch.manual_seed(0)
         model = HuggingFaceModel(vocab_size=64, config=config).eval()
-        node = {"_target_": "launcher.models.huggingface.HuggingFaceModel", "vocab_size": 64, "config": config}
+        node = {
+            "_target_": "launcher.models.huggingface.HuggingFaceModel",
+            "vocab_size": 64,
+            "config": config,
+        }
         (tmp_path / "model-00001-of-00002.safetensors").write_text("of an earlier export")
-        assert write_model(tmp_path, node, model.state_dict()) == (tmp_path / "model.safetensors", node)
+        assert write_model(tmp_path, node, model.state_dict()) == (
+            tmp_path / "model.safetensors",
+            node,
+        )
         assert sorted(path.name for path in tmp_path.glob("model*")) == ["model.safetensors"]
         theirs = transformers_library.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
         tokens = torch.arange(16).reshape(2, 8)
@@ -167,7 +213,9 @@ class TestWithTransformers:
         again = transformers_library.AutoModelForCausalLM.from_pretrained(tmp_path, dtype="auto")
         assert again.dtype == torch.bfloat16
 
-    def test_the_export_of_a_pretrained_model_has_its_tokenizer(self, transformers_library, tmp_path):
+    def test_the_export_of_a_pretrained_model_has_its_tokenizer(
+        self, transformers_library, tmp_path
+    ):
         tokenizers = pytest.importorskip("tokenizers")
         vocabulary = tokenizers.models.WordLevel({"a": 0, "b": 1, "[UNK]": 2}, unk_token="[UNK]")
         tokenizer = transformers_library.PreTrainedTokenizerFast(
@@ -179,25 +227,37 @@ class TestWithTransformers:
         first.model.save_pretrained(source)
         tokenizer.save_pretrained(source)
         model = HuggingFaceModel(vocab_size=64, pretrained=str(source))
-        node = {"_target_": "launcher.models.huggingface.HuggingFaceModel", "pretrained": str(source)}
+        node = {
+            "_target_": "launcher.models.huggingface.HuggingFaceModel",
+            "pretrained": str(source),
+        }
         write_model(export, node | {"vocab_size": 64}, model.state_dict())
         theirs = transformers_library.AutoModelForCausalLM.from_pretrained(export)
-        assert all(torch.equal(a, b) for a, b in zip(theirs.parameters(), first.model.parameters(), strict=True))
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(theirs.parameters(), first.model.parameters(), strict=True)
+        )
         assert (
-            transformers_library.AutoTokenizer.from_pretrained(export)("b")["input_ids"] == tokenizer("b")["input_ids"]
+            transformers_library.AutoTokenizer.from_pretrained(export)("b")["input_ids"]
+            == tokenizer("b")["input_ids"]
         )
 
     @pytest.mark.parametrize("task", BATCHES)
     def test_the_loss_of_a_dict_batch_is_that_of_transformers(self, task):
         torch.manual_seed(0)
-        model = HuggingFaceModel(task=task, vocab_size=64, num_labels=3, config=CONFIGS[task]).eval()
+        model = HuggingFaceModel(
+            task=task, vocab_size=64, num_labels=3, config=CONFIGS[task]
+        ).eval()
         batch = BATCHES[task]
         loss, records = model(batch)
         torch.testing.assert_close(loss, model.model(**batch).loss, rtol=0, atol=0)
-        assert records["logits"].shape[:-1] == records["targets"].shape and 0 <= records["accuracy"] <= 1
+        assert (
+            records["logits"].shape[:-1] == records["targets"].shape
+            and 0 <= records["accuracy"] <= 1
+        )
         assert HuggingFaceModel.num_targets(model, batch) == (records["targets"] != -100).sum()
         if task.endswith("classification"):
-            (input, labels) = (next(iter(batch.values())), batch["labels"])
+            input, labels = (next(iter(batch.values())), batch["labels"])
             assert torch.equal(model((input, labels))[0], loss)
 
     @pytest.mark.parametrize("task", ["causal_lm", "token_classification"])
@@ -213,13 +273,19 @@ class TestWithTransformers:
     def test_labels_that_are_numbers(self, problem):
         config = CONFIGS["sequence_classification"] | {"problem_type": problem}
         labels = 1 if problem == "regression" else 3
-        model = HuggingFaceModel(task="sequence_classification", vocab_size=64, num_labels=labels, config=config).eval()
-        targets = torch.tensor([0.0, 1.0]) if labels == 1 else torch.tensor([[0.0, 1, 1], [1, 0, 0]])
+        model = HuggingFaceModel(
+            task="sequence_classification", vocab_size=64, num_labels=labels, config=config
+        ).eval()
+        targets = (
+            torch.tensor([0.0, 1.0]) if labels == 1 else torch.tensor([[0.0, 1, 1], [1, 0, 0]])
+        )
         batch = {"input_ids": TOKENS, "labels": targets}
         loss, records = model(batch)
         assert loss == model.model(**batch).loss and model.num_targets(batch) == targets.numel()
         assert model.num_targets({"labels": targets.to("meta")}).device.type == "meta"
-        assert records["logits"].shape == records["targets"].shape and ("accuracy" in records) == (labels == 3)
+        assert records["logits"].shape == records["targets"].shape and ("accuracy" in records) == (
+            labels == 3
+        )
 
     def test_a_dict_batch_without_labels_is_rejected(self):
         model = HuggingFaceModel(vocab_size=64, config=GPT2)
@@ -239,29 +305,60 @@ class TestWithTransformers:
 
     @pytest.mark.parametrize("model_type", ["llama", "qwen2", "mistral"])
     def test_gpt2s_names_for_sizes_fit_other_architectures(self, model_type):
-        config = {"model_type": model_type, "n_layer": 3, "n_head": 2, "n_embd": 8, "bos_token_id": None}
-        settings = HuggingFaceModel(vocab_size=64, config=config | {"num_key_value_heads": 1}).model.config
-        assert (settings.num_hidden_layers, settings.num_attention_heads, settings.hidden_size) == (3, 2, 8)
+        config = {
+            "model_type": model_type,
+            "n_layer": 3,
+            "n_head": 2,
+            "n_embd": 8,
+            "bos_token_id": None,
+        }
+        settings = HuggingFaceModel(
+            vocab_size=64, config=config | {"num_key_value_heads": 1}
+        ).model.config
+        assert (settings.num_hidden_layers, settings.num_attention_heads, settings.hidden_size) == (
+            3,
+            2,
+            8,
+        )
 
     def test_settings_and_classes_of_a_pretrained_model_can_be_changed(self, tmp_path):
         config = CONFIGS["sequence_classification"]
-        first = HuggingFaceModel(task="sequence_classification", vocab_size=64, num_labels=3, config=config)
+        first = HuggingFaceModel(
+            task="sequence_classification", vocab_size=64, num_labels=3, config=config
+        )
         first.model.save_pretrained(tmp_path)
         changes = {"hidden_dropout_prob": 0.25}
-        options = {"task": "sequence_classification", "pretrained": str(tmp_path), "config": changes}
+        options = {
+            "task": "sequence_classification",
+            "pretrained": str(tmp_path),
+            "config": changes,
+        }
         second = HuggingFaceModel(**options, num_labels=5)
-        assert second.model.config.hidden_dropout_prob == 0.25 and second.model.classifier.out_features == 5
-        assert torch.equal(second.model.bert.pooler.dense.weight, first.model.bert.pooler.dense.weight)
-        assert torch.equal(HuggingFaceModel(**options).model.classifier.weight, first.model.classifier.weight)
+        assert (
+            second.model.config.hidden_dropout_prob == 0.25
+            and second.model.classifier.out_features == 5
+        )
+        assert torch.equal(
+            second.model.bert.pooler.dense.weight, first.model.bert.pooler.dense.weight
+        )
+        assert torch.equal(
+            HuggingFaceModel(**options).model.classifier.weight, first.model.classifier.weight
+        )
 
     def test_a_large_export_is_in_shards_and_loads(self, transformers_library, tmp_path, capfd):
         model = HuggingFaceModel(vocab_size=64, config=LLAMA).eval()
-        node = {"_target_": "launcher.models.huggingface.HuggingFaceModel", "vocab_size": 64, "config": LLAMA}
+        node = {
+            "_target_": "launcher.models.huggingface.HuggingFaceModel",
+            "vocab_size": 64,
+            "config": LLAMA,
+        }
         assert write_model(tmp_path, node, model.state_dict(), max_shard_size="10KB")[0] == tmp_path
         assert not "".join(capfd.readouterr()), "no progress bars between the lines of the log"
         assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
         (mode := tmp_path / "mode").touch()
-        assert {path.stat().st_mode for path in tmp_path.iterdir()} == {mode.stat().st_mode}, "as the umask says"
+        assert {path.stat().st_mode for path in tmp_path.iterdir()} == {mode.stat().st_mode}, (
+            "as the umask says"
+        )
         theirs = transformers_library.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
         assert torch.equal(theirs(TOKENS).logits, model.logits(TOKENS))
         (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create({"model": node})))

@@ -13,13 +13,22 @@ from launcher.models.lora import Lora
 
 TARGET = "launcher.models.huggingface.HuggingFaceModel"
 TOKENS = torch.arange(16).reshape(2, 8)
-GPT2 = {"model_type": "gpt2", "n_layer": 2, "n_embd": 16, "n_head": 2, "n_positions": 32,
-        "bos_token_id": None, "eos_token_id": None}  # fmt: skip
+GPT2 = {
+    "model_type": "gpt2",
+    "n_layer": 2,
+    "n_embd": 16,
+    "n_head": 2,
+    "n_positions": 32,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
 
 
 def test_without_peft_it_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(ConfigError, match=r"^model\.lora\.r=2: needs the package peft; pip install"):
+    with pytest.raises(
+        ConfigError, match=r"^model\.lora\.r=2: needs the package peft; pip install"
+    ):
         Lora(r=2).apply(torch.nn.Linear(1, 1))
 
 
@@ -40,12 +49,17 @@ def test_only_adapters_are_trained_and_stored(source):
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert trained and all("lora_" in name for name in trained)
     assert set(model.state_dict()) == {*trained, "frozen._extra_state"}
-    assert torch.equal(model.eval().logits(TOKENS), HuggingFaceModel(pretrained=str(source)).eval().logits(TOKENS))
+    assert torch.equal(
+        model.eval().logits(TOKENS), HuggingFaceModel(pretrained=str(source)).eval().logits(TOKENS)
+    )
 
 
 def test_a_new_classifier_is_trained_besides_the_adapters(source):
     model = HuggingFaceModel(
-        task="sequence_classification", pretrained=str(source), num_labels=3, lora=Lora(r=2, target_modules=["c_fc"])
+        task="sequence_classification",
+        pretrained=str(source),
+        num_labels=3,
+        lora=Lora(r=2, target_modules=["c_fc"]),
     )
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     assert any("score" in name for name in trained)
@@ -64,8 +78,16 @@ def test_an_export_is_merged_and_gives_the_same_logits(source, tmp_path):
     for parameter in model.parameters():
         if parameter.requires_grad:
             torch.nn.init.normal_(parameter, std=0.1)
-    node = {"_target_": TARGET, "pretrained": str(source), "lora": {"_target_": "launcher.models.lora.Lora", "r": 2}}
-    tensors = {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, torch.Tensor)}
+    node = {
+        "_target_": TARGET,
+        "pretrained": str(source),
+        "lora": {"_target_": "launcher.models.lora.Lora", "r": 2},
+    }
+    tensors = {
+        name: tensor
+        for name, tensor in model.state_dict().items()
+        if isinstance(tensor, torch.Tensor)
+    }
     extra = {"frozen": model.frozen.get_extra_state()}
     export = tmp_path / "export"
     export.mkdir()
@@ -83,5 +105,7 @@ def test_adapters_fit_only_the_weights_that_they_were_trained_on(source):
     state = model.frozen.get_extra_state()
     adapted(source).frozen.set_extra_state(state)
     HuggingFaceModel(vocab_size=64, config=GPT2).model.save_pretrained(source)
-    with pytest.raises(ConfigError, match=r"^model\.pretrained=.*: its weights have changed since the adapters"):
+    with pytest.raises(
+        ConfigError, match=r"^model\.pretrained=.*: its weights have changed since the adapters"
+    ):
         adapted(source).frozen.set_extra_state(state)

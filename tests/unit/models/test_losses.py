@@ -31,7 +31,9 @@ def test_cross_entropy_is_torchs_but_for_the_divisor(label_smoothing, is_weighte
     expected = F.cross_entropy(logits, target, chosen, label_smoothing=label_smoothing)
     counted = target[target != -100]
     divisor = weights[counted].sum() / len(counted) if is_weighted else 1.0
-    torch.testing.assert_close(class_loss(logits, target, chosen, label_smoothing), expected * divisor)
+    torch.testing.assert_close(
+        class_loss(logits, target, chosen, label_smoothing), expected * divisor
+    )
 
 
 @pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0])
@@ -56,7 +58,9 @@ def test_mean_does_not_depend_on_how_the_batch_is_divided(name):
     whole = class_loss(logits, target, **options(name, weights))
     parts = [slice(0, 5), slice(5, 6), slice(6, 12)]
     counts = torch.stack([(target[part] != -100).sum() for part in parts])
-    losses = torch.stack([class_loss(logits[part], target[part], **options(name, weights)) for part in parts])
+    losses = torch.stack(
+        [class_loss(logits[part], target[part], **options(name, weights)) for part in parts]
+    )
     torch.testing.assert_close((losses * counts).sum() / counts.sum(), whole)
 
 

@@ -28,7 +28,9 @@ def test_features_to_classes():
     logits = x @ w["head.weight"].T + w["head.bias"]
     loss, records = model((input, target))
     torch.testing.assert_close(loss, F.cross_entropy(logits[:4], target[:4]))
-    right = sum(int(row.argmax()) == t for row, t in zip(logits[:4], target[:4].tolist(), strict=True))
+    right = sum(
+        int(row.argmax()) == t for row, t in zip(logits[:4], target[:4].tolist(), strict=True)
+    )
     assert records["accuracy"].item() == right / 4
 
 
@@ -36,7 +38,9 @@ def test_packed_documents_do_not_see_each_other():
     model = mlp(**TOKENS)
     input = torch.tensor([[1, 5, 2, 2, 6], [0, 3, 4, 1, 1]])
     packed = model.logits(input, torch.tensor([[0, 1, 0, 1, 2]] * 2))
-    torch.testing.assert_close(packed, torch.cat([model.logits(input[:, :2]), model.logits(input[:, 2:])], 1))
+    torch.testing.assert_close(
+        packed, torch.cat([model.logits(input[:, :2]), model.logits(input[:, 2:])], 1)
+    )
 
 
 def test_tokens_to_the_next_one_by_the_last_few():
@@ -53,7 +57,9 @@ def test_tokens_to_the_next_one_by_the_last_few():
                 x = block(x)
             torch.testing.assert_close(logits[b, t], model.head(x))
     loss, _ = model((input, input.roll(-1, 1)))
-    torch.testing.assert_close(loss, F.cross_entropy(logits.flatten(0, 1), input.roll(-1, 1).flatten()))
+    torch.testing.assert_close(
+        loss, F.cross_entropy(logits.flatten(0, 1), input.roll(-1, 1).flatten())
+    )
 
 
 def test_a_position_sees_its_context_and_nothing_else():
@@ -87,7 +93,10 @@ def test_init_weights_fills_everything_after_the_meta_device(options):
 
 
 def test_dropout_acts_in_training_alone():
-    model, batch = mlp(**FEATURES, dropout=0.5), (torch.randn(8, 6), torch.zeros(8, dtype=torch.long))
+    model, batch = (
+        mlp(**FEATURES, dropout=0.5),
+        (torch.randn(8, 6), torch.zeros(8, dtype=torch.long)),
+    )
     assert model(batch)[0] != model(batch)[0]
     model.eval()
     assert model(batch)[0] == model(batch)[0]

@@ -19,7 +19,9 @@ def test_cross_entropy_over_the_last_axis():
         loss, records = Supervised(module)((input, target))
         logits = module(input)
         torch.testing.assert_close(loss, F.cross_entropy(logits.reshape(-1, 3), target.reshape(-1)))
-        assert records["accuracy"].item() == pytest.approx((logits.argmax(-1) == target).float().mean().item())
+        assert records["accuracy"].item() == pytest.approx(
+            (logits.argmax(-1) == target).float().mean().item()
+        )
 
 
 def test_cross_entropy_over_torchs_class_axis():
@@ -46,7 +48,9 @@ def test_bce():
     loss, records = Supervised(module, "bce")((input, target))
     p = module(input).flatten().sigmoid()
     torch.testing.assert_close(loss, -torch.where(target == 1, p, 1 - p).log().mean())
-    assert records["accuracy"].item() == pytest.approx(((p > 0.5) == (target == 1)).float().mean().item())
+    assert records["accuracy"].item() == pytest.approx(
+        ((p > 0.5) == (target == 1)).float().mean().item()
+    )
 
 
 def test_shapes_that_would_be_broadcast_are_rejected():
@@ -58,7 +62,9 @@ def test_what_the_constructor_drew_stays():
     model = Supervised(network())
     model.init_weights()
     expected = network().state_dict()
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in model.module.state_dict().items())
+    assert all(
+        torch.equal(tensor, expected[name]) for name, tensor in model.module.state_dict().items()
+    )
 
 
 def test_the_modules_own_init_weights_and_shard_units_are_used():
@@ -77,7 +83,9 @@ def test_the_modules_own_init_weights_and_shard_units_are_used():
 
 def test_shard_units_are_the_longest_list():
     layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
-    assert Supervised(nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), layers)).shard_units() == list(layers)
+    assert Supervised(
+        nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), layers)
+    ).shard_units() == list(layers)
     assert Supervised(nn.Linear(2, 2)).shard_units() == []
 
 
@@ -105,11 +113,17 @@ def test_a_module_that_returns_its_loss_gets_dict_batches():
     assert 0 <= records["accuracy"] <= 1 and records["targets"] is batch["labels"]
     empty = batch | {"labels": torch.full((4,), -100)}
     model.train()(empty)[0].backward()
-    assert model(empty)[0] == 0 and not model.module.layer.weight.grad.any() and model.num_targets(empty) == 0
+    assert (
+        model(empty)[0] == 0
+        and not model.module.layer.weight.grad.any()
+        and model.num_targets(empty) == 0
+    )
 
 
 def test_a_module_that_returns_no_loss_for_a_dict_batch_is_rejected():
-    with pytest.raises(ConfigError, match=r"^model\.module=OwnLoss: returned no `loss` for a batch of features;"):
+    with pytest.raises(
+        ConfigError, match=r"^model\.module=OwnLoss: returned no `loss` for a batch of features;"
+    ):
         Supervised(OwnLoss())({"features": torch.randn(4, 3)})
 
 
@@ -134,11 +148,15 @@ def test_module_that_shifts_its_labels_is_rejected_at_its_first_loss(
 ) -> None:
     """New weights are small: all classes are alike, and so are the two losses, to a thousandth."""
     torch.manual_seed(0)
-    monkeypatch.setattr(nn.Embedding, "reset_parameters", lambda layer: nn.init.normal_(layer.weight, std=scale))
+    monkeypatch.setattr(
+        nn.Embedding, "reset_parameters", lambda layer: nn.init.normal_(layer.weight, std=scale)
+    )
     tokens = torch.randint(0, 7, (4, 9))
     batch = {"input_ids": tokens, "labels": tokens.clone()}
     batch["labels"][:, :masked] = -100
-    with pytest.raises(ConfigError, match=r"^model\.module=Tagger: it shifts its labels by one token"):
+    with pytest.raises(
+        ConfigError, match=r"^model\.module=Tagger: it shifts its labels by one token"
+    ):
         Supervised(Tagger(shift=True)).train(training)(batch)
     loss, records = Supervised(Tagger(shift=False)).train(training)(batch)
     assert loss > 0 and "accuracy" in records
@@ -159,7 +177,9 @@ def test_causal_model_of_transformers_is_rejected_when_it_is_built(name: str) ->
     transformers = pytest.importorskip("transformers")
     kind = getattr(transformers, name)
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 11}
-    with pytest.raises(ConfigError, match=rf"^model\.module={name}: .*use model=huggingface or model=pretrained"):
+    with pytest.raises(
+        ConfigError, match=rf"^model\.module={name}: .*use model=huggingface or model=pretrained"
+    ):
         Supervised(kind(kind.config_class(**sizes)))
 
 
@@ -167,8 +187,14 @@ def test_causal_model_of_transformers_is_rejected_when_it_is_built(name: str) ->
     ("options", "expected"),
     [
         ({"loss": "l1"}, F.l1_loss),
-        ({"loss": "huber", "huber_delta": 0.3}, lambda output, target: F.huber_loss(output, target, delta=0.3)),
-        ({"loss": nn.SmoothL1Loss(beta=0.5)}, lambda output, target: F.smooth_l1_loss(output, target, beta=0.5)),
+        (
+            {"loss": "huber", "huber_delta": 0.3},
+            lambda output, target: F.huber_loss(output, target, delta=0.3),
+        ),
+        (
+            {"loss": nn.SmoothL1Loss(beta=0.5)},
+            lambda output, target: F.smooth_l1_loss(output, target, beta=0.5),
+        ),
         ({"loss": F.soft_margin_loss}, F.soft_margin_loss),
     ],
 )
@@ -184,7 +210,10 @@ def test_class_weights_are_filled_after_the_meta_device():
         model = Supervised(nn.Linear(4, 3), class_weights=[1.0, 0.0, 2.5])
     model.to_empty(device="cpu")
     model.init_weights()
-    assert model.class_weights.tolist() == [1.0, 0.0, 2.5] and "class_weights" not in model.state_dict()
+    assert (
+        model.class_weights.tolist() == [1.0, 0.0, 2.5]
+        and "class_weights" not in model.state_dict()
+    )
 
 
 def test_loss_by_path_counts_by_samples():
@@ -196,11 +225,20 @@ def test_loss_by_path_counts_by_samples():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"loss": "msee"}, r"model.loss=msee: should be one of cross_entropy, focal, bce, mse, l1, huber"),
+        (
+            {"loss": "msee"},
+            r"model.loss=msee: should be one of cross_entropy, focal, bce, mse, l1, huber",
+        ),
         ({"loss": 3}, "model.loss: should be a name or callable"),
-        ({"loss": "mse", "label_smoothing": 0.1}, "model.label_smoothing=0.1: loss=mse does not use it"),
+        (
+            {"loss": "mse", "label_smoothing": 0.1},
+            "model.label_smoothing=0.1: loss=mse does not use it",
+        ),
         ({"loss": "focal", "label_smoothing": 0.1}, "choose model.loss=cross_entropy"),
-        ({"loss": F.mse_loss, "class_weights": [1.0, 2.0]}, r"loss=function does not use it; remove the key"),
+        (
+            {"loss": F.mse_loss, "class_weights": [1.0, 2.0]},
+            r"loss=function does not use it; remove the key",
+        ),
     ],
 )
 def test_settings_of_another_loss_are_rejected(options, message):
@@ -210,4 +248,6 @@ def test_settings_of_another_loss_are_rejected(options, message):
 
 def test_class_weights_must_fit_the_classes():
     with pytest.raises(ConfigError, match="has 2 weights, and the module predicts 3 classes"):
-        Supervised(network(), class_weights=[1.0, 2.0])((torch.randn(5, 4), torch.zeros(5, dtype=torch.int64)))
+        Supervised(network(), class_weights=[1.0, 2.0])(
+            (torch.randn(5, 4), torch.zeros(5, dtype=torch.int64))
+        )

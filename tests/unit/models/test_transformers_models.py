@@ -3,11 +3,19 @@ import pytest
 from launcher.errors import ConfigError
 from launcher.models.huggingface import HuggingFaceModel
 
-GPT2 = {"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "bos_token_id": None, "eos_token_id": None}
+GPT2 = {
+    "model_type": "gpt2",
+    "n_layer": 1,
+    "n_embd": 8,
+    "n_head": 2,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
 
 
 def test_a_model_that_is_nowhere_is_refused_at_once(monkeypatch, tmp_path):
-    """Nobody listens at this address: one connection is refused, and nothing waits and tries again."""
+    """Nobody listens at this address: one connection is refused, and nothing waits and tries
+    again."""
     pytest.importorskip("transformers")
     from huggingface_hub import constants
 
@@ -17,7 +25,8 @@ def test_a_model_that_is_nowhere_is_refused_at_once(monkeypatch, tmp_path):
     waits = []
     monkeypatch.setattr("time.sleep", waits.append)
     with pytest.raises(
-        ConfigError, match=r"^model\.pretrained=no/such: is not a folder here .*127.0.0.1:9 cannot be reached"
+        ConfigError,
+        match=r"^model\.pretrained=no/such: is not a folder here .*127.0.0.1:9 cannot be reached",
     ):
         HuggingFaceModel(pretrained="no/such")
     assert waits == []

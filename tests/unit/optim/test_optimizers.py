@@ -14,7 +14,9 @@ from launcher.models.supervised import Supervised
 from launcher.optim import optimizers, schedulers
 from launcher.train.build import build_optimizer
 
-needs_muon = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch.optim.Muon came with torch 2.9")
+needs_muon = pytest.mark.skipif(
+    not hasattr(torch.optim, "Muon"), reason="torch.optim.Muon came with torch 2.9"
+)
 
 
 class Mixed(nn.Module):
@@ -39,7 +41,9 @@ def mixed():
 
 
 def tiny_gpt(tie_embeddings=True):
-    model = GPT(vocab_size=11, seq_len=8, dim=16, num_layers=2, num_heads=2, tie_embeddings=tie_embeddings)
+    model = GPT(
+        vocab_size=11, seq_len=8, dim=16, num_layers=2, num_heads=2, tie_embeddings=tie_embeddings
+    )
     torch.manual_seed(0)
     model.init_weights()
     return model
@@ -47,7 +51,10 @@ def tiny_gpt(tie_embeddings=True):
 
 def members(model, optimizer):
     names = {id(p): name for name, p in model.named_parameters()}
-    return {group["name"]: sorted(names[id(p)] for p in group["params"]) for group in optimizer.param_groups}
+    return {
+        group["name"]: sorted(names[id(p)] for p in group["params"])
+        for group in optimizer.param_groups
+    }
 
 
 def train(model, optimizer, steps, seed=0, scheduler=None):
@@ -72,10 +79,12 @@ def equal(a, b):
         (None, ["head.bias", "hidden.bias", "norm.bias", "norm.weight"]),
         (["embeddings"], ["embedding.weight"]),
         (["biases"], ["head.bias", "hidden.bias"]),
-        (["norms", "biases", "embeddings"],
-         ["embedding.weight", "head.bias", "hidden.bias", "norm.bias", "norm.weight"]),
+        (
+            ["norms", "biases", "embeddings"],
+            ["embedding.weight", "head.bias", "hidden.bias", "norm.bias", "norm.weight"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_decay_groups(factory, no_decay, expected):
     model = mixed()
     optimizer = factory(model, lr=0.1, weight_decay=0.3, no_decay=no_decay)
@@ -83,7 +92,10 @@ def test_decay_groups(factory, no_decay, expected):
     assert groups["no_decay"] == expected
     trainable = {name for name, p in model.named_parameters() if p.requires_grad}
     assert set(groups["decay"]) == trainable - set(expected)
-    assert {g["name"]: g["weight_decay"] for g in optimizer.param_groups} == {"decay": 0.3, "no_decay": 0.0}
+    assert {g["name"]: g["weight_decay"] for g in optimizer.param_groups} == {
+        "decay": 0.3,
+        "no_decay": 0.0,
+    }
 
 
 def test_everything_may_decay():
@@ -101,7 +113,9 @@ def test_a_tied_embedding_is_an_embedding_once():
 def test_adamw_by_the_formula(fused):
     model = mixed()
     before = {name: p.detach().clone().double() for name, p in model.named_parameters()}
-    optimizer = optimizers.adamw(model, lr=0.1, betas=[0.8, 0.9], eps=1e-3, weight_decay=0.5, fused=fused)
+    optimizer = optimizers.adamw(
+        model, lr=0.1, betas=[0.8, 0.9], eps=1e-3, weight_decay=0.5, fused=fused
+    )
     decaying = members(model, optimizer)["decay"]
     m, v = {}, {}
     for step in (1, 2, 3):
@@ -114,7 +128,9 @@ def test_adamw_by_the_formula(fused):
             v[name] = 0.9 * v.get(name, 0) + 0.1 * g * g
             if name in decaying:
                 before[name] *= 1 - 0.1 * 0.5
-            before[name] -= 0.1 * (m[name] / (1 - 0.8**step)) / ((v[name] / (1 - 0.9**step)).sqrt() + 1e-3)
+            before[name] -= (
+                0.1 * (m[name] / (1 - 0.8**step)) / ((v[name] / (1 - 0.9**step)).sqrt() + 1e-3)
+            )
         optimizer.step()
         optimizer.zero_grad()
     for name, p in model.named_parameters():
@@ -123,7 +139,9 @@ def test_adamw_by_the_formula(fused):
 
 def test_sgd_by_the_formula():
     model = mixed()
-    optimizer = optimizers.sgd(model, lr=0.1, momentum=0.5, nesterov=True, weight_decay=0.2, no_decay=["biases"])
+    optimizer = optimizers.sgd(
+        model, lr=0.1, momentum=0.5, nesterov=True, weight_decay=0.2, no_decay=["biases"]
+    )
     weight = model.head.weight.detach().clone()
     velocity = 0
     for _ in range(2):
@@ -146,7 +164,9 @@ def test_fused_where_the_device_can(factory):
     with torch.device("meta"):
         model = Mixed()
     assert fused(model, None) == {None}
-    with pytest.raises(ConfigError, match=r"optimizer\.fused=true: .* no fused kernel for torch.float32 on meta"):
+    with pytest.raises(
+        ConfigError, match=r"optimizer\.fused=true: .* no fused kernel for torch.float32 on meta"
+    ):
         factory(model, fused=True)
 
 
@@ -159,10 +179,14 @@ def test_faults_are_sentences():
 
 def test_a_torch_optimizer_by_its_name_alone():
     model = mixed()
-    config = OmegaConf.create({"_target_": "torch.optim.RMSprop", "_partial_": True, "lr": 0.01, "alpha": 0.5})
+    config = OmegaConf.create(
+        {"_target_": "torch.optim.RMSprop", "_partial_": True, "lr": 0.01, "alpha": 0.5}
+    )
     optimizer = build_optimizer(config, model)
     assert type(optimizer) is torch.optim.RMSprop and optimizer.defaults["alpha"] == 0.5
-    assert len(optimizer.param_groups[0]["params"]) == sum(p.requires_grad for p in model.parameters())
+    assert len(optimizer.param_groups[0]["params"]) == sum(
+        p.requires_grad for p in model.parameters()
+    )
 
 
 def test_lists_of_a_configuration_are_taken():
@@ -195,7 +219,12 @@ class TestHiddenMatrices:
         assert {n for n, p in model.named_parameters() if id(p) in found} == {
             f"blocks.{i}.{part}.weight"
             for i in range(2)
-            for part in (*(f"attention.{n}" for n in ("q", "k", "v", "out")), "ffn.gate", "ffn.up", "ffn.down")
+            for part in (
+                *(f"attention.{n}" for n in ("q", "k", "v", "out")),
+                "ffn.gate",
+                "ffn.up",
+                "ffn.down",
+            )
         }
 
     def test_of_a_plain_module(self):
@@ -209,12 +238,25 @@ class TestHiddenMatrices:
     @pytest.mark.parametrize(
         "build",
         [
-            pytest.param(lambda a, b, c: nn.Sequential(a, nn.ReLU(), b, nn.ReLU(), c), id="sequence"),
-            pytest.param(lambda a, b, c: nn.Sequential(nn.Sequential(a, nn.ReLU(), b, nn.ReLU(), c)), id="nested"),
-            pytest.param(lambda a, b, c: nn.Sequential(nn.Sequential(a, nn.ReLU()), b, nn.Sequential(c)), id="head"),
-            pytest.param(lambda a, b, c: Holder(layers=nn.Sequential(a, nn.ReLU(), b, nn.ReLU(), c)), id="in one"),
+            pytest.param(
+                lambda a, b, c: nn.Sequential(a, nn.ReLU(), b, nn.ReLU(), c), id="sequence"
+            ),
+            pytest.param(
+                lambda a, b, c: nn.Sequential(nn.Sequential(a, nn.ReLU(), b, nn.ReLU(), c)),
+                id="nested",
+            ),
+            pytest.param(
+                lambda a, b, c: nn.Sequential(nn.Sequential(a, nn.ReLU()), b, nn.Sequential(c)),
+                id="head",
+            ),
+            pytest.param(
+                lambda a, b, c: Holder(layers=nn.Sequential(a, nn.ReLU(), b, nn.ReLU(), c)),
+                id="in one",
+            ),
             pytest.param(lambda a, b, c: Holder(layers=nn.ModuleList([a, b, c])), id="list"),
-            pytest.param(lambda a, b, c: Holder(blocks=nn.Sequential(a, b), head=c), id="blocks, head"),
+            pytest.param(
+                lambda a, b, c: Holder(blocks=nn.Sequential(a, b), head=c), id="blocks, head"
+            ),
             pytest.param(lambda a, b, c: Holder(a=a, b=b, c=c), id="attributes"),
         ],
     )
@@ -222,11 +264,14 @@ class TestHiddenMatrices:
     def test_are_the_same_however_the_layers_are_arranged(self, build, supervised):
         layers = nn.Linear(6, 5), nn.Linear(5, 5), nn.Linear(5, 3)
         model = Supervised(build(*layers)) if supervised else build(*layers)
-        assert [id(p) for p in optimizers.hidden_matrices(model)] == [id(part.weight) for part in layers[:2]]
+        assert [id(p) for p in optimizers.hidden_matrices(model)] == [
+            id(part.weight) for part in layers[:2]
+        ]
 
     def test_within_the_last_block_are_hidden(self):
         blocks = [Holder(up=nn.Linear(4, 8), down=nn.Linear(8, 4)) for _ in range(2)]
-        model = Supervised(Holder(embedding=nn.Embedding(5, 4), blocks=nn.Sequential(*blocks)))  # a tied output layer
+        # A tied output layer.
+        model = Supervised(Holder(embedding=nn.Embedding(5, 4), blocks=nn.Sequential(*blocks)))
         assert len(optimizers.hidden_matrices(model)) == 4
 
 
@@ -245,7 +290,9 @@ class TestMuon:
         named = dict(two.named_parameters())
         take = lambda name: [named[n] for n in groups[name]]  # noqa: E731
         apart = [
-            torch.optim.Muon(take("muon"), lr=0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.Muon(
+                take("muon"), lr=0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"
+            ),
             torch.optim.AdamW(take("decay"), lr=0.01, betas=(0.9, 0.95), weight_decay=0.1),
             torch.optim.AdamW(take("no_decay"), lr=0.01, betas=(0.9, 0.95), weight_decay=0.0),
         ]
@@ -266,10 +313,13 @@ class TestMuon:
         model = nn.Sequential(nn.Linear(32, 4, bias=False), nn.Linear(4, 4, bias=False))
         optimizer = optimizers.muon(model, lr=0.1, weight_decay=0.0)
         before = model[0].weight.detach().clone()
-        model(torch.randn(64, 32, generator=torch.Generator().manual_seed(0))).square().sum().backward()
+        model(
+            torch.randn(64, 32, generator=torch.Generator().manual_seed(0))
+        ).square().sum().backward()
         optimizer.step()
         update = (before - model[0].weight.detach()) / (0.1 * 0.2 * 32**0.5)
-        singular = torch.linalg.svdvals(update)  # the iteration stops within 0.7 to 1.2, and computes in bf16
+        # The iteration stops within 0.7 to 1.2, and computes in bf16.
+        singular = torch.linalg.svdvals(update)
         assert singular.min() > 0.6 and singular.max() < 1.3
 
     def test_a_schedule_moves_every_group(self):
@@ -302,7 +352,9 @@ class TestMuon:
         elif how == "by_parameter":
             named = dict(whole.named_parameters())
             for name, p in other.named_parameters():
-                resumed.state[p] = {key: value.clone() for key, value in optimizer.state[named[name]].items()}
+                resumed.state[p] = {
+                    key: value.clone() for key, value in optimizer.state[named[name]].items()
+                }
         going_on.load_state_dict(scheduler.state_dict())
         for group, like in zip(resumed.param_groups, optimizer.param_groups, strict=True):
             group["lr"] = like["lr"]
@@ -345,13 +397,18 @@ class TestMuon:
 
     def test_a_closure_is_called_once(self):
         calls = []
-        assert optimizers.muon(tiny_gpt()).step(lambda: calls.append(torch.is_grad_enabled()) or 3.0) == 3.0
+        assert (
+            optimizers.muon(tiny_gpt()).step(lambda: calls.append(torch.is_grad_enabled()) or 3.0)
+            == 3.0
+        )
         assert calls == [True]
 
 
 def test_muon_needs_a_torch_that_has_it(monkeypatch):
     monkeypatch.delattr(torch.optim, "Muon", raising=False)
-    with pytest.raises(ConfigError, match=r"^optimizer=muon: torch .* has no Muon; install torch 2\.9"):
+    with pytest.raises(
+        ConfigError, match=r"^optimizer=muon: torch .* has no Muon; install torch 2\.9"
+    ):
         optimizers.muon(tiny_gpt())
 
 

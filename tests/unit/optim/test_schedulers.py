@@ -10,7 +10,9 @@ LR = 2.0
 
 
 def optimizer(*rates):
-    return torch.optim.SGD([{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": lr} for lr in rates or (LR,)])
+    return torch.optim.SGD(
+        [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": lr} for lr in rates or (LR,)]
+    )
 
 
 def trace(make, steps, **options):
@@ -33,16 +35,36 @@ WARMED = [*DECAYING, schedulers.constant_with_warmup]
     ("make", "options", "expected"),
     [
         (schedulers.constant, {}, [2, 2, 2, 2, 2, 2, 2, 2]),
-        (schedulers.constant_with_warmup, {"max_steps": 8, "warmup_steps": 3}, [0.5, 1, 1.5, 2, 2, 2, 2, 2]),
-        (schedulers.linear, {"max_steps": 8, "warmup_steps": 0}, [2, 1.75, 1.5, 1.25, 1, 0.75, 0.5, 0.25]),
-        (schedulers.linear, {"max_steps": 8, "warmup_steps": 3}, [0.5, 1, 1.5, 2, 1.6, 1.2, 0.8, 0.4]),
+        (
+            schedulers.constant_with_warmup,
+            {"max_steps": 8, "warmup_steps": 3},
+            [0.5, 1, 1.5, 2, 2, 2, 2, 2],
+        ),
+        (
+            schedulers.linear,
+            {"max_steps": 8, "warmup_steps": 0},
+            [2, 1.75, 1.5, 1.25, 1, 0.75, 0.5, 0.25],
+        ),
+        (
+            schedulers.linear,
+            {"max_steps": 8, "warmup_steps": 3},
+            [0.5, 1, 1.5, 2, 1.6, 1.2, 0.8, 0.4],
+        ),
         (
             schedulers.linear,
             {"max_steps": 8, "warmup_ratio": 0.5, "min_lr_ratio": 0.5},
             [0.4, 0.8, 1.2, 1.6, 2, 1.75, 1.5, 1.25],
         ),
-        (schedulers.cosine, {"max_steps": 4, "warmup_steps": 0}, [2, 1 + math.sqrt(0.5), 1, 1 - math.sqrt(0.5)]),
-        (schedulers.cosine, {"max_steps": 6, "warmup_steps": 3, "min_lr_ratio": 0.2}, [0.5, 1, 1.5, 2, 1.6, 0.8]),
+        (
+            schedulers.cosine,
+            {"max_steps": 4, "warmup_steps": 0},
+            [2, 1 + math.sqrt(0.5), 1, 1 - math.sqrt(0.5)],
+        ),
+        (
+            schedulers.cosine,
+            {"max_steps": 6, "warmup_steps": 3, "min_lr_ratio": 0.2},
+            [0.5, 1, 1.5, 2, 1.6, 0.8],
+        ),
         (
             schedulers.wsd,
             {"max_steps": 8, "warmup_steps": 1, "decay_ratio": 0.5, "decay": "linear"},
@@ -50,8 +72,23 @@ WARMED = [*DECAYING, schedulers.constant_with_warmup]
         ),
         (
             schedulers.wsd,
-            {"max_steps": 8, "warmup_steps": 0, "decay_ratio": 0.5, "decay": "sqrt", "min_lr_ratio": 0.1},
-            [2, 2, 2, 2, 2, 0.2 + 1.8 * 0.5, 0.2 + 1.8 * (1 - math.sqrt(0.5)), 0.2 + 1.8 * (1 - math.sqrt(0.75))],
+            {
+                "max_steps": 8,
+                "warmup_steps": 0,
+                "decay_ratio": 0.5,
+                "decay": "sqrt",
+                "min_lr_ratio": 0.1,
+            },
+            [
+                2,
+                2,
+                2,
+                2,
+                2,
+                0.2 + 1.8 * 0.5,
+                0.2 + 1.8 * (1 - math.sqrt(0.5)),
+                0.2 + 1.8 * (1 - math.sqrt(0.75)),
+            ],
         ),
         (
             schedulers.wsd,
@@ -81,7 +118,13 @@ def test_no_warmup_named_is_a_twentieth(make):
 
 @pytest.mark.parametrize("make", WARMED)
 def test_warmup_of_the_whole_run(make):
-    rates = trace(make, 4, max_steps=4, warmup_steps=4, **({"decay_ratio": 0.0} if make is schedulers.wsd else {}))
+    rates = trace(
+        make,
+        4,
+        max_steps=4,
+        warmup_steps=4,
+        **({"decay_ratio": 0.0} if make is schedulers.wsd else {}),
+    )
     assert rates == pytest.approx([0.4, 0.8, 1.2, 1.6])
 
 
@@ -112,23 +155,35 @@ def test_a_loaded_state_continues_with_the_same_rates():
 
 @pytest.mark.parametrize("make", WARMED)
 def test_two_kinds_of_warmup_are_rejected(make):
-    with pytest.raises(ConfigError, match=r"scheduler\.warmup_steps=5: scheduler\.warmup_ratio=0\.1 is set too"):
+    with pytest.raises(
+        ConfigError, match=r"scheduler\.warmup_steps=5: scheduler\.warmup_ratio=0\.1 is set too"
+    ):
         make(optimizer(), max_steps=100, warmup_steps=5, warmup_ratio=0.1)
 
 
 def test_a_warmup_longer_than_the_run_is_rejected():
-    with pytest.raises(ConfigError, match=r"scheduler\.warmup_steps=101: the run has only 100 steps"):
+    with pytest.raises(
+        ConfigError, match=r"scheduler\.warmup_steps=101: the run has only 100 steps"
+    ):
         schedulers.cosine(optimizer(), max_steps=100, warmup_steps=101)
-    with pytest.raises(ConfigError, match=r"scheduler\.decay_ratio=0\.6.*scheduler\.decay_ratio=0\.5 or less"):
+    with pytest.raises(
+        ConfigError, match=r"scheduler\.decay_ratio=0\.6.*scheduler\.decay_ratio=0\.5 or less"
+    ):
         schedulers.wsd(optimizer(), max_steps=100, warmup_steps=50, decay_ratio=0.6)
 
 
 @pytest.mark.parametrize(
     ("steps", "ratio", "total", "expected"),
     [
-        (0, 0.0, 100, 0), (None, None, 100, 0), (7, 0.0, 100, 7), (7, None, 100, 7), (0, 0.1, 100, 10),
-        (None, 0.29, 100, 29), (0, 0.1, 25, 2), (0, 1.0, 25, 25),
+        (0, 0.0, 100, 0),
+        (None, None, 100, 0),
+        (7, 0.0, 100, 7),
+        (7, None, 100, 7),
+        (0, 0.1, 100, 10),
+        (None, 0.29, 100, 29),
+        (0, 0.1, 25, 2),
+        (0, 1.0, 25, 25),
     ],
-)  # fmt: skip
+)
 def test_resolve_warmup_steps(steps, ratio, total, expected):
     assert schedulers.resolve_warmup_steps(steps, ratio, total) == expected

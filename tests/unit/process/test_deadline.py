@@ -28,7 +28,9 @@ TERM = "os.kill(os.getpid(), signal.SIGTERM)"
 
 def run(grace: str, act: str) -> subprocess.CompletedProcess[str]:
     script = SCRIPT.format(grace=grace, act=act)
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=False
+    )
 
 
 def test_a_hang_in_native_code_ends() -> None:
@@ -69,7 +71,11 @@ def test_no_forced_exit(quiet: dict[str, subprocess.CompletedProcess[str]], name
 
 def test_a_forked_child_s_signals_are_its_own() -> None:
     fork = "child = os.fork() or (time.sleep(0.6), os._exit(0))"
-    done = run("0.1", f"{fork}; time.sleep(0.3); os.kill(child, signal.SIGTERM); os.waitpid(child, 0); time.sleep(0.5)")
+    done = run(
+        "0.1",
+        f"{fork}; time.sleep(0.3); os.kill(child, signal.SIGTERM); os.waitpid(child, 0);"
+        " time.sleep(0.5)",
+    )
     assert (done.returncode, done.stdout) == (0, "continued 0\n"), done.stderr
 
 

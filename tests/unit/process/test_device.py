@@ -6,7 +6,13 @@ from launcher.process.device import device_type, get_device
 
 
 def test_auto_is_what_is_there() -> None:
-    best = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    best = (
+        "cuda"
+        if torch.cuda.is_available()
+        else "mps"
+        if torch.backends.mps.is_available()
+        else "cpu"
+    )
     assert device_type("auto") == best
     assert get_device(0, "cpu") == torch.device("cpu")
 

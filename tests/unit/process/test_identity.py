@@ -18,10 +18,17 @@ def test_only_a_running_process_has_a_start_time():
 
 
 def test_a_container_on_this_machine_is_another_space():
-    words = [sys.executable, "-c", "from launcher.process.identity import process_space; print(process_space())"]
+    words = [
+        sys.executable,
+        "-c",
+        "from launcher.process.identity import process_space; print(process_space())",
+    ]
     assert space_of(words) == process_space()
     inside = ["unshare", "--pid", "--fork", "--mount-proc"]
-    if sys.platform == "linux" and subprocess.run([*inside, "true"], capture_output=True).returncode == 0:
+    if (
+        sys.platform == "linux"
+        and subprocess.run([*inside, "true"], capture_output=True).returncode == 0
+    ):
         assert space_of([*inside, *words]) != process_space()
 
 

@@ -21,7 +21,13 @@ from launcher.process.rng import (
 
 
 def draw() -> list[Any]:
-    return [random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn(), torch.rand(2).tolist()]
+    return [
+        random.random(),
+        random.gauss(0, 1),
+        np.random.rand(),
+        np.random.randn(),
+        torch.rand(2).tolist(),
+    ]
 
 
 def test_equal_seeds_equal_numbers_and_ranks_differ() -> None:
@@ -44,11 +50,17 @@ def test_the_numbers_of_a_seed_are_fixed() -> None:
 
 
 @pytest.mark.parametrize("enabled", [False, True])
-def test_deterministic_kernels_are_asked_for(monkeypatch: pytest.MonkeyPatch, enabled: bool) -> None:
+def test_deterministic_kernels_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, enabled: bool
+) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     try:
         set_deterministic(enabled)
-        assert torch.are_deterministic_algorithms_enabled() is enabled is not torch.backends.cudnn.benchmark
+        assert (
+            torch.are_deterministic_algorithms_enabled()
+            is enabled
+            is not torch.backends.cudnn.benchmark
+        )
     finally:
         torch.use_deterministic_algorithms(False)
 
@@ -64,9 +76,16 @@ def test_state_goes_through_a_checkpoint() -> None:
 
 
 def test_a_new_rank_starts_alike_at_each_try() -> None:
-    """Its numbers depend on the seed, the rank and the step, not on what was drawn while it started."""
+    """Its numbers depend on the seed, the rank and the step, not on what was drawn while it
+    started."""
     drawn = []
-    for seed, rank, step, early in ((5, 2, 10, 0), (5, 2, 10, 3), (5, 2, 11, 0), (5, 3, 10, 0), (6, 2, 10, 0)):
+    for seed, rank, step, early in (
+        (5, 2, 10, 0),
+        (5, 2, 10, 3),
+        (5, 2, 11, 0),
+        (5, 3, 10, 0),
+        (6, 2, 10, 0),
+    ):
         seed_all(seed, rank)
         for _ in range(early):
             draw()
@@ -90,7 +109,8 @@ def test_isolation() -> None:
 
 
 def test_an_interrupted_function_leaves_the_generators_as_they_were() -> None:
-    """The signal that ends the wait for data may come at any point of computing a sample, or of restoring."""
+    """The signal that ends the wait for data may come at any point of computing a sample, or of
+    restoring."""
     before = host_state()
 
     def interrupted() -> None:
@@ -100,7 +120,11 @@ def test_an_interrupted_function_leaves_the_generators_as_they_were() -> None:
     with pytest.raises(signals.Interrupted):
         isolated(interrupted)
     after = host_state()
-    assert after[0] == before[0] and after[1][1].tolist() == before[1][1].tolist() and torch.equal(after[2], before[2])
+    assert (
+        after[0] == before[0]
+        and after[1][1].tolist() == before[1][1].tolist()
+        and torch.equal(after[2], before[2])
+    )
 
 
 def test_restoring_may_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:

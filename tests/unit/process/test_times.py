@@ -33,7 +33,10 @@ def test_an_error_is_measured() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_first_run_of_a_process_began_with_it() -> None:
     code = "import time; before = time.time(); time.sleep(0.3)\n"
-    code += "from launcher.process.times import launched; print(launched() <= before, launched() > before)"
+    code += (
+        "from launcher.process.times import launched; print(launched() <= before, launched() >"
+        " before)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "True"]
 

@@ -1,4 +1,5 @@
-"""Copies of a run: where they write, and how their metrics are compared; tests/end_to_end/test_replay.py trains."""
+"""Copies of a run: where they write, and how their metrics are compared;
+tests/end_to_end/test_replay.py trains."""
 
 from launcher.rundir.copied import is_outside, line_differences
 
@@ -6,7 +7,14 @@ NAMES = "the run", "the replay"
 
 
 def test_places_outside_the_run_are_not_written(tmp_path):
-    outside = {"s3://bucket/x": True, "/abs": True, "../x": True, "~/x": True, "checkpoints": False, "a/../b": False}
+    outside = {
+        "s3://bucket/x": True,
+        "/abs": True,
+        "../x": True,
+        "~/x": True,
+        "checkpoints": False,
+        "a/../b": False,
+    }
     assert {path: is_outside(tmp_path / "run", path) for path in outside} == outside
 
 
@@ -15,4 +23,6 @@ def test_line_difference_names_step_key_and_values():
         "step 3: b 3 instead of 2",
         "step 3: c 4 instead of None",
     ]
-    assert line_differences({3: {"a": 1}}, {}, NAMES) == ["step 3: only the run has a line of metrics.jsonl"]
+    assert line_differences({3: {"a": 1}}, {}, NAMES) == [
+        "step 3: only the run has a line of metrics.jsonl"
+    ]

@@ -20,12 +20,24 @@ def folder(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("target", ["{elsewhere}", "../../../elsewhere", "{elsewhere}/new", "/dev/null"])
+@pytest.mark.parametrize(
+    "target", ["{elsewhere}", "../../../elsewhere", "{elsewhere}/new", "/dev/null"]
+)
 @pytest.mark.parametrize(
     "name",
-    ["export", "export/nested/a", "run.json", "metrics.jsonl", "logs/launcher.log", ".hydra/config.yaml", ".hydra",
-     "images/val", "evaluations.jsonl", "export/config.yaml"],
-)  # fmt: skip
+    [
+        "export",
+        "export/nested/a",
+        "run.json",
+        "metrics.jsonl",
+        "logs/launcher.log",
+        ".hydra/config.yaml",
+        ".hydra",
+        "images/val",
+        "evaluations.jsonl",
+        "export/config.yaml",
+    ],
+)
 def test_a_link_out_of_the_folder_is_rejected(folder, tmp_path, name, target):
     place = folder.path / name
     if place.is_dir():
@@ -57,7 +69,12 @@ def test_links_within_the_folder_and_checkpoints_elsewhere_are_allowed(folder, t
 )
 @pytest.mark.parametrize("is_relative", [True, False])
 def test_a_place_that_runs_share_has_a_folder_for_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, folder: str, file: str, is_relative: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    folder: str,
+    file: str,
+    is_relative: bool,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     workspace = Path("runs/name/id") if is_relative else tmp_path / "runs/name/id"
@@ -71,5 +88,14 @@ def test_a_word_names_the_closest_runs(tmp_path: Path) -> None:
     for name in ("a/one", "a/two", "b/one2", "on/three"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "run.json").touch()
-    expected = {"one": ["one"], "a": ["one", "two"], "on": ["three"], "o": ["one", "one2"], "b/one2": ["one2"], "x": []}
-    assert {word: sorted(folder.name for folder in named_folders(tmp_path, word)) for word in expected} == expected
+    expected = {
+        "one": ["one"],
+        "a": ["one", "two"],
+        "on": ["three"],
+        "o": ["one", "one2"],
+        "b/one2": ["one2"],
+        "x": [],
+    }
+    assert {
+        word: sorted(folder.name for folder in named_folders(tmp_path, word)) for word in expected
+    } == expected

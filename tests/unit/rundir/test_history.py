@@ -20,7 +20,9 @@ ROWS = [
 
 def test_time_between_attempts_does_not_count():
     history = History(ROWS, {1: 100.0, 2: 1000.0})
-    assert history.curve("train/loss", "time").x == [10.0, 15.0, 15.0], "a clock set back does not count either"
+    assert history.curve("train/loss", "time").x == [10.0, 15.0, 15.0], (
+        "a clock set back does not count either"
+    )
     assert history.curve("val/loss", "samples") == Curve([0.0, 160.0], [3.0, 2.5])
     assert history.restarts() == [10.0] and history.restarts("time") == [10.0]
     assert history.metrics == ["val/loss", "train/loss"] and history.seconds == 15.0
@@ -29,7 +31,9 @@ def test_time_between_attempts_does_not_count():
 
 def test_smoothing_is_right_from_the_start():
     assert Curve([1.0, 2.0], [5.0, 5.0]).smoothed(0.9).y == pytest.approx([5.0, 5.0])
-    assert Curve([1.0, 2.0, 3.0], [1.0, math.nan, 2.0]).smoothed(0.0) == Curve([1.0, 3.0], [1.0, 2.0])
+    assert Curve([1.0, 2.0, 3.0], [1.0, math.nan, 2.0]).smoothed(0.0) == Curve(
+        [1.0, 3.0], [1.0, 2.0]
+    )
 
 
 @given(st.integers(0, 2000), st.integers(2, 600))
@@ -62,12 +66,23 @@ def test_any_numbers_make_a_sparkline(values, width):
 
 def test_a_large_file_is_read_in_places(tmp_path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
-    rows = [{"step": step, "train/loss": float(step), "pad": "x" * (step % 100)} for step in range(20_000)]
+    rows = [
+        {"step": step, "train/loss": float(step), "pad": "x" * (step % 100)}
+        for step in range(20_000)
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 20000, "tra')
     values = sampled(path, "train/loss", 16)
-    assert len(values) == 16 and values == sorted(values) and values[0] == 0.0 and values[-1] == 19_999.0
+    assert (
+        len(values) == 16
+        and values == sorted(values)
+        and values[0] == 0.0
+        and values[-1] == 19_999.0
+    )
     path.write_text('{"step": 1, "train/loss": 2.0}\n')
-    assert sampled(path, "train/loss", 16) == [2.0] and sampled(tmp_path / "none", "train/loss", 16) == []
+    assert (
+        sampled(path, "train/loss", 16) == [2.0]
+        and sampled(tmp_path / "none", "train/loss", 16) == []
+    )
 
 
 def test_an_ascii_terminal_has_no_bars():

@@ -41,7 +41,9 @@ def elsewhere(folder):
 
 
 def hold(folder):
-    process = subprocess.Popen([sys.executable, "-c", HOLD, folder.path], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, folder.path], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout.readline() == "held\n"
     return process
 
@@ -58,7 +60,10 @@ def test_one_process_at_a_time(folder):
     process = hold(folder)
     try:
         assert is_held(folder) and held_here(folder).pid == process.pid
-        with pytest.raises(ConfigError, match=rf"process {process.pid} on {os.uname().nodename}, since 20.*run\.tag"):
+        with pytest.raises(
+            ConfigError,
+            match=rf"process {process.pid} on {os.uname().nodename}, since 20.*run\.tag",
+        ):
             RunLock(folder, sleep=never).acquire()
         assert leftovers(folder) == ["run.lock"]
     finally:
@@ -83,7 +88,8 @@ def test_released_and_taken_again(folder):
 
 def test_a_process_id_used_again_is_not_the_holder(folder):
     mine = Holder.current()
-    folder.lock_path.write_text(json.dumps(asdict(replace(mine, started="1"))))  # this pid, of another process
+    # This pid, of another process.
+    folder.lock_path.write_text(json.dumps(asdict(replace(mine, started="1"))))
     assert not is_held(folder)
     with RunLock(folder, sleep=never) as lock:
         assert read_holder(folder.lock_path) == lock.holder
@@ -295,7 +301,9 @@ def test_losing_the_lock_to_another_process_is_reported(folder):
 
 
 def begin(folder, **options):
-    return RunRecord(folder, **options).begin_attempt(start_step=0, max_steps=9, world_size=1, strategy="none")
+    return RunRecord(folder, **options).begin_attempt(
+        start_step=0, max_steps=9, world_size=1, strategy="none"
+    )
 
 
 def test_a_removed_lock_is_put_back(folder):
@@ -334,7 +342,11 @@ def test_a_removed_lock_is_lost_where_the_run_is_not_ours_any_more(folder, how, 
 def test_a_file_system_that_does_not_answer_is_no_loss(folder, monkeypatch):
     with RunLock(folder, sleep=never) as lock:
         with monkeypatch.context() as patch:
-            patch.setattr(type(folder.lock_path), "read_bytes", lambda path: (_ for _ in ()).throw(OSError(5, "EIO")))
+            patch.setattr(
+                type(folder.lock_path),
+                "read_bytes",
+                lambda path: (_ for _ in ()).throw(OSError(5, "EIO")),
+            )
             with pytest.raises(OSError, match="EIO"):
                 lock.check()
         lock.check()

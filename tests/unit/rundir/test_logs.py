@@ -24,9 +24,12 @@ with open(sys.argv[1], "w") as file:
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
 def test_closed_streams(tmp_path, closed):
-    """No file of ours gets the number of a standard stream: what native code prints would go into it."""
+    """No file of ours gets the number of a standard stream: what native code prints would go into
+    it."""
     (tmp_path / "script.py").write_text(SCRIPT)
-    command = f"'{sys.executable}' '{tmp_path}/script.py' '{tmp_path}/number' '{tmp_path}/log' {closed}"
+    command = (
+        f"'{sys.executable}' '{tmp_path}/script.py' '{tmp_path}/number' '{tmp_path}/log' {closed}"
+    )
     assert subprocess.run(["sh", "-c", command], check=False, capture_output=True).returncode == 0
     assert int((tmp_path / "number").read_text()) > 2
     assert (tmp_path / "log").read_text().endswith("INFO    a line\n")
@@ -41,11 +44,15 @@ def log_two_levels():
 
 
 @pytest.mark.parametrize(
-    ("environment", "has_color"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
+    ("environment", "has_color"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
 )
 def test_levels_are_coloured_on_a_terminal(environment, has_color):
     _, output = in_terminal(log_two_levels, 80, environment)
     info, warning = output.replace("\r", "").splitlines()
     assert info.endswith("    all [bold]well[/bold]") and warning.endswith(" INFO is not the level")
-    assert ("\x1b[32mINFO\x1b[0m" in info, "\x1b[33mWARNING\x1b[0m" in warning) == (has_color, has_color)
+    assert ("\x1b[32mINFO\x1b[0m" in info, "\x1b[33mWARNING\x1b[0m" in warning) == (
+        has_color,
+        has_color,
+    )
     assert has_color or "\x1b" not in output

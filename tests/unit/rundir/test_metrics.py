@@ -33,7 +33,9 @@ def test_the_newest_value_of_each_metric_is_kept_whatever_was_logged(tmp_path_fa
     path = tmp_path_factory.getbasetemp() / "metrics.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))  # NaN and Infinity as well
     expected = {key: (row[key], row.get("step")) for row in rows for key in row if "/" in key}
-    assert repr(newest_metrics(path)) == repr({key: metrics.Value(*value) for key, value in expected.items()})
+    assert repr(newest_metrics(path)) == repr(
+        {key: metrics.Value(*value) for key, value in expected.items()}
+    )
     stored = summary(path)
     assert (stored is None) == (not expected)
     if stored is not None:
@@ -43,7 +45,9 @@ def test_the_newest_value_of_each_metric_is_kept_whatever_was_logged(tmp_path_fa
 
 def test_the_newest_values_of_a_long_file_are_those_of_its_end(path, monkeypatch):
     assert newest_metrics(path) == {}
-    path.write_text('{"step": 1, "old/a": 1}\n' + "".join(f'{{"step": {n}, "a/b": {n}}}\n' for n in range(100)))
+    path.write_text(
+        '{"step": 1, "old/a": 1}\n' + "".join(f'{{"step": {n}, "a/b": {n}}}\n' for n in range(100))
+    )
     monkeypatch.setattr(metrics.last_bytes, "__defaults__", (200,))
     assert newest_metrics(path) == {"a/b": (99, 99)}
 
@@ -60,7 +64,12 @@ def test_a_summary_is_of_the_whole_file_or_none(path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "line", ["[" * 100_000, '{"a/b": ' + "[" * 9_000 + "]" * 9_000 + "}", '{"train/loss": 1' + "0" * 400 + "}"]
+    "line",
+    [
+        "[" * 100_000,
+        '{"a/b": ' + "[" * 9_000 + "]" * 9_000 + "}",
+        '{"train/loss": 1' + "0" * 400 + "}",
+    ],
 )
 def test_a_line_that_no_run_has_written_is_no_error(path, line):
     path.write_text(f'{{"step": 1, "train/loss": 2}}\n{line}\n')

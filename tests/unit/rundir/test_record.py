@@ -39,7 +39,9 @@ def open_record(folder, clock, **options):
 
 
 def begin(record, start_step=0, max_steps=100):
-    return record.begin_attempt(start_step=start_step, max_steps=max_steps, world_size=1, strategy="none")
+    return record.begin_attempt(
+        start_step=start_step, max_steps=max_steps, world_size=1, strategy="none"
+    )
 
 
 def on_disk(folder):
@@ -61,8 +63,17 @@ def test_a_whole_life(folder, clock, monkeypatch):
     attempts = data.pop("attempts")
     assert data.pop("versions")["python"] == sys.version.split()[0]
     assert data.pop("git") == git_state(Path.cwd())
-    assert [data.pop(key) for key in ("overrides", "choices", "config_dir", "config")] == [None, {}, None, {}]
-    assert [data.pop(key) for key in ("identity", "identity_id", "identity_version")] == [None, None, None]
+    assert [data.pop(key) for key in ("overrides", "choices", "config_dir", "config")] == [
+        None,
+        {},
+        None,
+        {},
+    ]
+    assert [data.pop(key) for key in ("identity", "identity_id", "identity_version")] == [
+        None,
+        None,
+        None,
+    ]
     assert data == {
         "format_version": 1,
         "id": "1a2b3c4d",
@@ -116,7 +127,11 @@ def test_an_attempt_that_never_ended_was_killed(folder, clock):
     assert record.state == "running" and record.attempt.outcome is None
     assert begin(record, start_step=30) == 2
     killed, running = (Attempt(**attempt) for attempt in on_disk(folder)["attempts"])
-    assert (killed.outcome, killed.end_step, killed.ended) == ("killed", 37, "2027-01-15T08:00:05+00:00")
+    assert (killed.outcome, killed.end_step, killed.ended) == (
+        "killed",
+        37,
+        "2027-01-15T08:00:05+00:00",
+    )
     assert running.outcome is None and running.start_step == 30
     assert on_disk(folder)["state"] == "running" and on_disk(folder)["step"] == 30
 
@@ -238,11 +253,15 @@ def test_a_reader_leaves_a_damaged_record_where_it_is(folder, clock):
 def test_a_folder_in_place_of_the_record_is_set_aside(folder, clock):
     (folder.record_path / "x").mkdir(parents=True)
     begin(open_record(folder, clock))
-    assert (folder.path / "run.json.damaged" / "x").is_dir() and read_record(folder.record_path)["state"] == "running"
+    assert (folder.path / "run.json.damaged" / "x").is_dir() and read_record(folder.record_path)[
+        "state"
+    ] == "running"
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED.keys())
-def test_a_damaged_record_is_set_aside_and_rebuilt_from_the_checkpoints(folder, clock, content, caplog):
+def test_a_damaged_record_is_set_aside_and_rebuilt_from_the_checkpoints(
+    folder, clock, content, caplog
+):
     folder.record_path.write_bytes(content)
     (folder.checkpoints / "step-00000020").mkdir(parents=True)
     (folder.checkpoints / "step-00000020" / "manifest.json").touch()
@@ -301,7 +320,11 @@ def test_a_record_is_valid_after_a_kill_in_a_write(folder):
         writer.wait()
         assert len(seen) == 20
         assert read_record(folder.record_path)["state"] == "running"
-    assert [a["outcome"] for a in read_record(folder.record_path)["attempts"]] == ["killed", "killed", None]
+    assert [a["outcome"] for a in read_record(folder.record_path)["attempts"]] == [
+        "killed",
+        "killed",
+        None,
+    ]
 
 
 def test_git_state(tmp_path, monkeypatch):
@@ -315,7 +338,9 @@ def test_git_state(tmp_path, monkeypatch):
 
     def git(*words):
         identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        return subprocess.run(["git", *identity, *words], cwd=code, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            ["git", *identity, *words], cwd=code, check=True, capture_output=True, text=True
+        ).stdout
 
     git("init")
     assert git_state(code) is None  # no commit yet
@@ -332,8 +357,13 @@ def test_git_state(tmp_path, monkeypatch):
 
 
 def test_versions_name_only_what_is_imported():
-    command = "import json; from launcher.rundir.provenance import versions; print(json.dumps(versions()))"
-    found = subprocess.run([sys.executable, "-c", command], check=True, capture_output=True, text=True).stdout
+    command = (
+        "import json; from launcher.rundir.provenance import versions;"
+        " print(json.dumps(versions()))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", command], check=True, capture_output=True, text=True
+    ).stdout
     assert "python" in json.loads(found) and "torch" not in json.loads(found)
     import numpy
 
@@ -344,7 +374,12 @@ def test_an_attempt_has_waited_since_its_submission_or_the_requeue(folder, clock
     open_record(folder, clock).queue()
     submitted = iso(clock.now)
     clock.now += 500
-    for job, queued in (("77", submitted), ("77", iso(clock.now + 60)), ("78", submitted), (None, None)):
+    for job, queued in (
+        ("77", submitted),
+        ("77", iso(clock.now + 60)),
+        ("78", submitted),
+        (None, None),
+    ):
         monkeypatch.delenv("SLURM_JOB_ID", raising=False)
         if job is not None:
             monkeypatch.setenv("SLURM_JOB_ID", job)
@@ -355,7 +390,11 @@ def test_an_attempt_has_waited_since_its_submission_or_the_requeue(folder, clock
         clock.now += 60
         record.end_attempt("preempted", end_step=0)
         newest = on_disk(folder)["attempts"][-1]
-        assert (newest["queued"], newest["device"], newest["seconds"]) == (queued, "cpu", {"starting": 1.235})
+        assert (newest["queued"], newest["device"], newest["seconds"]) == (
+            queued,
+            "cpu",
+            {"starting": 1.235},
+        )
         assert newest["launched"] < newest["started"]
 
 
@@ -387,6 +426,8 @@ def test_what_was_logged_is_summarised_when_an_attempt_ends(folder, clock):
 def test_a_record_of_a_newer_format_is_rejected_and_stays(tmp_path):
     folder = RunFolder(tmp_path / "gpt" / "1a2b").create()
     folder.record_path.write_text('{"format_version": 2, "state": "resting"}')
-    with pytest.raises(ConfigError, match=r"format_version is 2, and this version of Launcher reads 1; use that"):
+    with pytest.raises(
+        ConfigError, match=r"format_version is 2, and this version of Launcher reads 1; use that"
+    ):
         RunRecord(folder)
     assert json.loads(folder.record_path.read_text())["state"] == "resting"

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from launcher.rundir.record_format import iso, plain_number, read_record
 
-RECORD: dict[str, Any] = {"id": "a", "name": "b", "state": "running", "step": 3, "loss": "nan", "attempts": []}
+RECORD: dict[str, Any] = {
+    "id": "a",
+    "name": "b",
+    "state": "running",
+    "step": 3,
+    "loss": "nan",
+    "attempts": [],
+}
 
 
 def read(folder: Path, data: Any) -> dict[str, Any]:
@@ -30,7 +37,10 @@ def test_a_record_of_a_later_version_is_read(tmp_path: Path) -> None:
         ({**RECORD, "step": "3"}, "step is '3'"),
         ({**RECORD, "state": "lost"}, "state is 'lost'"),
         ({**RECORD, "best": {"metric": "val/loss", "value": 1.0}}, r"best\.step is None"),
-        ({**RECORD, "forked_from": {"id": "a", "name": None, "step": 1}}, r"forked_from\.name is None"),
+        (
+            {**RECORD, "forked_from": {"id": "a", "name": None, "step": 1}},
+            r"forked_from\.name is None",
+        ),
         ({**RECORD, "logged": {"curve": "", "newest": None}}, r"logged\.newest is None"),
         ({**RECORD, "logged": {"curve": "", "newest": {"a/b": 3}}}, r"logged\.newest\.a/b is 3"),
         ({**RECORD, "config": ["a"]}, r"config is \['a'\]"),

@@ -14,7 +14,9 @@ IDENTITY = ["-c", "user.email=a@b", "-c", "user.name=a"]
 
 
 def git(folder: Path, *words: str, input: bytes | None = None) -> bytes:
-    return subprocess.run(["git", *IDENTITY, *words], cwd=folder, check=True, capture_output=True, input=input).stdout
+    return subprocess.run(
+        ["git", *IDENTITY, *words], cwd=folder, check=True, capture_output=True, input=input
+    ).stdout
 
 
 @pytest.fixture
@@ -29,7 +31,9 @@ def repository(tmp_path: Path) -> Path:
     return root
 
 
-def test_changes_and_new_sources_are_restored_by_git_apply(repository: Path, tmp_path: Path) -> None:
+def test_changes_and_new_sources_are_restored_by_git_apply(
+    repository: Path, tmp_path: Path
+) -> None:
     (repository / "package/model.py").write_text("size = 2  # ö")
     (repository / "data.bin").write_bytes(bytes(range(255, -1, -1)))
     (repository / "package/new file.py").write_text("x = 1\n")
@@ -41,7 +45,9 @@ def test_changes_and_new_sources_are_restored_by_git_apply(repository: Path, tmp
     status = git(repository, "status", "--porcelain")
     code = parse_code(code_diff(repository / "package", repository / "outputs"))
     assert git(repository, "status", "--porcelain") == status, "the index is as it was"
-    assert code.left_out == [] and code.commit == git(repository, "rev-parse", "HEAD").decode().strip()
+    assert (
+        code.left_out == [] and code.commit == git(repository, "rev-parse", "HEAD").decode().strip()
+    )
     git(repository, "worktree", "add", "-q", "--detach", str(tmp_path / "copy"), code.commit)
     git(tmp_path / "copy", "apply", "-", input=code.diff)
     for name in ("package/model.py", "data.bin", "package/new file.py", "conf/größe.yaml"):
@@ -51,10 +57,21 @@ def test_changes_and_new_sources_are_restored_by_git_apply(repository: Path, tmp
 
 @pytest.mark.parametrize(
     "name",
-    ["secrets.yaml", "conf/credentials.yaml", ".env", "my.env", "id_rsa", "api_key.py", "deploy.pem", "private.cfg"],
+    [
+        "secrets.yaml",
+        "conf/credentials.yaml",
+        ".env",
+        "my.env",
+        "id_rsa",
+        "api_key.py",
+        "deploy.pem",
+        "private.cfg",
+    ],
 )
 @pytest.mark.parametrize("tracked", [False, True])
-def test_files_that_are_named_like_secrets_are_never_kept(repository: Path, name: str, tracked: bool) -> None:
+def test_files_that_are_named_like_secrets_are_never_kept(
+    repository: Path, name: str, tracked: bool
+) -> None:
     (repository / name).parent.mkdir(exist_ok=True)
     (repository / name).write_text("one\n")
     if tracked:
@@ -83,7 +100,9 @@ def test_files_that_are_named_like_secrets_are_never_kept(repository: Path, name
         ("num_tokens: 12", False),
     ],
 )
-def test_files_with_a_secret_are_left_out_and_named(repository: Path, text: str, is_secret: bool) -> None:
+def test_files_with_a_secret_are_left_out_and_named(
+    repository: Path, text: str, is_secret: bool
+) -> None:
     (repository / "settings.py").write_text(f"{text}\n")
     (repository / "package/model.py").write_text("size = 3\n")
     code = parse_code(code_diff(repository, repository / "outputs"))
@@ -112,9 +131,15 @@ def test_files_of_the_first_start_are_kept(tmp_path: Path, monkeypatch: pytest.M
     (folder := tmp_path / "run").mkdir()
     threads = threading.active_count()
     process = keep(folder, tmp_path, is_new=True)
-    assert process is not None and threading.active_count() == threads, "data workers are forked meanwhile"
+    assert process is not None and threading.active_count() == threads, (
+        "data workers are forked meanwhile"
+    )
     assert process.wait(60) == 0
     assert sorted(os.listdir(folder)) == [CODE, ENVIRONMENT]
     assert keep(folder, tmp_path, is_new=False) is None
     text = environment()
-    assert text.startswith("# CPython 3.") and "\ntorch==" in text and text == (folder / ENVIRONMENT).read_text()
+    assert (
+        text.startswith("# CPython 3.")
+        and "\ntorch==" in text
+        and text == (folder / ENVIRONMENT).read_text()
+    )

@@ -79,7 +79,10 @@ def shadow(root: Path) -> None:
         (edit, ["mine/net.py: was edited."]),
         (remove, ["mine/late.py: is gone."]),
         (shadow, ["single.py: is gone."]),
-        (lambda root: (edit(root), remove(root)), ["mine/net.py: was edited.", "mine/late.py: is gone."]),
+        (
+            lambda root: (edit(root), remove(root)),
+            ["mine/net.py: was edited.", "mine/late.py: is gone."],
+        ),
     ],
 )
 def test_changes_are_found_without_importing(tmp_path, monkeypatch, change, expected) -> None:
@@ -114,7 +117,11 @@ def test_an_edit_after_the_import_is_not_what_runs(tmp_path, monkeypatch) -> Non
     (tmp_path / "edited_later.py").write_text("A = 22")
     assert sources.imported_sources()["edited_later.py"] == first
     importlib.reload(module)
-    assert sources.imported_sources()["edited_later.py"] == digest_of(tmp_path / "edited_later.py") != first
+    assert (
+        sources.imported_sources()["edited_later.py"]
+        == digest_of(tmp_path / "edited_later.py")
+        != first
+    )
     del sys.modules["edited_later"]
 
 

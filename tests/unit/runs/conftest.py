@@ -43,7 +43,9 @@ def make_run(outputs):
         hydra = {"overrides": {"task": list(overrides)}, "runtime": {"choices": choices or {}}}
         command = command_record(config or {}, hydra)
         command["identity"] = identity
-        record.begin_attempt(start_step=0, max_steps=10, world_size=1, strategy="none", command=command)
+        record.begin_attempt(
+            start_step=0, max_steps=10, world_size=1, strategy="none", command=command
+        )
         record.progress(step, loss=loss, best=best, force=True)
         if state in ("completed", "preempted", "failed"):
             record.end_attempt(state, end_step=step, exit_code=0 if state == "completed" else 143)
@@ -74,7 +76,16 @@ def start(outputs):
     """Starts `python -m launcher.runs` as a process of its own."""
 
     def begin(*arguments, **options):
-        command = [sys.executable, "-m", "launcher.runs", *map(str, arguments), "--outputs", outputs]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"}, **options)
+        command = [
+            sys.executable,
+            "-m",
+            "launcher.runs",
+            *map(str, arguments),
+            "--outputs",
+            outputs,
+        ]
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"}, **options
+        )
 
     return begin

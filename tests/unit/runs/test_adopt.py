@@ -42,7 +42,9 @@ def test_the_command_resumes_the_run_that_it_has_adopted(outputs: Path, adopted:
     assert found(outputs) == adopted != found(outputs, "optimizer.lr=0.5", "seed=7")
 
 
-def test_two_adopted_runs_of_one_configuration_are_rejected(outputs: Path, adopted: str, runs) -> None:
+def test_two_adopted_runs_of_one_configuration_are_rejected(
+    outputs: Path, adopted: str, runs
+) -> None:
     other = config_of(outputs, "seed=3")
     begin(other).end_attempt("preempted", end_step=0)
     assert runs("adopt", other.run.id, "--", *COMMAND, "seed=7")[0] == 0
@@ -76,7 +78,9 @@ def test_a_running_run_cannot_be_adopted(outputs: Path, make_run, runs) -> None:
     assert code == 2 and "mlp-digits/aaaa0001" in error and folder.lock_path.exists()
 
 
-def test_the_folder_of_the_first_configuration_is_known_to_be_anothers(outputs: Path, adopted: str, runs) -> None:
+def test_the_folder_of_the_first_configuration_is_known_to_be_anothers(
+    outputs: Path, adopted: str, runs
+) -> None:
     from launcher.config.lookup import check_identity
 
     runs("adopt", adopted, "--", *COMMAND, "seed=7")

@@ -15,7 +15,9 @@ from support.submitted import note_job
 def test_without_slurm_a_job_is_not_cancelled(make_run, runs, tmp_path, monkeypatch):
     """Its processes are on a node: to stop them there is no advice to give."""
     folder = make_run("gpt", "1a2b0000", state="running")
-    (folder.lock_path).write_text(folder.lock_path.read_text().replace('"host": "', '"host": "node-of-'))
+    (folder.lock_path).write_text(
+        folder.lock_path.read_text().replace('"host": "', '"host": "node-of-')
+    )
     note_job(folder, "/s/job-0.sh", job_id="7")
     (tmp_path / "squeue").write_text("#!/bin/sh\necho 'slurm_load_jobs error' >&2; exit 1\n")
     (tmp_path / "squeue").chmod(0o755)
@@ -26,7 +28,9 @@ def test_without_slurm_a_job_is_not_cancelled(make_run, runs, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("state", ["PENDING", "COMPLETING", "RUNNING", "SUSPENDED"])
-def test_a_run_that_cannot_record_its_end_is_cancelled_at_once(make_run, runs, tmp_path, monkeypatch, state):
+def test_a_run_that_cannot_record_its_end_is_cancelled_at_once(
+    make_run, runs, tmp_path, monkeypatch, state
+):
     """Its process has left already, or has not started: it cannot record the end."""
     folder = make_run("gpt", "1a2b0000", state="running" if state == "SUSPENDED" else "preempted")
     note_job(folder, "/s/job-0.sh", job_id="7")
@@ -39,11 +43,19 @@ def test_a_run_that_cannot_record_its_end_is_cancelled_at_once(make_run, runs, t
     assert json.loads(folder.record_path.read_text())["state"] == "cancelled"
 
 
-def test_a_refused_job_does_not_keep_others_from_being_cancelled(make_run, runs, tmp_path, monkeypatch):
+def test_a_refused_job_does_not_keep_others_from_being_cancelled(
+    make_run, runs, tmp_path, monkeypatch
+):
     """As SLURM does for a list with another user's job."""
     for number in (7, 8):
-        note_job(make_run("gpt", f"1a2b000{number}", state="preempted"), "/s/job-0.sh", job_id=str(number))
-    reject = "echo 'scancel: error: Kill job error on job id 8: Access/permission denied' >&2; exit 210"
+        note_job(
+            make_run("gpt", f"1a2b000{number}", state="preempted"),
+            "/s/job-0.sh",
+            job_id=str(number),
+        )
+    reject = (
+        "echo 'scancel: error: Kill job error on job id 8: Access/permission denied' >&2; exit 210"
+    )
     queue = r"printf '%s|PENDING|None||/s/job-0.sh\n' 7 8"
     for name, text in (("squeue", queue), ("scancel", f'case " $* " in *" 8 "*) {reject};; esac')):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
@@ -51,9 +63,13 @@ def test_a_refused_job_does_not_keep_others_from_being_cancelled(make_run, runs,
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     code, output, error = runs("cancel", "--all")
     assert (code, output) == (1, "gpt/1a2b0007: SLURM job 7 cancelled\n")
-    assert error.startswith("gpt/1a2b0008: SLURM job 8: scancel 8 failed: ") and "permission denied" in error
+    assert (
+        error.startswith("gpt/1a2b0008: SLURM job 8: scancel 8 failed: ")
+        and "permission denied" in error
+    )
     states = [
-        json.loads((tmp_path / f"outputs/gpt/1a2b000{number}/run.json").read_text())["state"] for number in (7, 8)
+        json.loads((tmp_path / f"outputs/gpt/1a2b000{number}/run.json").read_text())["state"]
+        for number in (7, 8)
     ]
     assert states == ["cancelled", "preempted"]
 
@@ -72,7 +88,8 @@ def test_the_process_of_another_user_is_reported(make_run, outputs, capfd):
 
 
 def test_a_job_of_another_script_is_not_cancelled(make_run, runs, tmp_path, monkeypatch):
-    """A foreign folder may name any job: the id of a note counts only with the script that SLURM shows for it."""
+    """A foreign folder may name any job: the id of a note counts only with the script that SLURM
+    shows for it."""
     note_job(make_run("gpt", "1a2b0007", state="queued"), "/s/job-0.sh", job_id="7")
     for name, text in (
         ("squeue", "echo '7|PENDING|None||/home/somebody/train.sh'"),

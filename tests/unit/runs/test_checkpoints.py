@@ -17,8 +17,12 @@ def store(make_run):
     store = CheckpointStore(make_run("gpt", "aa").checkpoints)
     for step in (2, 4):
         part = store.begin(step)
-        entry = write_tensors(part / "shard-00000.safetensors", {"model/w": torch.full((100,), float(step))})
-        final = store.commit(part, Manifest(step, 1, "none", "sharded", samples=step * 32, files=[entry]))
+        entry = write_tensors(
+            part / "shard-00000.safetensors", {"model/w": torch.full((100,), float(step))}
+        )
+        final = store.commit(
+            part, Manifest(step, 1, "none", "sharded", samples=step * 32, files=[entry])
+        )
         store.link("latest", final.name)
     store.link("best", store.path(2).name)
     return store
@@ -89,9 +93,19 @@ def test_verify_takes_a_filter_and_prints_a_row_for_each_run(store, make_run, ru
         ["gpt/bb", "0", "0", "B", "no", "checkpoint"],
     ]
     code, output, _ = runs("verify", "sweep=lr")
-    assert (code, output.count("\n")) == (0, 1) and output.endswith("bb/checkpoints  no checkpoint\n")
+    assert (code, output.count("\n")) == (0, 1) and output.endswith(
+        "bb/checkpoints  no checkpoint\n"
+    )
     code, output, _ = runs("verify", "state=completed", "--json")
     found = [json.loads(line) for line in output.splitlines()]
-    assert [(row["run"], row["bad"]) for row in found] == [("gpt/aa", False), ("gpt/aa", True), ("gpt/bb", False)]
+    assert [(row["run"], row["bad"]) for row in found] == [
+        ("gpt/aa", False),
+        ("gpt/aa", True),
+        ("gpt/bb", False),
+    ]
     assert found[0]["size"] > 400 and found[1]["size"] is None
-    assert runs("verify", "state=paused") == (2, "", f"'state=paused': selects no run in {store.root.parents[2]}.\n")
+    assert runs("verify", "state=paused") == (
+        2,
+        "",
+        f"'state=paused': selects no run in {store.root.parents[2]}.\n",
+    )

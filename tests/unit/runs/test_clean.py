@@ -33,7 +33,9 @@ def save(folder: RunFolder, step: int, *, is_valid: bool = True) -> None:
     store = CheckpointStore(folder.checkpoints)
     part = store.begin(step)
     entry = write_file(part / "shard-00000", [b"x" * 100])
-    final = store.commit(part, Manifest(step, 1, "none", "sharded", run=f"gpt/{folder.path.name}", files=[entry]))
+    final = store.commit(
+        part, Manifest(step, 1, "none", "sharded", run=f"gpt/{folder.path.name}", files=[entry])
+    )
     store.link("latest", final.name)
     if not is_valid:
         (final / "shard-00000").write_bytes(b"y" * 100)
@@ -46,7 +48,11 @@ def age(folder: RunFolder, seconds: float) -> None:
 
 def digests(folder: RunFolder) -> dict[str, str]:
     """All files of a run but its checkpoints."""
-    files = [file for file in folder.path.rglob("*") if file.is_file() and "checkpoints" not in file.parts]
+    files = [
+        file
+        for file in folder.path.rglob("*")
+        if file.is_file() and "checkpoints" not in file.parts
+    ]
     return {str(file): hashlib.md5(file.read_bytes()).hexdigest() for file in files}
 
 
@@ -83,7 +89,14 @@ def test_without_yes_nothing_changes(old_run: Any, runs: Any) -> None:
 
 @pytest.mark.parametrize(
     ("keep", "kept"),
-    [([], [2, 4]), (["best"], [2]), (["latest"], [4]), (["1"], [1]), (["step-3,best"], [2, 3]), (["99"], [4])],
+    [
+        ([], [2, 4]),
+        (["best"], [2]),
+        (["latest"], [4]),
+        (["1"], [1]),
+        (["step-3,best"], [2, 3]),
+        (["99"], [4]),
+    ],
 )
 def test_keep_names_what_stays(old_run: Any, runs: Any, keep: list[str], kept: list[int]) -> None:
     folder = old_run("aa")
@@ -118,18 +131,24 @@ def test_older_leaves_younger_runs(old_run: Any, runs: Any) -> None:
         ("copy", "it is a copy"),
     ],
 )
-def test_what_is_never_touched(old_run: Any, make_run: Any, runs: Any, tmp_path: Path, name: str, reason: str) -> None:
+def test_what_is_never_touched(
+    old_run: Any, make_run: Any, runs: Any, tmp_path: Path, name: str, reason: str
+) -> None:
     folder = old_run("aa", config={"run": {"tag": "again"}} if name == "tagged" else None)
     if name == "held":
         folder.lock_path.write_text(json.dumps(asdict(Holder.current())))
     elif name == "source":
         fork = make_run("gpt", "bb")
         data = json.loads(fork.record_path.read_text())
-        fork.record_path.write_text(json.dumps(data | {"forked_from": {"id": "aa", "name": "gpt", "step": 1}}))
+        fork.record_path.write_text(
+            json.dumps(data | {"forked_from": {"id": "aa", "name": "gpt", "step": 1}})
+        )
     elif name == "planned":
         make_run("gpt", "bb", config={"run": {"fork_from": "aa/1"}})
     elif name == "initial":
-        make_run("gpt", "bb", config={"run": {"init_from": str(folder.checkpoints / "step-00000001")}})
+        make_run(
+            "gpt", "bb", config={"run": {"init_from": str(folder.checkpoints / "step-00000001")}}
+        )
     elif name == "damaged":
         folder.record_path.write_text("{")
     elif name == "foreign":
@@ -140,7 +159,8 @@ def test_what_is_never_touched(old_run: Any, make_run: Any, runs: Any, tmp_path:
         os.rename(folder.checkpoints, tmp_path / "elsewhere")
         folder.checkpoints.symlink_to(tmp_path / "elsewhere")
         shutil.copytree(folder.path, folder.path.with_name("cc"), symlinks=True)
-        folder.lock_path.write_text(json.dumps(asdict(Holder.current())))  # else the original is cleaned
+        # Else the original is cleaned.
+        folder.lock_path.write_text(json.dumps(asdict(Holder.current())))
     code, out, _ = runs("clean", "--yes", "gpt" if name == "damaged" else "aa")
     assert code == 0
     assert reason in out
@@ -159,7 +179,8 @@ def test_set_aside_and_left_behind_folders_are_deleted(old_run: Any, runs: Any) 
     for name in ("abandoned-step-00000001", "corrupt-step-00000009", ".tmp-step-00000007-1"):
         (folder.checkpoints / name).mkdir()
         (folder.checkpoints / name / "shard").write_bytes(b"x" * 50)
-    os.rename(folder.checkpoints / "step-00000003", folder.checkpoints / "corrupt-step-00000003")  # verifies again
+    # Verifies again.
+    os.rename(folder.checkpoints / "step-00000003", folder.checkpoints / "corrupt-step-00000003")
     assert runs("clean", "--yes")[0] == 0
     names = {entry.name for entry in folder.checkpoints.iterdir()}
     assert names == {"latest", "best", "step-00000002", "step-00000004", "corrupt-step-00000003"}
@@ -176,7 +197,9 @@ def test_a_run_that_changes_meanwhile_is_left(old_run: Any, outputs: Path) -> No
     assert steps_of(folder) == [1, 2, 3, 4]
 
 
-def test_a_failure_to_delete_is_reported(old_run: Any, runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_to_delete_is_reported(
+    old_run: Any, runs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     old_run("aa")
 
     def fails(path: Path, ignore_errors: bool = False) -> None:
@@ -240,7 +263,8 @@ def test_a_kill_at_any_call_leaves_nothing_half(old_run: Any, outputs: Path) -> 
         for step in steps_of(folder):  # each that is visible is whole
             verify(folder.checkpoints / f"step-{step:08d}")
         assert {2, 4} <= {*steps_of(folder)}
-        folder.lock_path.unlink(missing_ok=True)  # the next command takes a dead process's lock over
+        # The next command takes a dead process's lock over.
+        folder.lock_path.unlink(missing_ok=True)
         assert main(["--outputs", str(outputs), "clean", "--yes"]) == 0
         assert steps_of(folder) == [2, 4]
         assert not [*folder.checkpoints.glob(".*")]
@@ -289,23 +313,34 @@ def valid_steps(folder: RunFolder) -> Iterator[int]:
             yield step
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     st.lists(run_states(), min_size=1, max_size=3),
     st.lists(st.sampled_from(["best", "latest", "1", "5"]), min_size=1, max_size=2),
     st.sampled_from([[], ["--older", "7d"]]),
 )
-def test_over_all_states_of_runs(tmp_path: Path, states: list[dict[str, Any]], keep: list[str], older: Any) -> None:
+def test_over_all_states_of_runs(
+    tmp_path: Path, states: list[dict[str, Any]], keep: list[str], older: Any
+) -> None:
     outputs = tmp_path / "outputs"
     shutil.rmtree(outputs, ignore_errors=True)
     folders = [made(outputs, index, given) for index, given in enumerate(states)]
     before = [(steps_of(folder), [*valid_steps(folder)], digests(folder)) for folder in folders]
     sources = {each["fork_of"] for index, each in enumerate(states) if each["fork_of"] != index}
     main(["--outputs", str(outputs), "clean", "--yes", f"--keep={','.join(keep)}", *older])
-    for index, (folder, run, (steps, valid, files)) in enumerate(zip(folders, states, before, strict=True)):
+    for index, (folder, run, (steps, valid, files)) in enumerate(
+        zip(folders, states, before, strict=True)
+    ):
         assert digests(folder) == files
         left = steps_of(folder)
-        is_protected = run["is_held"] or run["tag"] is not None or index in sources or (older and run["age"] == 0)
+        is_protected = (
+            run["is_held"]
+            or run["tag"] is not None
+            or index in sources
+            or (older and run["age"] == 0)
+        )
         if is_protected or not valid:
             assert left == steps
         else:

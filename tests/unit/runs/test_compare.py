@@ -18,7 +18,12 @@ def lines(folder, rows):
 
 
 def row(step, **values):
-    return {"step": step, "time": float(step), "attempt": 1, **{key.replace("_", "/"): v for key, v in values.items()}}
+    return {
+        "step": step,
+        "time": float(step),
+        "attempt": 1,
+        **{key.replace("_", "/"): v for key, v in values.items()},
+    }
 
 
 @pytest.fixture
@@ -27,7 +32,9 @@ def pair(make_run):
     best = {"metric": "val/loss", "value": 0.5, "step": 20}
     first = make_run("gpt", "aaaa0001", config=CONFIG, choices={"model": "gpt"}, best=best)
     other = {**CONFIG, "optimizer": {"lr": 0.2}, "device": "cuda"}
-    second = make_run("gpt", "aaaa0002", config=other, choices={"model": "gpt"}, state="failed", step=7)
+    second = make_run(
+        "gpt", "aaaa0002", config=other, choices={"model": "gpt"}, state="failed", step=7
+    )
     lines(first, [row(10, train_loss=1.0), row(20, train_loss=0.9, val_loss=0.5)])
     lines(second, [row(10, train_loss=1.0), row(20, train_loss=0.9, val_loss=0.5000001)])
     return first, second
@@ -43,11 +50,17 @@ def test_configuration_code_and_results(runs, pair):
     assert code == 0 and compared["runs"] == ["gpt/aaaa0001", "gpt/aaaa0002"]
     assert compared["configuration"] == {"optimizer.lr": ["0.1", "0.2"]}
     assert compared["configuration that cannot change the numbers"] == {"device": ["cpu", "cuda"]}
-    assert compared["code"]["torch"][1] == "1.0" and compared["code"]["commit"][1] == "bbbbbbbbbbbb + changes"
-    assert compared["results"]["state"] == ["completed", "failed"] and compared["results"]["step"] == ["10/10", "7/10"]
+    assert (
+        compared["code"]["torch"][1] == "1.0"
+        and compared["code"]["commit"][1] == "bbbbbbbbbbbb + changes"
+    )
+    assert compared["results"]["state"] == ["completed", "failed"] and compared["results"][
+        "step"
+    ] == ["10/10", "7/10"]
     assert compared["results"]["best val/loss"] == ["0.5 (step 20)", None]
     assert compared["metrics"] == [
-        "gpt/aaaa0002 against gpt/aaaa0001: the numbers first differ at step 20: val/loss 0.5000001 instead of 0.5"
+        "gpt/aaaa0002 against gpt/aaaa0001: the numbers first differ at step 20: val/loss 0.5000001"
+        " instead of 0.5"
     ]
 
 
@@ -59,9 +72,18 @@ def test_as_a_person_reads_it(runs, pair):
 @pytest.mark.parametrize(
     ("second", "sentence"),
     [
-        ([row(10, train_loss=1.0), row(20, train_loss=0.9)], "are bitwise identical at all 2 steps that both logged"),
-        ([row(10, train_loss="nan")], "the numbers first differ at step 10: train/loss nan instead of 1.0"),
-        ([row(5, train_loss=2.0), row(10, train_loss=1.5)], "they have logged no numbers that can be compared"),
+        (
+            [row(10, train_loss=1.0), row(20, train_loss=0.9)],
+            "are bitwise identical at all 2 steps that both logged",
+        ),
+        (
+            [row(10, train_loss="nan")],
+            "the numbers first differ at step 10: train/loss nan instead of 1.0",
+        ),
+        (
+            [row(5, train_loss=2.0), row(10, train_loss=1.5)],
+            "they have logged no numbers that can be compared",
+        ),
         ([], "they have logged no numbers that can be compared"),
     ],
 )
@@ -74,4 +96,7 @@ def test_where_the_numbers_part(runs, pair, second, sentence):
 def test_one_run_is_nothing_to_compare(runs, pair):
     for words in (["aaaa0001"], ["aaaa0001", "gpt/aaaa0001"]):
         code, output, error = runs("compare", *words)
-        assert (code, output) == (2, "") and error == "give at least two different runs: compare RUN RUN.\n"
+        assert (code, output) == (
+            2,
+            "",
+        ) and error == "give at least two different runs: compare RUN RUN.\n"

@@ -29,7 +29,10 @@ def digest(runs):
 
 def test_equal_weights_have_equal_digests(make_run, digest):
     reordered = dict(reversed(WEIGHTS.items())) | {"optimizer/layer.weight/exp_avg": torch.zeros(2)}
-    paths = [save(make_run("gpt", id), 3, weights) for id, weights in (("aa", WEIGHTS), ("bb", reordered))]
+    paths = [
+        save(make_run("gpt", id), 3, weights)
+        for id, weights in (("aa", WEIGHTS), ("bb", reordered))
+    ]
     (first, *_), (second, *_) = found = digest("aa", "bb")
     assert first == second and len(first) == 64
     assert [path for _, path in found] == [str(path) for path in paths]
@@ -56,13 +59,22 @@ def test_which_checkpoint(make_run, digest, runs):
     paths = {step: save(folder, step, WEIGHTS) for step in (2, 4, 6)}
     store = CheckpointStore(folder.checkpoints)
     store.link("best", paths[4].name)
-    for which, step in (("latest", 6), ("best", 4), ("2", 2), ("step-00000004", 4), (str(paths[2]), 2)):
+    for which, step in (
+        ("latest", 6),
+        ("best", 4),
+        ("2", 2),
+        ("step-00000004", 4),
+        (str(paths[2]), 2),
+    ):
         assert digest("aa", "--checkpoint", which)[0][1] == str(paths[step])
     (folder.checkpoints / "latest").unlink()
     assert digest("aa")[0][1] == str(paths[6])
     code, _, error = runs("digest", "aa", "--checkpoint", "3")
-    assert code == 2 and error == (
-        f"--checkpoint=3: {folder.path} has no such checkpoint; it has step-00000002, step-00000004, step-00000006.\n"
+    assert (
+        code == 2
+        and error
+        == f"--checkpoint=3: {folder.path} has no such checkpoint; it has step-00000002,"
+        " step-00000004, step-00000006.\n"
     )
     code, _, error = runs("digest", "aa", "--checkpoint", "lastest")
     assert code == 2 and error.endswith("did you mean latest?\n")

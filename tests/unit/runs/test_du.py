@@ -40,11 +40,17 @@ def test_runs_are_listed_by_size(filled: None, runs: Any) -> None:
         ("name", {"gpt": (2, 7), "mlp": (1, 1)}),
     ],
 )
-def test_groups_add_up(filled: None, runs: Any, outputs: Path, by: str, expected: dict[str, Any]) -> None:
+def test_groups_add_up(
+    filled: None, runs: Any, outputs: Path, by: str, expected: dict[str, Any]
+) -> None:
     groups = json.loads(runs("du", "--by", by, "--json")[1])
     assert {each[by]: (each["runs"], each["checkpoints"]) for each in groups} == expected
-    assert [each["checkpoint_bytes"] for each in groups] == [count * 1000 for _, count in expected.values()]
-    total = sum(file.lstat().st_size for file in outputs.rglob("*") if file.is_file() or file.is_symlink())
+    assert [each["checkpoint_bytes"] for each in groups] == [
+        count * 1000 for _, count in expected.values()
+    ]
+    total = sum(
+        file.lstat().st_size for file in outputs.rglob("*") if file.is_file() or file.is_symlink()
+    )
     assert sum(each["bytes"] for each in groups) == total
 
 

@@ -24,11 +24,15 @@ def hostile(make_run):
             choices={"model": HOSTILE},
             state="failed",
         )
-        folder.record_path.write_text(json.dumps(spoiled(json.loads(folder.record_path.read_text()))))
+        folder.record_path.write_text(
+            json.dumps(spoiled(json.loads(folder.record_path.read_text())))
+        )
         folder.log_path().write_bytes(b"before \x1b[2J\xc2\x9b after\n" + HOSTILE.encode())
         checkpoint = folder.checkpoints / "step-00000008"
         checkpoint.mkdir(parents=True)
-        (checkpoint / "manifest.json").write_text(json.dumps({"step": 8, "files": {HOSTILE: HOSTILE}}))
+        (checkpoint / "manifest.json").write_text(
+            json.dumps({"step": 8, "files": {HOSTILE: HOSTILE}})
+        )
         (folder.checkpoints / f"corrupt-step-00000004{HOSTILE}").mkdir()
         row = {"step": 1, f"train/{HOSTILE}": 1.0, "train/loss": 2.0}
         folder.metrics_path.write_text(json.dumps(row) + "\n")
@@ -42,9 +46,13 @@ def spoiled(value):
     return value + HOSTILE if isinstance(value, str) else value
 
 
-@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in ("resume", "evaluate", "export", "fork")])
+@pytest.mark.parametrize(
+    "verb", [verb for verb in VERBS if verb not in ("resume", "evaluate", "export", "fork")]
+)
 def test_no_verb_prints_escape_sequences_of_a_run(runs, hostile, verb):
-    arguments = {"compare": ["gpt/aaaa0001", "gpt/aaaa0002"], "list": []}.get(verb, ["gpt/aaaa0001"])
+    arguments = {"compare": ["gpt/aaaa0001", "gpt/aaaa0002"], "list": []}.get(
+        verb, ["gpt/aaaa0001"]
+    )
     _, output, error = runs(verb, *arguments)
     assert output or error
     assert "is not a run" not in error
@@ -53,7 +61,9 @@ def test_no_verb_prints_escape_sequences_of_a_run(runs, hostile, verb):
 
 
 @pytest.mark.parametrize("verb", ["resume", "evaluate", "export"])
-def test_a_repeated_command_is_announced_without_escape_sequences(runs, hostile, verb, monkeypatch, capfdbinary):
+def test_a_repeated_command_is_announced_without_escape_sequences(
+    runs, hostile, verb, monkeypatch, capfdbinary
+):
     monkeypatch.setattr("os.execv", lambda *_: sys.exit(0))
     with pytest.raises(SystemExit):
         runs(verb, "gpt/aaaa0001", "--trust")

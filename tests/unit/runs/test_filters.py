@@ -20,10 +20,22 @@ def four(make_run, outputs):
         best = {"metric": "val/loss", "value": loss, "step": 5} if loss and loss > 0 else None
         config = {"optimizer": {"lr": 10.0**power}, "model": {"bias": power % 2 == 0}}
         folder = make_run(
-            "gpt", id, config=config, choices={"model": "gpt"}, step=power + 10, best=best, state="failed"
+            "gpt",
+            id,
+            config=config,
+            choices={"model": "gpt"},
+            step=power + 10,
+            best=best,
+            state="failed",
         )
-        lines = [{"step": 5, "val/loss": 9.0}, {"step": 10, "val/loss": loss}] if loss is not None else []
-        folder.metrics_path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 11, "val/l')
+        lines = (
+            [{"step": 5, "val/loss": 9.0}, {"step": 10, "val/loss": loss}]
+            if loss is not None
+            else []
+        )
+        folder.metrics_path.write_text(
+            "".join(json.dumps(line) + "\n" for line in lines) + '{"step": 11, "val/l'
+        )
     return find_runs(outputs)
 
 
@@ -55,13 +67,17 @@ def test_conditions(four, words, ids):
         ("optimizer.lr<abc", "'optimizer.lr<abc': 'abc' is not a number; e.g. optimizer.lr<0.1."),
         (
             "state=faild",
-            "'state=faild': a run is new, queued, running, preempted, paused, completed, failed, cancelled, stale "
-            "or damaged; did you mean state=failed?",
+            (
+                "'state=faild': a run is new, queued, running, preempted, paused, completed,"
+                " failed, cancelled, stale or damaged; did you mean state=failed?"
+            ),
         ),
         (
             "state!=x",
-            "'state!=x': a run is new, queued, running, preempted, paused, completed, failed, cancelled, stale or "
-            "damaged.",
+            (
+                "'state!=x': a run is new, queued, running, preempted, paused, completed, failed,"
+                " cancelled, stale or damaged."
+            ),
         ),
     ],
 )
@@ -86,7 +102,9 @@ def test_runs_without_a_value_come_last(four, key, reverse, ids):
 
 
 def test_an_unknown_sort_key_is_rejected(four):
-    with pytest.raises(ConfigError, match=r"'--sort=val/los': no run has this key; did you mean val/loss\?"):
+    with pytest.raises(
+        ConfigError, match=r"'--sort=val/los': no run has this key; did you mean val/loss\?"
+    ):
         sort(four, "val/los")
 
 

@@ -36,7 +36,9 @@ def test_a_run_is_named_by_its_folder(four, outputs, monkeypatch):
 
 @pytest.mark.parametrize("wanted", ["gpt", "1a"])
 def test_several_are_meant(four, outputs, wanted):
-    with pytest.raises(ConfigError, match="names 2 runs, gpt/1a2b0000, gpt/1a3c0000; give the id of one"):
+    with pytest.raises(
+        ConfigError, match="names 2 runs, gpt/1a2b0000, gpt/1a3c0000; give the id of one"
+    ):
         find_run(wanted, outputs)
 
 
@@ -44,7 +46,12 @@ def test_the_first_that_began_comes_first_and_runs_are_not_searched(four, output
     inner = outputs / "gpt" / "1a2b0000" / "checkpoints" / "step-00000001"
     inner.mkdir(parents=True)
     (inner / "run.json").write_text("{}")
-    assert [run.id for run in find_runs(outputs)] == ["1a2b0000", "1a3c0000", "7f000000", "99000000"]
+    assert [run.id for run in find_runs(outputs)] == [
+        "1a2b0000",
+        "1a3c0000",
+        "7f000000",
+        "99000000",
+    ]
 
 
 def test_python_collects_garbage_again_after_a_listing():

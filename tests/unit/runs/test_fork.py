@@ -10,16 +10,25 @@ from launcher.runs.fork import fork_command
 
 @pytest.fixture
 def run(make_run, outputs, monkeypatch):
-    overrides = ["model=mlp", "optimizer.lr=0.1", "run.fork_from=other/3", "trainer.pause_at=5", "run.init_from=x"]
+    overrides = [
+        "model=mlp",
+        "optimizer.lr=0.1",
+        "run.fork_from=other/3",
+        "trainer.pause_at=5",
+        "run.init_from=x",
+    ]
     folder = make_run("mlp", "12345e67", overrides=overrides).path
     (folder / "checkpoints" / "step-00000010").mkdir(parents=True)
-    monkeypatch.setattr("launcher.runs.fork.find_checkpoint", lambda root, at, key, hashes: root / "step-00000010")
+    monkeypatch.setattr(
+        "launcher.runs.fork.find_checkpoint", lambda root, at, key, hashes: root / "step-00000010"
+    )
     return find_run("12345e67", outputs)
 
 
 def test_the_fork_has_the_words_of_its_source_but_those_of_its_start(run, outputs):
     assert fork_command(run, ["optimizer.lr=0.2"], without=["data", "optimizer"]) == [
-        "model=mlp", "optimizer.lr=0.1", "run.name=mlp", f"paths.outputs={outputs}", "run.fork_from=12345e67/10",
+        "model=mlp", "optimizer.lr=0.1", "run.name=mlp", f"paths.outputs={outputs}",
+        "run.fork_from=12345e67/10",
         "run.fork_without=[data,optimizer]", "optimizer.lr=0.2",
     ]  # fmt: skip
 
@@ -30,15 +39,21 @@ def test_a_fork_elsewhere_names_the_folder_of_the_checkpoint(run, outputs):
     assert [word for word in words if word.startswith("paths")] == ["paths.outputs=/elsewhere"]
 
 
-def test_a_checkpoint_of_another_folder_is_named_by_its_quoted_path(run, outputs, monkeypatch, tmp_path):
-    monkeypatch.setattr("launcher.runs.fork.find_checkpoint", lambda *_, **__: tmp_path / "a, b" / "step-00000010")
+def test_a_checkpoint_of_another_folder_is_named_by_its_quoted_path(
+    run, outputs, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(
+        "launcher.runs.fork.find_checkpoint", lambda *_, **__: tmp_path / "a, b" / "step-00000010"
+    )
     words = fork_command(run, [])
     assert f"run.fork_from='{tmp_path}/a, b/step-00000010'" in words
 
 
 def test_a_stored_command_line_that_names_code_is_not_forked(run):
     run.overrides.append("+hooks.x._target_=numpy.load")
-    with pytest.raises(ConfigError, match=r"^hooks\.x\._target_=numpy\.load: only the stored configuration"):
+    with pytest.raises(
+        ConfigError, match=r"^hooks\.x\._target_=numpy\.load: only the stored configuration"
+    ):
         fork_command(run, [])
     assert "+hooks.x._target_=numpy.load" in fork_command(run, [], trust=True)
     assert fork_command(run, ["hooks.x._target_=numpy.load"])

@@ -26,22 +26,55 @@ def sweep(make_run):
     gpt = {"_target_": "launcher.models.gpt.GPT", "dim": 64, "layers": 2}
     mlp = {"_target_": "launcher.models.mlp.MLP", "width": 32}
     make_run("gpt", "aaaa0001", config=config(**gpt), choices=GPT, loss=2.345678)
-    make_run("gpt", "aaaa0002", config=config(seed=1, **{**gpt, "dim": 128}), choices=GPT, state="stale", step=7)
+    make_run(
+        "gpt",
+        "aaaa0002",
+        config=config(seed=1, **{**gpt, "dim": 128}),
+        choices=GPT,
+        state="stale",
+        step=7,
+    )
     best = {"metric": "val/loss", "value": 0.25, "step": 4}
-    make_run("mlp", "bbbb0003", config=config(lr=1e-05, **mlp), choices=MLP, state="running", step=4, best=best)
-    make_run("mlp", "bbbb0004", config=config(lr=1e-05, **mlp), choices=MLP, state="preempted", loss=float("nan"))
+    make_run(
+        "mlp",
+        "bbbb0003",
+        config=config(lr=1e-05, **mlp),
+        choices=MLP,
+        state="running",
+        step=4,
+        best=best,
+    )
+    make_run(
+        "mlp",
+        "bbbb0004",
+        config=config(lr=1e-05, **mlp),
+        choices=MLP,
+        state="preempted",
+        loss=float("nan"),
+    )
 
 
 def rows(output):
     """Cells of a table: columns are two spaces or more apart."""
-    return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in output.splitlines()]
+    return [
+        [cell.strip() for cell in line.split("  ") if cell.strip()] for line in output.splitlines()
+    ]
 
 
 def test_the_table(runs, sweep):
     code, output, _ = runs()
     heading, *lines = rows(output)
     assert code == 0
-    headings = ["name", "id", "differs in", "state", "step/max", "train/loss", "curve", "best val/loss"]
+    headings = [
+        "name",
+        "id",
+        "differs in",
+        "state",
+        "step/max",
+        "train/loss",
+        "curve",
+        "best val/loss",
+    ]
     assert heading == [*headings, "attempts", "age"]
     assert [line[:4] for line in lines] == [
         ["gpt", "aaaa0001", "model=gpt model.dim=64 optimizer.lr=0.001 seed=0", "completed"],
@@ -82,8 +115,12 @@ def test_a_run_is_one_line_at_any_width(sweep, outputs, width):
     runs = find_runs(outputs)
     lines = list(table(runs, time.time(), width).lines(width))
     assert len(lines) == 1 + len(runs) and all(len(line) <= width for line in lines)
-    assert (" dim=" in lines[2]) == (width in (60, 80, 100, 120)), "where there is little room, keys are short"
-    assert ("differs in" in lines[0]) == (width >= 40) and ("best val/loss" in lines[0]) == (width >= 80)
+    assert (" dim=" in lines[2]) == (width in (60, 80, 100, 120)), (
+        "where there is little room, keys are short"
+    )
+    assert ("differs in" in lines[0]) == (width >= 40) and ("best val/loss" in lines[0]) == (
+        width >= 80
+    )
     if width == 200:
         assert "model=gpt model.dim=128 optimizer.lr=0.001 seed=1" in lines[2]
 
@@ -93,7 +130,11 @@ def test_columns_and_order(runs, sweep):
     heading, *lines = rows(output)
     assert code == 0 and heading == ["name", "id", "differs in", "state", "seed", "model.dim"]
     assert lines[0][1] == "aaaa0002" and lines[0][4:] == ["1", "128"]
-    assert runs("--columns", "sed") == (2, "", "'--columns=sed': no run has this key; did you mean seed?\n")
+    assert runs("--columns", "sed") == (
+        2,
+        "",
+        "'--columns=sed': no run has this key; did you mean seed?\n",
+    )
 
 
 def write_metrics(folder, rows):
@@ -102,13 +143,18 @@ def write_metrics(folder, rows):
 
 def test_the_loss_of_a_run_is_drawn_small(runs, make_run):
     losses = [4.0, 3.0, 2.0, 1.5, 1.0]
-    write_metrics(make_run("gpt", "aaaa0001"), [{"step": n, "train/loss": loss} for n, loss in enumerate(losses)])
+    write_metrics(
+        make_run("gpt", "aaaa0001"),
+        [{"step": n, "train/loss": loss} for n, loss in enumerate(losses)],
+    )
     assert "█▆▃▂▁" in runs()[1]
 
 
 def test_the_metric_by_which_runs_are_sorted_is_shown(runs, make_run):
     for number, loss in enumerate((0.5, 0.25)):
-        write_metrics(make_run("gpt", f"aaaa000{number}", loss=1.0), [{"step": 1, "val/loss": loss}])
+        write_metrics(
+            make_run("gpt", f"aaaa000{number}", loss=1.0), [{"step": 1, "val/loss": loss}]
+        )
     heading, *lines = rows(runs("--sort", "val/loss")[1])
     assert heading[-1] == "val/loss" and [line[-1] for line in lines] == ["0.25", "0.5"]
     assert "val/loss" not in runs("--sort", "state")[1]
@@ -129,16 +175,32 @@ def test_one_run_differs_in_nothing(runs, make_run):
 def test_a_value_that_follows_another_is_shown_once(runs, make_run):
     for number, steps in enumerate((10, 20)):
         given = [f"trainer.max_steps={steps}", "+seed=0"]
-        make_run("gpt", f"aaaa000{number}", config=config(steps=steps), choices=GPT, overrides=given)
-    assert [line[2] for line in rows(runs()[1])[1:]] == ["trainer.max_steps=10", "trainer.max_steps=20"]
+        make_run(
+            "gpt", f"aaaa000{number}", config=config(steps=steps), choices=GPT, overrides=given
+        )
+    assert [line[2] for line in rows(runs()[1])[1:]] == [
+        "trainer.max_steps=10",
+        "trainer.max_steps=20",
+    ]
 
 
 def test_the_most_informative_keys_come_first_without_nulls_and_defaults(runs, make_run):
-    """As in a folder of many kinds of runs: what differs must not be cut off behind what says nothing."""
+    """As in a folder of many kinds of runs: what differs must not be cut off behind what says
+    nothing."""
     targets = ["p.A", "p.B", "p.A", "p.A", "p.A"]
-    typed = ["optimizer.lr=0.1", "optimizer.lr=0.2", "+run.tag=again", "seed=1", "trainer.max_steps=5"]
+    typed = [
+        "optimizer.lr=0.1",
+        "optimizer.lr=0.2",
+        "+run.tag=again",
+        "seed=1",
+        "trainer.max_steps=5",
+    ]
     for number, (target, override) in enumerate(zip(targets, typed, strict=True)):
-        settings = config(lr={0: 0.1, 1: 0.2}.get(number, 0.001), seed=int(number == 3), steps=5 if number == 4 else 10)
+        settings = config(
+            lr={0: 0.1, 1: 0.2}.get(number, 0.001),
+            seed=int(number == 3),
+            steps=5 if number == 4 else 10,
+        )
         settings["model"] = {"_target_": target}
         settings["run"]["tag"] = "again" if number == 2 else None
         if number == 1:
@@ -157,7 +219,13 @@ def test_the_most_informative_keys_come_first_without_nulls_and_defaults(runs, m
 
 def test_a_run_that_has_only_defaults_shows_them(runs, make_run):
     for number, overrides in enumerate(([], ["optimizer.lr=0.1"])):
-        make_run("m", f"aaaa000{number}", config=config(lr=0.1 if number else 0.01), choices=MLP, overrides=overrides)
+        make_run(
+            "m",
+            f"aaaa000{number}",
+            config=config(lr=0.1 if number else 0.01),
+            choices=MLP,
+            overrides=overrides,
+        )
     assert [line[2] for line in rows(runs()[1])[1:]] == ["optimizer.lr=0.01", "optimizer.lr=0.1"]
 
 
@@ -181,7 +249,10 @@ def test_failed_runs_have_a_reason(make_run, outputs, width):
     assert all("seed=" in line for line in failed)
     if width != 70:
         assert completed.endswith("  -")
-        assert [f"RuntimeError: number {number}" in line for number, line in zip((2, 3), failed, strict=True)] == [
+        assert [
+            f"RuntimeError: number {number}" in line
+            for number, line in zip((2, 3), failed, strict=True)
+        ] == [
             True,
             True,
         ]
@@ -190,7 +261,10 @@ def test_failed_runs_have_a_reason(make_run, outputs, width):
 
 def test_a_part_that_one_run_has_is_known_by_its_settings(runs, make_run):
     make_run("gpt", "aaaa0001", config=config())
-    hook = {"ema": {"_target_": "launcher.hooks.ema.EmaHook", "decay": 0.9}, "bare": {"_target_": "a.B"}}
+    hook = {
+        "ema": {"_target_": "launcher.hooks.ema.EmaHook", "decay": 0.9},
+        "bare": {"_target_": "a.B"},
+    }
     make_run("gpt", "aaaa0002", config={**config(), "hooks": hook})
     told = [run["differs"] for run in json.loads(runs("--json")[1])]
     assert told == [{}, {"hooks.bare._target_": "a.B", "hooks.ema.decay": "0.9"}]
@@ -203,16 +277,27 @@ def test_what_cannot_change_the_numbers_is_not_shown(runs, make_run):
             "tag": "again" if number == 2 else None,
             "identity_exclude": ["hooks.logging", "device", "run", "job"],
         }
-        settings |= {"device": f"cuda:{number}", "hooks": {"logging": {"interval": number}, "ema": {"decay": number}}}
+        settings |= {
+            "device": f"cuda:{number}",
+            "hooks": {"logging": {"interval": number}, "ema": {"decay": number}},
+        }
         make_run("gpt", f"aaaa000{number}", config=settings, choices={**GPT, "job": str(number)})
     told = [run["differs"] for run in json.loads(runs("--json")[1])]
-    assert told == [{"hooks.ema.decay": "1", "run.tag": "null"}, {"hooks.ema.decay": "2", "run.tag": "again"}]
+    assert told == [
+        {"hooks.ema.decay": "1", "run.tag": "null"},
+        {"hooks.ema.decay": "2", "run.tag": "again"},
+    ]
 
 
 def test_json(runs, sweep, outputs):
     code, output, _ = runs("--json")
     found = json.loads(output)
-    assert code == 0 and [run["state"] for run in found] == ["completed", "stale", "running", "preempted"]
+    assert code == 0 and [run["state"] for run in found] == [
+        "completed",
+        "stale",
+        "running",
+        "preempted",
+    ]
     assert found[2]["best"] == {"metric": "val/loss", "value": 0.25, "step": 4}
     assert found[2]["folder"] == str(outputs / "mlp" / "bbbb0003")
     assert found[2]["differs"] == {"model": "mlp", "optimizer.lr": "1e-05", "seed": "0"}
@@ -222,7 +307,9 @@ def test_json(runs, sweep, outputs):
 def test_damaged_runs_are_listed_too(runs, make_run, outputs):
     make_run("gpt", "aaaa0001").record_path.write_text("{")
     folder = make_run("gpt", "aaaa0002")
-    folder.record_path.write_text(json.dumps(json.loads(folder.record_path.read_text()) | {"config": {}}))
+    folder.record_path.write_text(
+        json.dumps(json.loads(folder.record_path.read_text()) | {"config": {}})
+    )
     code, output, _ = runs()
     assert code == 0 and {tuple(line[1:3]) for line in rows(output)[1:]} == {
         ("aaaa0001", "damaged"),
@@ -231,7 +318,9 @@ def test_damaged_runs_are_listed_too(runs, make_run, outputs):
     assert runs("show", "aaaa0001")[0] == 0
 
 
-@pytest.mark.parametrize("words", [["--sort=train/loss"], ["--columns=train/loss"], ["show", "aaaa"]])
+@pytest.mark.parametrize(
+    "words", [["--sort=train/loss"], ["--columns=train/loss"], ["show", "aaaa"]]
+)
 def test_a_number_larger_than_any_float_is_no_error(runs, make_run, words):
     folder = make_run("gpt", "aaaa0001")
     folder.metrics_path.write_text(f'{{"step": 1, "train/loss": 1{"0" * 400}}}\n')

@@ -19,7 +19,10 @@ def folder(make_run):
 
 
 def test_logs_of_ranks(start, folder):
-    for arguments, text in (([], folder.log_path().read_bytes()), (["--rank", "1"], b"of rank 1\n")):
+    for arguments, text in (
+        ([], folder.log_path().read_bytes()),
+        (["--rank", "1"], b"of rank 1\n"),
+    ):
         process = start("logs", "gpt", *arguments)
         assert process.communicate(timeout=240)[0] == text and process.returncode == 0
 
@@ -121,7 +124,10 @@ def test_a_run_that_failed_before_its_log_gives_its_reason(make_run, runs):
     folder = make_run("gpt", "bbbb0002", state="failed")
     RunRecord(folder).revise("failed", "failed", reason="model.dim=7: too small.")
     code, output, error = runs("logs", "bbbb0002")
-    assert (code, output) == (2, "") and "it has no logs: its last attempt failed, model.dim=7: too small." in error
+    assert (code, output) == (
+        2,
+        "",
+    ) and "it has no logs: its last attempt failed, model.dim=7: too small." in error
 
 
 def test_without_a_log_of_its_own_it_is_what_slurm_wrote(make_run, runs, outputs):
@@ -140,4 +146,7 @@ def test_a_start_that_ended_before_its_log_is_reported(start, folder, outcome):
     process = start("logs", "gpt", stderr=subprocess.PIPE)
     text, errors = process.communicate(timeout=240)
     assert text == folder.log_path().read_bytes() and process.returncode == 0
-    assert f"ended before its log began: {outcome}, ImportError: no module named net" in errors.decode()
+    assert (
+        f"ended before its log began: {outcome}, ImportError: no module named net"
+        in errors.decode()
+    )

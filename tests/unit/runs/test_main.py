@@ -16,31 +16,64 @@ from launcher.runs.__main__ import VERBS, main
         ),
         (
             ["gpt"],
-            f"'gpt': is not a verb; the verbs are {', '.join(VERBS)}; for a run write `show gpt` or `list gpt`.\n",
+            (
+                f"'gpt': is not a verb; the verbs are {', '.join(VERBS)}; for a run write `show"
+                " gpt` or `list gpt`.\n"
+            ),
         ),
         (
             ["src"],
-            f"'src': is not a verb; the verbs are {', '.join(VERBS)}; for the runs of a folder write --outputs=src.\n",
+            (
+                f"'src': is not a verb; the verbs are {', '.join(VERBS)}; for the runs of a folder"
+                " write --outputs=src.\n"
+            ),
         ),
-        (["list", "gtp"], "'gtp': no run has this in its name, or at the beginning of its id; did you mean gpt?\n"),
+        (
+            ["list", "gtp"],
+            (
+                "'gtp': no run has this in its name, or at the beginning of its id; did you mean"
+                " gpt?\n"
+            ),
+        ),
         (
             ["cancel", "1a2c"],
-            "'1a2c': no run has this in its name, or at the beginning of its id; did you mean 1a2b?\n",
+            (
+                "'1a2c': no run has this in its name, or at the beginning of its id; did you mean"
+                " 1a2b?\n"
+            ),
         ),
         *(
-            ([verb], f"the following arguments are required: RUN; see python -m launcher.runs {verb} --help.\n")
+            (
+                [verb],
+                (
+                    f"the following arguments are required: RUN; see python -m launcher.runs {verb}"
+                    " --help.\n"
+                ),
+            )
             for verb in ("resume", "evaluate", "export", "fork")
         ),
         *(
-            ([verb, "x", "--nope"], f"unrecognized arguments: --nope; see python -m launcher.runs {verb} --help.\n")
+            (
+                [verb, "x", "--nope"],
+                f"unrecognized arguments: --nope; see python -m launcher.runs {verb} --help.\n",
+            )
             for verb in VERBS
         ),
-        (["show"], "the following arguments are required: RUN; see python -m launcher.runs show --help.\n"),
-        (["list", "--jsn"], "unrecognized arguments: --jsn; see python -m launcher.runs list --help.\n"),
+        (
+            ["show"],
+            "the following arguments are required: RUN; see python -m launcher.runs show --help.\n",
+        ),
+        (
+            ["list", "--jsn"],
+            "unrecognized arguments: --jsn; see python -m launcher.runs list --help.\n",
+        ),
         (["show", "gtp"], "'gtp': is not a run in {outputs}; did you mean gpt?\n"),
         (["show", "zzz"], "'zzz': is not a run in {outputs}. Its runs have the names gpt.\n"),
         (["logs", "gpt", "-n", "-1"], "--lines=-1: should be 0 or more.\n"),
-        (["logs", "gpt", "--rank", "3"], "--rank=3: gpt/1a2b has no rank-3.log; it has launcher.log, rank-1.log.\n"),
+        (
+            ["logs", "gpt", "--rank", "3"],
+            "--rank=3: gpt/1a2b has no rank-3.log; it has launcher.log, rank-1.log.\n",
+        ),
         (["optimizer.ls=1"], "'optimizer.ls': no run has this key; did you mean optimizer.lr?\n"),
     ],
 )
@@ -80,7 +113,11 @@ def test_help_of_each_verb(runs, verb):
 
 def test_outputs_before_and_after_the_verb(make_run, outputs, start):
     make_run("gpt", "1a2b")
-    for arguments in (["list", "--outputs", outputs], ["--outputs", outputs, "list"], [f"--outputs={outputs}"]):
+    for arguments in (
+        ["list", "--outputs", outputs],
+        ["--outputs", outputs, "list"],
+        [f"--outputs={outputs}"],
+    ):
         command = [sys.executable, "-m", "launcher.runs", *arguments]
         assert "1a2b" in subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
@@ -105,9 +142,11 @@ def test_a_reader_that_leaves_early(make_run, start):
 def test_no_torch_to_look_at_runs(make_run, outputs):
     make_run("gpt", "1a2b")
     command = (
-        f"import sys; from launcher.runs.__main__ import main; assert main(['--outputs', {str(outputs)!r}]) == 0; "
-        f"assert main(['show', 'gpt', '--outputs', {str(outputs)!r}]) == 0; "
-        "print(sorted({'torch', 'hydra', 'numpy'} & set(sys.modules)), file=sys.stderr)"
+        "import sys; from launcher.runs.__main__ import main; assert main(['--outputs',"
+        f" {str(outputs)!r}]) == 0; assert main(['show', 'gpt', '--outputs', {str(outputs)!r}]) =="
+        " 0; print(sorted({'torch', 'hydra', 'numpy'} & set(sys.modules)), file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", command], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", command], check=True, capture_output=True, text=True
+    )
     assert done.stderr == "[]\n"

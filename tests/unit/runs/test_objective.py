@@ -43,14 +43,18 @@ def test_a_sweeper_that_looks_at_it_gets_one_metric(
         ("train/loss", "last", math.nan),
     ],
 )
-def test_the_best_or_the_last_value(tmp_path: Path, metric: str, which: str, expected: float) -> None:
+def test_the_best_or_the_last_value(
+    tmp_path: Path, metric: str, which: str, expected: float
+) -> None:
     write(tmp_path)
     assert job_value(config(tmp_path, value=which), metric) == pytest.approx(expected, nan_ok=True)
 
 
 def test_a_metric_that_is_not_logged_is_rejected(tmp_path: Path) -> None:
     write(tmp_path)
-    with pytest.raises(ConfigError, match=r"job.objective=val/los: is not logged; did you mean val/loss\?"):
+    with pytest.raises(
+        ConfigError, match=r"job.objective=val/los: is not logged; did you mean val/loss\?"
+    ):
         job_value(config(tmp_path), "val/los")
 
 

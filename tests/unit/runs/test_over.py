@@ -23,11 +23,25 @@ def sweep(make_run: Any) -> None:
     add(make_run, "sgd", 2, 99.0, "12", state="failed")
 
 
-def add(make_run: Any, optimizer: str, seed: int, loss: float, id: str, state: str = "completed") -> None:
-    config = {"seed": seed, "data": {"seed": seed}, "optimizer": {"lr": 0.1 if optimizer == "sgd" else 0.001}}
+def add(
+    make_run: Any, optimizer: str, seed: int, loss: float, id: str, state: str = "completed"
+) -> None:
+    config = {
+        "seed": seed,
+        "data": {"seed": seed},
+        "optimizer": {"lr": 0.1 if optimizer == "sgd" else 0.001},
+    }
     best = {"metric": "val/loss", "value": loss, "step": 10}
     choices = {"optimizer": optimizer}
-    folder = make_run("toy", id, config=config, choices=choices, best=best, state=state, overrides=[f"seed={seed}"])
+    folder = make_run(
+        "toy",
+        id,
+        config=config,
+        choices=choices,
+        best=best,
+        state=state,
+        overrides=[f"seed={seed}"],
+    )
     rows = [{"step": step, "train/loss": loss * (21 - step), "val/loss": loss} for step in (10, 20)]
     folder.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     record = json.loads(folder.record_path.read_text())
@@ -42,11 +56,22 @@ def test_the_table_groups_runs_over_seeds(sweep: None, runs: Any) -> None:
     cells = [[cell.strip() for cell in line if cell.strip()] for line in lines]
     assert cells[0] == ["name", "differs in", "state", "n", "best val/loss", "train/loss"]
     assert cells[1] == ["toy", "optimizer=adamw", "completed", "3", "0.3 ± 0.1", "0.3 ± 0.1"]
-    assert cells[2] == ["toy", "optimizer=sgd", "2 completed, 1 failed", "2", "0.55 ± 0.071", "0.55 ± 0.071"]
+    assert cells[2] == [
+        "toy",
+        "optimizer=sgd",
+        "2 completed, 1 failed",
+        "2",
+        "0.55 ± 0.071",
+        "0.55 ± 0.071",
+    ]
 
 
 def test_json_has_the_values_of_completed_runs(sweep: None, runs: Any) -> None:
-    groups = json.loads(runs("--over", "seed", "--columns", "val/loss", "--sort", "val/loss", "--reverse", "--json")[1])
+    groups = json.loads(
+        runs(
+            "--over", "seed", "--columns", "val/loss", "--sort", "val/loss", "--reverse", "--json"
+        )[1]
+    )
     assert [group["differs"] for group in groups] == [{"optimizer": "sgd"}, {"optimizer": "adamw"}]
     assert [group["n"] for group in groups] == [2, 3]
     for group, losses in zip(groups, reversed(LOSSES.values()), strict=True):
@@ -57,13 +82,20 @@ def test_json_has_the_values_of_completed_runs(sweep: None, runs: Any) -> None:
 
 def test_over_another_key(sweep: None, runs: Any) -> None:
     groups = json.loads(runs("list", "state=completed", "--over", "optimizer", "--json")[1])
-    assert [(group["differs"]["seed"], group["n"]) for group in groups] == [("0", 2), ("1", 2), ("2", 1)]
+    assert [(group["differs"]["seed"], group["n"]) for group in groups] == [
+        ("0", 2),
+        ("1", 2),
+        ("2", 1),
+    ]
     assert groups[2]["metrics"]["best val/loss"]["sd"] is None
 
 
 @pytest.mark.parametrize(
     ("key", "sentence"),
-    [("sede", "'--over=sede': no run has this key; did you mean seed?"), ("val/loss", "--over=val/loss: is not a key")],
+    [
+        ("sede", "'--over=sede': no run has this key; did you mean seed?"),
+        ("val/loss", "--over=val/loss: is not a key"),
+    ],
 )
 def test_bad_keys_are_rejected(sweep: None, runs: Any, key: str, sentence: str) -> None:
     code, out, err = runs("list", "--over", key)
@@ -72,7 +104,8 @@ def test_bad_keys_are_rejected(sweep: None, runs: Any, key: str, sentence: str) 
 
 
 @pytest.mark.parametrize(
-    ("values", "text"), [([], "-"), ([0.5], "0.5"), ([0.1832, 0.2], "0.1916 ± 0.012"), ([1.0, 1.0], "1 ± 0")]
+    ("values", "text"),
+    [([], "-"), ([0.5], "0.5"), ([0.1832, 0.2], "0.1916 ± 0.012"), ([1.0, 1.0], "1 ± 0")],
 )
 def test_spread(values: list[float], text: str) -> None:
     assert spread(values) == text
@@ -95,11 +128,16 @@ def test_a_band_on_a_logarithmic_scale_stays_positive() -> None:
 def test_plot_and_report_draw_bands(sweep: None, runs: Any, outputs: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     for metric in ("train/loss", "val/loss"):
-        code, _, err = runs("plot", "seed>-1", "--over", "seed", "--metric", metric, "-o", tmp_path / "plot.svg")
+        code, _, err = runs(
+            "plot", "seed>-1", "--over", "seed", "--metric", metric, "-o", tmp_path / "plot.svg"
+        )
         assert (code, err) == (0, "")
         text = (tmp_path / "plot.svg").read_text()
         assert "FillBetweenPolyCollection" in text or "PolyCollection" in text
-    assert "are at no equal times" not in runs("plot", "seed>-1", "--over", "seed", "--against", "samples")[2]
+    assert (
+        "are at no equal times"
+        not in runs("plot", "seed>-1", "--over", "seed", "--against", "samples")[2]
+    )
     code, _, err = runs("plot", "seed>-1", "--over", "seed", "--against", "time")
     assert code == 2
     assert "--over: the runs have no values at equal times" in err

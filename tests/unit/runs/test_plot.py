@@ -13,12 +13,20 @@ from launcher.runs.plot import axis_of, default_smoothing, draw
 def pair(make_run):
     """Two runs of other learning rates; the second was resumed at step 20."""
     for number, lr in enumerate((0.1, 0.2)):
-        folder = make_run("gpt", f"aaaa000{number}", config={"optimizer": {"lr": lr}, "model": {"name": "$a_b$"}})
+        folder = make_run(
+            "gpt", f"aaaa000{number}", config={"optimizer": {"lr": lr}, "model": {"name": "$a_b$"}}
+        )
         rows = [{"step": 0, "time": 0.0, "attempt": 1, "samples": 0, "val/loss": 4.0}]
         for step in range(10, 50, 10):
             attempt = 2 if number and step > 20 else 1
             rows.append(
-                {"step": step, "time": float(step), "attempt": attempt, "samples": 8 * step, "train/loss": 9.0 / step}
+                {
+                    "step": step,
+                    "time": float(step),
+                    "attempt": attempt,
+                    "samples": 8 * step,
+                    "train/loss": 9.0 / step,
+                }
             )
         rows[3]["train/loss"] = "nan"
         folder.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -34,7 +42,9 @@ def test_a_file_is_written_and_named(runs, pair, outputs, tmp_path):
     code, output, error = runs("plot", "aaaa0000")
     assert (code, error) == (0, "") and output == f"{outputs}/gpt/aaaa0000/plot.png\n"
     assert (outputs / "gpt/aaaa0000/plot.png").read_bytes().startswith(b"\x89PNG")
-    code, output, _ = runs("plot", "optimizer.lr>0", "aaaa0001", "--against", "time", "--metric", "val/loss,train/loss")
+    code, output, _ = runs(
+        "plot", "optimizer.lr>0", "aaaa0001", "--against", "time", "--metric", "val/loss,train/loss"
+    )
     assert code == 0 and output == f"{outputs}/plot.png\n"
     assert runs("plot", "gpt/aaaa0001", "-o", tmp_path / "a.svg")[0] == 0
     assert b"<svg" in (tmp_path / "a.svg").read_bytes()
@@ -58,9 +68,12 @@ def test_smoothing_can_be_left_out(pair, outputs):
     assert list(smooth.get_ydata()) == [0.9, 0.45, 0.225] and dots.get_marker() == "o"
 
 
-@pytest.mark.parametrize(("points", "most"), [(1, 0.0), (3, 0.0), (10, 0.0), (20, 0.1), (50, 0.1), (1000, 0.1)])
+@pytest.mark.parametrize(
+    ("points", "most"), [(1, 0.0), (3, 0.0), (10, 0.0), (20, 0.1), (50, 0.1), (1000, 0.1)]
+)
 def test_the_default_smoothing_ends_where_the_data_ends(make_run, outputs, points, most):
-    """A loss that falls from 1 to 0: the line's end is off by its lag, at most a tenth of the fall."""
+    """A loss that falls from 1 to 0: the line's end is off by its lag, at most a tenth of the
+    fall."""
     folder = make_run("gpt", "aaaa0000", config={})
     rows = [{"step": step, "train/loss": 1 - step / points} for step in range(1, points + 1)]
     folder.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -74,16 +87,24 @@ def test_many_points_are_averaged_over_ten():
     assert [default_smoothing(points) for points in (100, 101, 10**6)] == [0.9, 0.9, 0.9]
 
 
-@pytest.mark.parametrize(("against", "last", "label"), [("time", 40, "time (seconds)"), ("samples", 320, "samples")])
+@pytest.mark.parametrize(
+    ("against", "last", "label"), [("time", 40, "time (seconds)"), ("samples", 320, "samples")]
+)
 def test_the_axis(pair, outputs, against, last, label):
     drawn = panel(outputs, against=against, log=True)
-    assert drawn.lines[0].get_xdata()[-1] == last and drawn.get_xlabel() == label and drawn.get_yscale() == "log"
+    assert (
+        drawn.lines[0].get_xdata()[-1] == last
+        and drawn.get_xlabel() == label
+        and drawn.get_yscale() == "log"
+    )
 
 
 def test_many_runs_are_drawn_and_some_labelled(make_run, outputs):
     for number in range(20):
         folder = make_run("gpt", f"{number:08x}", config={"seed": number})
-        folder.metrics_path.write_text('{"step": 1, "train/loss": 2.0}\n{"step": 2, "train/loss": 1e-9}\n')
+        folder.metrics_path.write_text(
+            '{"step": 1, "train/loss": 2.0}\n{"step": 2, "train/loss": 1e-9}\n'
+        )
     drawn = panel(outputs, smoothing=0.0)
     labels = [text.get_text() for text in drawn.get_legend().get_texts()]
     assert len(labels) == 12 and labels[-1].endswith("(and 8 more)")
@@ -94,10 +115,22 @@ def test_many_runs_are_drawn_and_some_labelled(make_run, outputs):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["gpt/aaaa0000", "--metric", "val/los"], "'--metric=val/los': no run has logged this; did you mean val/loss?"),
-        (["gpt/aaaa0000", "--smoothing", "1"], "--smoothing=1: should be a number from 0 to below 1."),
-        (["gpt/aaaa0000", "-o", "a.txt"], "--output=a.txt: the name should end in .png, .svg or .pdf."),
-        (["gpt/aaaa0000", "-o", "/no/a.png"], "--output=/no/a.png: cannot be written (No such file or directory)."),
+        (
+            ["gpt/aaaa0000", "--metric", "val/los"],
+            "'--metric=val/los': no run has logged this; did you mean val/loss?",
+        ),
+        (
+            ["gpt/aaaa0000", "--smoothing", "1"],
+            "--smoothing=1: should be a number from 0 to below 1.",
+        ),
+        (
+            ["gpt/aaaa0000", "-o", "a.txt"],
+            "--output=a.txt: the name should end in .png, .svg or .pdf.",
+        ),
+        (
+            ["gpt/aaaa0000", "-o", "/no/a.png"],
+            "--output=/no/a.png: cannot be written (No such file or directory).",
+        ),
         (["empty"], "empty/bbbb0000: nothing has been logged yet."),
     ],
 )
@@ -108,4 +141,7 @@ def test_a_bad_command_is_a_sentence(runs, pair, make_run, arguments, sentence):
 
 def test_without_matplotlib_the_way_to_get_it_is_named(runs, pair, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert runs("plot", "aaaa0000")[2] == "plot needs matplotlib: pip install 'torch-launcher[pictures]'.\n"
+    assert (
+        runs("plot", "aaaa0000")[2]
+        == "plot needs matplotlib: pip install 'torch-launcher[pictures]'.\n"
+    )

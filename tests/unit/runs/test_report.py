@@ -13,21 +13,30 @@ from launcher.runs import report
 from launcher.runs.find import find_runs
 from launcher.runs.report import report_data
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 EVIL = "</script><script>document.body.dataset.broken = 1</script><img src=x>"
 LONG = 2000
 
 
 @pytest.fixture
 def sweep(make_run):
-    """Four runs of other learning rates. The second was preempted once, the fourth diverged; one has an evil name."""
+    """Four runs of other learning rates. The second was preempted once, the fourth diverged; one
+    has an evil name."""
     for number, (lr, last) in enumerate(((1e-4, 0.75), (1e-3, 0.25), (1e-2, 0.5), (1.0, None))):
         best = None if last is None else {"metric": "val/accuracy", "value": last, "step": 10}
         config = {"optimizer": {"lr": lr}, "note": EVIL if number == 3 else "fine"}
         state = "failed" if last is None else "completed"
         folder = make_run("gpt", f"aaaa000{number}", config=config, state=state, best=best)
         rows = [
-            {"step": n, "time": 1.8e9 + n, "attempt": 1 + (n > LONG // 2), "samples": 8 * n, "train/loss": 1 / n}
+            {
+                "step": n,
+                "time": 1.8e9 + n,
+                "attempt": 1 + (n > LONG // 2),
+                "samples": 8 * n,
+                "train/loss": 1 / n,
+            }
             for n in range(1, LONG + 1)
         ]
         rows[9]["val/accuracy"], rows[-1]["val/accuracy"] = last or "nan", "nan"
@@ -35,12 +44,16 @@ def sweep(make_run):
         record = json.loads(folder.record_path.read_text())
         record["name"] = EVIL if number == 3 else "gpt"
         if number == 1:
-            record["attempts"].insert(0, {**record["attempts"][0], "outcome": "preempted", "end_step": LONG // 2})
+            record["attempts"].insert(
+                0, {**record["attempts"][0], "outcome": "preempted", "end_step": LONG // 2}
+            )
         folder.record_path.write_text(json.dumps(record))
 
 
 def data_of(page):
-    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    (text,) = re.findall(
+        r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL
+    )
     return json.loads(text)
 
 
@@ -49,7 +62,10 @@ def test_the_file_has_all_it_needs(runs, sweep, outputs):
     assert (code, output, error) == (0, f"{outputs}/report.html\n", "")
     page = (outputs / "report.html").read_text()
     data = data_of(page)
-    assert (data["metric"], data["mode"]) == ("val/accuracy", "max"), "by the name of the best's metric"
+    assert (data["metric"], data["mode"]) == (
+        "val/accuracy",
+        "max",
+    ), "by the name of the best's metric"
     assert data["parameters"] == [
         {"key": "optimizer.lr", "numeric": True, "log": True},
         {"key": "note", "numeric": False, "log": False},
@@ -59,17 +75,32 @@ def test_the_file_has_all_it_needs(runs, sweep, outputs):
     assert second["best"]["val/accuracy"] == {"value": 0.25, "step": 10, "last": None}
     assert second["restarts"]["step"] == [LONG // 2]
     assert [attempt["outcome"] for attempt in second["attempts"]] == ["preempted", "completed"]
-    assert last["name"] == EVIL and last["parameters"]["note"] == EVIL and last["best"]["val/accuracy"] is None
+    assert (
+        last["name"] == EVIL
+        and last["parameters"]["note"] == EVIL
+        and last["best"]["val/accuracy"] is None
+    )
     for curve in second["curves"].values():
-        assert len(curve["y"]) == len(curve["step"]) == len(curve["time"]) == len(curve["samples"]) <= 600
-    assert (second["curves"]["train/loss"]["step"][0], second["curves"]["train/loss"]["step"][-1]) == (1, LONG)
+        assert (
+            len(curve["y"])
+            == len(curve["step"])
+            == len(curve["time"])
+            == len(curve["samples"])
+            <= 600
+        )
+    assert (
+        second["curves"]["train/loss"]["step"][0],
+        second["curves"]["train/loss"]["step"][-1],
+    ) == (1, LONG)
 
 
 def test_metric_and_direction_are_those_of_the_same_runs(make_run, outputs):
     """Whichever run comes first: here one that follows another metric, in the other direction."""
     values = {"0": ("val/f1", 0.9), **{str(n): ("val/loss", n / 10) for n in range(1, 4)}}
     for number, (metric, value) in values.items():
-        folder = make_run("a", f"bbbb000{number}", best={"metric": metric, "value": value, "step": 1})
+        folder = make_run(
+            "a", f"bbbb000{number}", best={"metric": metric, "value": value, "step": 1}
+        )
         line = {"step": 1, "time": 1.8e9, "attempt": 1, metric: value}
         folder.metrics_path.write_text(
             json.dumps(line) + "\n" + json.dumps(line | {"step": 2, metric: value + 1}) + "\n"
@@ -78,9 +109,8 @@ def test_metric_and_direction_are_those_of_the_same_runs(make_run, outputs):
     for order in (found, found[::-1]):
         data = report_data(order)
         assert (data["metric"], data["mode"]) == ("val/loss", "min")
-        assert {run["id"]: (run["best"]["val/loss"] or {}).get("value") for run in data["runs"]} == {
-            "bbbb0000": None, "bbbb0001": 0.1, "bbbb0002": 0.2, "bbbb0003": 0.3
-        }  # fmt: skip
+        best = {run["id"]: (run["best"]["val/loss"] or {}).get("value") for run in data["runs"]}
+        assert best == {"bbbb0000": None, "bbbb0001": 0.1, "bbbb0002": 0.2, "bbbb0003": 0.3}
     assert [report_data(found, name)["mode"] for name in ("val/f1", "val/loss")] == ["max", "min"]
 
 
@@ -114,15 +144,23 @@ def test_many_runs_share_the_points(make_run, outputs, monkeypatch):
     data = report_data(find_runs(outputs))
     points = [len(run["curves"]["train/loss"]["y"]) for run in data["runs"]]
     assert points == [200] * 5 and data["metric"] == "train/loss"
-    assert "samples" not in data["runs"][0]["curves"]["train/loss"], "lines without samples have no such axis"
+    assert "samples" not in data["runs"][0]["curves"]["train/loss"], (
+        "lines without samples have no such axis"
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--metric", "val/acuracy"], "'--metric=val/acuracy': no run has logged this; did you mean val/accuracy?"),
+        (
+            ["--metric", "val/acuracy"],
+            "'--metric=val/acuracy': no run has logged this; did you mean val/accuracy?",
+        ),
         (["state=running"], "There are no runs in {outputs} that match state=running."),
-        (["-o", "/no/a.html"], "--output=/no/a.html: cannot be written (No such file or directory)."),
+        (
+            ["-o", "/no/a.html"],
+            "--output=/no/a.html: cannot be written (No such file or directory).",
+        ),
     ],
 )
 def test_a_bad_command_is_a_sentence(runs, sweep, outputs, arguments, sentence):
@@ -146,7 +184,9 @@ result.sorted = ids();
 document.querySelector("#runs tbody tr").click();
 result.chosen = text("tr.chosen td:first-child").join();
 result.widest = Math.max(...element("curves").data.map(trace => trace.line.width));
-element("metric").value = "train/loss"; element("axis").value = "time"; element("log").checked = true;
+element("metric").value = "train/loss";
+element("axis").value = "time";
+element("log").checked = true;
 element("log").dispatchEvent(new Event("input"));
 const { layout: drawn, data: traces } = element("curves");
 result.curve = [drawn.yaxis.type, drawn.xaxis.title.text, traces.length];
@@ -161,14 +201,20 @@ def in_browser(outputs, tmp_path, actions):
     page = tmp_path / "page.html"
     page.write_text((outputs / "report.html").read_text().replace("</body>", actions + "</body>"))
     flags = (
-        "--headless=new --no-sandbox --disable-gpu --enable-unsafe-swiftshader --virtual-time-budget=5000 --dump-dom"
+        "--headless=new --no-sandbox --disable-gpu --enable-unsafe-swiftshader"
+        " --virtual-time-budget=5000 --dump-dom"
     )
     command = [CHROMIUM, *flags.split(), f"--user-data-dir={tmp_path}/profile", page.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     (body,) = re.findall(r"<body[^>]*>", done.stdout)
     assert "data-ready=" in body and "data-broken" not in body, done.stderr[-2000:]
     (written,) = re.findall(r'data-result="([^"]*)"', body)
-    return json.loads(written.replace("&quot;", '"').replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+    return json.loads(
+        written.replace("&quot;", '"')
+        .replace("&lt;", "<")
+        .replace("&gt;", ">")
+        .replace("&amp;", "&")
+    )
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to render the page")
@@ -176,8 +222,13 @@ def test_the_page_in_a_browser(runs, sweep, outputs, tmp_path):
     """What a user sees first, and after sorting, choosing a run, another curve, and a filter."""
     runs("report")
     result = in_browser(outputs, tmp_path, ACTIONS)
-    assert result["first"] == "aaaa0000,aaaa0002,aaaa0001,aaaa0003", "the best first, the one without a value last"
-    assert "0.75 best val/accuracy (aaaa0000)" in result["facts"] and "1 times preempted" in result["facts"]
+    assert result["first"] == "aaaa0000,aaaa0002,aaaa0001,aaaa0003", (
+        "the best first, the one without a value last"
+    )
+    assert (
+        "0.75 best val/accuracy (aaaa0000)" in result["facts"]
+        and "1 times preempted" in result["facts"]
+    )
     assert "val/accuracy" in result["labels"] and len(result["legend"]) == 4
     assert result["sorted"] == "aaaa0000,aaaa0001,aaaa0002,aaaa0003"
     assert result["chosen"] == "aaaa0000" and result["widest"] == 2.5
@@ -186,7 +237,8 @@ def test_the_page_in_a_browser(runs, sweep, outputs, tmp_path):
 
 
 BANDS = """<script>
-const traces = () => element("curves").data.map(trace => [trace.fill ?? trace.mode, trace.name ?? ""]);
+const traces = () =>
+  element("curves").data.map(trace => [trace.fill ?? trace.mode, trace.name ?? ""]);
 const result = { shown: !element("bands-part").hidden };
 element("metric").value = "train/loss"; element("metric").dispatchEvent(new Event("input"));
 result.bands = traces();
@@ -204,6 +256,9 @@ def test_bands_in_a_browser(runs, sweep, outputs, tmp_path):
     assert [kind for kind, _ in result["bands"]] == ["lines", "tonexty", "lines"] * 2
     assert [name for _, name in result["bands"] if name] == [
         "note=fine (n=3)",
-        "note=&lt;/script>&lt;script>document.body.dataset.broken = 1&lt;/script>&lt;img src=x> (n=1)",
+        (
+            "note=&lt;/script>&lt;script>document.body.dataset.broken = 1&lt;/script>&lt;img src=x>"
+            " (n=1)"
+        ),
     ]
     assert result["lines"] == 8

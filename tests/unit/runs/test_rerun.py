@@ -14,8 +14,18 @@ from launcher.runs.rerun import run_command, selected
 
 @pytest.fixture
 def run(make_run, outputs):
-    overrides = ["model=mlp", "optimizer.lr=0.1", "run.id=old", "+run.resume=never", "paths.outputs=/elsewhere"]
-    make_run("deep/er", "12345e67", overrides=[*overrides, "dispatch=slurm", "dispatch.nodes=2", "job=train"])
+    overrides = [
+        "model=mlp",
+        "optimizer.lr=0.1",
+        "run.id=old",
+        "+run.resume=never",
+        "paths.outputs=/elsewhere",
+    ]
+    make_run(
+        "deep/er",
+        "12345e67",
+        overrides=[*overrides, "dispatch=slurm", "dispatch.nodes=2", "job=train"],
+    )
     return find_run("12345e67", outputs)
 
 
@@ -28,17 +38,23 @@ def test_a_run_is_resumed_by_its_own_command(run, outputs):
 
 def test_another_job_of_a_run_runs_here(run):
     command = run_command(run, ["job.checkpoint=best"], job="evaluate")
-    assert command[:2] == ["model=mlp", "optimizer.lr=0.1"] and command[-2:] == ["job=evaluate", "job.checkpoint=best"]
+    assert command[:2] == ["model=mlp", "optimizer.lr=0.1"] and command[-2:] == [
+        "job=evaluate",
+        "job.checkpoint=best",
+    ]
     assert not any(override.startswith("dispatch") for override in command)
 
 
 def test_overrides_take_precedence(run):
     command = run_command(run, ["paths.outputs=/mine"])
-    assert [override for override in command if override.startswith("paths")] == ["paths.outputs=/mine"]
+    assert [override for override in command if override.startswith("paths")] == [
+        "paths.outputs=/mine"
+    ]
 
 
 OF_PARTS = [
-    "hooks=[default,early_stopping]", "hooks.early_stopping.patience=3", "hooks.evaluation.interval=2",
+    "hooks=[default,early_stopping]", "hooks.early_stopping.patience=3",
+    "hooks.evaluation.interval=2",
     "optimizer.betas=[0.9,0.99]", "optimizer.lr=0.1", "+hooks.mine._target_=launcher.LoggingHook",
 ]  # fmt: skip
 
@@ -48,14 +64,19 @@ OF_PARTS = [
     [
         (["hooks=[default]"], ["hooks.early_stopping.patience=3"]),
         (["~hooks"], ["hooks.early_stopping.patience=3", "hooks.evaluation.interval=2"]),
-        (["hooks=[logging]", "optimizer=adamw"], ["hooks.early_stopping.patience=3", "hooks.evaluation.interval=2"]),
+        (
+            ["hooks=[logging]", "optimizer=adamw"],
+            ["hooks.early_stopping.patience=3", "hooks.evaluation.interval=2"],
+        ),
         (["optimizer=sgd"], ["optimizer.betas=[0.9,0.99]"]),
         (["hooks=[default,early_stopping,ema]"], []),
         (["hooks.logging.interval=2", "optimizer.lr=0.2"], []),
         (["optimizer=none_such"], []),
     ],
 )
-def test_values_of_an_option_that_is_replaced_are_left_out(overrides, lost, make_run, outputs, capsys):
+def test_values_of_an_option_that_is_replaced_are_left_out(
+    overrides, lost, make_run, outputs, capsys
+):
     make_run("a", "aaaa0001", overrides=OF_PARTS)
     command = run_command(find_run("aaaa0001", outputs), overrides, trust=True)
     assert [word for word in OF_PARTS if word not in command] == lost
@@ -68,7 +89,9 @@ def test_the_folder_of_further_configurations_is_kept(run, outputs, monkeypatch)
     folder = outputs.parent / "my" / "conf"
     (folder / "model").mkdir(parents=True)
     run.record["config_dir"] = str(folder)
-    with pytest.raises(ConfigError, match=rf"^--config-dir {folder}: .* outside the project.* add --trust, or type"):
+    with pytest.raises(
+        ConfigError, match=rf"^--config-dir {folder}: .* outside the project.* add --trust, or type"
+    ):
         run_command(run)
     assert run_command(run, trust=True)[-2:] == ["--config-dir", str(folder)]
     monkeypatch.chdir(outputs.parent)
@@ -114,7 +137,10 @@ def test_a_stored_override_that_names_code(make_run, outputs, monkeypatch, word)
     (outputs / "evil.yaml").parent.mkdir(exist_ok=True)
     (outputs / "evil.yaml").write_text(EVIL)
     monkeypatch.chdir(outputs.parent)
-    others = {"+evil=os.system": ["model._target_=${evil}"], "++job.trust=true": ["job=evaluate"]}.get(word, [])
+    others = {
+        "+evil=os.system": ["model._target_=${evil}"],
+        "++job.trust=true": ["job=evaluate"],
+    }.get(word, [])
     slurm = ["dispatch=slurm"] if "dispatch" in word else []
     make_run("deep/er", "12345e67", overrides=["model=mlp", "data=digits", *slurm, *others, word])
     run = find_run("12345e67", outputs)
@@ -124,7 +150,12 @@ def test_a_stored_override_that_names_code(make_run, outputs, monkeypatch, word)
 
 
 def test_another_job_does_without_the_stored_job_and_dispatch(make_run, outputs):
-    words = ["dispatch=slurm", "dispatch.setup=[touch marker]", "++job.trust=true", "++job._target_=os.system"]
+    words = [
+        "dispatch=slurm",
+        "dispatch.setup=[touch marker]",
+        "++job.trust=true",
+        "++job._target_=os.system",
+    ]
     make_run("deep/er", "12345e67", overrides=["model=mlp", "data=digits", *words])
     assert not set(words) & set(run_command(find_run("12345e67", outputs), job="evaluate"))
 
@@ -134,7 +165,9 @@ def test_what_is_typed_again_is_allowed(make_run, outputs, monkeypatch):
     metric = "hooks.evaluation.metrics.auc._target_=torchmetrics.AUROC"
     make_run("mlp", "12345e67", overrides=["model=mlp", "data=digits", f"+{metric}"])
     run = find_run("12345e67", outputs)
-    with pytest.raises(ConfigError, match=rf"^{metric}: .*run\.json names it.* --trust, or type {metric}\.$"):
+    with pytest.raises(
+        ConfigError, match=rf"^{metric}: .*run\.json names it.* --trust, or type {metric}\.$"
+    ):
         run_command(run)
     assert run_command(run, [metric])[-1] == metric
     command = run_command(run, ["job.checkpoint=best"], "evaluate", trust=True)
@@ -143,7 +176,9 @@ def test_what_is_typed_again_is_allowed(make_run, outputs, monkeypatch):
 
 def test_a_run_without_its_command_line_is_rejected(run):
     run.record["overrides"] = None
-    with pytest.raises(ConfigError, match=r"'deep/er/12345e67': run.json has no overrides.*run.id=12345e67"):
+    with pytest.raises(
+        ConfigError, match=r"'deep/er/12345e67': run.json has no overrides.*run.id=12345e67"
+    ):
         run_command(run)
 
 
@@ -167,10 +202,13 @@ def test_a_process_that_is_stopped_may_take_its_time_to_save(signum, whole_group
         "print('ready', flush=True); time.sleep(60)"
     )
     parent = (
-        "import sys; from launcher.runs.rerun import run_to_end; sys.exit(run_to_end([sys.executable, *sys.argv[1:]]))"
+        "import sys; from launcher.runs.rerun import run_to_end;"
+        " sys.exit(run_to_end([sys.executable, *sys.argv[1:]]))"
     )
     words = [sys.executable, "-c", parent, "-c", child]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         (os.killpg if whole_group else os.kill)(process.pid, signum)
         assert process.stdout.read() == "saved\n"

@@ -17,14 +17,16 @@ from support.submitted import note_job
 
 @pytest.mark.parametrize("by_hand", [True, False])
 def test_a_run_of_another_kind_is_not_submitted(make_run, runs, by_hand):
-    """One that `sbatch slurm/train.sbatch` started has a frozen configuration too, but not that of a submission."""
+    """One that `sbatch slurm/train.sbatch` started has a frozen configuration too, but not that of
+    a submission."""
     folder = make_run("gpt", "1a2b0000", state="failed")
     if by_hand:
         note_job(folder, "", job_id="7")
     code, output, error = runs("retry", "--all")
     assert (code, output) == (1, "")
-    assert error == (
-        "gpt/1a2b0000: was not submitted with dispatch=slurm; resume it with: python -m launcher.runs resume 1a2b0000\n"
+    assert (
+        error == "gpt/1a2b0000: was not submitted with dispatch=slurm; resume it with: python -m"
+        " launcher.runs resume 1a2b0000\n"
     )
 
 
@@ -32,7 +34,13 @@ def test_a_run_of_another_kind_is_not_submitted(make_run, runs, by_hand):
 def submitted_run(make_run, tmp_path, monkeypatch):
     """A failed run that was submitted from a cluster whose sbatch accepts every script."""
     make = make_run("mlp-digits", "1a2b0000", state="failed")
-    overrides = ["dispatch=slurm", "dispatch.partition=p", "model=mlp", "data=digits", f"run.dir={make.path}"]
+    overrides = [
+        "dispatch=slurm",
+        "dispatch.partition=p",
+        "model=mlp",
+        "data=digits",
+        f"run.dir={make.path}",
+    ]
     plain = validate(compose([*overrides, f"paths.outputs={make.path.parents[1]}"]))
     freeze(make, plain, None, JobNote("/s/job-0.sh", job_id="7"))
     record = RunRecord(make)
@@ -60,7 +68,9 @@ def test_a_job_that_is_still_completing_is_reported(make_run, runs, tmp_path, mo
 
 def test_an_array_names_its_runs(make_run, runs, tmp_path, monkeypatch):
     for task in (0, 1):
-        note_job(make_run("gpt", f"1a2b000{task}", state="failed"), "/s/job-0.sh", job_id=f"198_{task}")
+        note_job(
+            make_run("gpt", f"1a2b000{task}", state="failed"), "/s/job-0.sh", job_id=f"198_{task}"
+        )
     note_job(make_run("gpt", "1a2b0009", state="failed"), "/s/job-0.sh", job_id="1980")
     squeue(tmp_path, monkeypatch, "")
     for word, count in (("job=198", 2), ("job=198_1", 1), ("job=1980", 1), ("job!=198", 1)):
@@ -77,7 +87,9 @@ def test_a_job_that_is_just_starting_waits_for_nothing(make_run, runs, tmp_path,
 
 @pytest.mark.parametrize("record", ["queued", "preempted", "stale", "failed"])
 @pytest.mark.parametrize("submitted", [True, False])
-def test_a_copy_of_a_run_is_not_the_run_of_the_job(make_run, runs, outputs, tmp_path, monkeypatch, record, submitted):
+def test_a_copy_of_a_run_is_not_the_run_of_the_job(
+    make_run, runs, outputs, tmp_path, monkeypatch, record, submitted
+):
     """Nor does it keep the copy's command from being submitted. A moved folder keeps its job."""
     monkeypatch.setenv("SLURM_JOB_ID", "7")  # of the attempt
     folder = make_run("gpt", "1a2b0000", state=record)
@@ -92,7 +104,10 @@ def test_a_copy_of_a_run_is_not_the_run_of_the_job(make_run, runs, outputs, tmp_
     copy = RunFolder(tmp_path / "copies" / "gpt" / "1a2b0000")
     shutil.copytree(folder.path, copy.path, symlinks=True)
     assert (JobNote.read(folder) is not None) == submitted and JobNote.read(copy) is None
-    listed = [json.loads(runs("list", "--json", "--outputs", where)[1])[0] for where in (outputs, tmp_path / "copies")]
+    listed = [
+        json.loads(runs("list", "--json", "--outputs", where)[1])[0]
+        for where in (outputs, tmp_path / "copies")
+    ]
     assert [run["job_id"] for run in listed] == ["7", None]
     assert listed[1]["state"] == ("stale" if record == "queued" else record)
     runs("cancel", "--all", "--outputs", tmp_path / "copies")
@@ -105,9 +120,11 @@ def test_a_copy_of_a_run_is_not_the_run_of_the_job(make_run, runs, outputs, tmp_
 @pytest.mark.parametrize("record", ["queued", "preempted", "stale", "failed"])
 @pytest.mark.parametrize("job", ["7", "7_1"])
 @pytest.mark.parametrize("known", ["squeue", "sacct", "failed", "nothing"])
-def test_a_job_that_was_cancelled_while_it_waited(make_run, runs, tmp_path, monkeypatch, record, job, known):
-    """SLURM knows of it when the run could not record it, or has forgotten a task that has not started; `retry` does
-    not submit it, and keeps that."""
+def test_a_job_that_was_cancelled_while_it_waited(
+    make_run, runs, tmp_path, monkeypatch, record, job, known
+):
+    """SLURM knows of it when the run could not record it, or has forgotten a task that has not
+    started; `retry` does not submit it, and keeps that."""
     monkeypatch.setenv("SLURM_JOB_ID", job)  # of the attempt
     folder = make_run("gpt", "1a2b0000", state=record)
     if record == "queued":
@@ -124,8 +141,14 @@ def test_a_job_that_was_cancelled_while_it_waited(make_run, runs, tmp_path, monk
     (tmp_path / "squeue").write_text(f'#!/bin/sh\n{only} printf "{in_squeue}";; esac\n')
     (tmp_path / "sacct").write_text(f'#!/bin/sh\nprintf "{listed}"\n')
     (tmp_path / "sacct").chmod(0o755)
-    is_cancelled = record != "failed" and (known in ("squeue", "sacct") or (known, record) == ("nothing", "queued"))
-    expected = "cancelled" if is_cancelled else {"failed": "failed", "preempted": "preempted"}.get(record, "stale")
+    is_cancelled = record != "failed" and (
+        known in ("squeue", "sacct") or (known, record) == ("nothing", "queued")
+    )
+    expected = (
+        "cancelled"
+        if is_cancelled
+        else {"failed": "failed", "preempted": "preempted"}.get(record, "stale")
+    )
     assert f" {expected} " in runs()[1]
     if is_cancelled:
         before = folder.record_path.read_bytes()
@@ -133,17 +156,29 @@ def test_a_job_that_was_cancelled_while_it_waited(make_run, runs, tmp_path, monk
         assert folder.record_path.read_bytes() == before
         code, output, error = runs("retry", "--all")
         assert (code, output) == (0, "")
-        assert "gpt/1a2b0000: its SLURM job was cancelled; to submit it: retry 1a2b0000 state=cancelled\n" in error
+        assert (
+            "gpt/1a2b0000: its SLURM job was cancelled; to submit it: retry 1a2b0000"
+            " state=cancelled\n" in error
+        )
         assert json.loads(folder.record_path.read_text())["state"] == "cancelled"
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("optimizer.lr=1", "--set=optimizer.lr=1: retry keeps the configuration of a run except the keys of dispatch"),
+        (
+            "optimizer.lr=1",
+            (
+                "--set=optimizer.lr=1: retry keeps the configuration of a run except the keys of"
+                " dispatch"
+            ),
+        ),
         ("dispatch=slurm", "--set=dispatch=slurm: retry keeps"),
         ("dispatch.mem", "--set=dispatch.mem: is not an override; e.g. --set dispatch.mem=64G."),
-        ("dispatch.dry_run=true", "--set=dispatch.dry_run=true: retry does not use it; use --dry-run."),
+        (
+            "dispatch.dry_run=true",
+            "--set=dispatch.dry_run=true: retry does not use it; use --dry-run.",
+        ),
         ("dispatch.memory=1", "dispatch.memory=1: SlurmDispatch takes no memory"),
         ("dispatch.nodes=x", "dispatch.nodes='x': should be "),
         ("dispatch.gpus_per_node=-1", "dispatch.gpus_per_node=-1: should be "),
@@ -159,13 +194,28 @@ def test_a_change_that_cannot_be_made_is_a_sentence(submitted_run, runs, text, s
 
 def test_a_dry_run_shows_the_runs_and_the_changed_script(submitted_run, runs):
     before = {path: path.read_bytes() for path in submitted_run.path.rglob("*") if path.is_file()}
-    changes = ("--set", "dispatch.mem=64G", "--set", "dispatch.sbatch.nodelist=n1", "--set", "dispatch.partition=null")
+    changes = (
+        "--set",
+        "dispatch.mem=64G",
+        "--set",
+        "dispatch.sbatch.nodelist=n1",
+        "--set",
+        "dispatch.partition=null",
+    )
     code, output, error = runs("retry", "--all", "--dry-run", *changes)
     assert code == 0 and error == ""
     assert output.startswith(f"# {submitted_run.path.parent.name}/{submitted_run.path.name}\n")
-    flags = [line.removeprefix("#SBATCH --") for line in output.splitlines() if line.startswith("#SBATCH")]
-    assert {"mem=64G", "nodelist=n1"} <= set(flags) and not any(flag.startswith("partition") for flag in flags)
-    assert {path: path.read_bytes() for path in submitted_run.path.rglob("*") if path.is_file()} == before
+    flags = [
+        line.removeprefix("#SBATCH --")
+        for line in output.splitlines()
+        if line.startswith("#SBATCH")
+    ]
+    assert {"mem=64G", "nodelist=n1"} <= set(flags) and not any(
+        flag.startswith("partition") for flag in flags
+    )
+    assert {
+        path: path.read_bytes() for path in submitted_run.path.rglob("*") if path.is_file()
+    } == before
 
 
 def frozen_with(folder, path, value):
@@ -200,12 +250,18 @@ def test_code_that_only_the_submission_names(submitted_run, runs, tmp_path, path
     before = {path: path.read_bytes() for path in submitted_run.path.rglob("*") if path.is_file()}
     code, output, error = runs("retry", "--all")
     assert (code, output) == (2, "") and "only the stored configuration" in error, error
-    assert {path: path.read_bytes() for path in submitted_run.path.rglob("*") if path.is_file()} == before
+    assert {
+        path: path.read_bytes() for path in submitted_run.path.rglob("*") if path.is_file()
+    } == before
 
 
 def test_what_retry_is_told_is_trusted(submitted_run, runs):
     frozen_with(submitted_run, "config.dispatch.setup", ["module load x"])
-    for words in (["--trust"], ["--set", "dispatch.setup=[module load x]"], ["--set", "dispatch.setup=null"]):
+    for words in (
+        ["--trust"],
+        ["--set", "dispatch.setup=[module load x]"],
+        ["--set", "dispatch.setup=null"],
+    ):
         code, output, error = runs("retry", "--all", "--dry-run", *words)
         assert code == 0 and ("module load x" in output) == (words[-1][-4:] != "null"), error
 

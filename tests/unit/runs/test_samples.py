@@ -2,7 +2,12 @@ import json
 
 import pytest
 
-DATA = {"_target_": "launcher.data.custom.CustomData", "_recursive_": False, "batch_size": 4, "shuffle": True}
+DATA = {
+    "_target_": "launcher.data.custom.CustomData",
+    "_recursive_": False,
+    "batch_size": 4,
+    "shuffle": True,
+}
 INDEXED = DATA | {"dataset": {"_target_": "support.indexed.Indexed", "size": 10}}
 
 
@@ -11,7 +16,11 @@ def make(make_run):
     def make(counts, data=INDEXED):
         """A run whose metrics.jsonl has these counts of samples, by step."""
         folder = make_run(
-            "mlp", "abcd1234", config={"seed": 0, "data": data}, state="preempted", step=max(counts, default=0)
+            "mlp",
+            "abcd1234",
+            config={"seed": 0, "data": data},
+            state="preempted",
+            step=max(counts, default=0),
         )
         lines = [{"step": step, "attempt": 1, "samples": count} for step, count in counts.items()]
         folder.metrics_path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -30,7 +39,9 @@ def test_steps_between_two_lines(make, runs):
     assert [(step["first"], step["last"], step["start"], step["end"]) for step in steps] == [
         (n, n, 4 * n - 4, 4 * n) for n in range(1, 6)
     ]
-    assert sorted(index for step in steps for index in step["indices"]) == sorted([*range(10), *range(10)])
+    assert sorted(index for step in steps for index in step["indices"]) == sorted(
+        [*range(10), *range(10)]
+    )
     code, output, _ = runs("replay", "abcd1234", "--step", 4)
     assert [int(word) for word in output.split()] == steps[3]["indices"]
 
@@ -51,15 +62,34 @@ def test_a_count_that_falls_is_a_fault(make, runs):
 @pytest.mark.parametrize(
     ("counts", "data", "message"),
     [
-        ({}, INDEXED, "mlp/abcd1234: its metrics.jsonl has no sample counts, so the samples of a step are not known."),
+        (
+            {},
+            INDEXED,
+            (
+                "mlp/abcd1234: its metrics.jsonl has no sample counts, so the samples of a step are"
+                " not known."
+            ),
+        ),
         (
             {1: 4},
             DATA | {"dataset": {"_target_": "support.indexed.Stream", "size": 10}},
             "its training data are iterable (Stream)",
         ),
-        ({1: 4}, None, "mlp/abcd1234: run.json has no configuration, so its training data are not known."),
-        ({1: 4}, DATA | {"_target_": "gone.Source"}, "data._target_='gone.Source': no module gone; is its folder on"),
-        ({1: 4}, DATA | {"dataset": {"_target_": "support.gone.Data"}}, "'support.gone.Data': no gone in support"),
+        (
+            {1: 4},
+            None,
+            "mlp/abcd1234: run.json has no configuration, so its training data are not known.",
+        ),
+        (
+            {1: 4},
+            DATA | {"_target_": "gone.Source"},
+            "data._target_='gone.Source': no module gone; is its folder on",
+        ),
+        (
+            {1: 4},
+            DATA | {"dataset": {"_target_": "support.gone.Data"}},
+            "'support.gone.Data': no gone in support",
+        ),
     ],
 )
 def test_what_cannot_be_told(make, runs, counts, data, message):
@@ -76,7 +106,11 @@ def test_data_that_have_changed(make, runs):
     state = {"training_state": {"data_loader": {"samples": 4, "dataset": "12 samples"}}}
     (checkpoint / "state.json").write_text(json.dumps(state))
     code, _, errors = runs("replay", "abcd1234", "--samples")
-    assert code == 2 and "its training data have changed from '12 samples' to '10 samples'; restore them." in errors
+    assert (
+        code == 2
+        and "its training data have changed from '12 samples' to '10 samples'; restore them."
+        in errors
+    )
 
 
 def test_a_step_that_was_not_trained(make, runs):

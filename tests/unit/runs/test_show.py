@@ -8,7 +8,12 @@ def test_all_there_is_to_know(runs, make_run):
         "gpt",
         "aaaa0001",
         overrides=["optimizer.lr=0.1", "model=gpt"],
-        choices={"model": "gpt", "hooks": ["default", "early_stopping"], "experiment": None, "hydra/output": "default"},
+        choices={
+            "model": "gpt",
+            "hooks": ["default", "early_stopping"],
+            "experiment": None,
+            "hydra/output": "default",
+        },
         state="preempted",
         step=8,
         loss=2.5,
@@ -21,8 +26,13 @@ def test_all_there_is_to_know(runs, make_run):
     (folder.checkpoints / ".tmp-step-00000009").mkdir()
     os.symlink(checkpoint.name, folder.checkpoints / "latest")
     os.symlink(checkpoint.name, folder.checkpoints / "best")
-    rows = [{"step": 1, "train/loss": 3.0, "val/loss": 4.0, "time": 0.5}, {"step": 8, "train/loss": 2.5}]
-    folder.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 9, "tra')
+    rows = [
+        {"step": 1, "train/loss": 3.0, "val/loss": 4.0, "time": 0.5},
+        {"step": 8, "train/loss": 2.5},
+    ]
+    folder.metrics_path.write_text(
+        "".join(json.dumps(row) + "\n" for row in rows) + '{"step": 9, "tra'
+    )
 
     code, output, _ = runs("show", "aaaa")
     lines = [" ".join(line.split()) for line in output.splitlines()]
@@ -42,7 +52,9 @@ def test_all_there_is_to_know(runs, make_run):
         "val/loss 4 step 1",
     ):
         assert line in lines, line
-    assert any(line.startswith("step-00000008 1.5 kB") and line.endswith("best, latest") for line in lines)
+    assert any(
+        line.startswith("step-00000008 1.5 kB") and line.endswith("best, latest") for line in lines
+    )
     assert any(line.startswith("1 ") and "0 to 8 preempted" in line for line in lines)
     assert ".tmp" not in output
 

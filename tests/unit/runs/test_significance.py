@@ -6,14 +6,26 @@ from typing import Any
 import pytest
 from scipy import stats
 
-LOSSES = {"adamw": [0.31, 0.28, 0.35, 0.30], "sgd": [0.41, 0.36, 0.44, 0.42], "muon": [0.30, 0.29, 0.34, 0.31]}
+LOSSES = {
+    "adamw": [0.31, 0.28, 0.35, 0.30],
+    "sgd": [0.41, 0.36, 0.44, 0.42],
+    "muon": [0.30, 0.29, 0.34, 0.31],
+}
 NAMES = iter(range(10**9))
 
 
 def add(
-    make_run: Any, optimizer: str, seed: int, loss: Any, *, width: Any = 8, steps: int = 20, dirty: bool = False
+    make_run: Any,
+    optimizer: str,
+    seed: int,
+    loss: Any,
+    *,
+    width: Any = 8,
+    steps: int = 20,
+    dirty: bool = False,
 ) -> None:
-    """A completed run. `scheduler.lr` follows the optimizer's learning rate, and `data.seed` the seed."""
+    """A completed run. `scheduler.lr` follows the optimizer's learning rate, and `data.seed` the
+    seed."""
     lr = {"adamw": 0.001, "sgd": 0.1, "muon": 0.02}[optimizer]
     config = {
         "seed": seed,
@@ -24,7 +36,10 @@ def add(
     }
     id = f"{next(NAMES):08x}"
     folder = make_run("toy", id, config=config, choices={"optimizer": optimizer, "model": "mlp"})
-    rows = [{"step": step, "val/loss": loss if step == steps else 1.0} for step in range(10, steps + 1, 10)]
+    rows = [
+        {"step": step, "val/loss": loss if step == steps else 1.0}
+        for step in range(10, steps + 1, 10)
+    ]
     folder.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     record = json.loads(folder.record_path.read_text())
     record["git"] = {"commit": "a" * 40, "dirty": dirty}
@@ -78,7 +93,18 @@ def test_tables_and_what_more_seeds_would_show(make_run: Any, runs: Any) -> None
     code, out, _ = runs("test", "optimizer")
     lines = out.splitlines()
     assert code == 0
-    assert lines[0].split() == ["optimizer", "n", "val/loss", "at", "step", "20", "sd", "95", "%", "interval"]
+    assert lines[0].split() == [
+        "optimizer",
+        "n",
+        "val/loss",
+        "at",
+        "step",
+        "20",
+        "sd",
+        "95",
+        "%",
+        "interval",
+    ]
     assert lines[1].split() == ["adamw", "4", "0.31", "0.02944", "0.2632", "to", "0.3568"]
     assert lines[5].split()[:3] == ["adamw", "-", "muon"]
     assert lines[-1] == "adamw - muon: no difference was found."
@@ -101,7 +127,9 @@ def test_lists_are_arms_and_are_printed_as_they_are_typed(make_run: Any, runs: A
 def test_latex_is_escaped(make_run: Any, runs: Any) -> None:
     add_arms(make_run, "adamw", "sgd")
     _, out, _ = runs("test", "optimizer", "--latex")
-    assert out.count(r"\begin{tabular}") == out.count(r"\toprule") == out.count(r"\end{tabular}") == 2
+    assert (
+        out.count(r"\begin{tabular}") == out.count(r"\toprule") == out.count(r"\end{tabular}") == 2
+    )
     assert r"95 \% interval \\" in out and r"adamw & 4 & 0.31 & 0.02944" in out
 
 
@@ -110,7 +138,10 @@ def test_an_earlier_step_and_a_filter_are_compared(make_run: Any, runs: Any) -> 
     _, out, _ = runs("test", "optimizer", "val/loss>0", "optimizer=adamw", "--json")
     assert out == ""  # one arm
     code, _, err = runs("test", "optimizer", "--step=10")
-    assert (code, err) == (2, "adamw: val/loss is the same for all seeds, so they tell nothing about its spread.\n")
+    assert (code, err) == (
+        2,
+        "adamw: val/loss is the same for all seeds, so they tell nothing about its spread.\n",
+    )
 
 
 @pytest.mark.parametrize(
@@ -123,13 +154,21 @@ def test_an_earlier_step_and_a_filter_are_compared(make_run: Any, runs: Any) -> 
         ),
         ({"seed": 3}, (), "optimizer=sgd: several runs have the seed 3: toy/"),
         ({"steps": 30, "seed": 9}, (), "the runs end at different steps: toy/"),
-        ({"dirty": True, "seed": 9}, (), "'optimizer': the runs differ in their code: commit; choose with a filter"),
+        (
+            {"dirty": True, "seed": 9},
+            (),
+            "'optimizer': the runs differ in their code: commit; choose with a filter",
+        ),
         ({"loss": "nan", "seed": 9}, (), "'--metric=val/loss': is not finite at step 20 in toy/"),
         ({"seed": 9}, ("--step=15",), "--step=15: val/loss has no value there in toy/"),
         ({"seed": 9}, ("--metric=val/los",), "is not logged by toy/"),
         ({"seed": 9}, ("--metric=val/los",), "did you mean val/loss?"),
         ({"seed": 9}, ("--difference=0",), "--difference=0: should be a number above 0."),
-        ({"seed": 9}, ("optimizer=sgd",), "'optimizer': a test compares runs with several values of it, and all have"),
+        (
+            {"seed": 9},
+            ("optimizer=sgd",),
+            "'optimizer': a test compares runs with several values of it, and all have",
+        ),
     ],
 )
 def test_arms_that_cannot_be_compared_are_rejected(
@@ -146,12 +185,17 @@ def test_keys_that_make_no_arms_are_rejected(make_run: Any, runs: Any) -> None:
     add_arms(make_run, "adamw", "sgd")
     add(make_run, "muon", 0, 0.3)
     for key, message in {
-        "seed": "'seed': arms differ in a key of the configuration; e.g. optimizer or optimizer.lr.",
+        "seed": (
+            "'seed': arms differ in a key of the configuration; e.g. optimizer or optimizer.lr."
+        ),
         "loss": "'loss': arms differ in a key of the configuration",
         "optimzer": "'optimzer': no run has this key; did you mean optimizer",
         "model": "'model': a test compares runs with several values of it, and all have model=mlp.",
         "optimizer": "optimizer=muon: has one run; a test needs two seeds at least.",
-        "optimizer.lr": "'optimizer.lr': the arms differ in other keys as well: optimizer, optimizer._target_; choose",
+        "optimizer.lr": (
+            "'optimizer.lr': the arms differ in other keys as well: optimizer, optimizer._target_;"
+            " choose"
+        ),
     }.items():
         code, out, err = runs("test", key)
         assert (code, out) == (2, "") and message in err, (key, err)
@@ -162,4 +206,7 @@ def test_a_difference_without_spread_is_rejected(make_run: Any, runs: Any) -> No
         for seed in range(3):
             add(make_run, optimizer, seed, 0.1 * seed + offset)
     code, _, err = runs("test", "optimizer")
-    assert (code, err) == (2, "adamw, sgd: differ by the same number for all seeds; nothing to test.\n")
+    assert (code, err) == (
+        2,
+        "adamw, sgd: differ by the same number for all seeds; nothing to test.\n",
+    )

@@ -26,7 +26,9 @@ def test_paired_and_welch_tests_equal_scipy() -> None:
     assert (paired.p, paired.mean) == pytest.approx((alone.pvalue, gaps.mean()))
     assert (paired.low, paired.high) == pytest.approx(tuple(alone.confidence_interval(0.95)))
     welch = stats.ttest_ind_from_stats(
-        *(np.mean(ONE), stats.tstd(ONE), 5), *(np.mean(OTHER[:4]), stats.tstd(OTHER[:4]), 4), equal_var=False
+        *(np.mean(ONE), stats.tstd(ONE), 5),
+        *(np.mean(OTHER[:4]), stats.tstd(OTHER[:4]), 4),
+        equal_var=False,
     )
     assert (apart.p, apart.test) == (pytest.approx(welch.pvalue), "Welch")
 
@@ -64,7 +66,11 @@ def test_intervals_cover_the_truth_in_95_of_100_simulations() -> None:
         one = 2 + seed_effects + numbers.normal(0, 0.5, 5)
         other = 1 + seed_effects + numbers.normal(0, 0.5, 5)
         apart = numbers.normal(1, 3, 8)
-        alone, paired, welch = summary(one), difference(one, other, True), difference(one, apart, False)
+        alone, paired, welch = (
+            summary(one),
+            difference(one, other, True),
+            difference(one, apart, False),
+        )
         covered["mean"] += alone.low <= 2 <= alone.high
         covered["paired"] += paired.low <= 1 <= paired.high
         covered["Welch"] += welch.low <= 1 <= welch.high
@@ -74,12 +80,19 @@ def test_intervals_cover_the_truth_in_95_of_100_simulations() -> None:
 
 
 @pytest.mark.parametrize(
-    ("effect", "n", "paired"), [(1.0, 10, True), (0.5, 64, False), (1.5, 5, False), (9.0, 2, True), (0.0, 5, True)]
+    ("effect", "n", "paired"),
+    [(1.0, 10, True), (0.5, 64, False), (1.5, 5, False), (9.0, 2, True), (0.0, 5, True)],
 )
-def test_power_is_the_share_of_simulations_that_show_the_difference(effect: float, n: int, paired: bool) -> None:
+def test_power_is_the_share_of_simulations_that_show_the_difference(
+    effect: float, n: int, paired: bool
+) -> None:
     numbers, count = np.random.default_rng(0), 4000
     one, other = numbers.normal(effect, 1, (count, n)), numbers.normal(0, 1, (count, n))
-    p = stats.ttest_1samp(one, 0, axis=1).pvalue if paired else stats.ttest_ind(one, other, axis=1).pvalue
+    p = (
+        stats.ttest_1samp(one, 0, axis=1).pvalue
+        if paired
+        else stats.ttest_ind(one, other, axis=1).pvalue
+    )
     assert power(effect, n, paired) == pytest.approx(np.mean(p < 0.05), abs=0.025)
     freedom, shift = (n - 1, effect * n**0.5) if paired else (2 * n - 2, effect * (n / 2) ** 0.5)
     limit = stats.t.ppf(0.975, freedom)

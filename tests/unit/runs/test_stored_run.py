@@ -18,18 +18,33 @@ def test_a_run_without_a_live_process_is_as_its_job(make_run, job_state, state):
     folder = make_run("gpt", "1a2b0000", state="stale")
     note_job(folder, "/s/job-0.sh", job_id="7")
     run = StoredRun.read(folder.path)
-    join_queue([run], {} if job_state is None else {"7": QueuedJob("7", job_state, "None", "node1", "/s/job-0.sh")})
+    join_queue(
+        [run],
+        {}
+        if job_state is None
+        else {"7": QueuedJob("7", job_state, "None", "node1", "/s/job-0.sh")},
+    )
     assert run.state == state
 
 
 def test_a_run_that_has_not_started_is_as_it_was_submitted(outputs):
     config = {"run": {"dir": str(outputs / "gpt" / "1a2b0000")}, "seed": 3}
-    sources = [{"path": "launcher.conf", "provider": "main"}, {"path": "/my/conf", "provider": "command-line"}]
-    hydra = {"overrides": {"task": ["seed=3"]}, "runtime": {"choices": {"model": "gpt"}, "config_sources": sources}}
+    sources = [
+        {"path": "launcher.conf", "provider": "main"},
+        {"path": "/my/conf", "provider": "command-line"},
+    ]
+    hydra = {
+        "overrides": {"task": ["seed=3"]},
+        "runtime": {"choices": {"model": "gpt"}, "config_sources": sources},
+    }
     folder = RunFolder(outputs / "gpt" / "1a2b0000")
     freeze(folder, config, hydra, JobNote("/s/job-0.sh"))
     for state in ("queued", "failed"):
         run = StoredRun.read(folder.path)
         assert (run.record["state"], run.text("seed"), run.config) == (state, "3", config)
-        assert (run.overrides, run.choices, run.record["config_dir"]) == (["seed=3"], {"model": "gpt"}, "/my/conf")
+        assert (run.overrides, run.choices, run.record["config_dir"]) == (
+            ["seed=3"],
+            {"model": "gpt"},
+            "/my/conf",
+        )
         RunRecord(folder).revise("failed", "failed", reason="before it began")

@@ -14,12 +14,20 @@ from launcher.errors import ConfigError
 from launcher.runs.stored_study import StoredStudy, find_study
 from support.studies import study_on_disk
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 
 
 def test_states_and_values_are_those_of_the_runs(tmp_path: Path) -> None:
     study = StoredStudy.read(study_on_disk(tmp_path, paused=True))
-    assert [trial.state for trial in study.trials] == ["paused", "paused", "completed", *["paused"] * 3, "invalid"]
+    assert [trial.state for trial in study.trials] == [
+        "paused",
+        "paused",
+        "completed",
+        *["paused"] * 3,
+        "invalid",
+    ]
     assert [round(trial.values[0], 3) for trial in study.trials[:3]] == [1.0, 0.4, 0.233]
     assert [trial.number for trial in study.front] == [2]
     assert [round(y, 3) for y in study.best_so_far() if math.isfinite(y)] == [0.233] * 5
@@ -56,7 +64,10 @@ def test_a_study_that_cannot_be_read_is_a_sentence(tmp_path: Path) -> None:
     whole = (folder / "journal.log").read_bytes()
     for damaged in (b"", b"no\n" + whole, whole.replace(b'"op_code":5', b'"op_code":99', 1)):
         (folder / "journal.log").write_bytes(damaged)
-        with pytest.raises(ConfigError, match=r"journal\.log: is empty or damaged; repeat the command of the search"):
+        with pytest.raises(
+            ConfigError,
+            match=r"journal\.log: is empty or damaged; repeat the command of the search",
+        ):
             StoredStudy.read(folder)
 
 
@@ -78,7 +89,8 @@ def test_the_report_in_a_browser(runs: Any, outputs: Path, tmp_path: Path) -> No
     page = tmp_path / "page.html"
     page.write_text((folder / "report.html").read_text().replace("</body>", ACTIONS + "</body>"))
     flags = (
-        "--headless=new --no-sandbox --disable-gpu --enable-unsafe-swiftshader --virtual-time-budget=5000 --dump-dom"
+        "--headless=new --no-sandbox --disable-gpu --enable-unsafe-swiftshader"
+        " --virtual-time-budget=5000 --dump-dom"
     )
     command = [str(CHROMIUM), *flags.split(), f"--user-data-dir={tmp_path}/profile", page.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
@@ -87,5 +99,7 @@ def test_the_report_in_a_browser(runs: Any, outputs: Path, tmp_path: Path) -> No
     assert result["history"] == ["completed:6", "best:7"]
     assert result["front"] == 6
     assert result["bars"] == ["optimizer.lr"] * 2
-    assert result["hint"].startswith("Importance of each parameter for the value of completed trials")
+    assert result["hint"].startswith(
+        "Importance of each parameter for the value of completed trials"
+    )
     assert result["parallel"] == ["optimizer.lr", "model.width", "val/loss"]

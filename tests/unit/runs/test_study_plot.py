@@ -47,6 +47,8 @@ def test_pictures_are_rejected_without_values(tmp_path: Path) -> None:
 
 def test_the_command_writes_pngs(runs: Any, outputs: Path) -> None:
     folder = study_on_disk(outputs)
-    names = [folder / f"plot-{name}.png" for name in ("history", "curves", "importances", "parallel")]
+    names = [
+        folder / f"plot-{name}.png" for name in ("history", "curves", "importances", "parallel")
+    ]
     assert runs("plot", "0123abcd") == (0, "".join(f"{name}\n" for name in names), "")
     assert all(name.read_bytes().startswith(b"\x89PNG") for name in names)

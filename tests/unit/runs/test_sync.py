@@ -20,7 +20,11 @@ def written(path: Path, tracker=None, outcome: str = "completed") -> WrittenRun:
 
 def steps(run: WrittenRun) -> list[int]:
     path = run.folder.path / "tracked.jsonl"
-    return [json.loads(line)["step"] for line in path.read_text().splitlines()] if path.exists() else []
+    return (
+        [json.loads(line)["step"] for line in path.read_text().splitlines()]
+        if path.exists()
+        else []
+    )
 
 
 def sync(outputs: Path, *words: str) -> int:
@@ -28,7 +32,10 @@ def sync(outputs: Path, *words: str) -> int:
 
 
 def test_all_runs_that_have_a_tracker(tmp_path, capsys):
-    first, second = written(tmp_path / "n" / "aaaa1111", FILES), written(tmp_path / "n" / "bbbb2222")
+    first, second = (
+        written(tmp_path / "n" / "aaaa1111", FILES),
+        written(tmp_path / "n" / "bbbb2222"),
+    )
     assert sync(tmp_path) == 0
     assert (steps(first), steps(second)) == ([0, 10], [])
     assert capsys.readouterr().out == "n/aaaa1111: files has all steps up to 10\n"
@@ -37,7 +44,9 @@ def test_all_runs_that_have_a_tracker(tmp_path, capsys):
 def test_a_tracker_added_later_gets_the_whole_run(tmp_path, capsys):
     run = written(tmp_path / "n" / "aaaa1111")
     assert sync(tmp_path, "aaaa") == 2
-    assert "n/aaaa1111: has no tracker; name one, e.g. tracker=tensorboard." in capsys.readouterr().err
+    assert (
+        "n/aaaa1111: has no tracker; name one, e.g. tracker=tensorboard." in capsys.readouterr().err
+    )
     assert sync(tmp_path, "aaaa", "tracker=tensorboard", "tracker.tensorboard.path=here") == 0
     assert (run.folder.path / "here" / ".position.json").exists()
 
@@ -52,15 +61,21 @@ def test_an_option_of_the_runs_own_tracker_is_changed(tmp_path, capsys):
 def test_overrides_need_a_tracker(tmp_path, capsys):
     written(tmp_path / "n" / "aaaa1111")
     assert sync(tmp_path, "aaaa", "tracker.tensorboard.path=two") == 2
-    assert capsys.readouterr().err == (
-        "tracker.tensorboard.path=two: the run has no tracker; choose one too, e.g. tracker=wandb.\n"
+    assert (
+        capsys.readouterr().err
+        == "tracker.tensorboard.path=two: the run has no tracker; choose one too, e.g."
+        " tracker=wandb.\n"
     )
 
 
 def test_a_tracker_that_fails(tmp_path, capsys):
-    run = written(tmp_path / "n" / "aaaa1111", {"files": FILES["files"] | {"fails_while": str(tmp_path)}})
+    run = written(
+        tmp_path / "n" / "aaaa1111", {"files": FILES["files"] | {"fails_while": str(tmp_path)}}
+    )
     assert sync(tmp_path, "aaaa") == 1
-    assert capsys.readouterr().err.startswith("n/aaaa1111: files: ConnectionError: the server is down")
+    assert capsys.readouterr().err.startswith(
+        "n/aaaa1111: files: ConnectionError: the server is down"
+    )
     assert not FollowerLock(run.folder).path.exists()
 
 
@@ -77,8 +92,14 @@ def test_a_tracker_that_fails(tmp_path, capsys):
         ),
         ({"path": 1}, r"tracker\.x \(None\) cannot be loaded"),
         ("text", r"tracker\.x \(text\) cannot be loaded"),
-        ({"_target_": "numpy.load"}, r"^tracker\.x\._target_=numpy\.load: only the stored configuration"),
-        ({"_target_": "support.file_tracker.Gone"}, r"^tracker\.x\._target_='support\.file_tracker\.Gone': no Gone in"),
+        (
+            {"_target_": "numpy.load"},
+            r"^tracker\.x\._target_=numpy\.load: only the stored configuration",
+        ),
+        (
+            {"_target_": "support.file_tracker.Gone"},
+            r"^tracker\.x\._target_='support\.file_tracker\.Gone': no Gone in",
+        ),
     ],
 )
 def test_a_tracker_that_cannot_be_loaded_is_a_sentence(tmp_path, capsys, node, message):

@@ -9,8 +9,14 @@ IDENTITY = {"seed": 0, "optimizer": {"lr": 0.1}, "model": {"_target_": "m.Net", 
     ("other", "lines"),
     [
         ({"seed": 1}, ["seed 0 1"]),
-        ({"optimizer": {"lr": 0.2, "momentum": None}}, ["optimizer.lr 0.1 0.2", "optimizer.momentum - null"]),
-        ({"model": {"_target_": "m.Net", "sizes": [1, 3]}, "seed": False}, ["model.sizes [1,2] [1,3]", "seed 0 false"]),
+        (
+            {"optimizer": {"lr": 0.2, "momentum": None}},
+            ["optimizer.lr 0.1 0.2", "optimizer.momentum - null"],
+        ),
+        (
+            {"model": {"_target_": "m.Net", "sizes": [1, 3]}, "seed": False},
+            ["model.sizes [1,2] [1,3]", "seed 0 false"],
+        ),
     ],
 )
 def test_the_keys_in_which_identities_differ_are_printed(make_run, runs, other, lines):

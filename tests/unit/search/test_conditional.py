@@ -12,7 +12,9 @@ FUNCTION = "support.toy_trials.suggest_y"
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "cmaes", "nsgaii"])
-def test_a_study_that_is_killed_at_any_start_asks_the_same_trials(tmp_path: Path, sampler: str) -> None:
+def test_a_study_that_is_killed_at_any_start_asks_the_same_trials(
+    tmp_path: Path, sampler: str
+) -> None:
     """The ranges that the function gave are part of what the study is rebuilt from."""
     keys = {"space_function": FUNCTION, "sampler": sampler, "seed": 1}
     if sampler == "tpe":
@@ -25,21 +27,29 @@ def test_a_study_that_is_killed_at_any_start_asks_the_same_trials(tmp_path: Path
     assert [trial.params for trial in parts.trials] == [trial.params for trial in whole.trials]
     with_y = [trial for trial in parts.trials if "y" in trial.params]
     valid = [trial for trial in parts.trials if trial.refusal is None]
-    assert [trial for trial in valid if trial.params["x"] > 0.4] == [trial for trial in with_y if trial in valid]
+    assert [trial for trial in valid if trial.params["x"] > 0.4] == [
+        trial for trial in with_y if trial in valid
+    ]
     assert 0 < len(with_y) < 9
     assert all(parts.overrides(trial.params)[-1] == f"y={trial.params['y']}" for trial in with_y)
 
 
 def test_first_trials_may_have_values_of_the_function(tmp_path: Path) -> None:
     enqueue = [{"x": 0.5, "y": 1.25}, {"x": 0.1}]
-    study = search(tmp_path, ToyRunner(tmp_path), n_trials=2, space_function=FUNCTION, enqueue=enqueue)
+    study = search(
+        tmp_path, ToyRunner(tmp_path), n_trials=2, space_function=FUNCTION, enqueue=enqueue
+    )
     study.run()
     assert [trial.params for trial in study.trials] == enqueue
 
 
 def test_a_function_that_fails_is_a_sentence() -> None:
     for path in ("no.such", "such", "math.such"):
-        with pytest.raises(ConfigError, match=rf"hpo.space_function={path}: cannot be imported \(.+\); e\.g\."):
+        with pytest.raises(
+            ConfigError, match=rf"hpo.space_function={path}: cannot be imported \(.+\); e\.g\."
+        ):
             function_of(path)
-    with pytest.raises(ConfigError, match=r"hpo.space_function=builtins.divmod: TypeError: unsupported operand"):
+    with pytest.raises(
+        ConfigError, match=r"hpo.space_function=builtins.divmod: TypeError: unsupported operand"
+    ):
         suggest("builtins.divmod", {}, None)  # type: ignore[arg-type]

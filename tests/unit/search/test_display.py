@@ -30,7 +30,8 @@ def test_the_columns_that_fit(tmp_path: Path) -> None:
     assert wide[2].split()[:7] == ["1", "paused", "10", "1/2", "0.12", "8", "0.32"]
     assert wide[4].split()[:7] == ["3", "invalid", "0", "0/2", "-", "8", "0.95"]
     headings = {
-        width: next(iter(trial_table(study, best_first(study), width).lines(width))).split() for width in (60, 40, 30)
+        width: next(iter(trial_table(study, best_first(study), width).lines(width))).split()
+        for width in (60, 40, 30)
     }
     assert headings[60] == ["trial", "state", "step", "rung", "val/loss", "width", "x"]
     assert headings[40] == ["trial", "state", "val/loss", "width", "x"]

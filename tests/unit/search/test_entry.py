@@ -1,4 +1,5 @@
-"""`-m hydra/sweeper=optuna`: a command line that cannot be searched is one sentence, and nothing is written."""
+"""`-m hydra/sweeper=optuna`: a command line that cannot be searched is one sentence, and nothing is
+written."""
 
 from pathlib import Path
 
@@ -18,7 +19,9 @@ LR = "optimizer.lr=tag(log,interval(1e-4,1e-1))"
 
 
 def search(*overrides: str) -> int:
-    return exit_code("-m", "hydra/sweeper=optuna", "model=mlp", "data=digits", "device=cpu", *overrides)
+    return exit_code(
+        "-m", "hydra/sweeper=optuna", "model=mlp", "data=digits", "device=cpu", *overrides
+    )
 
 
 @pytest.mark.parametrize(
@@ -28,28 +31,52 @@ def search(*overrides: str) -> int:
         ([LR, "hpo.sampler=tp"], "hpo.sampler='tp': should be one of tpe, random"),
         ([LR, "hpo.samplr=tpe"], "did you mean hpo.sampler"),
         (["optimizer.lrr=interval(0,1)"], "did you mean optimizer.lr"),
-        (["+optimizer.lrr=interval(0,1)"], "optimizer.lrr=0.5: adamw takes no lrr; did you mean optimizer.lr?"),
+        (
+            ["+optimizer.lrr=interval(0,1)"],
+            "optimizer.lrr=0.5: adamw takes no lrr; did you mean optimizer.lr?",
+        ),
         ([LR, "optimizr=adamw"], "did you mean optimizer=adamw?"),
         (["optimizer.lr=interval(1,0)"], "should be a range from a number to a larger one"),
         ([LR, "hpo.sampler=grid"], "hpo.sampler=grid: optimizer.lr has no list of values"),
         ([LR, "+hpo.sampler_options.nope=1"], "hpo.sampler_options: "),
-        ([LR, "hpo.pruner=asha", "hpo.min_steps=5"], "hpo.min_steps=5: val/loss is first logged at step 100"),
+        (
+            [LR, "hpo.pruner=asha", "hpo.min_steps=5"],
+            "hpo.min_steps=5: val/loss is first logged at step 100",
+        ),
         (
             [LR, "hpo.sampler_options.x=1"],
             "hpo.sampler_options has no keys yet; add one with +hpo.sampler_options.x=1.",
         ),
-        ([LR, "hpo.pruner=asha", "hpo.min_steps=500"], "hpo.min_steps=500: the first pause comes before the end; use"),
-        ([LR, "job=lr_find"], "hydra/sweeper=optuna: trials train; use job=train, or remove hydra/sweeper."),
-        ([LR, "hpo.enqueue=[{optimizer.l:0.1}]"], "hpo.enqueue: optimizer.l is not in the search space"),
+        (
+            [LR, "hpo.pruner=asha", "hpo.min_steps=500"],
+            "hpo.min_steps=500: the first pause comes before the end; use",
+        ),
+        (
+            [LR, "job=lr_find"],
+            "hydra/sweeper=optuna: trials train; use job=train, or remove hydra/sweeper.",
+        ),
+        (
+            [LR, "hpo.enqueue=[{optimizer.l:0.1}]"],
+            "hpo.enqueue: optimizer.l is not in the search space",
+        ),
         ([LR, "hpo.name=../x"], "hpo.name='../x': should be a valid folder name"),
         ([LR, "paths.outputs=/proc/x"], "paths.outputs: /proc/x cannot be created"),
-        (["hpo.space.optimizer.lrr=1,2"], "hpo.space: optimizer.lrr is not a key of the configuration; did you mean"),
+        (
+            ["hpo.space.optimizer.lrr=1,2"],
+            "hpo.space: optimizer.lrr is not a key of the configuration; did you mean",
+        ),
         (
             ["hpo.space.optimizer.lr=interval(1,"],
             "hpo.space: optimizer.lr='interval(1,' is not a range; e.g. optimizer",
         ),
-        (["hpo.space={optimizer.lr:choice(1,2)}"], "cannot be read; e.g. hpo.space.optimizer.lr=interval(0.1,0.2), or"),
-        ([LR, "hpo.seed=1,2"], "hpo.seed=1,2: is a setting of the whole search; give it one value."),
+        (
+            ["hpo.space={optimizer.lr:choice(1,2)}"],
+            "cannot be read; e.g. hpo.space.optimizer.lr=interval(0.1,0.2), or",
+        ),
+        (
+            [LR, "hpo.seed=1,2"],
+            "hpo.seed=1,2: is a setting of the whole search; give it one value.",
+        ),
         ([LR, "dispatch._target_=builtins.dict"], "hydra/sweeper=optuna: dict is not supported"),
     ],
 )
@@ -80,7 +107,9 @@ def test_a_bad_command_is_one_sentence(
 def test_ranges_of_the_settings_on_the_command_line(typed: str) -> None:
     config = composed([typed])
     with session(None):
-        space, _ = read_space(loader(), [normalize(typed)], OmegaConf.to_container(config.hpo.space))
+        space, _ = read_space(
+            loader(), [normalize(typed)], OmegaConf.to_container(config.hpo.space)
+        )
     assert space == {"optimizer.lr": FloatDistribution(1e-4, 1e-1, log=True)}
 
 
@@ -105,5 +134,8 @@ def test_a_search_without_a_trial_leaves_nothing(
 
 
 def test_a_second_search_of_a_study_is_rejected(tmp_path: Path) -> None:
-    with locked(tmp_path / "study"), pytest.raises(ConfigError, match="study is being searched by process"):
+    with (
+        locked(tmp_path / "study"),
+        pytest.raises(ConfigError, match="study is being searched by process"),
+    ):
         locked(tmp_path / "study").__enter__()

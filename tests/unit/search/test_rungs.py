@@ -30,19 +30,28 @@ def config(max_steps: int, interval: Any = 100) -> dict[str, Any]:
         (900, 100, {"pruner": "median"}, []),
     ],
 )
-def test_rungs_are_steps_that_have_a_value(max_steps: int, interval: Any, keys: Any, rungs: list[int]) -> None:
+def test_rungs_are_steps_that_have_a_value(
+    max_steps: int, interval: Any, keys: Any, rungs: list[int]
+) -> None:
     assert rungs_of(settings(**keys), config(max_steps, interval)) == rungs
 
 
 @pytest.mark.parametrize(
     ("max_steps", "interval", "keys", "sentence"),
     [
-        (900, 100, {"min_steps": 50}, "hpo.min_steps=50: val/loss is first logged at step 100; use hpo.min_steps=100"),
+        (
+            900,
+            100,
+            {"min_steps": 50},
+            "hpo.min_steps=50: val/loss is first logged at step 100; use hpo.min_steps=100",
+        ),
         (100, 100, {}, "a run of trainer.max_steps=100 has no step to pause at"),
         (100, 0, {}, "has no step to pause at"),
     ],
 )
-def test_a_run_without_such_a_step_is_rejected(max_steps: int, interval: int, keys: Any, sentence: str) -> None:
+def test_a_run_without_such_a_step_is_rejected(
+    max_steps: int, interval: int, keys: Any, sentence: str
+) -> None:
     with pytest.raises(ConfigError, match=sentence):
         rungs_of(settings(**keys), config(max_steps, interval))
 
@@ -50,5 +59,7 @@ def test_a_run_without_such_a_step_is_rejected(max_steps: int, interval: int, ke
 def test_brackets_get_shares_of_the_trials() -> None:
     asha = [bracket_of(number, [10, 30], settings()) for number in range(9)]
     assert set(asha) == {0}
-    counts = Counter(bracket_of(number, [10, 30], settings(pruner="hyperband")) for number in range(165))
+    counts = Counter(
+        bracket_of(number, [10, 30], settings(pruner="hyperband")) for number in range(165)
+    )
     assert counts == {0: 90, 1: 45, 2: 30}

@@ -1,4 +1,5 @@
-"""The search over trials that train at once: what is asked, promoted, stopped, repeated and reported."""
+"""The search over trials that train at once: what is asked, promoted, stopped, repeated and
+reported."""
 
 import math
 import shutil
@@ -29,14 +30,23 @@ def statuses(study: Search) -> Counter[str]:
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_a_study_that_is_killed_at_any_start_asks_the_same_trials(tmp_path: Path, sampler: str) -> None:
+def test_a_study_that_is_killed_at_any_start_asks_the_same_trials(
+    tmp_path: Path, sampler: str
+) -> None:
     whole = search(tmp_path / "whole", ToyRunner(tmp_path / "whole"), sampler=sampler, n_trials=6)
     whole.run()
     for number in range(7):
-        parts = search(tmp_path / "parts", runner := ToyRunner(tmp_path / "parts"), sampler=sampler, n_trials=number)
+        parts = search(
+            tmp_path / "parts",
+            runner := ToyRunner(tmp_path / "parts"),
+            sampler=sampler,
+            n_trials=number,
+        )
         parts.run()
         newest = parts.trials[number - 1 :] if number else []
-        assert runner.starts == [trial.number for trial in newest if trial.refusal is None], "lost or run twice"
+        assert runner.starts == [trial.number for trial in newest if trial.refusal is None], (
+            "lost or run twice"
+        )
     assert [trial.params for trial in parts.trials] == [trial.params for trial in whole.trials]
     assert len({trial.params["x"] for trial in parts.trials}) == 6
 
@@ -60,16 +70,22 @@ def test_a_gaussian_process_that_is_killed_asks_the_same_trials(tmp_path: Path) 
         ({"reduction_factor": 2}, [10, 20, 30, 50], {20, 30, 90}),
     ],
 )
-def test_trials_follow_a_pruner_that_changed(tmp_path: Path, changed: Any, rungs: list[int], steps: set[int]) -> None:
+def test_trials_follow_a_pruner_that_changed(
+    tmp_path: Path, changed: Any, rungs: list[int], steps: set[int]
+) -> None:
     keys = {"sampler": "random", "n_trials": 5}
-    first = search(tmp_path, ToyRunner(tmp_path), **keys, pruner="asha", min_steps=15, reduction_factor=4)
+    first = search(
+        tmp_path, ToyRunner(tmp_path), **keys, pruner="asha", min_steps=15, reduction_factor=4
+    )
     first.run()
     assert (first.rungs, statuses(first)["paused"]) == ([15, 60], 3)
     again = search(tmp_path, ToyRunner(tmp_path), **keys | {"pruner": "asha"} | changed)
     again.run()
     assert again.rungs == rungs
     assert {trial.step for trial in again.trials if trial.refusal is None} == steps
-    assert again.trials[0].step == StoredRun.read(tmp_path / str(again.trials[0].run)).record["step"]
+    assert (
+        again.trials[0].step == StoredRun.read(tmp_path / str(again.trials[0].run)).record["step"]
+    )
 
 
 def test_a_trial_that_was_asked_for_and_not_started_is_started(tmp_path: Path) -> None:
@@ -91,23 +107,35 @@ def test_a_trial_that_was_asked_for_and_not_started_is_started(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("pruner", "most"), [("asha", 700), ("hyperband", 1200)])
-def test_halving_trains_few_trials_to_the_end_and_finds_the_best(tmp_path: Path, pruner: str, most: int) -> None:
-    study = search(tmp_path, runner := ToyRunner(tmp_path), sampler="random", n_trials=20, pruner=pruner)
+def test_halving_trains_few_trials_to_the_end_and_finds_the_best(
+    tmp_path: Path, pruner: str, most: int
+) -> None:
+    study = search(
+        tmp_path, runner := ToyRunner(tmp_path), sampler="random", n_trials=20, pruner=pruner
+    )
     study.run()
     assert study.rungs == [10, 30]
     valid = [trial for trial in study.trials if trial.refusal is None]
     (best,) = best_of(study.trials, study.settings)
     assert best.step == 90
-    assert best.params["x"] == min((trial.params["x"] for trial in valid), key=lambda x: abs(x - 0.3))
+    assert best.params["x"] == min(
+        (trial.params["x"] for trial in valid), key=lambda x: abs(x - 0.3)
+    )
     assert sum(trial.step for trial in valid) < most < 90 * len(valid)
     count = len(runner.starts)
-    again = search(tmp_path, other := ToyRunner(tmp_path), sampler="random", n_trials=20, pruner=pruner)
+    again = search(
+        tmp_path, other := ToyRunner(tmp_path), sampler="random", n_trials=20, pruner=pruner
+    )
     again.run()
     assert (count > len(valid), other.starts) == (True, [])
 
 
-def test_the_best_of_the_highest_rung_is_trained_to_the_end_if_none_is_promoted(tmp_path: Path) -> None:
-    study = search(tmp_path, ToyRunner(tmp_path), n_trials=2, pruner="asha", enqueue=[{"x": 0.2}, {"x": 0.5}])
+def test_the_best_of_the_highest_rung_is_trained_to_the_end_if_none_is_promoted(
+    tmp_path: Path,
+) -> None:
+    study = search(
+        tmp_path, ToyRunner(tmp_path), n_trials=2, pruner="asha", enqueue=[{"x": 0.2}, {"x": 0.5}]
+    )
     study.run()
     assert sorted(trial.step for trial in study.trials) == [10, 90]
     assert "is the best of the highest rung, resumes" in "".join(study.lines)
@@ -129,7 +157,9 @@ def test_a_trial_whose_process_has_not_ended_yet_is_not_started_again(tmp_path: 
             return super().ended() if self.looks > 3 else {}
 
     enqueue = [{"x": x} for x in (0.31, 0.5, 0.6)]
-    study = search(tmp_path, Lingering(tmp_path), n_trials=3, parallel=4, pruner="asha", enqueue=enqueue)
+    study = search(
+        tmp_path, Lingering(tmp_path), n_trials=3, parallel=4, pruner="asha", enqueue=enqueue
+    )
     study.run()
     assert [trial.step for trial in study.trials] == [90, 10, 10]
 
@@ -139,21 +169,29 @@ def test_more_trials_continue_a_study_and_promote_those_that_waited(tmp_path: Pa
     first = search(tmp_path, ToyRunner(tmp_path), n_trials=4, pruner="asha", enqueue=enqueue)
     first.run()
     assert [trial.step for trial in first.trials] == [90, 10, 10, 10]
-    more = search(tmp_path, runner := ToyRunner(tmp_path), n_trials=9, pruner="asha", enqueue=enqueue)
+    more = search(
+        tmp_path, runner := ToyRunner(tmp_path), n_trials=9, pruner="asha", enqueue=enqueue
+    )
     more.run()
     assert [trial.step for trial in more.trials] == [90, 30, 30, 10, 10, 10, 10, 10, 10]
     assert runner.starts.count(0) == 0
 
 
 @pytest.mark.parametrize("pruner", ["median", "percentile"])
-def test_a_trial_below_the_others_is_stopped_until_there_is_no_pruner(tmp_path: Path, pruner: str) -> None:
+def test_a_trial_below_the_others_is_stopped_until_there_is_no_pruner(
+    tmp_path: Path, pruner: str
+) -> None:
     stopped: list[int] = []
 
     class Slow(ToyRunner):
         """The last trial takes its time, with values that are bad from the start."""
 
         def ended(self) -> dict[int, int]:
-            held = {number: code for number, code in self.codes.items() if number == 3 and number not in stopped}
+            held = {
+                number: code
+                for number, code in self.codes.items()
+                if number == 3 and number not in stopped
+            }
             ended = {number: code for number, code in self.codes.items() if number not in held}
             self.codes = held
             return ended
@@ -167,22 +205,33 @@ def test_a_trial_below_the_others_is_stopped_until_there_is_no_pruner(tmp_path: 
     study.run()
     assert stopped == [3]
     assert (study.trials[3].pruned, study.trials[3].status(study.settings)) == (10, "pruned")
-    again = search(tmp_path, runner := ToyRunner(tmp_path), pruner="none", enqueue=enqueue, n_trials=4)
+    again = search(
+        tmp_path, runner := ToyRunner(tmp_path), pruner="none", enqueue=enqueue, n_trials=4
+    )
     again.run()
     assert (runner.starts, again.trials[3].step) == ([3], 90)
 
 
 def test_a_trial_that_fails_is_started_again_and_others_continue(tmp_path: Path) -> None:
-    runner = ToyRunner(tmp_path, breaks=lambda number, start: number == 1 or (number == 2 and start == 1))
+    runner = ToyRunner(
+        tmp_path, breaks=lambda number, start: number == 1 or (number == 2 and start == 1)
+    )
     study = search(tmp_path, runner, n_trials=4, enqueue=[{"x": x} for x in (0.1, 0.2, 0.3, 0.4)])
     study.run()
     assert runner.starts == [0, 1, 1, 2, 2, 3]
-    assert [trial.status(study.settings) for trial in study.trials] == ["completed", "failed", "completed", "completed"]
+    assert [trial.status(study.settings) for trial in study.trials] == [
+        "completed",
+        "failed",
+        "completed",
+        "completed",
+    ]
     assert "trial 1: failed: a toy breaks; it is started again" in study.lines
     assert "trial 1: failed: a toy breaks" in study.lines
 
 
-@pytest.mark.parametrize("code", [*(128 + each for each in signals.HANDLED), *(-each for each in signals.HANDLED)])
+@pytest.mark.parametrize(
+    "code", [*(128 + each for each in signals.HANDLED), *(-each for each in signals.HANDLED)]
+)
 def test_a_trial_that_a_signal_stops_has_not_failed(tmp_path: Path, code: int) -> None:
     """A negative code: the signal came while the trial's process was starting, as Ctrl-C may."""
     runner = ToyRunner(tmp_path, breaks=lambda number, start: code if start < 4 else 0)
@@ -197,7 +246,9 @@ def test_a_value_that_is_not_finite_fails_its_trial_alone(tmp_path: Path) -> Non
     for pruner in ("none", "asha"):
         folder = tmp_path / pruner
         runner = ToyRunner(folder, lambda x, step: "nan" if x > 0.5 else loss(x, step))
-        study = search(folder, runner, n_trials=3, pruner=pruner, enqueue=[{"x": 0.6}, {"x": 0.4}, {"x": 0.25}])
+        study = search(
+            folder, runner, n_trials=3, pruner=pruner, enqueue=[{"x": 0.6}, {"x": 0.4}, {"x": 0.25}]
+        )
         study.run()
         assert study.trials[0].status(study.settings) == "failed"
         assert runner.starts.count(0) == 1
@@ -211,7 +262,9 @@ def test_invalid_and_equal_trials_are_not_run(tmp_path: Path) -> None:
     assert runner.starts == [1]
     assert "trial 0: x=0.95: is invalid: x=0.95: is too large." in study.lines
     assert "trial 2: x=0.5: is trial 1 again" in study.lines
-    assert math.isclose(study.trials[2].values(study.settings)[0], study.trials[1].values(study.settings)[0])
+    assert math.isclose(
+        study.trials[2].values(study.settings)[0], study.trials[1].values(study.settings)[0]
+    )
 
 
 def test_a_run_that_is_on_disk_is_not_run_again(tmp_path: Path) -> None:
@@ -233,7 +286,9 @@ def test_a_grid_ends_when_all_points_are_tried(tmp_path: Path) -> None:
 
 def test_a_grid_has_all_its_points_besides_those_enqueued(tmp_path: Path) -> None:
     space = {"x": CategoricalDistribution(["0.1", "0.2", "0.4"])}
-    study = search(tmp_path, ToyRunner(tmp_path), space, sampler="grid", n_trials=100, enqueue=[{"x": 0.2}])
+    study = search(
+        tmp_path, ToyRunner(tmp_path), space, sampler="grid", n_trials=100, enqueue=[{"x": 0.2}]
+    )
     study.run()
     assert {trial.params["x"] for trial in study.trials} == {"0.1", "0.2", "0.4"}
 
@@ -243,7 +298,9 @@ def test_looks_that_take_long_are_rare(tmp_path: Path) -> None:
     study.poll = 0.3
     assert [study._pause(took) for took in (0.001, 0.1, 60.0)] == pytest.approx([0.3, 0.9, 4.8])
     study.poll = 2.0  # of a cluster
-    assert [study._pause(took) for took in (0.001, 0.2, 1.0, 60.0)] == pytest.approx([2.0, 2.0, 9.0, 32.0])
+    assert [study._pause(took) for took in (0.001, 0.2, 1.0, 60.0)] == pytest.approx(
+        [2.0, 2.0, 9.0, 32.0]
+    )
 
 
 def test_no_trial_starts_after_the_timeout(tmp_path: Path) -> None:
@@ -255,7 +312,9 @@ def test_no_trial_starts_after_the_timeout(tmp_path: Path) -> None:
 def test_an_objective_that_is_not_logged_ends_the_search(tmp_path: Path) -> None:
     study = search(tmp_path, ToyRunner(tmp_path), n_trials=2)
     object.__setattr__(study.settings, "objectives", ("val/los",))
-    with pytest.raises(ConfigError, match=r"hpo.objective=val/los: is not logged; choose one of val/loss\."):
+    with pytest.raises(
+        ConfigError, match=r"hpo.objective=val/los: is not logged; choose one of val/loss\."
+    ):
         study.run()
 
 
@@ -269,7 +328,9 @@ def test_a_study_whose_configuration_changed_is_rejected(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("act", [Path.rename, shutil.copytree])
-def test_a_study_that_was_moved_or_copied_continues_where_its_command_says(tmp_path: Path, act: Any) -> None:
+def test_a_study_that_was_moved_or_copied_continues_where_its_command_says(
+    tmp_path: Path, act: Any
+) -> None:
     """Trials that were interrupted, that paused, and new ones."""
     places: list[str] = []
 
@@ -285,7 +346,15 @@ def test_a_study_that_was_moved_or_copied_continues_where_its_command_says(tmp_p
 
     def continued(outputs: Path, n_trials: int, **keys: Any) -> Search:
         fixed, runner = [f"paths.outputs={outputs}"], Records(outputs, **keys)
-        return search(outputs, runner, compose=compose, fixed=fixed, n_trials=n_trials, pruner="asha", min_steps=30)
+        return search(
+            outputs,
+            runner,
+            compose=compose,
+            fixed=fixed,
+            n_trials=n_trials,
+            pruner="asha",
+            min_steps=30,
+        )
 
     old, new = tmp_path / "old", tmp_path / "new"
     continued(old, 3).run()
@@ -309,6 +378,11 @@ def die(number: int, start: int) -> int:
 
 
 def test_the_runs_tell_how_the_trials_went(tmp_path: Path) -> None:
-    study = search(tmp_path, ToyRunner(tmp_path), n_trials=2, pruner="asha", enqueue=[{"x": 0.2}, {"x": 0.5}])
+    study = search(
+        tmp_path, ToyRunner(tmp_path), n_trials=2, pruner="asha", enqueue=[{"x": 0.2}, {"x": 0.5}]
+    )
     study.run()
-    assert {StoredRun.read(tmp_path / str(trial.run)).state for trial in study.trials} == {"completed", "paused"}
+    assert {StoredRun.read(tmp_path / str(trial.run)).state for trial in study.trials} == {
+        "completed",
+        "paused",
+    }

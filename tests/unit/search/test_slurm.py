@@ -1,4 +1,5 @@
-"""Trials as SLURM jobs, with a queue in this process: preempted, failed, cancelled, lost, adopted and rejected ones."""
+"""Trials as SLURM jobs, with a queue in this process: preempted, failed, cancelled, lost, adopted
+and rejected ones."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -36,7 +37,8 @@ class Cluster(ScriptedQueue):
     """Its jobs are toy trials.
 
     Args:
-        ends: the exit code with which a job ends, by its x and the job's start; 143: it is preempted, and requeued.
+        ends: the exit code with which a job ends, by its x and the job's start; 143: it is
+            preempted, and requeued.
     """
 
     def __init__(self, outputs: Path, ends: Callable[[float, int], int] = lambda x, start: 0):
@@ -86,7 +88,9 @@ def values(searched: Search) -> list[float]:
 
 
 def local_values(folder: Path, **settings: Any) -> list[float]:
-    undisturbed = search(folder, ToyRunner(folder), **{"n_trials": 4, "enqueue": ENQUEUE} | settings)
+    undisturbed = search(
+        folder, ToyRunner(folder), **{"n_trials": 4, "enqueue": ENQUEUE} | settings
+    )
     undisturbed.run()
     return values(undisturbed)
 
@@ -95,12 +99,16 @@ def test_a_preempted_trial_runs_still_and_ends_as_an_undisturbed_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outputs = tmp_path / "outputs"
-    cluster = Cluster(outputs, lambda x, start: 143 if start < 3 else 0).install(monkeypatch, tmp_path)
+    cluster = Cluster(outputs, lambda x, start: 143 if start < 3 else 0).install(
+        monkeypatch, tmp_path
+    )
     searched = study(outputs)
     searched.run()
     assert statuses(searched) == ["completed"] * 4
     assert values(searched) == local_values(tmp_path / "local")
-    assert len(cluster.submitted) == len(set(cluster.submitted)) == 4, "a preempted trial is not submitted again"
+    assert len(cluster.submitted) == len(set(cluster.submitted)) == 4, (
+        "a preempted trial is not submitted again"
+    )
     assert (cluster.most, cluster.arrays) == (2, 2)
     lines = [line.partition(" (")[0] for line in searched.lines if line.startswith("trial 0: ")]
     assert lines[1:-1] == [
@@ -131,7 +139,8 @@ def test_a_search_that_is_killed_adopts_its_jobs_and_submits_none_twice(
 
     monkeypatch.setattr("launcher.slurm.scheduler.call", call)
     with monkeypatch.context() as patch, suppress(Killed):
-        patch.setattr(submission, "undone_on_failure", lambda folders: nullcontext())  # a process that is killed
+        # A process that is killed.
+        patch.setattr(submission, "undone_on_failure", lambda folders: nullcontext())
         study(outputs).run()
     again = study(outputs)
     again.run()
@@ -141,7 +150,9 @@ def test_a_search_that_is_killed_adopts_its_jobs_and_submits_none_twice(
     assert cluster.most <= 2
 
 
-def test_a_trial_whose_job_fails_is_submitted_again_by_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_whose_job_fails_is_submitted_again_by_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outputs, seen = tmp_path / "outputs", Counter[float]()
 
     def ends(x: float, start: int) -> int:
@@ -156,7 +167,9 @@ def test_a_trial_whose_job_fails_is_submitted_again_by_budget(tmp_path: Path, mo
     assert "trial 0: failed: a toy breaks; it is started again" in searched.lines
 
 
-def test_halving_pauses_and_submits_the_same_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_halving_pauses_and_submits_the_same_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outputs = tmp_path / "outputs"
     enqueue = [{"x": x} for x in (0.31, 0.5, 0.6, 0.7)]
     cluster = Cluster(outputs).install(monkeypatch, tmp_path)
@@ -168,10 +181,14 @@ def test_halving_pauses_and_submits_the_same_run_again(tmp_path: Path, monkeypat
     assert any("is being submitted to resume at step 10: toy/" in line for line in searched.lines)
 
 
-def test_a_trial_below_the_others_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_below_the_others_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outputs = tmp_path / "outputs"
     enqueue = [{"x": x} for x in (0.31, 0.32, 0.33, 0.8)]
-    cluster = Cluster(outputs, lambda x, start: 143 if x == 0.8 else 0).install(monkeypatch, tmp_path)
+    cluster = Cluster(outputs, lambda x, start: 143 if x == 0.8 else 0).install(
+        monkeypatch, tmp_path
+    )
     searched = study(outputs, pruner="median", n_startup_trials=2, parallel=1, enqueue=enqueue)
     searched.run()
     assert statuses(searched) == ["completed", "completed", "completed", "pruned"]
@@ -180,7 +197,9 @@ def test_a_trial_below_the_others_is_cancelled(tmp_path: Path, monkeypatch: pyte
     assert (record.state, searched.trials[3].pruned) == ("cancelled", 10)
 
 
-@pytest.mark.parametrize("phase", ["is pending as SLURM job 1_1 (Priority)", "runs on node1 as SLURM job 1_1"])
+@pytest.mark.parametrize(
+    "phase", ["is pending as SLURM job 1_1 (Priority)", "runs on node1 as SLURM job 1_1"]
+)
 def test_a_trial_that_somebody_cancels_counts_as_pruned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:
@@ -227,7 +246,9 @@ def test_trials_that_were_cancelled_without_a_search_are_taken_up_again(
     assert statuses(again) == ["completed"] * 4
 
 
-def test_a_job_that_vanishes_is_a_failure_after_some_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_vanishes_is_a_failure_after_some_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outputs = tmp_path / "outputs"
     cluster = Cluster(outputs).install(monkeypatch, tmp_path)
     searched = study(outputs, n_trials=1)
@@ -244,7 +265,9 @@ def test_a_job_that_vanishes_is_a_failure_after_some_looks(tmp_path: Path, monke
     assert statuses(searched) == ["completed"]
 
 
-def test_the_first_refusal_ends_the_search_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_refusal_ends_the_search_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outputs = tmp_path / "outputs"
     cluster = Cluster(outputs).install(monkeypatch, tmp_path)
     cluster.refusal = "invalid partition specified: nowhere"
@@ -255,7 +278,9 @@ def test_the_first_refusal_ends_the_search_and_leaves_nothing(tmp_path: Path, mo
     assert [path for path in outputs.rglob("*") if path.is_file()] == []
 
 
-def test_later_refusals_and_silence_are_waited_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_later_refusals_and_silence_are_waited_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outputs = tmp_path / "outputs"
     cluster = Cluster(outputs).install(monkeypatch, tmp_path)
     times = iter(range(0, 10_000, 10))
@@ -275,11 +300,19 @@ def test_later_refusals_and_silence_are_waited_out(tmp_path: Path, monkeypatch: 
     listen(searched, say)
     searched.run()
     assert statuses(searched) == ["completed"] * 4
-    assert sum("Not submitted yet: trial 1. dispatch=slurm: too many jobs" in line for line in searched.lines) == 1
+    assert (
+        sum(
+            "Not submitted yet: trial 1. dispatch=slurm: too many jobs" in line
+            for line in searched.lines
+        )
+        == 1
+    )
     assert searched.lines.count("SLURM does not answer; the search waits for it.") == 1
 
 
-def test_the_jobs_of_a_search_that_ends_stay_in_the_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_jobs_of_a_search_that_ends_stay_in_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outputs = tmp_path / "outputs"
     cluster = Cluster(outputs).install(monkeypatch, tmp_path)
     searched = study(outputs, parallel=4)
@@ -293,7 +326,12 @@ def test_the_jobs_of_a_search_that_ends_stay_in_the_queue(tmp_path: Path, monkey
     with pytest.raises(Killed):
         searched.run()
     assert len(cluster.jobs) == 4
-    assert [searched.runner.phase(number) for number in range(4)] == ["running", "pending", "pending", "pending"]
+    assert [searched.runner.phase(number) for number in range(4)] == [
+        "running",
+        "pending",
+        "pending",
+        "pending",
+    ]
     assert "Left in SLURM's queue: trial 0, trial 1, trial 2, trial 3." in searched.lines[-1]
     assert f"cancel run.sweep=toy --outputs={outputs} cancels them" in searched.lines[-1]
     assert StoredRun.read(outputs / str(searched.trials[0].run)).record["state"] == "queued"

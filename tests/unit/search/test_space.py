@@ -50,7 +50,11 @@ def test_a_glob_over_the_options_of_a_group() -> None:
 def test_ranges_of_a_file_that_the_command_line_does_not_set() -> None:
     ranges = {"a.b": "interval(0,1)", "c": [1, "x"], "d": "1,2", "e": "1,2"}
     space, fixed = space_of("d=7", "e=range(0,3)", **ranges)
-    expected = {"e": IntDistribution(0, 2), "a.b": FloatDistribution(0, 1), "c": CategoricalDistribution(["1", "x"])}
+    expected = {
+        "e": IntDistribution(0, 2),
+        "a.b": FloatDistribution(0, 1),
+        "c": CategoricalDistribution(["1", "x"]),
+    }
     assert (space, fixed) == (expected, ["d=7"])
 
 
@@ -66,12 +70,20 @@ def test_no_range_is_rejected(arguments: list[str], ranges: Any, sentence: str) 
         space_of(*arguments, **ranges)
 
 
-SPACE = {"f": FloatDistribution(0.1, 0.5), "n": IntDistribution(1, 9, step=4), "c": CategoricalDistribution(["1", "a"])}
+SPACE = {
+    "f": FloatDistribution(0.1, 0.5),
+    "n": IntDistribution(1, 9, step=4),
+    "c": CategoricalDistribution(["1", "a"]),
+}
 
 
 def test_enqueued_values_are_in_the_space() -> None:
     assert enqueued({"f": 0.2, "c": 1}, SPACE) == {"f": 0.2, "c": "1"}
-    for params, sentence in (({"g": 1}, "g is not in"), ({"n": 2}, "n=2 is outside"), ({"f": 0.6}, "f=0.6 is outside")):
+    for params, sentence in (
+        ({"g": 1}, "g is not in"),
+        ({"n": 2}, "n=2 is outside"),
+        ({"f": 0.6}, "f=0.6 is outside"),
+    ):
         with pytest.raises(ConfigError, match=sentence):
             enqueued(params, SPACE)
 

@@ -1,4 +1,5 @@
-"""The trials of a search in Optuna's journal: what is lost and what is not when it is cut off or damaged."""
+"""The trials of a search in Optuna's journal: what is lost and what is not when it is cut off or
+damaged."""
 
 import json
 import shutil
@@ -47,7 +48,9 @@ def optuna_trials(folder: Path) -> list[optuna.trial.FrozenTrial]:
     ],
     ids=lambda settings: settings["sampler"],
 )
-def test_a_journal_that_ends_after_any_operation_asks_the_same_trials(tmp_path: Path, settings: Any) -> None:
+def test_a_journal_that_ends_after_any_operation_asks_the_same_trials(
+    tmp_path: Path, settings: Any
+) -> None:
     """As a kill leaves it. The runs are there, so that no trial is trained again."""
     whole, _ = searched(tmp_path / "whole", **settings)
     lines = whole.store.path.read_bytes().splitlines(keepends=True)
@@ -58,14 +61,27 @@ def test_a_journal_that_ends_after_any_operation_asks_the_same_trials(tmp_path: 
         journal = parts / "studies" / "toy" / "journal.log"
         journal.write_bytes(b"".join(lines[:count]) + lines[count][: len(lines[count]) // 2])
         again, runner = searched(parts, **settings)
-        assert [trial.params for trial in again.trials] == [trial.params for trial in whole.trials], count
-        assert [trial.origin for trial in again.trials] == [trial.origin for trial in whole.trials], count
+        assert [trial.params for trial in again.trials] == [
+            trial.params for trial in whole.trials
+        ], count
+        assert [trial.origin for trial in again.trials] == [
+            trial.origin for trial in whole.trials
+        ], count
         assert runner.starts == []
         assert [trial.state for trial in optuna_trials(parts)] == [TrialState.COMPLETE] * 4, count
 
 
 @pytest.mark.parametrize(
-    "damage", [b"{", b"\0" * 4096, b"\0" * 40 + b"\n", b"12\n", b"[]\n{}\n", b'{"op_code":4,\n', b"\xff\xfe\n\n"]
+    "damage",
+    [
+        b"{",
+        b"\0" * 4096,
+        b"\0" * 40 + b"\n",
+        b"12\n",
+        b"[]\n{}\n",
+        b'{"op_code":4,\n',
+        b"\xff\xfe\n\n",
+    ],
 )
 def test_a_damaged_end_of_a_journal_is_removed(tmp_path: Path, damage: bytes) -> None:
     whole, _ = searched(tmp_path, n_trials=2)
@@ -87,7 +103,9 @@ def test_a_journal_with_a_damaged_middle_is_rejected_and_kept(tmp_path: Path) ->
         assert whole.store.path.read_bytes() == damaged
 
 
-def test_a_lock_that_a_killed_search_has_left_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_a_killed_search_has_left_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("launcher.runs.stored_study.LOCK_GRACE", 3)
     searched(tmp_path, n_trials=1)
     (tmp_path / "studies" / "toy" / "journal.log.lock").touch()
@@ -106,7 +124,9 @@ def test_optuna_reads_what_came_of_each_trial(tmp_path: Path) -> None:
     assert [trial.state.name for trial in trials] == ["COMPLETE", "WAITING", "WAITING", "FAIL"]
     assert trials[0].values == study.trials[0].values(study.settings)
     assert [*trials[0].intermediate_values] == [*range(10, 91, 10)]
-    assert [trial.user_attrs.get("run") for trial in trials] == [trial.run for trial in study.trials]
+    assert [trial.user_attrs.get("run") for trial in trials] == [
+        trial.run for trial in study.trials
+    ]
     seen = study.store.study.get_trials()
     assert [trial.state.name for trial in seen] == ["COMPLETE", "PRUNED", "PRUNED", "FAIL"]
     assert study.store.study.metric_names == ["val/loss"]
@@ -114,7 +134,9 @@ def test_optuna_reads_what_came_of_each_trial(tmp_path: Path) -> None:
 
 def test_trials_of_another_program_are_learned_from_and_not_run(tmp_path: Path) -> None:
     study, _ = searched(tmp_path, n_trials=1)
-    other = optuna.load_study(study_name="toy", storage=optuna.storages.JournalStorage(backend(study.store.path)))
+    other = optuna.load_study(
+        study_name="toy", storage=optuna.storages.JournalStorage(backend(study.store.path))
+    )
     params = {"model.width": "8", "x": 0.3, "z": 0.1}
     other.add_trial(optuna.trial.create_trial(params=params, distributions=SPACE, value=0.0))
     other.enqueue_trial({"x": 0.7})
@@ -133,4 +155,6 @@ def test_long_curves_are_thinned_in_the_journal(tmp_path: Path) -> None:
 def test_the_journal_has_no_path(tmp_path: Path) -> None:
     """So that a study may be moved."""
     study, _ = searched(tmp_path)
-    assert all(str(tmp_path) not in json.dumps(json.loads(line)) for line in study.store.path.open())
+    assert all(
+        str(tmp_path) not in json.dumps(json.loads(line)) for line in study.store.path.open()
+    )

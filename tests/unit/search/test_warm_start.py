@@ -12,7 +12,11 @@ from launcher.runs.stored_run import StoredRun
 from launcher.search.warm_start import add_known_runs, params_of
 from support.toy_trials import ToyRunner, search
 
-SPACE = {"n": IntDistribution(1, 8), "c": CategoricalDistribution(["0.001", "a"]), "+f": FloatDistribution(0.0, 1.0)}
+SPACE = {
+    "n": IntDistribution(1, 8),
+    "c": CategoricalDistribution(["0.001", "a"]),
+    "+f": FloatDistribution(0.0, 1.0),
+}
 
 
 @pytest.mark.parametrize(
@@ -27,7 +31,9 @@ SPACE = {"n": IntDistribution(1, 8), "c": CategoricalDistribution(["0.001", "a"]
         ({"n": 3, "c": "a", "f": "x"}, None),
     ],
 )
-def test_the_values_of_a_run_that_is_in_the_space(tmp_path: Path, config: dict[str, Any], params: Any) -> None:
+def test_the_values_of_a_run_that_is_in_the_space(
+    tmp_path: Path, config: dict[str, Any], params: Any
+) -> None:
     folder = RunFolder(tmp_path / "run").create()
     folder.record_path.write_text(json.dumps({"config": config}))
     assert params_of(StoredRun.read(folder.path), SPACE) == params

@@ -36,7 +36,12 @@ NEVER = Budget(max_preemptions=0, max_timeouts=0)
         ("preempted, then cancelled in its grace", TERM, "cancelled", "leave"),
         ("preempted, then cancelled in its grace", USR2, "cancelled", "leave"),
         ("requeued, then cancelled", TERM, "cancelled", "leave"),
-        ("pending while it runs: the controller returned with an older state", TERM, "requeued", "leave"),
+        (
+            "pending while it runs: the controller returned with an older state",
+            TERM,
+            "requeued",
+            "leave",
+        ),
         ("killed by hand", TERM, "ended by hand", "leave"),
         ("an allocation", TERM, "ended by hand", "leave"),
         ("an allocation", USR1, "ended by hand", "leave"),
@@ -68,7 +73,9 @@ def test_a_second_start_is_no_requeue():
 )
 def test_slurm_may_have_forgotten_the_cause(restarts, after_start, after_boot, unknown):
     received = 5000.0
-    info = JobInfo("RUNNING", "None", restarts, True, True, received - after_start, received + 3600, None)
+    info = JobInfo(
+        "RUNNING", "None", restarts, True, True, received - after_start, received + 3600, None
+    )
     assert forgets(info, received, None if after_boot is None else received - after_boot) == unknown
 
 
@@ -76,7 +83,9 @@ def test_an_unknown_cause_requeues():
     assert decide("cause unknown", NEVER, before=1000).action == "requeue"
 
 
-@pytest.mark.parametrize(("before", "action"), [(0, "requeue"), (1, "requeue"), (2, "fail"), (3, "fail")])
+@pytest.mark.parametrize(
+    ("before", "action"), [(0, "requeue"), (1, "requeue"), (2, "fail"), (3, "fail")]
+)
 def test_budgets_are_apart(before, action):
     assert decide("preempted", Budget(max_preemptions=2), before).action == action
     assert decide("timed out", Budget(max_timeouts=2), before).action == action
@@ -86,11 +95,14 @@ def test_budgets_are_apart(before, action):
 
 def test_a_refusal_names_the_key():
     reason = decide("timed out", Budget(max_timeouts=2), before=2).reason
-    assert reason is not None and reason.startswith("timed out for the 3rd time (dispatch.max_timeouts=2): it is not")
+    assert reason is not None and reason.startswith(
+        "timed out for the 3rd time (dispatch.max_timeouts=2): it is not"
+    )
 
 
 @pytest.mark.parametrize(
-    ("steps", "fruitless"), [([0], 0), ([0, 0], 1), ([0, 0, 0], 2), ([0, 25], 0), ([0, 25, 25], 1), ([25, 0, 25], 0)]
+    ("steps", "fruitless"),
+    [([0], 0), ([0, 0], 1), ([0, 0, 0], 2), ([0, 25], 0), ([0, 25, 25], 1), ([25, 0, 25], 0)],
 )
 def test_restarts_that_found_no_newer_checkpoint_are_counted(tmp_path, steps, fruitless):
     folder = RunFolder(tmp_path)
@@ -107,7 +119,11 @@ def test_requeues_are_counted_by_cause(tmp_path):
     for cause in ("preempted", "timed out", "preempted"):
         journal.requeue(cause, 0)
     again = Journal(RunFolder(tmp_path), "12")
-    assert (again.count("preempted"), again.count("timed out"), again.count("requeued")) == (2, 1, 0)
+    assert (again.count("preempted"), again.count("timed out"), again.count("requeued")) == (
+        2,
+        1,
+        0,
+    )
 
 
 def test_only_a_committed_checkpoint_counts(tmp_path):
@@ -121,25 +137,34 @@ def test_only_a_committed_checkpoint_counts(tmp_path):
 
 
 FIELDS = ("JobState", "Reason", "Restarts", "EndTime", "PreemptTime")
-WRITTEN = " JobState=COMPLETED Reason=TimeLimit Restarts=7 BatchFlag=0 EndTime=None PreemptTime=2026 "
+WRITTEN = (
+    " JobState=COMPLETED Reason=TimeLimit Restarts=7 BatchFlag=0 EndTime=None PreemptTime=2026 "
+)
 
 
 def as_the_script_reads_it(text, tmp_path):
     (tmp_path / "scontrol").write_text(f"#!/bin/sh\necho {shlex.quote(text)}\n")
     (tmp_path / "scontrol").chmod(0o755)
     script = (
-        f"__launcher_run=/nowhere; source {GUARD}; trap - EXIT; info=$(describe 6)\nfor key in {' '.join(FIELDS)}; "
+        f"__launcher_run=/nowhere; source {GUARD}; trap - EXIT; info=$(describe 6)\nfor key in"
+        f" {' '.join(FIELDS)}; "
     )
     script += 'do echo "$(field "$info" $key)"; done'
     environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    return subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment).stdout.splitlines()
+    return subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, env=environment
+    ).stdout.splitlines()
 
 
 @pytest.mark.parametrize("what", ANSWERS)
 def test_what_users_write_does_not_change_what_slurm_says(what, tmp_path):
     """A comment, or the job's name; neither for the run nor for its script."""
     answer = ANSWERS[what].strip()
-    written = answer.replace("JobName=", f"JobName=x{WRITTEN}") + f" Command=(null) Comment=if{WRITTEN}"
+    written = (
+        answer.replace("JobName=", f"JobName=x{WRITTEN}") + f" Command=(null) Comment=if{WRITTEN}"
+    )
     assert parse_job(written) == parse_job(answer) and parse_job(answer).state
     expected = [re.findall(rf" {key}=(\S*)", answer)[:1] for key in FIELDS]
-    assert as_the_script_reads_it(written, tmp_path) == [found[0] if found else "" for found in expected]
+    assert as_the_script_reads_it(written, tmp_path) == [
+        found[0] if found else "" for found in expected
+    ]

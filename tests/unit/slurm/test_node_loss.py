@@ -30,13 +30,18 @@ def folder(tmp_path, slurm):
 
 def run_script(folder, slurm, least, spares, *starts):
     """Let each start of the ranks do one of the commands; the script's exit code."""
-    ranks = f"commands=(: {' '.join(map(repr, starts))}); eval ${{commands[$(wc -l <{slurm.folder}/steps)]}}"
+    ranks = (
+        f"commands=(: {' '.join(map(repr, starts))}); eval ${{commands[$(wc -l"
+        f" <{slurm.folder}/steps)]}}"
+    )
     lines = [
         f"__launcher_run={folder.path}; __launcher_pythons=({sys.executable})",
         f"source {GUARD}; source {NODE_LOSS}",
         f'on_nodes_left {least} {spares} 2 bash -c "$0"',
     ]
-    done = subprocess.run(["bash", "-c", "\n".join(lines), ranks], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(lines), ranks], capture_output=True, text=True, timeout=120
+    )
     return done.returncode, done.stdout + done.stderr
 
 
@@ -58,14 +63,19 @@ def test_the_run_starts_again_on_a_spare_and_then_on_fewer_nodes(folder, slurm, 
     assert slurm.watchers == ["node3"]
     record = RunRecord(folder)
     assert (record.state, record.attempt.outcome) == ("preempted", "killed")
-    assert record.attempt.reason == "lost node3: restarts on 1 node" and "requeue 6" not in slurm.calls
+    assert (
+        record.attempt.reason == "lost node3: restarts on 1 node" and "requeue 6" not in slurm.calls
+    )
     assert not [*folder.path.glob(".rank-ended*"), *folder.path.glob(".alive*")]
 
 
 def test_a_job_with_too_few_nodes_is_requeued(folder, slurm):
     code, output = run_script(folder, slurm, 2, 0, lost(slurm, "node2", "node3", then=HANGS))
     assert (code, slurm.steps) == (1, ["6 on node1,node2,node3"]), output
-    assert RunRecord(folder).attempt.reason == "lost node2, node3: requeued, since 1 of 2 nodes are left"
+    assert (
+        RunRecord(folder).attempt.reason
+        == "lost node2, node3: requeued, since 1 of 2 nodes are left"
+    )
     assert "requeue 6" in slurm.calls
 
 
@@ -83,12 +93,15 @@ def test_what_is_no_loss_ends_as_before(folder, slurm, answer, nodes):
     command = lost(slurm, *nodes, then="exit 3") if nodes else ": >$LAUNCHER_RANK_ENDED; exit 3"
     code, output = run_script(folder, slurm, 1, 0, command)
     assert (code, len(slurm.steps)) == (3, 1), output
-    assert RunRecord(folder).attempt.reason is None or "lost" not in RunRecord(folder).attempt.reason
+    assert (
+        RunRecord(folder).attempt.reason is None or "lost" not in RunRecord(folder).attempt.reason
+    )
 
 
 @pytest.fixture
 def watched(folder, slurm, monkeypatch):
-    """What a watcher of the first node does until it ends, or for ten looks; its output is in the job's log."""
+    """What a watcher of the first node does until it ends, or for ten looks; its output is in the
+    job's log."""
     monkeypatch.setenv("SLURMD_NODENAME", "node3")
     alive = folder.path / ".alive-6"
 
@@ -100,7 +113,9 @@ def watched(folder, slurm, monkeypatch):
             f"looks=0; pause() {{ ((++looks <= 10)) && {{ {while_watching}; }}; }}",
             "watch_first_node node1",
         ]
-        done = subprocess.run(["bash", "-c", "\n".join(lines)], capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            ["bash", "-c", "\n".join(lines)], capture_output=True, text=True, timeout=120
+        )
         return done.stdout + done.stderr + (folder.path / "logs" / "slurm-6.log").read_text()
 
     alive.write_text("1\n")
@@ -124,7 +139,8 @@ def test_a_job_whose_first_node_is_lost_is_requeued_by_its_watcher(folder, slurm
 @pytest.mark.parametrize(
     ("lost", "answer", "while_watching"),
     [
-        (["node1"], "killed by hand", 'echo $looks >"$alive"'),  # the script is there: it deals with lost nodes
+        # The script is there: it deals with lost nodes.
+        (["node1"], "killed by hand", 'echo $looks >"$alive"'),
         ([], "killed by hand", ":"),  # the file system is slow
         (["node1", "node3"], "killed by hand", ":"),  # it is the watcher's node that is cut off
         (["node1"], "cancelled", ":"),
@@ -144,5 +160,7 @@ def test_the_loss_is_recorded_once_the_ranks_have_ended(folder, slurm):
     lock.acquire()
     assert not record_loss(folder, "restarts on 1 node", ["node2"], sleep=lambda seconds: None)
     assert RunRecord(folder).attempt.outcome is None
-    assert record_loss(folder, "restarts on 1 node", ["node2"], sleep=lambda seconds: lock.release())
+    assert record_loss(
+        folder, "restarts on 1 node", ["node2"], sleep=lambda seconds: lock.release()
+    )
     assert RunRecord(folder).attempt.reason == "lost node2: restarts on 1 node"

@@ -32,15 +32,19 @@ def slurm(tmp_path, monkeypatch):
         ("preempted without a grace, REQUEUE", "queued", 0),
     ],
 )
-def test_the_reason_is_recorded_unless_slurm_starts_the_job_again(folder, slurm, answer, state, attempts):
+def test_the_reason_is_recorded_unless_slurm_starts_the_job_again(
+    folder, slurm, answer, state, attempts
+):
     slurm.answer(answer)
     record_failure(folder, 127, "module load cuda")
     record = RunRecord(folder)
     assert (record.state, len(record.attempts)) == (state, attempts)
     if attempts:
         assert (record.attempt.exit_code, record.attempt.slurm_job_id) == (127, "6")
-        assert record.attempt.reason == (
-            "'module load cuda' ended the job with exit code 127, before the run started: module: command not found"
+        assert (
+            record.attempt.reason
+            == "'module load cuda' ended the job with exit code 127, before the run started:"
+            " module: command not found"
         )
 
 
@@ -70,17 +74,24 @@ def test_a_restart_that_fails_closes_a_preempted_run(folder, slurm):
     assert [attempt.outcome for attempt in record.attempts] == ["preempted", "failed"]
 
 
-ECHO = "a\nlast line\nsrun: error: node1: task 0: Exited with exit code 127\nsrun: Terminating StepId=7.0\n"
+ECHO = (
+    "a\nlast line\nsrun: error: node1: task 0: Exited with exit code 127\nsrun: Terminating"
+    " StepId=7.0\n"
+)
 
 
-@pytest.mark.parametrize("text", ["a\nlast line", "a\n  last line \n\n", "x" * ENDS + "\nlast line\n", ECHO])
+@pytest.mark.parametrize(
+    "text", ["a\nlast line", "a\n  last line \n\n", "x" * ENDS + "\nlast line\n", ECHO]
+)
 def test_the_last_line_of_a_log(tmp_path, text):
     (tmp_path / "log").write_text(text)
     assert last_line(tmp_path / "log") == "last line"
     assert last_line(tmp_path / "no log") == ""
 
 
-@pytest.mark.parametrize("how", ["Exited with exit code 7", "Killed", "Segmentation fault", "Out Of Memory"])
+@pytest.mark.parametrize(
+    "how", ["Exited with exit code 7", "Killed", "Segmentation fault", "Out Of Memory"]
+)
 @pytest.mark.parametrize("task", ["task 0", "tasks 0-3"])
 def test_the_end_of_a_task(tmp_path, task, how):
     echo = f"06:47 INFO Training\nsrun: error: node1: {task}: {how}\nsrun: Terminating StepId=7.0\n"

@@ -42,7 +42,9 @@ def folder(slurm: ScriptedSlurm, tmp_path: Path) -> RunFolder:
     return folder
 
 
-def leave(folder: RunFolder, signum: int = TERM, budget: Budget | None = None, restarts: int = 0) -> SystemExit:
+def leave(
+    folder: RunFolder, signum: int = TERM, budget: Budget | None = None, restarts: int = 0
+) -> SystemExit:
     policy = Requeue(folder, "6", budget or Budget(), sleep=lambda seconds: None)
     policy.restarts = restarts
     return policy.leave(signals.SignalExit(signum))
@@ -57,14 +59,44 @@ def state(folder: RunFolder) -> tuple[str, str]:
     ("answer", "signum", "code", "requeues", "outcome"),
     [
         ("preempted, with a grace", TERM, 143, True, ("preempted", "preempted, requeued")),
-        ("preempted without a grace, CANCEL", TERM, 143, True, ("preempted", "preempted, requeued")),
-        ("preempted without a grace, REQUEUE", TERM, 143, False, ("preempted", "requeued by SLURM")),
+        (
+            "preempted without a grace, CANCEL",
+            TERM,
+            143,
+            True,
+            ("preempted", "preempted, requeued"),
+        ),
+        (
+            "preempted without a grace, REQUEUE",
+            TERM,
+            143,
+            False,
+            ("preempted", "requeued by SLURM"),
+        ),
         ("warned of the time limit", USR2, 128 + USR2, True, ("preempted", "timed out, requeued")),
         ("at its time limit", TERM, 143, True, ("preempted", "timed out, requeued")),
-        ("preempted, at the end of its grace, CANCEL", TERM, 143, True, ("preempted", "preempted, requeued")),
+        (
+            "preempted, at the end of its grace, CANCEL",
+            TERM,
+            143,
+            True,
+            ("preempted", "preempted, requeued"),
+        ),
         ("cancelled", TERM, 143, False, ("cancelled", "the SLURM job was cancelled")),
-        ("preempted, then cancelled in its grace", USR2, 140, False, ("cancelled", "the SLURM job was cancelled")),
-        ("requeued, then cancelled", TERM, 143, False, ("cancelled", "the SLURM job was cancelled")),
+        (
+            "preempted, then cancelled in its grace",
+            USR2,
+            140,
+            False,
+            ("cancelled", "the SLURM job was cancelled"),
+        ),
+        (
+            "requeued, then cancelled",
+            TERM,
+            143,
+            False,
+            ("cancelled", "the SLURM job was cancelled"),
+        ),
         ("killed by hand", TERM, 143, False, ("preempted", None)),
         ("an allocation", USR2, 128 + USR2, False, ("preempted", None)),
     ],
@@ -86,7 +118,9 @@ def test_a_preemption_that_shows_late_is_waited_for(slurm, folder, age):
     if age:  # it would show by now: the save took that long
         assert slurm.calls == ["show job", "show config"] and slept == []
     else:
-        assert slurm.calls[:3] == ["show job", "show job", "requeue 6"] and 1 < slept[0] <= SECOND_LOOK
+        assert (
+            slurm.calls[:3] == ["show job", "show job", "requeue 6"] and 1 < slept[0] <= SECOND_LOOK
+        )
 
 
 @pytest.mark.parametrize(("budget", "code"), [(Budget(), 143), (Budget(max_preemptions=0), 1)])
@@ -108,7 +142,9 @@ def test_all_ranks_exit_with_the_decision_of_rank_0(slurm, folder, monkeypatch, 
     with ThreadPoolExecutor() as pool:
         other = pool.submit(second.leave, signals.SignalExit(TERM))
         assert leave(folder, budget=budget).code == code
-        assert store.add(READ_KEY, 0) == 1, "rank 0 serves the store, so it waits until the others have read it"
+        assert store.add(READ_KEY, 0) == 1, (
+            "rank 0 serves the store, so it waits until the others have read it"
+        )
         assert other.result(60).code == code
     assert slurm.calls.count("requeue 6") == (code == 143)
 
@@ -125,7 +161,9 @@ def test_without_rank_0_the_others_exit_with_the_signal(slurm, folder, monkeypat
 def test_the_record_of_a_run_that_another_process_has_is_not_touched(slurm, folder):
     """It was taken over on another machine."""
     before = folder.record_path.read_bytes()
-    folder.lock_path.write_text(json.dumps(asdict(replace(Holder.current(), host="node7", slurm_job_id="99"))))
+    folder.lock_path.write_text(
+        json.dumps(asdict(replace(Holder.current(), host="node7", slurm_job_id="99")))
+    )
     slurm.answer("preempted, with a grace")
     assert leave(folder).code == 143 and "requeue 6" in slurm.calls
     assert folder.record_path.read_bytes() == before
@@ -142,7 +180,10 @@ def test_a_refused_requeue_fails_the_run(slurm, folder):
     slurm.reject("Requested operation is presently disabled for job 6")
     assert leave(folder).code == 1
     outcome, reason = state(folder)
-    assert outcome == "failed" and "could not be requeued: scontrol requeue failed: Requested operation" in reason
+    assert (
+        outcome == "failed"
+        and "could not be requeued: scontrol requeue failed: Requested operation" in reason
+    )
 
 
 def test_a_requeue_that_slurm_did_first_is_no_failure(slurm, folder):
@@ -156,17 +197,31 @@ def test_a_budget_that_is_spent_fails_the_run(slurm, folder):
     slurm.answer("preempted, with a grace")
     assert leave(folder, budget=Budget(max_preemptions=0)).code == 1
     outcome, reason = state(folder)
-    assert outcome == "failed" and "dispatch.max_preemptions=0" in reason and "requeue 6" not in slurm.calls
+    assert (
+        outcome == "failed"
+        and "dispatch.max_preemptions=0" in reason
+        and "requeue 6" not in slurm.calls
+    )
     assert json.loads(folder.record_path.read_text())["attempts"][-1]["exit_code"] == 1
 
 
 @pytest.mark.parametrize(
     ("seconds", "mode", "grace", "requeues"),
-    [(0, "REQUEUE", 30, False), (10, "REQUEUE", 30, True), (0, "CANCEL", 30, True), (0, "REQUEUE", 0, True)],
+    [
+        (0, "REQUEUE", 30, False),
+        (10, "REQUEUE", 30, True),
+        (0, "CANCEL", 30, True),
+        (0, "REQUEUE", 0, True),
+    ],
 )
-def test_a_job_cancelled_in_the_second_of_its_preemption_is_not_requeued(slurm, folder, seconds, mode, grace, requeues):
-    """It looks like a job at the end of its grace, which SLURM itself has requeued under REQUEUE by then."""
-    (slurm.folder / "config").write_text(f"PartitionName=p Default=YES GraceTime={grace} PreemptMode={mode}\n")
+def test_a_job_cancelled_in_the_second_of_its_preemption_is_not_requeued(
+    slurm, folder, seconds, mode, grace, requeues
+):
+    """It looks like a job at the end of its grace, which SLURM itself has requeued under REQUEUE by
+    then."""
+    (slurm.folder / "config").write_text(
+        f"PartitionName=p Default=YES GraceTime={grace} PreemptMode={mode}\n"
+    )
     slurm.answer("preempted, at the end of its grace, CANCEL")
     line = (slurm.folder / "job-1").read_text()
     now = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime())
@@ -180,10 +235,14 @@ def test_a_job_cancelled_in_the_second_of_its_preemption_is_not_requeued(slurm, 
 
 
 @pytest.mark.parametrize(("grace", "is_rejected"), [("0", True), ("30", False)])
-def test_preemptions_that_slurm_requeues_by_itself_count(slurm, folder, monkeypatch, capsys, grace, is_rejected):
+def test_preemptions_that_slurm_requeues_by_itself_count(
+    slurm, folder, monkeypatch, capsys, grace, is_rejected
+):
     """The job is in the queue already, so its next start is rejected."""
     monkeypatch.setenv("SLURM_JOB_PARTITION", "nograce")
-    (slurm.folder / "config").write_text(f"PartitionName=nograce GraceTime={grace} PreemptMode=REQUEUE\n")
+    (slurm.folder / "config").write_text(
+        f"PartitionName=nograce GraceTime={grace} PreemptMode=REQUEUE\n"
+    )
     slurm.answer("preempted without a grace, REQUEUE")
     assert leave(folder).code == 143
     slurm.answer("started again, not touched")
@@ -196,7 +255,8 @@ def test_preemptions_that_slurm_requeues_by_itself_count(slurm, folder, monkeypa
         policy.begin()
     assert end.value.code == 1
     assert (
-        state(folder)[0] == "failed" and "preempted for the 1st time (dispatch.max_preemptions=0)" in state(folder)[1]
+        state(folder)[0] == "failed"
+        and "preempted for the 1st time (dispatch.max_preemptions=0)" in state(folder)[1]
     )
     assert capsys.readouterr().err.count("max_preemptions=0") <= 1
 
@@ -214,11 +274,16 @@ def test_a_cancellation_after_the_requeue_wins(slurm, folder):
     slurm.answer("preempted, with a grace")
     slurm.requeue_as("requeued, then cancelled")
     assert leave(folder).code == 143
-    assert "requeue 6" in slurm.calls and state(folder) == ("cancelled", "the SLURM job was cancelled")
+    assert "requeue 6" in slurm.calls and state(folder) == (
+        "cancelled",
+        "the SLURM job was cancelled",
+    )
 
 
 def test_what_runs_cancel_has_recorded_stays(slurm, folder):
-    RunRecord(folder).revise("cancelled", "cancelled", reason="the SLURM job was cancelled", slurm_job_id="6")
+    RunRecord(folder).revise(
+        "cancelled", "cancelled", reason="the SLURM job was cancelled", slurm_job_id="6"
+    )
     slurm.answer("preempted, with a grace")
     assert leave(folder).code == 143
     assert state(folder)[0] == "cancelled"
@@ -229,13 +294,23 @@ def test_slurm_that_never_answers_leaves_a_preempted_run(slurm, folder, caplog):
     slept: list[float] = []
     policy = Requeue(folder, "6", Budget(), sleep=slept.append)
     assert policy.leave(signals.SignalExit(TERM)).code == 143
-    assert sum(slept) >= STAY and "requeue 6" not in slurm.calls and caplog.text.count("Asking again") == 1
-    assert state(folder)[0] == "preempted" and "SLURM does not answer why: scontrol show failed" in state(folder)[1]
+    assert (
+        sum(slept) >= STAY
+        and "requeue 6" not in slurm.calls
+        and caplog.text.count("Asking again") == 1
+    )
+    assert (
+        state(folder)[0] == "preempted"
+        and "SLURM does not answer why: scontrol show failed" in state(folder)[1]
+    )
 
 
 @pytest.mark.parametrize(
     ("answer", "reason"),
-    [("preempted, with a grace", "preempted, requeued"), ("killed by hand", "cause unknown, requeued")],
+    [
+        ("preempted, with a grace", "preempted, requeued"),
+        ("killed by hand", "cause unknown, requeued"),
+    ],
 )
 def test_slurm_that_answers_late_is_asked_again(slurm, folder, answer, reason):
     slurm.answer(answer)
@@ -254,7 +329,11 @@ def test_slurm_that_answers_late_is_asked_again(slurm, folder, answer, reason):
 def test_a_late_signal_of_the_previous_start_requeues(slurm, folder):
     slurm.answer("started again, not touched")
     path = slurm.folder / "job-1"
-    path.write_text(re.sub(r"StartTime=\S+", f"StartTime={time.strftime('%Y-%m-%dT%H:%M:%S')}", path.read_text()))
+    path.write_text(
+        re.sub(
+            r"StartTime=\S+", f"StartTime={time.strftime('%Y-%m-%dT%H:%M:%S')}", path.read_text()
+        )
+    )
     slurm.requeue_as("started again, not touched", restarts=2)
     assert leave(folder, restarts=1).code == 143
     assert "requeue 6" in slurm.calls and state(folder) == ("preempted", "cause unknown, requeued")
@@ -292,7 +371,9 @@ def test_restarts_without_progress_end(slurm, folder):
         ("at its time limit", False, True),
     ],
 )
-def test_only_a_start_that_had_the_time_to_save_is_fruitless(slurm, folder, answer, trained, is_rejected):
+def test_only_a_start_that_had_the_time_to_save_is_fruitless(
+    slurm, folder, answer, trained, is_rejected
+):
     for start in range(4):
         slurm.answer("killed by hand")
         policy = Requeue(folder, "6", Budget(max_fruitless_restarts=2), sleep=lambda seconds: None)
@@ -352,7 +433,8 @@ def test_work_is_guarded(slurm, folder, signum, requeues):
 
 @pytest.mark.parametrize("answer", ["preempted, with a grace", "cancelled", "killed by hand"])
 def test_a_trial_leaves_the_requeue_to_its_search(slurm, folder, monkeypatch, answer):
-    """Also one that the search has stopped, soon after a restart of the job: it may not requeue the job."""
+    """Also one that the search has stopped, soon after a restart of the job: it may not requeue the
+    job."""
     monkeypatch.setenv("LAUNCHER_PARENT", "1")
 
     def work() -> None:

@@ -56,7 +56,12 @@ def test_a_malformed_time_limit_is_rejected():
 
 @pytest.mark.parametrize(
     ("settings", "tasks"),
-    [({}, 1), ({"gpus_per_node": 4}, 4), ({"gpus_per_node": 4, "tasks_per_node": 1}, 1), ({"tasks_per_node": 3}, 3)],
+    [
+        ({}, 1),
+        ({"gpus_per_node": 4}, 4),
+        ({"gpus_per_node": 4, "tasks_per_node": 1}, 1),
+        ({"tasks_per_node": 3}, 3),
+    ],
 )
 def test_one_task_per_gpu(settings, tasks):
     assert SlurmDispatch(**settings).flags()["ntasks-per-node"] == tasks
@@ -67,17 +72,28 @@ def test_a_job_of_any_size_counts_its_nodes_at_its_start(tmp_path):
     flags = settings.flags()
     assert (flags["nodes"], flags["mincpus"]) == ("1-4", 6)
     assert not {"ntasks-per-node", "cpus-per-task"} & flags.keys()
-    config = {"run": {"name": "mlp", "dir": tmp_path}, "paths": {"outputs": tmp_path}, "job": {"_target_": TRAIN_JOB}}
+    config = {
+        "run": {"name": "mlp", "dir": tmp_path},
+        "paths": {"outputs": tmp_path},
+        "job": {"_target_": TRAIN_JOB},
+    }
     run = SubmittedRun("mlp/1", config, None)
     command = settings._script(run, []).command(tmp_path / "job-0.sh").splitlines()[-1]
-    script = f"guarded() {{ echo $@; }}; SLURM_JOB_NUM_NODES=3; __launcher_run={tmp_path}; {command}"
+    script = (
+        f"guarded() {{ echo $@; }}; SLURM_JOB_NUM_NODES=3; __launcher_run={tmp_path}; {command}"
+    )
     words = subprocess.check_output(["bash", "-c", script], text=True)
-    assert words.startswith("srun --nodes=3 --ntasks=6 --ntasks-per-node=2 --export=ALL --kill-on-bad-exit=1 --cpus")
+    assert words.startswith(
+        "srun --nodes=3 --ntasks=6 --ntasks-per-node=2 --export=ALL --kill-on-bad-exit=1 --cpus"
+    )
 
 
 def test_a_container_is_around_python_or_srun():
     pyxis = SlurmDispatch(container="image.sqsh", container_mounts=["/data:/data", "/scratch:/tmp"])
-    assert pyxis.srun_flags() == ["--container-image=image.sqsh", "--container-mounts=/data:/data,/scratch:/tmp"]
+    assert pyxis.srun_flags() == [
+        "--container-image=image.sqsh",
+        "--container-mounts=/data:/data,/scratch:/tmp",
+    ]
     assert pyxis.prefix() == []
     apptainer = SlurmDispatch(container="image.sif", container_runtime="apptainer", gpus_per_node=1)
     assert apptainer.prefix() == ["apptainer", "exec", "--nv", "image.sif"]
@@ -143,8 +159,13 @@ def test_the_script_requeues_a_preempted_job_whose_run_has_not_started(
         (folder.path / "restarts.json").rename(later)
         (folder.path / "restarts.json").write_bytes(before)
         command = f"mv {later} {folder.path / 'restarts.json'}; {command}"
-    script = f"set -e; __launcher_run={folder.path}; source {GUARD}; guarded bash -c {shlex.quote(command)}"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    script = (
+        f"set -e; __launcher_run={folder.path}; source {GUARD}; guarded bash -c"
+        f" {shlex.quote(command)}"
+    )
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == int(command[-3:].split()[-1]), done.stderr
     assert ("requeue 6" in slurm.calls) == requeues, done.stdout + done.stderr
 
@@ -170,21 +191,34 @@ ELSEWHERE = "record.attempts[-1].slurm_job_id = '7'; record._write()"
     ("end", "code", "state"), [("", 1, "failed"), (PAUSED, 0, "paused"), (ELSEWHERE, 0, "running")]
 )
 def test_a_run_that_ends_without_recording_it_has_failed(tmp_path, monkeypatch, end, code, state):
-    """By os._exit(0), which no handler sees. Not the run of another job, to which this one has left it."""
+    """By os._exit(0), which no handler sees. Not the run of another job, to which this one has left
+    it."""
     ScriptedSlurm(tmp_path / "slurm").install(monkeypatch)
     folder = RunFolder(tmp_path / "run").create()
     (tmp_path / "train.py").write_text(RUN.format(end=end))
     command = shlex.join([sys.executable, str(tmp_path / "train.py"), str(folder.path)])
-    script = f"__launcher_run={folder.path} __launcher_pythons=({sys.executable}); source {GUARD}; guarded {command}"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    script = (
+        f"__launcher_run={folder.path} __launcher_pythons=({sys.executable}); source {GUARD};"
+        f" guarded {command}"
+    )
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
     record = json.loads(folder.record_path.read_text())
     assert (done.returncode, record["state"]) == (code, state), done.stderr
-    assert ("os._exit" in str(record["attempts"][-1]["reason"])) == bool(code) == ("os._exit" in done.stdout)
+    assert (
+        ("os._exit" in str(record["attempts"][-1]["reason"]))
+        == bool(code)
+        == ("os._exit" in done.stdout)
+    )
 
 
 def port_of_a_start(**variables):
     """With the same random numbers each time."""
-    script = f"__launcher_run=/nowhere; source {GUARD}; RANDOM={os.getpid()}; guarded bash -c 'echo $MASTER_PORT'"
+    script = (
+        f"__launcher_run=/nowhere; source {GUARD}; RANDOM={os.getpid()}; guarded bash -c 'echo"
+        " $MASTER_PORT'"
+    )
     clean = {name: value for name, value in os.environ.items() if name != "MASTER_PORT"}
     return int(subprocess.check_output(["bash", "-c", script], env=clean | variables, timeout=60))
 
@@ -217,7 +251,9 @@ def test_a_users_port_stays():
     ],
 )
 def test_a_flag_is_bare_or_left_out(tmp_path, key, value, lines):
-    text = Script("gpt", SlurmDispatch(sbatch={key: value}).flags()).text(tmp_path / "job-0.sh", None, None)
+    text = Script("gpt", SlurmDispatch(sbatch={key: value}).flags()).text(
+        tmp_path / "job-0.sh", None, None
+    )
     flags = [line.removeprefix("#SBATCH --") for line in text.splitlines() if key in line]
     assert flags == lines
 
@@ -234,7 +270,8 @@ SHELL = [
 
 @pytest.mark.parametrize("line", SHELL)
 def test_a_setup_line_is_written_with_escaped_variables(tmp_path, line):
-    """From a command line to the job's script; and once more by `retry`, which reads what was frozen."""
+    """From a command line to the job's script; and once more by `retry`, which reads what was
+    frozen."""
     written = tmp_path / "conf" / "dispatch" / "ours.yaml"
     written.parent.mkdir(parents=True)
     settings = {"defaults": ["slurm", "_self_"], "setup": [escaped(line)]}
@@ -245,19 +282,28 @@ def test_a_setup_line_is_written_with_escaped_variables(tmp_path, line):
     folder = RunFolder(tmp_path / "run")
     freeze(folder, plain, None, JobNote("/s/job-0.sh"))
     config, _ = load_frozen(folder)
-    assert resolve(config)[0]["dispatch"]["setup"] == [line] == frozen(folder)[0]["dispatch"]["setup"]
-    assert OmegaConf.to_container(OmegaConf.create(resolved_yaml(config)), resolve=True)["dispatch"]["setup"] == [line]
+    assert (
+        resolve(config)[0]["dispatch"]["setup"] == [line] == frozen(folder)[0]["dispatch"]["setup"]
+    )
+    assert OmegaConf.to_container(OmegaConf.create(resolved_yaml(config)), resolve=True)[
+        "dispatch"
+    ]["setup"] == [line]
 
 
 @pytest.mark.parametrize("line", SHELL[:3])
 def test_an_unescaped_variable_is_a_sentence_with_the_escaped_form(tmp_path, line):
     with pytest.raises(ConfigError) as raised:
-        validate(compose(["dispatch=slurm", f'dispatch.setup=["{line}"]', "model=mlp", "data=digits"]))
-    assert any(escaped(line) in sentence for sentence in raised.value.messages), raised.value.messages
+        validate(
+            compose(["dispatch=slurm", f'dispatch.setup=["{line}"]', "model=mlp", "data=digits"])
+        )
+    assert any(escaped(line) in sentence for sentence in raised.value.messages), (
+        raised.value.messages
+    )
 
 
 @pytest.mark.parametrize(
-    ("command", "steps"), [("guarded srun --ntasks=2 --nodelist=node1", 1), ("on_nodes_left 1 0 2", 2)]
+    ("command", "steps"),
+    [("guarded srun --ntasks=2 --nodelist=node1", 1), ("on_nodes_left 1 0 2", 2)],
 )
 def test_the_steps_of_consecutive_starts_differ_in_number(tmp_path, monkeypatch, command, steps):
     """srun of a frozen node that wakes ends the step that has its number."""
@@ -280,12 +326,21 @@ def test_setup_lines_do_not_disturb_the_script(tmp_path):
     folder = RunFolder(tmp_path / "run").create()
     mine = "run=/a before=/b job=/c runs=/d pythons=/e guarded=/f"
     script = f"__launcher_run={folder.path}; source {GUARD}; {mine}; guarded bash -c 'exit 7'"
-    done = subprocess.run(["bash", "-c", f"__launcher_pythons=(echo); {script}"], capture_output=True, text=True)
-    assert done.returncode == 7 and f"not_started {folder.path} 7 bash" in done.stdout, done.stdout + done.stderr
+    done = subprocess.run(
+        ["bash", "-c", f"__launcher_pythons=(echo); {script}"], capture_output=True, text=True
+    )
+    assert done.returncode == 7 and f"not_started {folder.path} 7 bash" in done.stdout, (
+        done.stdout + done.stderr
+    )
 
 
 @pytest.mark.parametrize(
-    "override", ["dispatch.sbatch={nodelist: n1}", "dispatch.sbatch.nodelist=n1", "+dispatch.sbatch.nodelist=n1"]
+    "override",
+    [
+        "dispatch.sbatch={nodelist: n1}",
+        "dispatch.sbatch.nodelist=n1",
+        "+dispatch.sbatch.nodelist=n1",
+    ],
 )
 def test_flags_of_sbatch_need_no_plus(override):
     plain = validate(compose(["dispatch=slurm", override, "model=mlp", "data=digits"]))

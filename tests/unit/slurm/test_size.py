@@ -10,14 +10,25 @@ from launcher.slurm.size import Size
 @pytest.mark.parametrize(
     ("settings", "expected", "command"),
     [
-        ((2, 4, False, 0), {"nodes": "2", "no-kill": None, "ntasks-per-node": 4, "cpus-per-task": 3}, "guarded srun"),
+        (
+            (2, 4, False, 0),
+            {"nodes": "2", "no-kill": None, "ntasks-per-node": 4, "cpus-per-task": 3},
+            "guarded srun",
+        ),
         (
             ("1-4", 4, False, 0),
             {"nodes": "1-4", "no-kill": None, "mincpus": 12},
-            "guarded srun --nodes=$SLURM_JOB_NUM_NODES --ntasks=$((SLURM_JOB_NUM_NODES * 4)) --ntasks-per-node=4",
+            (
+                "guarded srun --nodes=$SLURM_JOB_NUM_NODES --ntasks=$((SLURM_JOB_NUM_NODES * 4))"
+                " --ntasks-per-node=4"
+            ),
         ),
         ((2, 4, True, 1), {"nodes": "3", "no-kill": True, "mincpus": 12}, "on_nodes_left 2 1 4"),
-        (("2-4", 1, True, 2), {"nodes": "4-6", "no-kill": True, "mincpus": 3}, "on_nodes_left 2 2 1"),
+        (
+            ("2-4", 1, True, 2),
+            {"nodes": "4-6", "no-kill": True, "mincpus": 3},
+            "on_nodes_left 2 2 1",
+        ),
     ],
 )
 def test_flags_of_sbatch_and_srun(settings, expected, command):
@@ -28,11 +39,23 @@ def test_flags_of_sbatch_and_srun(settings, expected, command):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"nodes": "4-1"}, r"dispatch\.nodes='4-1': should be a number of nodes, or the fewest and the most"),
-        ({"nodes": "many"}, r"dispatch\.nodes='many': should be a number of nodes, or the fewest and the most"),
+        (
+            {"nodes": "4-1"},
+            r"dispatch\.nodes='4-1': should be a number of nodes, or the fewest and the most",
+        ),
+        (
+            {"nodes": "many"},
+            r"dispatch\.nodes='many': should be a number of nodes, or the fewest and the most",
+        ),
         ({"spares": 1}, r"dispatch\.spares=1: is used only with dispatch\.no_kill=true"),
-        ({"no_kill": True}, r"dispatch\.no_kill=true: a run that needs dispatch\.nodes=1 .* dispatch\.nodes=1-2\."),
-        ({"no_kill": True, "nodes": 4}, r"use dispatch\.spares=1 or a range, e\.g\. dispatch\.nodes=1-4\."),
+        (
+            {"no_kill": True},
+            r"dispatch\.no_kill=true: a run that needs dispatch\.nodes=1 .* dispatch\.nodes=1-2\.",
+        ),
+        (
+            {"no_kill": True, "nodes": 4},
+            r"use dispatch\.spares=1 or a range, e\.g\. dispatch\.nodes=1-4\.",
+        ),
     ],
 )
 def test_what_does_not_fit_together_is_rejected(settings, sentence):

@@ -18,7 +18,8 @@ def git(folder: Path, *arguments: str) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with a committed file, a changed one, a file that git does not track, and a link."""
+    """A repository with a committed file, a changed one, a file that git does not track, and a
+    link."""
     top = tmp_path / "repository"
     (top / "src" / "package").mkdir(parents=True)
     (top / "src" / "package" / "code.py").write_text("VERSION = 1\n")
@@ -41,12 +42,21 @@ def test_the_working_tree_is_copied(repository, tmp_path):
     assert os.readlink(folder / "code" / "link") == "a name.txt"
     assert not (folder / "code" / "scratch.txt").exists()
     saved = json.loads((folder / "snapshot.json").read_text())
-    assert saved["dirty"] is True and saved["untracked"] == ["scratch.txt"] and len(saved["commit"]) == 40
+    assert (
+        saved["dirty"] is True
+        and saved["untracked"] == ["scratch.txt"]
+        and len(saved["commit"]) == 40
+    )
     assert "+VERSION = 2" in (folder / "code.diff").read_text()
     script = "\n".join([*lines(folder), 'echo "$PYTHONPATH"'])
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(["sh", "-c", script], env=environment, check=True, capture_output=True, text=True)
-    assert done.stdout.strip().split(os.pathsep) == [str(folder / "code" / "src"), str(folder / "code")]
+    done = subprocess.run(
+        ["sh", "-c", script], env=environment, check=True, capture_output=True, text=True
+    )
+    assert done.stdout.strip().split(os.pathsep) == [
+        str(folder / "code" / "src"),
+        str(folder / "code"),
+    ]
 
 
 COPIED = (
@@ -93,9 +103,10 @@ def test_other_files_of_a_package_that_git_does_not_track_are_named(repository):
         written(repository, f"src/package/data/{number}.csv")
     for name in ("elsewhere.csv", "src/package/__pycache__/code.pyc"):
         written(repository, name)
-    assert not_copied() == (
-        "dispatch.snapshot=true: does not copy src/package/data/0.csv, src/package/data/1.csv, src/package/data/2.csv "
-        "and 2 more; git add what the code reads."
+    assert (
+        not_copied()
+        == "dispatch.snapshot=true: does not copy src/package/data/0.csv, src/package/data/1.csv,"
+        " src/package/data/2.csv and 2 more; git add what the code reads."
     )
 
 
@@ -110,7 +121,9 @@ def test_without_a_commit_it_is_rejected(tmp_path, monkeypatch, is_repository):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     if is_repository:
         git(tmp_path, "init", "-q")
-    with pytest.raises(ConfigError, match=r"dispatch\.snapshot=true: .*use dispatch\.snapshot=false"):
+    with pytest.raises(
+        ConfigError, match=r"dispatch\.snapshot=true: .*use dispatch\.snapshot=false"
+    ):
         take(tmp_path)
 
 
@@ -127,7 +140,16 @@ def test_submodules_are_copied(repository, tmp_path, monkeypatch):
     git(tmp_path / "outer", "commit", "-qm", "a submodule")
     monkeypatch.chdir(tmp_path / "repository")
     git(repository, *add, str(tmp_path / "outer"), "lib/outer")
-    git(repository, "-c", "protocol.file.allow=always", "submodule", "update", "-q", "--init", "--recursive")
+    git(
+        repository,
+        "-c",
+        "protocol.file.allow=always",
+        "submodule",
+        "update",
+        "-q",
+        "--init",
+        "--recursive",
+    )
     git(repository, "commit", "-qam", "a submodule")
     clean = take(folder_in(tmp_path, "clean"))
     assert json.loads((clean / "snapshot.json").read_text())["dirty"] is False
@@ -137,13 +159,18 @@ def test_submodules_are_copied(repository, tmp_path, monkeypatch):
     (inner / "notes.txt").write_text("not tracked")
     folder = take(folder_in(tmp_path, "changed"))
     assert (folder / "code" / "lib" / "outer" / "code.py").read_text() == "VERSION = 1\n"
-    assert (folder / "code" / "lib" / "outer" / "deep" / "inner" / "code.py").read_text() == "VERSION = 2\n"
+    assert (
+        folder / "code" / "lib" / "outer" / "deep" / "inner" / "code.py"
+    ).read_text() == "VERSION = 2\n"
     saved = json.loads((folder / "snapshot.json").read_text())
     assert saved["dirty"] is True
     assert saved["untracked"] == ["scratch.txt", "lib/outer/deep/inner/notes.txt"]
     assert set(saved["submodules"]) == {"lib/outer", "lib/outer/deep/inner"}
-    git(clean / "code", "apply", "--include=lib/*", str(folder / "code.diff"))  # it fits the tree from its top
-    assert (clean / "code" / "lib" / "outer" / "deep" / "inner" / "code.py").read_text() == "VERSION = 2\n"
+    # It fits the tree from its top.
+    git(clean / "code", "apply", "--include=lib/*", str(folder / "code.diff"))
+    assert (
+        clean / "code" / "lib" / "outer" / "deep" / "inner" / "code.py"
+    ).read_text() == "VERSION = 2\n"
 
 
 def folder_in(parent: Path, name: str) -> Path:

@@ -47,7 +47,10 @@ def test_a_frozen_configuration_is_read_back(folder):
     settings, hydra = load_frozen(folder)
     assert settings.seed == 1 and hydra is not None and hydra.hydra.overrides.task == ["seed=1"]
     assert RunRecord(folder).state == "queued"
-    assert sorted(path.name for path in folder.path.rglob("*") if path.is_file()) == ["run.json", "submission.json"]
+    assert sorted(path.name for path in folder.path.rglob("*") if path.is_file()) == [
+        "run.json",
+        "submission.json",
+    ]
 
 
 def test_the_id_of_an_array_is_that_of_its_runs(folder, tmp_path):
@@ -65,10 +68,16 @@ def test_a_damaged_job_note_is_none(folder, text):
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
-@pytest.mark.parametrize("error", [ConfigError("SLURM rejected it."), OSError("disk full"), SystemExit(143)])
+@pytest.mark.parametrize(
+    "error", [ConfigError("SLURM rejected it."), OSError("disk full"), SystemExit(143)]
+)
 def test_a_refused_submission_restores_what_was_there(folder, tmp_path, error):
     record = RunRecord(folder)
     record.begin_attempt(start_step=0, max_steps=2, world_size=1, strategy="none")
@@ -88,7 +97,10 @@ def test_an_array_lists_its_runs_in_order(folder, tmp_path):
     for part, runs in enumerate(([folder], others)):
         write_script(tmp_path / f"job-{part}.sh", "#!/bin/bash", runs)
     assert (tmp_path / "runs-0.txt").read_text().splitlines() == [str(folder.path)]
-    assert (tmp_path / "runs-1.txt").read_text().splitlines() == [str(tmp_path / "b"), str(tmp_path / "a")]
+    assert (tmp_path / "runs-1.txt").read_text().splitlines() == [
+        str(tmp_path / "b"),
+        str(tmp_path / "a"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +144,9 @@ def test_one_command_at_a_time_submits(tmp_path):
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError, FileExistsError])
-def test_a_folder_that_another_command_removes_meanwhile_is_made_again(tmp_path, monkeypatch, error):
+def test_a_folder_that_another_command_removes_meanwhile_is_made_again(
+    tmp_path, monkeypatch, error
+):
     mkdir, failures = Path.mkdir, [error(0, "removed while it was made")]
 
     def fail_once(path: Path, **options: Any) -> None:
@@ -169,9 +183,13 @@ def test_outputs_that_cannot_be_written_are_rejected(tmp_path):
 
 
 def test_a_job_starts_only_in_the_folder_that_was_submitted(
-    folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: RunFolder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A submission is checked where it is made, so its job needs nobody. A copy of the folder was not submitted."""
+    """A submission is checked where it is made, so its job needs nobody. A copy of the folder was
+    not submitted."""
     started: list[Path] = []
     monkeypatch.setattr(slurm_task, "work", lambda folder: started.append(folder.path))
     (tmp_path / "link").symlink_to(tmp_path / "outputs")
@@ -179,8 +197,16 @@ def test_a_job_starts_only_in_the_folder_that_was_submitted(
     copy = tmp_path / "elsewhere" / "1a2b"
     shutil.copytree(folder.path, copy)
     shutil.copytree(folder.path, other_job)
-    for path, code in ((folder.path, 0), (tmp_path / "link" / "gpt" / "1a2b", 0), (other_job, 0), (copy, 2)):
+    for path, code in (
+        (folder.path, 0),
+        (tmp_path / "link" / "gpt" / "1a2b", 0),
+        (other_job, 0),
+        (copy, 2),
+    ):
         monkeypatch.setattr("sys.argv", ["slurm_task", str(path)])
         assert slurm_task.main() == code
         assert started[-1:] == ([path] if code == 0 else [other_job])
-    assert f"is not {copy}, so this is no submission of it; use launcher.runs retry." in capsys.readouterr().err
+    assert (
+        f"is not {copy}, so this is no submission of it; use launcher.runs retry."
+        in capsys.readouterr().err
+    )

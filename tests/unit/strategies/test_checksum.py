@@ -10,13 +10,20 @@ from launcher.strategies.checksum import CHUNK, checksum
 
 @pytest.mark.parametrize(
     ("dtype", "size"),
-    [*itertools.product([torch.float32, torch.bfloat16, torch.int64, torch.uint8], [1, 5]), (torch.float32, CHUNK + 3)],
+    [
+        *itertools.product([torch.float32, torch.bfloat16, torch.int64, torch.uint8], [1, 5]),
+        (torch.float32, CHUNK + 3),
+    ],
 )
-def test_a_checksum_changes_with_each_bit_and_not_with_the_order_of_additions(dtype: torch.dtype, size: int) -> None:
+def test_a_checksum_changes_with_each_bit_and_not_with_the_order_of_additions(
+    dtype: torch.dtype, size: int
+) -> None:
     values = torch.arange(size).to(dtype)
     before = int(checksum([values]))
     assert int(checksum([values.clone()])) == before
-    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()]
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[
+        values.element_size()
+    ]
     for place in {0, size // 2, size - 1}:
         for bit in range(8 * values.element_size() - 1):
             changed = values.clone()

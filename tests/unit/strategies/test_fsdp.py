@@ -18,7 +18,9 @@ class Net(nn.Module):
 def test_parameter_without_dimensions_is_rejected_by_name() -> None:
     net = Net()
     net.block.register_parameter("scale", nn.Parameter(torch.tensor(1.0), requires_grad=False))
-    with pytest.raises(ConfigError, match=r"^model: strategy=fsdp cannot shard the parameter block\.scale"):
+    with pytest.raises(
+        ConfigError, match=r"^model: strategy=fsdp cannot shard the parameter block\.scale"
+    ):
         check_shardable(net, [])
 
 
@@ -29,7 +31,13 @@ def test_parameter_without_dimensions_is_rejected_by_name() -> None:
         (lambda net: net.head.double(), False, True),
         (lambda net: net.block.double(), True, False),
         (lambda net: net.head.double().requires_grad_(False), False, False),
-        (lambda net: setattr(net.block, "bias", nn.Parameter(torch.zeros(4, dtype=torch.float64))), True, True),
+        (
+            lambda net: setattr(
+                net.block, "bias", nn.Parameter(torch.zeros(4, dtype=torch.float64))
+            ),
+            True,
+            True,
+        ),
     ],
 )
 def test_trained_parameters_of_a_unit_have_one_dtype(convert, has_units, is_rejected) -> None:
@@ -39,5 +47,8 @@ def test_trained_parameters_of_a_unit_have_one_dtype(convert, has_units, is_reje
     if not is_rejected:
         check_shardable(net, units)
         return
-    with pytest.raises(ConfigError, match=r"is float32 and .* is float64; convert one of them, or use strategy=ddp\."):
+    with pytest.raises(
+        ConfigError,
+        match=r"is float32 and .* is float64; convert one of them, or use strategy=ddp\.",
+    ):
         check_shardable(net, units)

@@ -20,7 +20,9 @@ class Unfreezing(BaseHook):
 
     def on_before_step(self, trainer: TrainerView) -> None:
         if trainer.step == 2:
-            trainer.optimizer.add_param_group({"params": list(trainer.model[2].parameters()), "name": "late"})
+            trainer.optimizer.add_param_group(
+                {"params": list(trainer.model[2].parameters()), "name": "late"}
+            )
 
 
 class LateGroup(Toy):
@@ -29,7 +31,9 @@ class LateGroup(Toy):
         return nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 1))
 
     def build_optimizer(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD([{"params": list(self.model[0].parameters()), "name": "early"}], lr=1.0)
+        return torch.optim.SGD(
+            [{"params": list(self.model[0].parameters()), "name": "early"}], lr=1.0
+        )
 
     def build_lr_scheduler(self) -> Any:
         return None
@@ -40,7 +44,9 @@ class LateGroup(Toy):
 
 
 @pytest.mark.parametrize("logging_first", [True, False])
-def test_parameters_added_later_are_clipped_and_guarded(tmp_path: Path, logging_first: bool) -> None:
+def test_parameters_added_later_are_clipped_and_guarded(
+    tmp_path: Path, logging_first: bool
+) -> None:
     hooks = [LoggingHook(1), Unfreezing()] if logging_first else [Unfreezing(), LoggingHook(1)]
     trainer = LateGroup(hooks, 3, tmp_path, batches=[GOOD])
     trainer.train()
@@ -55,9 +61,12 @@ def test_parameters_added_later_are_clipped_and_guarded(tmp_path: Path, logging_
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
-    ("share", "scale"), [(0.5, 1.0), (0.94, 1.0), (0.96, 1.0), (1.0, 1.0), (1.04, 1.0), (2.0, 1.0), (0.5, 1e-6)]
+    ("share", "scale"),
+    [(0.5, 1.0), (0.94, 1.0), (0.96, 1.0), (1.0, 1.0), (1.04, 1.0), (2.0, 1.0), (0.5, 1e-6)],
 )
-def test_gradients_are_clipped_as_by_torch(tmp_path: Path, share: float, scale: float, dtype: torch.dtype) -> None:
+def test_gradients_are_clipped_as_by_torch(
+    tmp_path: Path, share: float, scale: float, dtype: torch.dtype
+) -> None:
     """To the bit, with a norm that is this share of the limit.
 
     Args:

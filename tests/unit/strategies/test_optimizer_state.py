@@ -29,7 +29,9 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, with_rare: bool) ->
     optimizer.step()
 
 
-def write(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[ShardReader, list]:
+def write(
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[ShardReader, list]:
     tensors, groups = optimizer_snapshot(model, optimizer)
     write_tensors(path, {f"optimizer/{name}": tensor.clone() for name, tensor in tensors.items()})
     return ShardReader([path]), groups
@@ -51,7 +53,9 @@ def test_state_is_read_over_what_there_is(tmp_path: Path, kind: str) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), **{"lr": 0.01, **KINDS[kind]})
     step(model, optimizer, with_rare=False)
     old, groups = write(tmp_path / "old", model, optimizer)
-    expected = {name: tensor.clone() for name, tensor in optimizer_snapshot(model, optimizer)[0].items()}
+    expected = {
+        name: tensor.clone() for name, tensor in optimizer_snapshot(model, optimizer)[0].items()
+    }
     assert not any(name.startswith("rare") for name in expected)
     step(model, optimizer, with_rare=True)
     moments = optimizer.state[model.often.weight]["exp_avg"]
@@ -75,7 +79,9 @@ def test_state_goes_into_a_new_optimizer_of_another_kind(tmp_path: Path) -> None
         model.load_state_dict(weights)
         other = torch.optim.AdamW(model.parameters(), lr=1.0, **settings)
         load_optimizer(model, other, saved, "optimizer/", groups)
-        assert other.param_groups[0]["foreach"] is settings["foreach"], "how it computes is not the checkpoint's"
+        assert other.param_groups[0]["foreach"] is settings["foreach"], (
+            "how it computes is not the checkpoint's"
+        )
         assert other.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"]
         step(model, other, with_rare=True)
         ends.append(model.often.weight.clone())
@@ -84,9 +90,21 @@ def test_state_goes_into_a_new_optimizer_of_another_kind(tmp_path: Path) -> None
 
 def test_another_optimizer_s_state_is_rejected(tmp_path: Path) -> None:
     model = Halves()
-    step(model, optimizer := torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), with_rare=True)
+    step(
+        model,
+        optimizer := torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        with_rare=True,
+    )
     saved, groups = write(tmp_path / "saved", model, optimizer)
-    with pytest.raises(TrainingError, match=r"SGD, 1 group; the checkpoint was written with SGD, 2 groups\."):
+    with pytest.raises(
+        TrainingError, match=r"SGD, 1 group; the checkpoint was written with SGD, 2 groups\."
+    ):
         load_optimizer(model, optimizer, saved, "optimizer/", groups * 2)
     with pytest.raises(TrainingError, match="no state for the parameter"):
-        load_optimizer(nn.Sequential(model), torch.optim.SGD(model.parameters(), lr=0.1), saved, "optimizer/", groups)
+        load_optimizer(
+            nn.Sequential(model),
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            saved,
+            "optimizer/",
+            groups,
+        )

@@ -1,4 +1,5 @@
-"""What is sharded as one, what is recomputed, and what is rejected: looks at modules, without ranks."""
+"""What is sharded as one, what is recomputed, and what is rejected: looks at modules, without
+ranks."""
 
 import copy
 
@@ -15,12 +16,15 @@ from launcher.strategies.units import shard_units
 
 
 class Tied(nn.Module):
-    """An output layer that is the embedding, and attention that uses its projection's weights without calling it."""
+    """An output layer that is the embedding, and attention that uses its projection's weights
+    without calling it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(50, 8)
-        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)) for _ in range(3))
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)) for _ in range(3)
+        )
         self.attention = nn.MultiheadAttention(8, 2)
         self.head = nn.Linear(8, 50, bias=False)
         self.head.weight = self.embedding.weight
@@ -35,7 +39,18 @@ def names(model: nn.Module, units: list[nn.Module]) -> list[str]:
     ("smallest", "expected"),
     [
         (0, []),
-        (72, ["layers.0.0", "layers.0.1", "layers.1.0", "layers.1.1", "layers.2.0", "layers.2.1", "attention"]),
+        (
+            72,
+            [
+                "layers.0.0",
+                "layers.0.1",
+                "layers.1.0",
+                "layers.1.1",
+                "layers.2.0",
+                "layers.2.1",
+                "attention",
+            ],
+        ),
         (100, ["layers.0", "layers.1", "layers.2", "attention"]),
         (280, ["attention"]),
         (10_000, []),
@@ -49,7 +64,9 @@ def test_the_size_rule(smallest: int, expected: list[str]) -> None:
 def test_a_model_names_its_own_units() -> None:
     model = GPT(vocab_size=10, seq_len=4, dim=8, num_layers=3, num_heads=2)
     assert names(model, shard_units(model)) == ["blocks.2", "blocks.1", "blocks.0"]
-    assert "embedding" not in names(model, shard_units(model, 1)), "the output layer uses its weight"
+    assert "embedding" not in names(model, shard_units(model, 1)), (
+        "the output layer uses its weight"
+    )
 
 
 def test_what_was_tied_on_the_meta_device_stays_tied() -> None:
@@ -84,7 +101,11 @@ def test_recomputed_blocks_keep_their_names_and_survive_a_copy() -> None:
     ("model", "every", "words"),
     [
         (nn.Linear(2, 2), 1, "checkpointing=full: Linear has no shard_units"),
-        (GPT(vocab_size=10, seq_len=4, dim=8, num_layers=2, num_heads=2), 3, "checkpointing=3: GPT has 2 blocks"),
+        (
+            GPT(vocab_size=10, seq_len=4, dim=8, num_layers=2, num_heads=2),
+            3,
+            "checkpointing=3: GPT has 2 blocks",
+        ),
     ],
 )
 def test_what_cannot_be_recomputed(model: nn.Module, every: int, words: str) -> None:

@@ -1,4 +1,5 @@
-"""A checkpoint has a model's whole state, and a resume restores it, whatever its `state_dict()` does."""
+"""A checkpoint has a model's whole state, and a resume restores it, whatever its `state_dict()`
+does."""
 
 from pathlib import Path
 from typing import Any
@@ -26,14 +27,18 @@ class Cloning(Net):
     """As FSDP1's: `state_dict()` gives copies."""
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        return {name: tensor.clone() for name, tensor in super().state_dict(*args, **kwargs).items()}
+        return {
+            name: tensor.clone() for name, tensor in super().state_dict(*args, **kwargs).items()
+        }
 
 
 class Deaf(Cloning):
     """Its `load_state_dict()` forgets the bias."""
 
     def load_state_dict(self, state: Any, *args: Any, **kwargs: Any) -> Any:
-        return super().load_state_dict({k: v for k, v in state.items() if "bias" not in k}, *args, **kwargs)
+        return super().load_state_dict(
+            {k: v for k, v in state.items() if "bias" not in k}, *args, **kwargs
+        )
 
 
 class Counting(Net):
@@ -106,7 +111,9 @@ def trained(model: type[nn.Module], workspace: Path, *stops: int) -> dict[str, A
         trainer = Trainer(model, stop, workspace)
         trainer.train()
     bare = trainer.model
-    return {name: p.tolist() for name, p in bare.named_parameters()} | {"calls": getattr(bare, "calls", None)}
+    return {name: p.tolist() for name, p in bare.named_parameters()} | {
+        "calls": getattr(bare, "calls", None)
+    }
 
 
 @pytest.mark.parametrize("model", [Net, Cloning, Counting, Complex, Hiding])
@@ -121,7 +128,8 @@ def test_a_model_that_does_not_take_its_weights_is_an_error(tmp_path: Path) -> N
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 @pytest.mark.parametrize(
-    ("model", "sentence"), [(Quantized, "table has dtype qint8"), (Unstorable, "_extra_state/ is a object")]
+    ("model", "sentence"),
+    [(Quantized, "table has dtype qint8"), (Unstorable, "_extra_state/ is a object")],
 )
 def test_what_cannot_be_stored_is_refused_before_training(
     model: type[nn.Module], sentence: str, tmp_path: Path
@@ -132,5 +140,7 @@ def test_what_cannot_be_stored_is_refused_before_training(
 
 def test_extra_state_that_does_not_fit_is_an_error() -> None:
     for model, stored in ((Counting(), {}), (Net(), {"": {"calls": 3}})):
-        with pytest.raises(TrainingError, match=r"_extra_state: the (checkpoint|model) does not have it"):
+        with pytest.raises(
+            TrainingError, match=r"_extra_state: the (checkpoint|model) does not have it"
+        ):
             load_extra_state(model, stored)

@@ -21,14 +21,18 @@ def test_hooks_in_the_group_are_no_trackers():
 
 
 def test_what_is_not_chosen_is_not_imported():
-    assert list(build_trackers({"bad": {"_target_": "no.such.module"}, **NODES}, ["files"])) == ["files"]
+    assert list(build_trackers({"bad": {"_target_": "no.such.module"}, **NODES}, ["files"])) == [
+        "files"
+    ]
 
 
 def test_a_missing_library_is_one_sentence():
     with pytest.raises(ConfigError) as rejected:
         build_trackers(NODES)["files"].check("tracker.files")
-    assert str(rejected.value) == (
-        "tracker.files: no_such_library is not installed; install it with pip install 'torch-launcher[files]'."
+    assert (
+        str(rejected.value)
+        == "tracker.files: no_such_library is not installed; install it with pip install"
+        " 'torch-launcher[files]'."
     )
 
 
@@ -36,17 +40,32 @@ def test_numbers_are_those_of_the_metrics():
     line = {"step": 1, "time": 2.0, "attempt": 1, "samples": 8, "a/b": 1, "c": "inf", "media": []}
     assert numbers(line) == {"a/b": 1.0, "c": float("inf")}
     item = {"kind": "image", "key": "x"}
-    assert [each for _, each in media([line | {"media": [item, {"kind": "histogram"}]}, {"step": 2}], "image")] == [
-        item
-    ]
+    assert [
+        each
+        for _, each in media(
+            [line | {"media": [item, {"kind": "histogram"}]}, {"step": 2}], "image"
+        )
+    ] == [item]
 
 
 def test_a_run_as_trackers_see_it(tmp_path: Path):
-    overrides = ["model=mlp", "optimizer.lr=0.1", "+data.own=x", "seed=3", "run.tag=b", "tracker=wandb", "~hooks"]
+    overrides = [
+        "model=mlp",
+        "optimizer.lr=0.1",
+        "+data.own=x",
+        "seed=3",
+        "run.tag=b",
+        "tracker=wandb",
+        "~hooks",
+    ]
     run = WrittenRun(
-        tmp_path / "name" / "abcd1234", overrides=overrides, seed=3, model={"a": 1}, optimizer={"lr": 0.1},
+        tmp_path / "name" / "abcd1234",
+        overrides=overrides,
+        seed=3,
+        model={"a": 1},
+        optimizer={"lr": 0.1},
         data={"own": "x"},
-    )  # fmt: skip
+    )
     seen = run.tracked(FileTracker())
     assert seen.label == "name/abcd1234"
     assert seen.sweep is None

@@ -55,7 +55,9 @@ def steps(tracker: FileTracker) -> list[int]:
     return [line["step"] for line in tracker.lines()]
 
 
-@pytest.mark.parametrize(("outcome", "newest"), [("completed", 20), ("failed", 20), ("preempted", 10)])
+@pytest.mark.parametrize(
+    ("outcome", "newest"), [("completed", 20), ("failed", 20), ("preempted", 10)]
+)
 def test_a_tracker_follows_a_run_until_it_ends(run, outcome, newest):
     """The newest line of a run that will resume waits: its step may be evaluated again."""
     tracker = FileTracker()
@@ -170,9 +172,14 @@ def test_a_tracker_keeps_what_it_has_when_resumed_values_differ(run, caplog):
     run.log(20, 30, 40, **{"train/loss": 5.0})
     run.end()
     follow(follower(run, tracker)).join(120)
-    assert [(line["step"], line["train/loss"]) for line in tracker.lines()][2:] == [(20, 1 / 21), (30, 5.0), (40, 5.0)]
+    assert [(line["step"], line["train/loss"]) for line in tracker.lines()][2:] == [
+        (20, 1 / 21),
+        (30, 5.0),
+        (40, 5.0),
+    ]
     assert [each.message for each in caplog.records if "other values" in each.message] == [
-        "Tracker files0: step 20 has other values since the run was resumed; the tracker keeps those from before."
+        "Tracker files0: step 20 has other values since the run was resumed; the tracker keeps"
+        " those from before."
     ]
 
 
@@ -188,7 +195,9 @@ def test_one_follower_at_a_time(run):
 
 def start(run: WrittenRun, *names: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "launcher.trackers.follower", str(run.folder.path), *names]
-    return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    return subprocess.Popen(
+        command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
 
 
 def test_the_process_survives_signals_and_ends_with_the_run(run):
@@ -208,4 +217,7 @@ def test_the_process_survives_signals_and_ends_with_the_run(run):
 
 def test_the_process_imports_no_torch():
     command = "import sys, launcher.trackers.follower, hydra.utils; print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", command], capture_output=True, text=True).stdout == "False\n"
+    assert (
+        subprocess.run([sys.executable, "-c", command], capture_output=True, text=True).stdout
+        == "False\n"
+    )

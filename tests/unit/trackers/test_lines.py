@@ -11,7 +11,10 @@ from launcher.trackers.lines import MetricsReader, dropped_path
 
 
 def write(folder: RunFolder, *steps: int, name: str = "metrics.jsonl", **values) -> None:
-    rows = [{"step": step, "time": float(step), **(values or {"train/loss": step / 7})} for step in steps]
+    rows = [
+        {"step": step, "time": float(step), **(values or {"train/loss": step / 7})}
+        for step in steps
+    ]
     append(folder.path / name, "".join(json.dumps(row) + "\n" for row in rows).encode())
 
 
@@ -67,7 +70,9 @@ def test_a_held_line_that_was_dropped_is_not_sent(folder):
     assert steps(lines.read()) == [0]
     drop_lines_after(folder.metrics_path, 0)
     write(folder, 10, **{"train/loss": 1.0, "val/loss": 2.0})
-    assert lines.read(final=True) == [{"step": 10, "time": 10.0, "train/loss": 1.0, "val/loss": 2.0}]
+    assert lines.read(final=True) == [
+        {"step": 10, "time": 10.0, "train/loss": 1.0, "val/loss": 2.0}
+    ]
 
 
 def test_the_file_may_vanish(folder):
@@ -116,8 +121,14 @@ def test_what_was_sent_first_is_kept_over_several_resumes(folder):
         keep_lines_after(folder.metrics_path, 20)
         drop_lines_after(folder.metrics_path, 20)
         write(folder, 30, **{"train/loss": value})
-    rows = [json.loads(line) for line in dropped_path(folder.metrics_path).read_bytes().splitlines()]
-    assert [(row["step"], row["train/loss"]) for row in rows] == [(30, 30 / 7), (40, 40 / 7), (50, 50 / 7)]
+    rows = [
+        json.loads(line) for line in dropped_path(folder.metrics_path).read_bytes().splitlines()
+    ]
+    assert [(row["step"], row["train/loss"]) for row in rows] == [
+        (30, 30 / 7),
+        (40, 40 / 7),
+        (50, 50 / 7),
+    ]
     keep_lines_after(folder.metrics_path, 50)
     assert dropped_path(folder.metrics_path).read_bytes() == b""
 
@@ -142,4 +153,6 @@ def test_every_step_once_whatever_happens(folder, seed):
             case "k":
                 lines = MetricsReader(folder, max(steps(sent), default=-1))
     sent += lines.read(final=True)
-    assert sent == [{"step": each, "time": float(each), "train/loss": each / 7} for each in range(step + 1)]
+    assert sent == [
+        {"step": each, "time": float(each), "train/loss": each / 7} for each in range(step + 1)
+    ]

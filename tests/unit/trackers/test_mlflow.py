@@ -23,9 +23,11 @@ def environment(monkeypatch):
 def run(tmp_path: Path):
     copy_database(tmp_path / "mlflow.db")
     run = WrittenRun(
-        tmp_path / "name" / "abcd1234", optimizer={"lr": 0.1, "betas": [0.9, 0.99]}, paths={"outputs": "x"},
+        tmp_path / "name" / "abcd1234",
+        optimizer={"lr": 0.1, "betas": [0.9, 0.99]},
+        paths={"outputs": "x"},
         tracker={"mlflow": {}},
-    )  # fmt: skip
+    )
     yield run
     run.lock.release()
 
@@ -59,7 +61,8 @@ class Killed(BaseException):
 
 
 def killed_at(number: int, after: bool):
-    """MLflow's client in a process that dies at a call: before the call reaches the server, or after."""
+    """MLflow's client in a process that dies at a call: before the call reaches the server, or
+    after."""
     from mlflow.tracking import MlflowClient
 
     calls = 0
@@ -95,7 +98,9 @@ def log_attempt(run: WrittenRun, attempt: int) -> None:
         run.log(step, **times, **{"train/loss": 1 / (1 + step)})
 
 
-def test_rows_are_sent_once_wherever_follower_and_machine_are_lost(run, client, monkeypatch, tmp_path):
+def test_rows_are_sent_once_wherever_follower_and_machine_are_lost(
+    run, client, monkeypatch, tmp_path
+):
     import mlflow.tracking
 
     options = {"artifacts": ["export"], "registered_model_name": "classifier", "model": "export"}
@@ -106,7 +111,9 @@ def test_rows_are_sent_once_wherever_follower_and_machine_are_lost(run, client, 
         log_attempt(mine, 1)
         was_killed = False
         with monkeypatch.context() as patched:
-            patched.setattr(mlflow.tracking, "MlflowClient", killed_at(1 + number // 2, after=number % 2 == 1))
+            patched.setattr(
+                mlflow.tracking, "MlflowClient", killed_at(1 + number // 2, after=number % 2 == 1)
+            )
             try:
                 mirror(mine, "completed", **options)
             except Killed:
@@ -118,7 +125,11 @@ def test_rows_are_sent_once_wherever_follower_and_machine_are_lost(run, client, 
         (stored,) = [each.info for each in runs]
         assert stored.status == "FINISHED"
         for key in ("train/loss", "train/step_time"):
-            assert [each.step for each in client.get_metric_history(stored.run_id, key)] == [0, 10, 20], number
+            assert [each.step for each in client.get_metric_history(stored.run_id, key)] == [
+                0,
+                10,
+                20,
+            ], number
         assert len(client.search_model_versions(f"run_id='{stored.run_id}'")) == 1, number
         if not was_killed:
             break
@@ -150,13 +161,21 @@ def test_a_run_over_two_attempts(run, client, caplog):
     mirror(run, "completed")
     last = only_run(client)
     assert (last.info.run_id, last.info.status) == (first.info.run_id, "FINISHED")
-    assert (last.data.tags["launcher.step"], last.data.tags["launcher.state"]) == ("30", "completed")
+    assert (last.data.tags["launcher.step"], last.data.tags["launcher.state"]) == (
+        "30",
+        "completed",
+    )
     history = client.get_metric_history(last.info.run_id, "train/loss")
-    assert [(each.step, each.timestamp) for each in history] == [(s, 1000_000 + 1000 * s) for s in (0, 10, 20, 30)]
-    assert [each.value for each in history][:3] == [1.0, 1 / 11, 1 / 21] and math.isnan(history[3].value)
+    assert [(each.step, each.timestamp) for each in history] == [
+        (s, 1000_000 + 1000 * s) for s in (0, 10, 20, 30)
+    ]
+    assert [each.value for each in history][:3] == [1.0, 1 / 11, 1 / 21] and math.isnan(
+        history[3].value
+    )
     assert "val/a_b" in last.data.metrics
     assert last.data.params == {
-        "optimizer.lr": "0.1", "optimizer.betas": "[0.9, 0.99]", "paths.outputs": "x", "run.name": "name",
+        "optimizer.lr": "0.1", "optimizer.betas": "[0.9, 0.99]", "paths.outputs": "x",
+        "run.name": "name",
         "run.id": "abcd1234",
     }  # fmt: skip
     assert "MLflow: sqlite:///" in caplog.text  # the tracking URI is shown
@@ -182,7 +201,8 @@ def test_options(run, client, tmp_path, monkeypatch):
     (run.folder.export / "model.safetensors").write_bytes(b"weights")
     run.end()
     options = {
-        "experiment": "mine", "name": "n", "tags": {"team": "a"}, "config_exclude": ["paths", "run"],
+        "experiment": "mine", "name": "n", "tags": {"team": "a"},
+        "config_exclude": ["paths", "run"],
         "registered_model_name": "classifier", "model": "export", "alias": "champion",
     }  # fmt: skip
     mirror(run, "completed", **options)

@@ -46,7 +46,9 @@ def test_what_the_follower_reports_is_logged(run, tmp_path, caplog):
     (tmp_path / "down").unlink()
     run.end()
     follower.wait(30)
-    assert [record.levelno for record in caplog.records if "the server is down" in record.message] == [logging.WARNING]
+    assert [
+        record.levelno for record in caplog.records if "the server is down" in record.message
+    ] == [logging.WARNING]
     assert "the server is down" in (run.folder.logs / "tracker.log").read_text()
 
 

@@ -15,9 +15,11 @@ from support.tracked import WrittenRun
 @pytest.fixture
 def run(tmp_path: Path):
     run = WrittenRun(
-        tmp_path / "name" / "abcd1234", overrides=["optimizer.lr=0.1", "model=mlp", "run.tag=x"],
-        optimizer={"lr": 0.1, "fused": True}, model={"size": 3},
-    )  # fmt: skip
+        tmp_path / "name" / "abcd1234",
+        overrides=["optimizer.lr=0.1", "model=mlp", "run.tag=x"],
+        optimizer={"lr": 0.1, "fused": True},
+        model={"size": 3},
+    )
     yield run
     run.lock.release()
 
@@ -37,7 +39,9 @@ def mirror(run: WrittenRun, state: str | None = "completed", **options) -> Tenso
 
 
 def read(folder: Path) -> EventAccumulator:
-    events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "images": 0, "histograms": 0, "tensors": 0})
+    events = EventAccumulator(
+        str(folder), size_guidance={"scalars": 0, "images": 0, "histograms": 0, "tensors": 0}
+    )
     return events.Reload()
 
 
@@ -50,7 +54,9 @@ def test_metrics_with_their_steps_and_times(run):
     run.log(30, **{"train/loss": "nan", "val/loss": 2.0})
     tracker = mirror(run)
     events = read(tracker.folder).Scalars("train/loss")
-    assert [(event.step, event.wall_time) for event in events] == [(s, 1000.0 + s) for s in (0, 10, 20, 30)]
+    assert [(event.step, event.wall_time) for event in events] == [
+        (s, 1000.0 + s) for s in (0, 10, 20, 30)
+    ]
     assert events[1].value == pytest.approx(1 / 11)
     assert math.isnan(events[3].value)
     assert scalars(tracker.folder, "val/loss") == [(30, 2.0)]
@@ -94,7 +100,12 @@ def test_images_and_histograms(run):
     run.log_media(0, kind="histogram", key="weights", counts=[1, 3], edges=[0.0, 1.0, 3.0])
     events = read(mirror(run).folder)
     (image,) = events.Images("val/x")
-    assert (image.step, image.width, image.height, image.encoded_image_string) == (0, 3, 2, png(3, 2))
+    assert (image.step, image.width, image.height, image.encoded_image_string) == (
+        0,
+        3,
+        2,
+        png(3, 2),
+    )
     (histogram,) = events.Histograms("weights")
     value = histogram.histogram_value
     assert (value.num, value.min, value.max, value.sum) == (4, 0.0, 3.0, 6.5)
@@ -110,7 +121,9 @@ def test_hyperparameters(run, keys, expected):
     events = read(mirror(run, hparams=keys).folder)
     content = events.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
     info = metadata.parse_session_start_info_plugin_data(content)
-    assert {key: getattr(value, value.WhichOneof("kind")) for key, value in info.hparams.items()} == expected
+    assert {
+        key: getattr(value, value.WhichOneof("kind")) for key, value in info.hparams.items()
+    } == expected
     assert metadata.SESSION_END_INFO_TAG in events.Tags()["tensors"]
 
 
@@ -134,7 +147,8 @@ def test_a_second_sync_of_an_ended_run_adds_nothing(run):
 def test_names_and_folder(run, tmp_path):
     run.log(0)
     tracker = mirror(run, path=str(tmp_path / "elsewhere"), namespace_separator=".")
-    assert tracker.folder == tmp_path / "elsewhere" / run.folder.path.parent.name / run.folder.path.name, (
-        "runs share it"
-    )
+    assert (
+        tracker.folder
+        == tmp_path / "elsewhere" / run.folder.path.parent.name / run.folder.path.name
+    ), "runs share it"
     assert scalars(tracker.folder, "train.loss") == [(0, 1.0)]

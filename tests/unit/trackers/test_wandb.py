@@ -15,9 +15,18 @@ from support.tracked import WrittenRun
 from support.wandb_server import WandbServer
 
 VARIABLES = (
-    "API_KEY", "PROJECT", "ENTITY", "RUN_GROUP", "TAGS", "MODE", "RUN_ID", "BASE_URL", "CONFIG_DIR", "SERVICE",
+    "API_KEY",
+    "PROJECT",
+    "ENTITY",
+    "RUN_GROUP",
+    "TAGS",
+    "MODE",
+    "RUN_ID",
+    "BASE_URL",
+    "CONFIG_DIR",
+    "SERVICE",
     "IDENTITY_TOKEN_FILE",
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +55,22 @@ def environment(tmp_path, monkeypatch):
 @pytest.fixture
 def run(tmp_path: Path):
     run = WrittenRun(
-        tmp_path / "name" / "abcd1234", seed=3, paths={"outputs": "x", "kept": 1}, tracker={"wandb": {"project": "p"}}
+        tmp_path / "name" / "abcd1234",
+        seed=3,
+        paths={"outputs": "x", "kept": 1},
+        tracker={"wandb": {"project": "p"}},
     )
     yield run
     run.lock.release()
 
 
 def tracker_of(run: WrittenRun, server: WandbServer, **options) -> WandbTracker:
-    settings = {"base_url": server.url, "init_timeout": 20, "finish_timeout": 20, **options.pop("settings", {})}
+    settings = {
+        "base_url": server.url,
+        "init_timeout": 20,
+        "finish_timeout": 20,
+        **options.pop("settings", {}),
+    }
     tracker = WandbTracker(settings=settings, **{"system_metrics": False, **options})
     run.tracked(tracker)
     return tracker
@@ -87,9 +104,18 @@ def test_everything_of_a_run_arrives(run, server, monkeypatch):
     run.record.data["best"] = {"metric": "val/loss", "value": 0.5, "step": 30}
     run.end()
     arrived = mirror(
-        run, server, name="mine", group="g", job_type="j", tags=["a", "b"], notes="n", image_format="jpeg",
-        config_exclude=["paths.outputs"], artifacts=["export"], init={"save_code": False},
-    )  # fmt: skip
+        run,
+        server,
+        name="mine",
+        group="g",
+        job_type="j",
+        tags=["a", "b"],
+        notes="n",
+        image_format="jpeg",
+        config_exclude=["paths.outputs"],
+        artifacts=["export"],
+        init={"save_code": False},
+    )
     assert [line["_step"] for line in arrived["history"]] == [0, 10, 20, 30]
     assert [line["_timestamp"] for line in arrived["history"]] == [1000, 1010, 1020, 1030]
     assert math.isnan(arrived["history"][3]["train/loss"])
@@ -100,8 +126,10 @@ def test_everything_of_a_run_arrives(run, server, monkeypatch):
     assert values(arrived["config"]) == {
         "seed": 3, "paths": {"kept": 1}, "run": {"name": "name", "id": "abcd1234"}
     }  # fmt: skip
-    assert {key: arrived["upsert"][key] for key in ("displayName", "groupName", "jobType", "notes", "tags")} == {
-        "displayName": "mine", "groupName": "g", "jobType": "j", "notes": "n", "tags": ["a", "b", "c"],
+    keys = ("displayName", "groupName", "jobType", "notes", "tags")
+    assert {key: arrived["upsert"][key] for key in keys} == {
+        "displayName": "mine", "groupName": "g", "jobType": "j", "notes": "n",
+        "tags": ["a", "b", "c"],
     }  # fmt: skip
     assert (arrived["summary"]["best/val/loss"], arrived["summary"]["best/step"]) == (0.5, 30)
     log = [line.split(" ", 1)[1] for _, line in sorted(arrived["output"].items())]
@@ -213,7 +241,8 @@ def test_the_stop_button_stops_the_training_process(run, server, monkeypatch):
     def sleep(seconds):
         return asyncio.sleep(0.1)
 
-    monkeypatch.setattr(run_stopping, "_SLEEP", sleep, raising=False)  # without it the client asks every 15 s
+    # Without it the client asks every 15 s.
+    monkeypatch.setattr(run_stopping, "_SLEEP", sleep, raising=False)
     received = []
     before = signal.signal(signal.SIGTERM, lambda *_: received.append("SIGTERM"))
     try:
@@ -240,7 +269,10 @@ def test_a_run_on_another_machine_cannot_be_stopped_from_here(run, caplog):
 @pytest.mark.parametrize(("options", "variables", "expected"), [
     ({}, {}, ("launcher", None, None)),
     ({}, {"PROJECT": "p", "ENTITY": "e", "RUN_GROUP": "g"}, ("p", "e", "g")),
-    ({"project": "q", "entity": "f", "group": "h"}, {"PROJECT": "p", "ENTITY": "e"}, ("q", "f", "h")),
+    (
+        {"project": "q", "entity": "f", "group": "h"}, {"PROJECT": "p", "ENTITY": "e"},
+        ("q", "f", "h"),
+    ),
 ])  # fmt: skip
 def test_where_a_run_is_kept(run, monkeypatch, options, variables, expected):
     for name, value in variables.items():
@@ -263,8 +295,10 @@ def test_the_group_is_the_sweep(tmp_path):
 def test_a_missing_key_is_one_sentence():
     with pytest.raises(ConfigError) as rejected:
         WandbTracker().check("tracker.wandb")
-    assert str(rejected.value) == (
-        "tracker.wandb: no API key for api.wandb.ai; run `wandb login`, set WANDB_API_KEY, or use "
+    assert (
+        str(rejected.value)
+        == "tracker.wandb: no API key for api.wandb.ai; run `wandb login`, set WANDB_API_KEY, or"
+        " use "
         "tracker.wandb.mode=offline and send the run later with launcher.runs sync."
     )
 
@@ -277,7 +311,9 @@ def test_a_key_from_any_place_will_do(tmp_path, monkeypatch):
         WandbTracker().check("tracker.wandb")
     WandbTracker(settings={"base_url": "https://other.org"}).check("tracker.wandb")
     (home / ".config" / "wandb").mkdir(parents=True)
-    (home / ".config" / "wandb" / "settings").write_text("[default]\nbase_url = https://other.org\n")
+    (home / ".config" / "wandb" / "settings").write_text(
+        "[default]\nbase_url = https://other.org\n"
+    )
     WandbTracker().check("tracker.wandb")
     monkeypatch.setenv("WANDB_BASE_URL", "https://third.org")
     with pytest.raises(ConfigError, match=r"third\.org"):

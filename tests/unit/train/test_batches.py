@@ -18,7 +18,8 @@ from support.toy import GOOD, Toy
 
 
 class Counting:
-    """Counts the samples that it has given; a signal comes just as it has counted those of the third batch."""
+    """Counts the samples that it has given; a signal comes just as it has counted those of the
+    third batch."""
 
     def __init__(self, signum: int | None = signal.SIGTERM):
         self.samples, self.signum, self.closed = 0, signum, 0
@@ -58,7 +59,9 @@ def test_a_batch_that_a_signal_kept_from_the_loop_is_not_counted(tmp_path: Path)
 
 @pytest.mark.parametrize("kind", ["counts samples", "plain"])
 def test_a_rewound_batch_is_not_counted(kind: str) -> None:
-    loader: Any = Counting(signum=None) if kind != "plain" else torch.utils.data.DataLoader(torch.arange(6))
+    loader: Any = (
+        Counting(signum=None) if kind != "plain" else torch.utils.data.DataLoader(torch.arange(6))
+    )
     batches = Batches(loader, logging.getLogger())
     batches.start(TrainState())
     positions = []

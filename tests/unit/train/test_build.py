@@ -30,7 +30,13 @@ class Names(BaseHook):
 
 
 def test_a_run_binds_hooks_and_leaves_their_attributes_alone(tmp_path: Path) -> None:
-    overrides = ["model=mlp", "data=synthetic", "~hooks.checkpointing", "trainer.max_steps=1", "device=cpu"]
+    overrides = [
+        "model=mlp",
+        "data=synthetic",
+        "~hooks.checkpointing",
+        "trainer.max_steps=1",
+        "device=cpu",
+    ]
     config = compose([*overrides, f"paths.outputs={tmp_path}"])
     hook = Names()
     trainer = build_trainer(config, RunFolder(tmp_path), [hook])
@@ -43,7 +49,13 @@ def test_a_run_binds_hooks_and_leaves_their_attributes_alone(tmp_path: Path) -> 
 
 def test_trackers_add_nothing_to_the_loop(tmp_path: Path) -> None:
     """They follow the file of a hook that every run has."""
-    overrides = ["model=mlp", "data=synthetic", "trainer.max_steps=1", "device=cpu", f"paths.outputs={tmp_path}"]
+    overrides = [
+        "model=mlp",
+        "data=synthetic",
+        "trainer.max_steps=1",
+        "device=cpu",
+        f"paths.outputs={tmp_path}",
+    ]
     hooks = []
     for choice in ("[]", "[wandb,tensorboard,mlflow]"):
         trainer = build_trainer(compose([*overrides, f"tracker={choice}"]), RunFolder(tmp_path))
@@ -53,8 +65,15 @@ def test_trackers_add_nothing_to_the_loop(tmp_path: Path) -> None:
 
 
 def test_metrics_are_written_once(tmp_path: Path) -> None:
-    """A configuration of an earlier version, frozen for a SLURM job, still has the hook as a tracker."""
-    overrides = ["model=mlp", "data=synthetic", "trainer.max_steps=1", "device=cpu", f"paths.outputs={tmp_path}"]
+    """A configuration of an earlier version, frozen for a SLURM job, still has the hook as a
+    tracker."""
+    overrides = [
+        "model=mlp",
+        "data=synthetic",
+        "trainer.max_steps=1",
+        "device=cpu",
+        f"paths.outputs={tmp_path}",
+    ]
     own = "+tracker.jsonl={_target_: launcher.hooks.jsonl.JsonlHook, path: metrics.jsonl}"
     trainer = build_trainer(compose([*overrides, own]), RunFolder(tmp_path))
     assert [type(hook).__name__ for hook in trainer.hooks].count("JsonlHook") == 1
@@ -64,8 +83,14 @@ def test_metrics_are_written_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "key"),
     [
-        ("hooks=[default,early_stopping]", "hooks.early_stopping: needs a validation set (metric=val/loss)"),
-        ("hooks=[default,ema] hooks.ema.evaluate=true", "hooks.ema: needs a validation set (evaluate=true)"),
+        (
+            "hooks=[default,early_stopping]",
+            "hooks.early_stopping: needs a validation set (metric=val/loss)",
+        ),
+        (
+            "hooks=[default,ema] hooks.ema.evaluate=true",
+            "hooks.ema: needs a validation set (evaluate=true)",
+        ),
         ("scheduler=plateau", "scheduler: needs a validation set (metric=val/loss)"),
         ("scheduler=plateau scheduler.metric=train/loss", None),
         ("", None),
@@ -74,14 +99,23 @@ def test_metrics_are_written_once(tmp_path: Path) -> None:
 def test_what_follows_the_validation_needs_one(
     tmp_path: Path, words: str, key: str | None, num_val_samples: int
 ) -> None:
-    overrides = ["model=mlp", "data=synthetic", f"data.num_val_samples={num_val_samples}", "device=cpu"]
-    config = compose([*overrides, f"paths.outputs={tmp_path}", "trainer.max_steps=1", *words.split()])
+    overrides = [
+        "model=mlp",
+        "data=synthetic",
+        f"data.num_val_samples={num_val_samples}",
+        "device=cpu",
+    ]
+    config = compose(
+        [*overrides, f"paths.outputs={tmp_path}", "trainer.max_steps=1", *words.split()]
+    )
     if key is None or num_val_samples:
         build_trainer(config, RunFolder(tmp_path))
         return
     with pytest.raises(ConfigError) as error:
         build_trainer(config, RunFolder(tmp_path))
-    assert error.value.messages == [f"{key}, and the data have none; set data.num_val_samples, or leave it out."]
+    assert error.value.messages == [
+        f"{key}, and the data have none; set data.num_val_samples, or leave it out."
+    ]
     build_trainer(config, RunFolder(tmp_path), to_train=False)
 
 
@@ -90,37 +124,59 @@ def test_the_batch_is_divided(ranks: int, share: int, most: int | None) -> None:
     plan = step_plan(TrainerSettings(1, micro_batch_size=most), ranks * share, ranks, Precision())
     assert plan.micro_batch_size is not None
     assert plan.micro_batch_size * plan.grad_accum_steps == share
-    fitting = [size for size in range(1, share + 1) if share % size == 0 and size <= (most or share)]
+    fitting = [
+        size for size in range(1, share + 1) if share % size == 0 and size <= (most or share)
+    ]
     assert plan.micro_batch_size == max(fitting)
 
 
-EPOCHS = {"warmup_steps": "1epoch", "milestones": ["0.5epoch", "2 epochs", 7], "max_steps": 9, "decay": "linear"}
+EPOCHS = {
+    "warmup_steps": "1epoch",
+    "milestones": ["0.5epoch", "2 epochs", 7],
+    "max_steps": 9,
+    "decay": "linear",
+}
 
 
-@pytest.mark.parametrize(("size", "expected"), [(100, (4, [2, 7, 7])), (96, (3, [2, 6, 7])), (1, (1, [1, 1, 7]))])
-def test_epochs_of_a_schedule_are_steps_rounded_up(size: int, expected: tuple[int, list[int]]) -> None:
+@pytest.mark.parametrize(
+    ("size", "expected"), [(100, (4, [2, 7, 7])), (96, (3, [2, 6, 7])), (1, (1, [1, 1, 7]))]
+)
+def test_epochs_of_a_schedule_are_steps_rounded_up(
+    size: int, expected: tuple[int, list[int]]
+) -> None:
     schedule = in_steps(EPOCHS, range(size), 32)
     assert schedule == {**EPOCHS, "warmup_steps": expected[0], "milestones": expected[1]}
 
 
 def test_epochs_of_a_schedule_need_data_with_a_length() -> None:
-    with pytest.raises(ConfigError, match=r"^scheduler\.warmup_steps: the training data have no length; set it in"):
+    with pytest.raises(
+        ConfigError, match=r"^scheduler\.warmup_steps: the training data have no length; set it in"
+    ):
         in_steps(EPOCHS, iter([]), 32)
     assert in_steps(None, iter([]), 32) is None
 
 
 def test_a_batch_that_divides_badly_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    assert step_plan(TrainerSettings(1, micro_batch_size=16), 62, 2, Precision()).grad_accum_steps == 31
-    assert "31 samples of a rank divide into micro-batches of 1; with data.batch_size=64 each has 16" in caplog.text
+    assert (
+        step_plan(TrainerSettings(1, micro_batch_size=16), 62, 2, Precision()).grad_accum_steps
+        == 31
+    )
+    assert (
+        "31 samples of a rank divide into micro-batches of 1; with data.batch_size=64 each has 16"
+        in caplog.text
+    )
 
 
 def test_a_batch_that_does_not_divide_is_rejected() -> None:
-    with pytest.raises(ConfigError, match=r"data\.batch_size=12: is not divisible by 5 ranks; use 10 or 15"):
+    with pytest.raises(
+        ConfigError, match=r"data\.batch_size=12: is not divisible by 5 ranks; use 10 or 15"
+    ):
         step_plan(TrainerSettings(1), 12, 5, Precision())
 
 
 @pytest.mark.parametrize(
-    ("retries", "precision", "expected"), [(3, "fp32", True), (3, "fp16", False), (None, "bf16", False)]
+    ("retries", "precision", "expected"),
+    [(3, "fp32", True), (3, "fp16", False), (None, "bf16", False)],
 )
 def test_retries(retries: int | None, precision: str, expected: bool) -> None:
     assert Precision(precision).retries(retries) is expected  # type: ignore[arg-type]
@@ -142,14 +198,19 @@ class Epochs(BaseHook):
 
 
 @pytest.mark.parametrize(("size", "batch", "steps"), [(6, 2, 9), (7, 3, 8), (3, 7, 4)])
-def test_epochs_of_a_composed_run_are_those_of_its_samples(tmp_path: Path, size: int, batch: int, steps: int) -> None:
+def test_epochs_of_a_composed_run_are_those_of_its_samples(
+    tmp_path: Path, size: int, batch: int, steps: int
+) -> None:
     def train(max_steps: int, folder: str, pause_at: int | None = None) -> list[int]:
         overrides = [
             "model=supervised", "model.loss=mse", "model.module._target_=torch.nn.Linear",
             "+model.module.in_features=1", "+model.module.out_features=1",
-            "data=custom", "data.dataset._target_=support.modules.Points", f"+data.dataset.size={size}",
-            f"data.batch_size={batch}", "scheduler=constant", "device=cpu", f"paths.outputs={tmp_path}",
-            f"trainer.pause_at={pause_at or 'null'}", f"trainer.max_steps={max_steps}", "hooks.logging.interval=1",
+            "data=custom", "data.dataset._target_=support.modules.Points",
+            f"+data.dataset.size={size}",
+            f"data.batch_size={batch}", "scheduler=constant", "device=cpu",
+            f"paths.outputs={tmp_path}",
+            f"trainer.pause_at={pause_at or 'null'}", f"trainer.max_steps={max_steps}",
+            "hooks.logging.interval=1",
         ]  # fmt: skip
         hook = Epochs()
         trainer = build_trainer(compose(overrides), RunFolder(tmp_path / folder), [hook])
@@ -160,5 +221,7 @@ def test_epochs_of_a_composed_run_are_those_of_its_samples(tmp_path: Path, size:
     whole = train(steps, "whole")
     assert whole == [(step * batch - 1) // size for step in range(1, steps + 1)]
     assert train(steps, "parts", pause_at=2) + train(steps, "parts") == whole
-    lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()
+    ]
     assert [line["epoch"] for line in lines if line["step"]] == whole

@@ -18,14 +18,18 @@ def test_log_reaches_every_form_of_a_hook(tmp_path: Path) -> None:
             calls.append(("on_log", records, dry_run))
 
     class Scalars(Log):
-        def on_log_scalars(self, trainer: Any, records: dict[str, Any], dry_run: bool = False) -> None:
+        def on_log_scalars(
+            self, trainer: Any, records: dict[str, Any], dry_run: bool = False
+        ) -> None:
             calls.append(("on_log_scalars", records, dry_run))
 
     class Keyword(BaseHook):
         def on_log(self, trainer: Any, records: dict[str, Any], *, dry_run: bool = False) -> None:
             calls.append(("keyword", records, dry_run))
 
-        def on_log_images(self, trainer: Any, records: dict[str, Any], *, dry_run: bool = False) -> None:
+        def on_log_images(
+            self, trainer: Any, records: dict[str, Any], *, dry_run: bool = False
+        ) -> None:
             calls.append(("images", records, dry_run))
 
     instance = BaseHook()
@@ -54,7 +58,9 @@ def test_a_function_set_on_an_instance_is_called(tmp_path: Path) -> None:
     assert steps == [1, 2]
 
 
-def test_hooks_are_called_at_each_step_those_that_run_first_before_the_others(tmp_path: Path) -> None:
+def test_hooks_are_called_at_each_step_those_that_run_first_before_the_others(
+    tmp_path: Path,
+) -> None:
     calls: list[str] = []
 
     class Reads(BaseHook):
@@ -81,7 +87,13 @@ class Misspelled(BaseHook):
 @pytest.mark.parametrize(
     ("hook", "sentence"),
     [
-        (Misspelled(), r"Toy\.build_hooks: Misspelled\.on_afterstep is not an event; did you mean on_after_step\?"),
+        (
+            Misspelled(),
+            (
+                r"Toy\.build_hooks: Misspelled\.on_afterstep is not an event; did you mean"
+                r" on_after_step\?"
+            ),
+        ),
         (object(), "a hook should be an instance of a launcher.BaseHook; this is an object"),
         (Misspelled, "this is the class Misspelled, so create one"),
     ],
@@ -101,7 +113,9 @@ def test_what_is_not_a_hook_is_rejected(hook: Any, sentence: str, tmp_path: Path
         ("build_hooks", None, "a list of hooks; it returned nothing"),
     ],
 )
-def test_a_part_of_the_wrong_type_is_rejected(method: str, part: Any, sentence: str, tmp_path: Path) -> None:
+def test_a_part_of_the_wrong_type_is_rejected(
+    method: str, part: Any, sentence: str, tmp_path: Path
+) -> None:
     trainer = Toy([], 1, tmp_path)
     setattr(trainer, method, lambda: part)
     with pytest.raises(ConfigError, match=rf"^Toy\.{method} should return {sentence}"):
@@ -117,14 +131,16 @@ def test_a_scheduler_that_training_cannot_step_is_rejected(tmp_path: Path) -> No
     trainer = Toy([], 1, tmp_path)
     vars(trainer)["build_lr_scheduler"] = Timms
     with pytest.raises(
-        ConfigError, match=r"^Toy\.build_lr_scheduler: Timms is not a torch.*step needs arguments; use "
+        ConfigError,
+        match=r"^Toy\.build_lr_scheduler: Timms is not a torch.*step needs arguments; use ",
     ):
         trainer.build()
 
 
 def test_a_missing_method_is_named() -> None:
     with pytest.raises(
-        NotImplementedError, match=r"BaseTrainer has no build_data_loader; add build_data_loader\(self\)"
+        NotImplementedError,
+        match=r"BaseTrainer has no build_data_loader; add build_data_loader\(self\)",
     ):
         BaseTrainer(1).build()
 
@@ -144,5 +160,7 @@ def test_the_output_of_forward_is_checked_once(tmp_path: Path) -> None:
 
     wrong = Toy([], 1, tmp_path)
     wrong.forward = lambda batch: Toy.forward(wrong, batch)[0]  # type: ignore[method-assign]
-    with pytest.raises(ConfigError, match=r"^Toy\.forward should return \(loss, records\); it returned a Tensor\.$"):
+    with pytest.raises(
+        ConfigError, match=r"^Toy\.forward should return \(loss, records\); it returned a Tensor\.$"
+    ):
         wrong.train()

@@ -1,4 +1,5 @@
-"""Between two intervals a step reads no value of a tensor: on an accelerator the host would wait for the device."""
+"""Between two intervals a step reads no value of a tensor: on an accelerator the host would wait
+for the device."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +10,26 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from launcher import BaseTrainer, CheckpointingHook, EvaluationHook, JsonlHook, LoggingHook, ProgressHook
+from launcher import (
+    BaseTrainer,
+    CheckpointingHook,
+    EvaluationHook,
+    JsonlHook,
+    LoggingHook,
+    ProgressHook,
+)
 
-READS = {"_local_scalar_dense", "is_nonzero", "nonzero", "equal", "masked_select", "unique_dim", "_unique2"}
-"""Operations whose result the host needs; `item`, `tolist`, `float`, `bool` and `int` are `_local_scalar_dense`."""
+READS = {
+    "_local_scalar_dense",
+    "is_nonzero",
+    "nonzero",
+    "equal",
+    "masked_select",
+    "unique_dim",
+    "_unique2",
+}
+"""Operations whose result the host needs; `item`, `tolist`, `float`, `bool` and `int` are
+`_local_scalar_dense`."""
 FIRST, LAST = 22, 29
 """Steps at which no interval of 10 is due."""
 
@@ -24,7 +41,9 @@ class Reads(TorchDispatchMode):
         super().__init__()
         self.names: list[str] = []
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         name = function.overloadpacket.__name__
         if name in READS:
             self.names.append(name)
@@ -32,7 +51,8 @@ class Reads(TorchDispatchMode):
 
 
 class Watched(BaseTrainer):
-    """On the CPU the loop itself reads the gradient's norm, which costs nothing there; on CUDA the device decides."""
+    """On the CPU the loop itself reads the gradient's norm, which costs nothing there; on CUDA the
+    device decides."""
 
     def build_data_loader(self) -> Iterator[torch.Tensor]:
         self.reads = Reads()
@@ -51,7 +71,8 @@ class Watched(BaseTrainer):
 
     def build_hooks(self) -> list[Any]:
         return [
-            ProgressHook(interval=10), LoggingHook(interval=10), EvaluationHook(interval=10, at_start=False),
+            ProgressHook(interval=10), LoggingHook(interval=10),
+            EvaluationHook(interval=10, at_start=False),
             CheckpointingHook(interval=10, asynchronous=False), JsonlHook(),
         ]  # fmt: skip
 

@@ -30,7 +30,10 @@ def test_the_schedule_follows() -> None:
     assert composed("trainer.max_steps=7").trainer.max_steps == 7
 
 
-BOTH = "is set too, and only one may be; set the other to null: trainer.max_epochs=null, or trainer.max_steps=null."
+BOTH = (
+    "is set too, and only one may be; set the other to null: trainer.max_epochs=null, or"
+    " trainer.max_steps=null."
+)
 PRESETS = {
     "steps": "{max_steps: 40}",
     "epochs": "{max_epochs: 2}",
@@ -47,22 +50,43 @@ PRESETS = {
         ("trainer.max_epochs=3", None),
         ("trainer.max_epochs=3 trainer.max_steps=null", None),
         ("trainer.max_epochs=null trainer.max_steps=20", 20),
-        ("trainer.max_epochs=3 trainer.max_steps=20", f"trainer.max_steps=20: trainer.max_epochs=3 {BOTH}"),
-        ("trainer.max_epochs=0.5 trainer.max_steps=500", f"trainer.max_steps=500: trainer.max_epochs=0.5 {BOTH}"),
-        ("experiment=steps trainer.max_epochs=3", f"trainer.max_steps=40: trainer.max_epochs=3 {BOTH}"),
+        (
+            "trainer.max_epochs=3 trainer.max_steps=20",
+            f"trainer.max_steps=20: trainer.max_epochs=3 {BOTH}",
+        ),
+        (
+            "trainer.max_epochs=0.5 trainer.max_steps=500",
+            f"trainer.max_steps=500: trainer.max_epochs=0.5 {BOTH}",
+        ),
+        (
+            "experiment=steps trainer.max_epochs=3",
+            f"trainer.max_steps=40: trainer.max_epochs=3 {BOTH}",
+        ),
         ("experiment=steps trainer.max_epochs=3 trainer.max_steps=null", None),
         ("experiment=steps trainer.max_epochs=null", 40),
         ("experiment=epochs", None),
-        ("experiment=epochs trainer.max_steps=20", f"trainer.max_steps=20: trainer.max_epochs=2 {BOTH}"),
+        (
+            "experiment=epochs trainer.max_steps=20",
+            f"trainer.max_steps=20: trainer.max_epochs=2 {BOTH}",
+        ),
         ("experiment=epochs trainer.max_steps=20 trainer.max_epochs=null", 20),
         ("experiment=both", f"trainer.max_steps=40: trainer.max_epochs=2 {BOTH}"),
         ("experiment=no_steps", None),
-        ("trainer.max_steps=null", "trainer.max_steps=null: a run needs an end; set it, or trainer.max_epochs."),
-        ("trainer.max_epochs=x", "trainer.max_epochs='x': should be a number greater than 0 or null."),
+        (
+            "trainer.max_steps=null",
+            "trainer.max_steps=null: a run needs an end; set it, or trainer.max_epochs.",
+        ),
+        (
+            "trainer.max_epochs=x",
+            "trainer.max_epochs='x': should be a number greater than 0 or null.",
+        ),
         (
             "trainer.max_epochs=3 hooks.logging.interval=${trainer.max_steps}",
-            "hooks.logging.interval=${trainer.max_steps}: is not known before the data are read, since "
-            "trainer.max_epochs=3 is set; set hooks.logging.interval to a number, or use trainer.max_steps.",
+            (
+                "hooks.logging.interval=${trainer.max_steps}: is not known before the data are"
+                " read, since trainer.max_epochs=3 is set; set hooks.logging.interval to a number,"
+                " or use trainer.max_steps."
+            ),
         ),
     ],
 )
@@ -78,18 +102,35 @@ def test_a_run_ends_after_steps_or_after_epochs(tmp_path: Path, words: str, expe
         assert error.value.messages == [expected]
         return
     assert validate(config)["trainer"]["max_steps"] == expected
-    assert with_max_steps(config).trainer.max_steps == (expected or total_steps(config.trainer.max_epochs, 100, 32))
+    assert with_max_steps(config).trainer.max_steps == (
+        expected or total_steps(config.trainer.max_epochs, 100, 32)
+    )
 
 
 def test_what_epochs_are_counted_in_is_no_part_of_the_id() -> None:
     """The default is null with epochs, and 500 without them."""
-    words = ("trainer.max_epochs=3", "trainer.max_epochs=3 trainer.max_steps=null", "", "trainer.max_steps=500")
+    words = (
+        "trainer.max_epochs=3",
+        "trainer.max_epochs=3 trainer.max_steps=null",
+        "",
+        "trainer.max_steps=500",
+    )
     ids = [run_id(compose([*SYNTHETIC, *each.split()])) for each in words]
     assert ids[0] == ids[1] != ids[2] == ids[3]
 
 
 def test_a_stream_without_a_length_is_rejected() -> None:
-    config = compose(["data=custom", "data.dataset._target_=itertools.count", "model=mlp", "trainer.max_epochs=1",
-                      "run.name=a", "run.id=b"])  # fmt: skip
-    with pytest.raises(ConfigError, match=r"trainer\.max_epochs=1.*: the training data have no length"):
+    config = compose(
+        [
+            "data=custom",
+            "data.dataset._target_=itertools.count",
+            "model=mlp",
+            "trainer.max_epochs=1",
+            "run.name=a",
+            "run.id=b",
+        ]
+    )
+    with pytest.raises(
+        ConfigError, match=r"trainer\.max_epochs=1.*: the training data have no length"
+    ):
         with_max_steps(config)

@@ -46,12 +46,17 @@ def test_half_precision_is_converted(tmp_path: Path, model: MLP) -> None:
     ("changed", "message"),
     [
         ({"hidden_dim": 5}, "do not fit the model: .*shape"),
-        ({"_target_": "os.system"}, r"model\._target_=os\.system: only the stored configuration .*, add trust=True"),
+        (
+            {"_target_": "os.system"},
+            r"model\._target_=os\.system: only the stored configuration .*, add trust=True",
+        ),
         ({"_target_": "launcher.data.digits.DigitsData"}, r"must name a torch\.nn\.Module"),
         ({"_target_": "no_such_package.Model"}, "no_such_package"),
     ],
 )
-def test_what_cannot_be_built(tmp_path: Path, model: MLP, changed: dict[str, object], message: str) -> None:
+def test_what_cannot_be_built(
+    tmp_path: Path, model: MLP, changed: dict[str, object], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         load_model(export(tmp_path, model, **changed))
 
@@ -72,7 +77,7 @@ def test_nothing_to_load(tmp_path: Path, model: MLP) -> None:
         load_model(tmp_path)
 
 
-# ------------------------------------------------------------------------------------------------------ what is meant
+# ------------------------------------------------------------------------------------ what is meant
 def runs(outputs: Path, model: MLP, *names: str) -> None:
     for name in names:
         run = outputs / name
@@ -81,15 +86,21 @@ def runs(outputs: Path, model: MLP, *names: str) -> None:
         (run / "run.json").write_text("{}")
 
 
-@pytest.mark.parametrize("word", ["abc1", "a", "first/abc1", "second", "abd", "second/abd2", "outputs/first/abc1"])
-def test_a_run_is_named_as_in_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: MLP, word: str) -> None:
+@pytest.mark.parametrize(
+    "word", ["abc1", "a", "first/abc1", "second", "abd", "second/abd2", "outputs/first/abc1"]
+)
+def test_a_run_is_named_as_in_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: MLP, word: str
+) -> None:
     runs(tmp_path / "outputs", model, "first/abc1", "second/abd2", "third/a")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "second").mkdir()
     assert torch.equal(load_model(word).head.weight, model.head.weight)
     monkeypatch.chdir("/")
     elsewhere = tmp_path / word if word.startswith("outputs") else word
-    assert torch.equal(load_model(elsewhere, outputs=tmp_path / "outputs").head.weight, model.head.weight)
+    assert torch.equal(
+        load_model(elsewhere, outputs=tmp_path / "outputs").head.weight, model.head.weight
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,17 +127,33 @@ def test_a_word_that_names_no_run(
 @pytest.mark.parametrize(
     ("node", "message"),
     [
-        ({"_target_": "no_such.Net"}, r"model\._target_=no_such.Net: there is no module no_such; add the folder"),
+        (
+            {"_target_": "no_such.Net"},
+            r"model\._target_=no_such.Net: there is no module no_such; add the folder",
+        ),
         ({"_target_": "launcher.models.mlp.Nothing"}, r"no Nothing in launcher\.models\.mlp"),
         (
-            {"_target_": "launcher.models.supervised.Supervised", "module": {"_target_": "no_such.Net"}},
-            r"model.module\._target_=no_such.Net: there is no module no_such; add the folder that has it to PYTHONPATH",
+            {
+                "_target_": "launcher.models.supervised.Supervised",
+                "module": {"_target_": "no_such.Net"},
+            },
+            (
+                r"model.module\._target_=no_such.Net: there is no module no_such; add the folder"
+                r" that has it to PYTHONPATH"
+            ),
         ),
-        ({"_target_": "launcher.models.mlp.MLP", "num_features": "${oc.env:NO_SUCH}"}, r"config.yaml: .*NO_SUCH"),
+        (
+            {"_target_": "launcher.models.mlp.MLP", "num_features": "${oc.env:NO_SUCH}"},
+            r"config.yaml: .*NO_SUCH",
+        ),
     ],
 )
 def test_a_class_that_is_not_importable(
-    tmp_path: Path, model: MLP, caplog: pytest.LogCaptureFixture, node: dict[str, object], message: str
+    tmp_path: Path,
+    model: MLP,
+    caplog: pytest.LogCaptureFixture,
+    node: dict[str, object],
+    message: str,
 ) -> None:
     export(tmp_path, model)
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({"model": node}))

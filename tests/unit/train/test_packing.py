@@ -20,18 +20,27 @@ from launcher.train.build import build_trainer
 from launcher.train.packing import keeps_documents_apart
 from support.tokenizer import SIZE, write_tokenizer
 
-needs_transformers = pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers")
+needs_transformers = pytest.mark.skipif(
+    find_spec("transformers") is None, reason="needs transformers"
+)
 
 SIZES = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
     "max_position_embeddings": 32,
 }  # fmt: skip
 GROUPED = SIZES | {"num_key_value_heads": 2}
-OPT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "ffn_dim": 32, "word_embed_proj_dim": 32}
+OPT = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "ffn_dim": 32,
+    "word_embed_proj_dim": 32,
+}
 BLOOM = {"hidden_size": 32, "n_layer": 2, "n_head": 2}
 APART = {
     "llama": GROUPED, "qwen2": GROUPED, "mistral": GROUPED, "gemma": GROUPED | {"head_dim": 16},
-    "mixtral": GROUPED | {"num_local_experts": 2}, "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2},
+    "mixtral": GROUPED | {"num_local_experts": 2},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2},
 }  # fmt: skip
 MIXING = {
     "opt": OPT,
@@ -41,9 +50,14 @@ MIXING = {
     "xglm": {"d_model": 32, "num_layers": 2, "attention_heads": 2, "ffn_dim": 32},
     "biogpt": SIZES,
     "mamba": {"hidden_size": 32, "num_hidden_layers": 2},
-    "mamba2": {"hidden_size": 32, "num_hidden_layers": 2, "num_heads": 4, "head_dim": 16, "n_groups": 1},
+    "mamba2": {
+        "hidden_size": 32, "num_hidden_layers": 2, "num_heads": 4, "head_dim": 16, "n_groups": 1,
+    },
     "rwkv": {"hidden_size": 32, "num_hidden_layers": 2, "attention_hidden_size": 32},
-    "jamba": GROUPED | {"use_mamba_kernels": False, "num_experts": 2, "attn_layer_period": 2, "attn_layer_offset": 1},
+    "jamba": GROUPED | {
+        "use_mamba_kernels": False, "num_experts": 2, "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+    },
     "bert": SIZES | {"is_decoder": True},
     "roberta": SIZES | {"is_decoder": True},
 }  # fmt: skip
@@ -64,14 +78,18 @@ def test_models_of_transformers_are_measured(model_type: str) -> None:
 @pytest.mark.parametrize("length", [6, 7, 16])
 def test_own_models_keep_documents_apart(length: int) -> None:
     torch.manual_seed(0)
-    for model in (GPT(vocab_size=16, seq_len=16, dim=8, num_layers=1, num_heads=2), MLP(vocab_size=16, hidden_dim=8)):
+    for model in (
+        GPT(vocab_size=16, seq_len=16, dim=8, num_layers=1, num_heads=2),
+        MLP(vocab_size=16, hidden_dim=8),
+    ):
         model.init_weights()
         with torch.no_grad():
             assert keeps_documents_apart(model.eval(), 2, length, 16) is True
 
 
 class Own(nn.Module):
-    """A model of a user's own: each token and a share of those before it. Its records have no logits."""
+    """A model of a user's own: each token and a share of those before it. Its records have no
+    logits."""
 
     def __init__(self, share: float, by_document: bool):
         super().__init__()
@@ -85,14 +103,21 @@ class Own(nn.Module):
             seen = seen * (document[:, :, None] == document[:, None, :])
         x = self.embedding(batch["input_ids"])
         logits = x + self.share * (seen @ x)
-        return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten()), {}
+        return (
+            nn.functional.cross_entropy(
+                logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten()
+            ),
+            {},
+        )
 
 
 @pytest.mark.parametrize(
     ("share", "by_document", "expected"),
     [(1.0, True, True), (1.0, False, False), (1e-3, False, False), (0.0, False, None)],
 )
-def test_the_loss_is_compared_where_there_are_no_logits(share: float, by_document: bool, expected: bool | None) -> None:
+def test_the_loss_is_compared_where_there_are_no_logits(
+    share: float, by_document: bool, expected: bool | None
+) -> None:
     torch.manual_seed(0)
     with torch.no_grad():
         assert keeps_documents_apart(Own(share, by_document), 2, 16, 16) is expected
@@ -107,8 +132,10 @@ def overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         "".join(json.dumps({"text": f"option {i} " * (i % 5 + 1)}) + "\n" for i in range(60))
     )
     return [
-        "data=jsonl", f"data.files={folder / 'a.jsonl'}", f"data.tokenizer={folder}", "data.seq_len=24",
-        f"data.vocab_size={SIZE}", "data.batch_size=8", "trainer.max_steps=2", "device=cpu", f"paths.outputs={folder}",
+        "data=jsonl", f"data.files={folder / 'a.jsonl'}", f"data.tokenizer={folder}",
+        "data.seq_len=24",
+        f"data.vocab_size={SIZE}", "data.batch_size=8", "trainer.max_steps=2", "device=cpu",
+        f"paths.outputs={folder}",
     ]  # fmt: skip
 
 
@@ -125,7 +152,10 @@ def test_packed_documents_are_rejected_for_a_model_that_mixes_them(
     overrides: list[str], tmp_path: Path, to_train: bool
 ) -> None:
     config = compose([*overrides, *model_of("opt")])
-    sentence = r"^data\.pack=true: in OPTForCausalLM the documents of a row see each other.* data\.pack=false "
+    sentence = (
+        r"^data\.pack=true: in OPTForCausalLM the documents of a row see each other.*"
+        r" data\.pack=false "
+    )
     with pytest.raises(ConfigError, match=sentence):
         build_trainer(config, RunFolder(tmp_path), to_train=to_train)
     build_trainer(compose([*overrides, *model_of("opt"), "data.pack=false"]), RunFolder(tmp_path))
@@ -149,4 +179,7 @@ def test_a_measurement_without_a_result_is_a_warning(
 ) -> None:
     """An embedding and an output layer alone: no token depends on another one."""
     build_trainer(compose([*overrides, "model=mlp", "model.context=1"]), RunFolder(tmp_path))
-    assert "data.pack=true: whether MLP keeps the documents of a row apart cannot be measured" in caplog.text
+    assert (
+        "data.pack=true: whether MLP keeps the documents of a row apart cannot be measured"
+        in caplog.text
+    )

@@ -53,8 +53,12 @@ class Constant(Scaled):
         return None
 
 
-@pytest.mark.parametrize(("before", "now"), [(Scaled, Toy), (Toy, Scaled), (Scaled, Constant), (Constant, Scaled)])
-def test_what_only_one_of_two_runs_has_is_not_loaded(tmp_path: Path, before: type[Toy], now: type[Toy]) -> None:
+@pytest.mark.parametrize(
+    ("before", "now"), [(Scaled, Toy), (Toy, Scaled), (Scaled, Constant), (Constant, Scaled)]
+)
+def test_what_only_one_of_two_runs_has_is_not_loaded(
+    tmp_path: Path, before: type[Toy], now: type[Toy]
+) -> None:
     """Another precision or schedule after a rollback."""
     trainer = built(tmp_path, now)
     fresh = trainer.training_state()
@@ -67,7 +71,14 @@ def test_what_only_one_of_two_runs_has_is_not_loaded(tmp_path: Path, before: typ
     ("step", "batches", "warning"),
     [
         (0, [GOOD], None),
-        (1, [GOOD], "order starts from the beginning: list is not a plain DataLoader and has no state_dict()."),
+        (
+            1,
+            [GOOD],
+            (
+                "order starts from the beginning: list is not a plain DataLoader and has no"
+                " state_dict()."
+            ),
+        ),
         (1, None, "order starts from the beginning: the checkpoint has no position."),
     ],
 )
@@ -104,11 +115,18 @@ class Rates(Toy):
 
     def __init__(self, folder: Path, steps: int, scheduler: Any, optimizer: str = "sgd"):
         super().__init__([CheckpointingHook(interval=3)], steps, folder)
-        self.make, self.make_optimizer, self.seen, self.moved = scheduler, OPTIMIZERS[optimizer], [], []
+        self.make, self.make_optimizer, self.seen, self.moved = (
+            scheduler,
+            OPTIMIZERS[optimizer],
+            [],
+            [],
+        )
 
     def build_model(self) -> torch.nn.Module:
         torch.manual_seed(0)
-        return torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(3)), torch.nn.Linear(2, 1))
+        return torch.nn.Sequential(
+            *(torch.nn.Linear(2, 2) for _ in range(3)), torch.nn.Linear(2, 1)
+        )
 
     def build_optimizer(self) -> torch.optim.Optimizer:
         return self.make_optimizer(self.model)
@@ -130,7 +148,9 @@ def trained(*args: Any) -> Rates:
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("name", [*OURS, "none"])
-def test_an_extended_run_has_the_rates_of_a_run_of_that_length(tmp_path: Path, name: str, optimizer: str) -> None:
+def test_an_extended_run_has_the_rates_of_a_run_of_that_length(
+    tmp_path: Path, name: str, optimizer: str
+) -> None:
     whole = trained(tmp_path / "whole", 12, schedule(name, 12), optimizer)
     trained(tmp_path / "parts", 6, schedule(name, 6), optimizer)
     parts = trained(tmp_path / "parts", 12, schedule(name, 12), optimizer)
@@ -138,11 +158,18 @@ def test_an_extended_run_has_the_rates_of_a_run_of_that_length(tmp_path: Path, n
     assert any(not torch.equal(a, b) for a, b in zip(parts.moved[0], parts.moved[1], strict=True))
 
 
-CHANGES = [(before, now) for before in [*OURS, "none", "plateau"] for now in [*OURS, "none"] if before != now]
+CHANGES = [
+    (before, now)
+    for before in [*OURS, "none", "plateau"]
+    for now in [*OURS, "none"]
+    if before != now
+]
 
 
 @pytest.mark.parametrize(("before", "now"), CHANGES)
-def test_a_changed_schedule_is_followed_from_the_step_of_the_checkpoint(tmp_path: Path, before: str, now: str) -> None:
+def test_a_changed_schedule_is_followed_from_the_step_of_the_checkpoint(
+    tmp_path: Path, before: str, now: str
+) -> None:
     whole = trained(tmp_path / "whole", 12, schedule(now, 12))
     trained(tmp_path / "parts", 6, schedule(before, 6))
     assert trained(tmp_path / "parts", 12, schedule(now, 12)).seen == whole.seen[6:]
@@ -179,6 +206,8 @@ def test_a_rate_in_a_tensor_stays_the_same_tensor() -> None:
     optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=lr)
     saved = schedulers.linear(optimizer, max_steps=4, warmup_steps=0).state_dict()
     scheduler = schedulers.linear(optimizer, max_steps=8, warmup_steps=0)
-    schedulers.load_schedule(scheduler, saved | {"last_epoch": 4, "_last_lr": [torch.tensor(0.0)]}, 4)
+    schedulers.load_schedule(
+        scheduler, saved | {"last_epoch": 4, "_last_lr": [torch.tensor(0.0)]}, 4
+    )
     schedulers.set_rates(optimizer, scheduler, saved | {"_last_lr": [torch.tensor(0.0)]})
     assert optimizer.param_groups[0]["lr"] is lr and lr.item() == pytest.approx(0.05)

@@ -49,7 +49,8 @@ class Signals(BaseHook):
         ("ready", 0, 0),
         ("before_step", 3, 2),  # nothing of step 3 has been computed
         ("after_step", 3, 3),
-        ("boundary", 3, 3),  # the hooks of this boundary agree on no signal; the wait for the next batch ends
+        # The hooks of this boundary agree on no signal; the wait for the next batch ends.
+        ("boundary", 3, 3),
     ],
 )
 def test_a_signal_stops_training_at_the_next_boundary_for_all_of_its_hooks(
@@ -66,7 +67,9 @@ def test_a_signal_stops_training_at_the_next_boundary_for_all_of_its_hooks(
 
 
 @pytest.mark.parametrize("reason", [None, "early stopping"])
-def test_a_run_that_has_ended_is_not_stopped_by_a_signal(tmp_path: Path, reason: str | None) -> None:
+def test_a_run_that_has_ended_is_not_stopped_by_a_signal(
+    tmp_path: Path, reason: str | None
+) -> None:
     class Ends(BaseHook):
         def on_after_step(self, trainer: Any) -> None:
             if reason and trainer.step == 3:

@@ -1,4 +1,5 @@
-"""The loop by subclass: order, accumulation, absent losses, non-finite gradients, epochs, events, state."""
+"""The loop by subclass: order, accumulation, absent losses, non-finite gradients, epochs, events,
+state."""
 
 import json
 import warnings
@@ -17,7 +18,11 @@ class Toy(BaseTrainer):
     """A linear model on given batches [B, 2] -> [B, 1]."""
 
     def __init__(
-        self, batches: Iterable[Any], hooks: list[BaseHook] | None = None, decay: bool = False, **settings: Any
+        self,
+        batches: Iterable[Any],
+        hooks: list[BaseHook] | None = None,
+        decay: bool = False,
+        **settings: Any,
     ):
         super().__init__(device="cpu", **settings)
         self.batches, self.given_hooks, self.decay = batches, hooks or [], decay
@@ -39,7 +44,11 @@ class Toy(BaseTrainer):
 
     def build_lr_scheduler(self) -> torch.optim.lr_scheduler.LRScheduler | None:
         self.calls.append("lr_scheduler")
-        return torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda s: 1 / (1 + s)) if self.decay else None
+        return (
+            torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda s: 1 / (1 + s))
+            if self.decay
+            else None
+        )
 
     def build_grad_scaler(self) -> torch.amp.GradScaler:
         self.calls.append("grad_scaler")
@@ -64,7 +73,14 @@ BAD = torch.full((4, 2), float("nan"))
 def test_build_order_and_step_info() -> None:
     trainer = Toy(GOOD, max_steps=2, grad_clip=1.0, gradient_accumulation_steps=3)
     trainer.train()
-    assert trainer.calls == ["data_loader", "model", "optimizer", "lr_scheduler", "grad_scaler", "hooks"]
+    assert trainer.calls == [
+        "data_loader",
+        "model",
+        "optimizer",
+        "lr_scheduler",
+        "grad_scaler",
+        "hooks",
+    ]
     info = trainer.step_info
     assert len(info["loss"]) == len(info["records"]) == len(info["data_time"]) == 3
     assert info["non_finite_grad_retry_count"] == 0
@@ -113,7 +129,9 @@ class MyDDP(nn.parallel.DistributedDataParallel):
 
 @pytest.fixture
 def process_group() -> Iterator[None]:
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
     yield
     torch.distributed.destroy_process_group()
 
@@ -122,7 +140,9 @@ def compiled(model: nn.Module) -> nn.Module:
     return torch.compile(model, backend="eager")  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize(("wrap", "warns"), [(MyDDP, True), (lambda m: compiled(MyDDP(m)), True), (compiled, False)])
+@pytest.mark.parametrize(
+    ("wrap", "warns"), [(MyDDP, True), (lambda m: compiled(MyDDP(m)), True), (compiled, False)]
+)
 @pytest.mark.usefixtures("process_group")
 def test_loss_none_warns_under_ddp_alone(wrap: Any, warns: bool) -> None:
     class Wrapped(Toy):
@@ -141,7 +161,11 @@ def test_loss_none_warns_under_ddp_alone(wrap: Any, warns: bool) -> None:
 def test_non_finite_gradients_retry_with_new_batches(accumulation: int) -> None:
     batches = [BAD, *[GOOD[0]] * (accumulation - 1), BAD, *[GOOD[0]] * (accumulation - 1), *GOOD]
     trainer = Toy(
-        batches, max_steps=1, max_non_finite_grad_retries=2, gradient_accumulation_steps=accumulation, decay=True
+        batches,
+        max_steps=1,
+        max_non_finite_grad_retries=2,
+        gradient_accumulation_steps=accumulation,
+        decay=True,
     )
     trainer.train()
     assert trainer.step_info["non_finite_grad_retry_count"] == 2
@@ -156,17 +180,27 @@ def test_a_non_finite_step_is_skipped_and_counted(mixed_precision: str | None) -
     trainer = Toy([GOOD[0], BAD, GOOD[1]], max_steps=3, decay=True, mixed_precision=mixed_precision)
     trainer.train()
     skipped = trainer.state.skipped_steps
-    assert skipped == 1 if mixed_precision != "fp16" else skipped >= 1, "fp16 also skips while it looks for its scale"
+    assert skipped == 1 if mixed_precision != "fp16" else skipped >= 1, (
+        "fp16 also skips while it looks for its scale"
+    )
     assert trainer.state.skipped_in_row == 0 and trainer.step == 3
     assert trainer.lr_scheduler is not None
-    assert trainer.lr_scheduler.last_epoch == 3 - skipped, "the schedule does not advance on a skipped step"
+    assert trainer.lr_scheduler.last_epoch == 3 - skipped, (
+        "the schedule does not advance on a skipped step"
+    )
     assert all(p.isfinite().all() for p in trainer.model.parameters())
 
 
 def test_skips_in_a_row_are_bounded_and_seldom_logged(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(TrainingError, match="max_consecutive_skipped_steps=4"):
-        Toy([GOOD[0], BAD, BAD, BAD, BAD, BAD], max_steps=50, max_consecutive_skipped_steps=4).train()
-    assert [line.split("(")[-1] for line in caplog.messages] == ["1 in a row).", "2 in a row).", "4 in a row)."]
+        Toy(
+            [GOOD[0], BAD, BAD, BAD, BAD, BAD], max_steps=50, max_consecutive_skipped_steps=4
+        ).train()
+    assert [line.split("(")[-1] for line in caplog.messages] == [
+        "1 in a row).",
+        "2 in a row).",
+        "4 in a row).",
+    ]
 
 
 def test_unknown_precision() -> None:
@@ -189,7 +223,9 @@ class Recorder(BaseHook):
 
     def on_before_optimizer_step(self, trainer: Any) -> None:
         norm = torch.nn.utils.get_total_norm([p.grad for p in trainer.model.parameters()])
-        self.log.append(f"{self.name} grads {'unclipped' if norm > trainer.grad_clip else 'clipped'}")
+        self.log.append(
+            f"{self.name} grads {'unclipped' if norm > trainer.grad_clip else 'clipped'}"
+        )
 
     def on_after_step(self, trainer: Any) -> None:
         self.log.append(f"{self.name} after_step")
@@ -275,7 +311,9 @@ def test_before_optimizer_step_is_called_once_a_step_not_once_an_attempt() -> No
 
 def test_mixed_precision_is_the_dtype() -> None:
     kinds = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
-    assert {name: Toy(GOOD, max_steps=1, mixed_precision=name).mixed_precision for name in kinds} == kinds
+    assert {
+        name: Toy(GOOD, max_steps=1, mixed_precision=name).mixed_precision for name in kinds
+    } == kinds
 
 
 def test_the_state_as_a_dict() -> None:
@@ -290,7 +328,9 @@ def test_a_parameter_group_may_be_added_in_a_step() -> None:
     class Adds(BaseHook):
         def on_after_step(self, trainer: Any) -> None:
             if trainer.step == 1:
-                trainer.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))], "lr": 0.5})
+                trainer.optimizer.add_param_group(
+                    {"params": [nn.Parameter(torch.ones(1))], "lr": 0.5}
+                )
 
     trainer = Toy(GOOD, [Adds(), LoggingHook(interval=1)], max_steps=2)
     trainer.train()
@@ -303,7 +343,9 @@ def test_a_pause_takes_the_next_step_that_is_not_skipped(tmp_path):
     batches = [*GOOD, torch.full((4, 2), float("nan")), *GOOD, *GOOD]
 
     def trainer(**settings):
-        return Toy(batches, [CheckpointingHook(interval=100)], max_steps=6, workspace=tmp_path, **settings)
+        return Toy(
+            batches, [CheckpointingHook(interval=100)], max_steps=6, workspace=tmp_path, **settings
+        )
 
     first = trainer(pause_at=4)
     first.train()
@@ -325,7 +367,9 @@ def test_a_paused_trainer_trains_on() -> None:
     assert not trainer.is_paused and trainer.step == 4
 
 
-@pytest.mark.parametrize("name", ["max_steps", "grad_clip", "max_consecutive_skipped_steps", "pause_at"])
+@pytest.mark.parametrize(
+    "name", ["max_steps", "grad_clip", "max_consecutive_skipped_steps", "pause_at"]
+)
 def test_an_argument_out_of_bounds_is_rejected(name: str) -> None:
     with pytest.raises(ValueError, match=f"^BaseTrainer: {name}=-1: should be"):
         BaseTrainer(**{"max_steps": 1, name: -1})

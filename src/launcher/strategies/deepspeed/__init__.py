@@ -1,4 +1,5 @@
-"""ZeRO's stages by DeepSpeed: its engine does backward, clip and step; schedule, hooks, loop and checkpoints are ours.
+"""ZeRO's stages by DeepSpeed: its engine does backward, clip and step; schedule, hooks, loop and
+checkpoints are ours.
 
 Only this package imports DeepSpeed, and only when it is used, since that takes seconds.
 """
@@ -26,12 +27,21 @@ from launcher.strategies.deepspeed.config import complete
 from launcher.strategies.deepspeed.state import EngineState
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan, StepResult
-from launcher.strategies.weights import EXTRA, MODEL, TIED, extra_state, load_extra_state, load_weights, tied_names
+from launcher.strategies.weights import (
+    EXTRA,
+    MODEL,
+    TIED,
+    extra_state,
+    load_extra_state,
+    load_weights,
+    tied_names,
+)
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Size
 
 logger = logging.getLogger("launcher")
 WHOLE_TENSORS_ONLY = frozenset({"Adafactor", "Adagrad", "LBFGS", "Muon", "MuonAdamW", "SparseAdam"})
-"""Optimizers whose update of a value depends on more than that value, or which DeepSpeed replaces with its own."""
+"""Optimizers whose update of a value depends on more than that value, or which DeepSpeed replaces
+with its own."""
 REPORTING = ("memory_breakdown", "dump_state", "flops_profiler", "comms_logger")
 """Keys of DeepSpeed's configuration that report through log messages of level INFO."""
 
@@ -40,8 +50,9 @@ class DeepSpeedStrategy(NativeStrategy):
     """ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054) over data-parallel ranks.
 
     Args:
-        zero_stage: 1: optimizer state and fp32 masters are sharded over the ranks; 2: gradients too; 3: parameters
-            too, gathered while their module runs; 0: nothing is sharded, gradients are averaged as under ddp.
+        zero_stage: 1: optimizer state and fp32 masters are sharded over the ranks; 2: gradients
+            too; 3: parameters too, gathered while their module runs; 0: nothing is sharded,
+            gradients are averaged as under ddp.
         offload_optimizer: masters, moments and the optimizer's step are on the host; from stage 1.
         offload_param: the shards of parameters are on the host until they are gathered; stage 3.
         overlap_comm: exchange gradients during the backward pass.
@@ -51,8 +62,10 @@ class DeepSpeedStrategy(NativeStrategy):
         stage3_prefetch_bucket_size: values gathered ahead.
         stage3_param_persistence_threshold: parameters with fewer values stay gathered.
         stage3_max_live_parameters: at most this many values are gathered at the same time.
-        stage3_max_reuse_distance: a parameter that is needed again within this many values stays gathered.
-        stage3_gather_16bit_weights_on_model_save: for DeepSpeed's own saving, which is not used here.
+        stage3_max_reuse_distance: a parameter that is needed again within this many values stays
+            gathered.
+        stage3_gather_16bit_weights_on_model_save: for DeepSpeed's own saving, which is not used
+            here.
         loss_scale: under precision=fp16: a fixed scale; 0: dynamic.
         loss_scale_window: steps without overflow until the scale doubles.
         initial_scale_power: the first scale is 2 to this power.
@@ -116,41 +129,59 @@ class DeepSpeedStrategy(NativeStrategy):
         self.file = Path(config_file) if config_file is not None else None
         self.timeout = timeout
 
-    # ---------------------------------------------------------------------------------------------------- set-up
+    # --------------------------------------------------------------------------------------- set-up
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
         process.require()
         super().setup(plan, precision, device)
-        config = self.options(on_gpu=self.device.type == "cuda") if self.file is None else read_file(self.file)
+        config = (
+            self.options(on_gpu=self.device.type == "cuda")
+            if self.file is None
+            else read_file(self.file)
+        )
         self.config = complete(config, plan, precision, self.ranks.world_size)
         self.stage = self.config.get("zero_optimization", {}).get("stage", 0)
         if precision.name == "fp16":
             self._refuse_fp16(precision)
         ranks.join(self.device, self.timeout)
-        process.start(self.device, self.ranks.local_rank, verbose=any(self.config.get(key) for key in REPORTING))
-        process.check(self.config, source=f"{KEY}={self.file}" if self.file else "strategy=deepspeed")
+        process.start(
+            self.device,
+            self.ranks.local_rank,
+            verbose=any(self.config.get(key) for key in REPORTING),
+        )
+        process.check(
+            self.config, source=f"{KEY}={self.file}" if self.file else "strategy=deepspeed"
+        )
         return self.device
 
     def options(self, on_gpu: bool) -> dict[str, Any]:
-        """DeepSpeed's configuration from the options. An option that is `auto` is left to DeepSpeed."""
+        """DeepSpeed's configuration from the options. An option that is `auto` is left to
+        DeepSpeed."""
         host = {"device": "cpu", "pin_memory": on_gpu}
         zero = {key: value for key, value in self.zero.items() if value != "auto"}
         zero |= {key: host for key, is_on in self.offload.items() if is_on}
-        return {"zero_optimization": zero, "fp16": self.fp16, "wall_clock_breakdown": self.wall_clock_breakdown}
+        return {
+            "zero_optimization": zero,
+            "fp16": self.fp16,
+            "wall_clock_breakdown": self.wall_clock_breakdown,
+        }
 
     def _refuse_fp16(self, precision: Precision) -> None:
         """
         Raises:
             ConfigError: an option would be ignored, or the gradients wrong.
         """
-        if (precision.init_scale, precision.growth_interval) != (Precision().init_scale, Precision().growth_interval):
+        if (precision.init_scale, precision.growth_interval) != (
+            Precision().init_scale,
+            Precision().growth_interval,
+        ):
             raise ConfigError(
-                "precision.init_scale, precision.growth_interval: DeepSpeed's loss scaler is set by "
-                "strategy.initial_scale_power and strategy.loss_scale_window."
+                "precision.init_scale, precision.growth_interval: DeepSpeed's loss scaler is set by"
+                " strategy.initial_scale_power and strategy.loss_scale_window."
             )
         if self.stage == 0:
             raise ConfigError(
-                "precision=fp16: at stage 0 DeepSpeed divides gradients by a loss scale that it has not multiplied the "
-                "loss by; set strategy.zero_stage=1, or precision=bf16."
+                "precision=fp16: at stage 0 DeepSpeed divides gradients by a loss scale that it has"
+                " not multiplied the loss by; set strategy.zero_stage=1, or precision=bf16."
             )
 
     def prepare(
@@ -163,13 +194,19 @@ class DeepSpeedStrategy(NativeStrategy):
         self._refuse_parts(module, optimizer)
         names = {id(p): name for name, p in module.named_parameters()}
         shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
-        members = [[names[id(p)] for p in group["params"]] for group in optimizer.param_groups if group["params"]]
+        members = [
+            [names[id(p)] for p in group["params"]]
+            for group in optimizer.param_groups
+            if group["params"]
+        ]
         first = {}
         if self.precision.is_mixed:
             first = {name: p.detach().cpu() for name, p in module.named_parameters()}
             autocast_within(module, self.precision, self.device)
         self.linear = torch.nn.functional.linear  # stage 3 replaces it for the whole process
-        self.engine = deepspeed.initialize(model=module, optimizer=optimizer, config=dict(self.config))[0]
+        self.engine = deepspeed.initialize(
+            model=module, optimizer=optimizer, config=dict(self.config)
+        )[0]
         self.engine.compile = self._compile
         if self.engine.wall_clock_breakdown():
             process.log_times(self.engine)
@@ -185,30 +222,34 @@ class DeepSpeedStrategy(NativeStrategy):
         """
         if needs_closure(optimizer):
             raise ConfigError(
-                f"strategy=deepspeed: {type(optimizer).__name__} computes the loss within its step, which DeepSpeed "
-                "does not support; use strategy=ddp."
+                f"strategy=deepspeed: {type(optimizer).__name__} computes the loss within its step,"
+                " which DeepSpeed does not support; use strategy=ddp."
             )
         if self.stage and type(optimizer).__name__ in WHOLE_TENSORS_ONLY:
             raise ConfigError(
-                f"optimizer={type(optimizer).__name__}: it cannot update the sharded parameters of zero_stage="
-                f"{self.stage}; use optimizer=adamw, strategy.zero_stage=0 or strategy=fsdp."
+                f"optimizer={type(optimizer).__name__}: it cannot update the sharded parameters of"
+                f" zero_stage={self.stage}; use optimizer=adamw, strategy.zero_stage=0 or"
+                " strategy=fsdp."
             )
-        if (number := next((name for name, p in module.named_parameters() if not p.dim()), None)) is not None:
+        if (
+            number := next((name for name, p in module.named_parameters() if not p.dim()), None)
+        ) is not None:
             raise ConfigError(
-                f"model: DeepSpeed does not support the parameter {number}, which has no dimensions; give it the shape "
-                "[1], or use strategy=ddp."
+                f"model: DeepSpeed does not support the parameter {number}, which has no"
+                " dimensions; give it the shape [1], or use strategy=ddp."
             )
 
     def _compile(self, *args: object, **kwargs: object) -> None:
-        """Compile with the arguments of a module's own `compile`, which the engine's does not take."""
+        """Compile with the arguments of a module's own `compile`, which the engine's does not
+        take."""
         if self.stage == 3:
             raise ConfigError(
-                "trainer.compile=true: torch's compiler cannot trace modules whose parameters stage 3 gathers; set "
-                "strategy.zero_stage=2, or strategy=fsdp."
+                "trainer.compile=true: torch's compiler cannot trace modules whose parameters stage"
+                " 3 gathers; set strategy.zero_stage=2, or strategy=fsdp."
             )
         self.engine.module.compile(*args, **kwargs)
 
-    # ------------------------------------------------------------------------------------------------------ a step
+    # --------------------------------------------------------------------------------------- a step
     def forward_context(self) -> AbstractContextManager[Any]:
         return NULL  # the engine turns off an autocast around it; see `autocast_within`
 
@@ -227,7 +268,9 @@ class DeepSpeedStrategy(NativeStrategy):
             self.before_clip()
         if self.engine.optimizer is self.optimizer:
             # Stage 0 in fp32: the engine reports no norm, and updates with any gradient.
-            norm = get_total_norm([p.grad for p in self.engine.module.parameters() if p.grad is not None])
+            norm = get_total_norm(
+                [p.grad for p in self.engine.module.parameters() if p.grad is not None]
+            )
             is_finite = math.isfinite(norm.item())
             self.engine.step() if is_finite else self.engine.zero_grad()
         else:  # if the gradient is not finite, the engine drops it, and lowers fp16's scale
@@ -237,7 +280,7 @@ class DeepSpeedStrategy(NativeStrategy):
         retry = not is_finite and self.plan.retry_non_finite
         return StepResult(norm, skipped=not is_finite and not retry, retry=retry)
 
-    # ------------------------------------------------------------------------------------------------------ state
+    # ---------------------------------------------------------------------------------------- state
     def snapshot(self) -> Snapshot:
         tensors, parts, groups = self.state.snapshot()
         scaler = process.scaler_state(self.engine) if self.precision.needs_scaler else {}
@@ -261,10 +304,13 @@ class DeepSpeedStrategy(NativeStrategy):
         return self.state.full_weights()
 
     def _report_changes(self, before: dict[str, Any]) -> None:
-        """Warn of values that the file has changed; changes of the run's configuration are reported elsewhere."""
+        """Warn of values that the file has changed; changes of the run's configuration are reported
+        elsewhere."""
         keys = [key for key in {**before, **self.config} if before.get(key) != self.config.get(key)]
         if keys:
-            logger.warning("%s=%s: changed since the checkpoint: %s.", KEY, self.file, ", ".join(sorted(keys)))
+            logger.warning(
+                "%s=%s: changed since the checkpoint: %s.", KEY, self.file, ", ".join(sorted(keys))
+            )
 
     def teardown(self) -> None:
         if hasattr(self, "engine"):
@@ -275,8 +321,8 @@ class DeepSpeedStrategy(NativeStrategy):
 
 
 def autocast_within(module: nn.Module, precision: Precision, device: torch.device) -> None:
-    """Run a module's forward pass under autocast, which converts inputs where needed: DeepSpeed's 16-bit weights accept
-    16-bit inputs only, and the engine turns off an autocast around it."""
+    """Run a module's forward pass under autocast, which converts inputs where needed: DeepSpeed's
+    16-bit weights accept 16-bit inputs only, and the engine turns off an autocast around it."""
     forward = module.forward
 
     @functools.wraps(forward)

@@ -1,9 +1,10 @@
 """Which values of each parameter's fp32 master this rank updates, and where they are.
 
-ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054) concatenates the masters of many parameters into flat tensors and cuts
-them over the ranks without regard for where a parameter ends. An optimizer's moments are laid out like its masters.
-DeepSpeed has no public call for the layout, so it is measured: DeepSpeed's public setters fill each parameter's master
-with the parameter's number, and the numbers are then looked up in the flat tensors.
+ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054) concatenates the masters of many parameters into
+flat tensors and cuts them over the ranks without regard for where a parameter ends. An optimizer's
+moments are laid out like its masters. DeepSpeed has no public call for the layout, so it is
+measured: DeepSpeed's public setters fill each parameter's master with the parameter's number, and
+the numbers are then looked up in the flat tensors.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ from launcher.process import ranks
 
 @dataclass(frozen=True)
 class MasterSlice:
-    """The values of a parameter's master that this rank updates: a contiguous range of the flattened parameter.
+    """The values of a parameter's master that this rank updates: a contiguous range of the
+    flattened parameter.
 
     Args:
         name: of the parameter.
@@ -65,9 +67,14 @@ def find_slots(
         TrainingError: the masters are not laid out as expected.
     """
     parameters = dict(engine.module.named_parameters())
-    groups = [[name for name in names if is_trained(parameters[name], shapes[name])] for names in members]
+    groups = [
+        [name for name in names if is_trained(parameters[name], shapes[name])] for names in members
+    ]
     if stage == 0:  # unsharded masters, which under fp32 are the parameters themselves
-        masters = [[p for p in group["params"] if is_trained(p, tuple(p.shape))] for group in optimizer.param_groups]
+        masters = [
+            [p for p in group["params"] if is_trained(p, tuple(p.shape))]
+            for group in optimizer.param_groups
+        ]
         return [
             MasterSlice(name, number, shapes[name], 0, master, 0, master.numel())
             for number, names in enumerate(groups)
@@ -79,13 +86,17 @@ def find_slots(
 
         flats = engine.optimizer.state_dict()[FP32_FLAT_GROUPS]
     trained = {name: number for number, names in enumerate(groups) for name in names}
-    ranges = _measure(flats, [parameters[name] for name in trained], [shapes[name] for name in trained], stage)
+    ranges = _measure(
+        flats, [parameters[name] for name in trained], [shapes[name] for name in trained], stage
+    )
     lengths = ranks.all_gather([ranges[i][2] if i in ranges else 0 for i in range(len(trained))])
     slots = []
     for i, (name, group) in enumerate(trained.items()):
         total = torch.Size(shapes[name]).numel()
         if sum(of_rank[i] for of_rank in lengths) < total:
-            raise TrainingError(f"strategy=deepspeed: DeepSpeed does not show where it keeps the master of {name}.")
+            raise TrainingError(
+                f"strategy=deepspeed: DeepSpeed does not show where it keeps the master of {name}."
+            )
         start = sum(of_rank[i] for of_rank in lengths[: ranks.rank()])
         count = min(lengths[ranks.rank()][i], total - start)  # stage 3 pads the last pieces
         if count > 0:
@@ -96,19 +107,31 @@ def find_slots(
 
 @torch.no_grad()
 def _measure(
-    flats: list[torch.Tensor], parameters: list[nn.Parameter], shapes: list[tuple[int, ...]], stage: int
+    flats: list[torch.Tensor],
+    parameters: list[nn.Parameter],
+    shapes: list[tuple[int, ...]],
+    stage: int,
 ) -> dict[int, tuple[torch.Tensor, int, int]]:
-    """The flat tensor with a parameter's values on this rank, their start in it and their count, by its number."""
-    from deepspeed.utils import safe_get_local_fp32_param, safe_set_full_fp32_param, safe_set_local_fp32_param
+    """The flat tensor with a parameter's values on this rank, their start in it and their count, by
+    its number."""
+    from deepspeed.utils import (
+        safe_get_local_fp32_param,
+        safe_set_full_fp32_param,
+        safe_set_local_fp32_param,
+    )
 
     values = [flat.detach().clone() for flat in flats]
     for flat in flats:
         flat.detach().fill_(-1)
     for number, (parameter, shape) in enumerate(zip(parameters, shapes, strict=True)):
         if stage == 3:
-            safe_set_local_fp32_param(parameter, torch.full_like(safe_get_local_fp32_param(parameter), number))
+            safe_set_local_fp32_param(
+                parameter, torch.full_like(safe_get_local_fp32_param(parameter), number)
+            )
         else:
-            safe_set_full_fp32_param(parameter, torch.full(shape, float(number), device=parameter.device))
+            safe_set_full_fp32_param(
+                parameter, torch.full(shape, float(number), device=parameter.device)
+            )
     ranges = {}
     for flat, before in zip(flats, values, strict=True):
         numbers = flat.detach().view(-1)

@@ -27,24 +27,32 @@ def require() -> None:
         ConfigError: DeepSpeed is not installed, or in a version that is not tested.
     """
     if find_spec("deepspeed") is None:
-        raise ConfigError("strategy=deepspeed: needs the package deepspeed; pip install 'torch-launcher[deepspeed]'.")
+        raise ConfigError(
+            "strategy=deepspeed: needs the package deepspeed; pip install"
+            " 'torch-launcher[deepspeed]'."
+        )
     from packaging.specifiers import SpecifierSet  # DeepSpeed depends on it
 
     version = importlib.metadata.version("deepspeed")
     if not SpecifierSet(TESTED).contains(version):
-        raise ConfigError(f"strategy=deepspeed: DeepSpeed {version} is not supported; pip install 'deepspeed{TESTED}'.")
+        raise ConfigError(
+            f"strategy=deepspeed: DeepSpeed {version} is not supported; pip install"
+            f" 'deepspeed{TESTED}'."
+        )
 
 
 def start(device: torch.device, local_rank: int, verbose: bool) -> None:
     """Import DeepSpeed, and let it use the existing process group."""
     os.environ.setdefault("LOCAL_RANK", str(local_rank))  # required even for a single process
-    os.environ.setdefault("DS_ACCELERATOR", device.type)  # otherwise it uses a GPU whenever there is one
+    # Otherwise it uses a GPU whenever there is one.
+    os.environ.setdefault("DS_ACCELERATOR", device.type)
     import deepspeed.ops
     from deepspeed.utils import groups
 
     vars(groups)["_WORLD_GROUP"] = None  # an earlier run's in this process, which no longer exists
     if device.type == "cpu":
-        # Otherwise it compiles collectives for minutes, behind a lock that a killed run leaves locked.
+        # Otherwise it compiles collectives for minutes, behind a lock that a killed run leaves
+        # locked.
         vars(deepspeed.ops)["__compatible_ops__"] = {"deepspeed_shm_comm": False}
     redirect_log(verbose)
     deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
@@ -58,12 +66,14 @@ def redirect_log(verbose: bool) -> None:
     logger.setLevel(logging.INFO if verbose else logging.WARNING)
     logger.filters[:] = [is_relevant]
     # It calls torch's collectives by their former names, several times a step.
-    warnings.filterwarnings("ignore", ".*is deprecated. Please use", FutureWarning, "torch.distributed")
+    warnings.filterwarnings(
+        "ignore", ".*is deprecated. Please use", FutureWarning, "torch.distributed"
+    )
 
 
 def is_relevant(record: logging.LogRecord) -> bool:
-    """Return whether to log a message. DeepSpeed calls every optimizer but Adam untested; those that fail are
-    rejected."""
+    """Return whether to log a message. DeepSpeed calls every optimizer but Adam untested; those
+    that fail are rejected."""
     return "untested optimizer" not in record.getMessage()
 
 
@@ -79,11 +89,15 @@ def check(config: dict[str, Any], source: str) -> None:
 
     if config["fp16"]["enabled"] and not get_accelerator().is_fp16_supported():
         name = get_accelerator().device_name()
-        raise ConfigError(f"precision=fp16: DeepSpeed has no fp16 on this {name}; set precision=bf16 or fp32.")
+        raise ConfigError(
+            f"precision=fp16: DeepSpeed has no fp16 on this {name}; set precision=bf16 or fp32."
+        )
     try:
         DeepSpeedConfig(dict(config))
     except Exception as error:  # of several kinds, pydantic's among them
-        raise ConfigError(f"{source}: DeepSpeed rejects it: {' '.join(str(error).split())}") from error
+        raise ConfigError(
+            f"{source}: DeepSpeed rejects it: {' '.join(str(error).split())}"
+        ) from error
 
 
 def scaler_state(engine: Any) -> dict[str, Any]:
@@ -98,7 +112,8 @@ def load_scaler_state(engine: Any, state: dict[str, Any]) -> None:
 
 
 def log_times(engine: Any) -> None:
-    """Log the times of `wall_clock_breakdown`, which DeepSpeed prints, so that they reach the run's files."""
+    """Log the times of `wall_clock_breakdown`, which DeepSpeed prints, so that they reach the run's
+    files."""
     step = engine.step
 
     def logged() -> None:

@@ -1,4 +1,5 @@
-"""This rank's part of model and optimizer under a DeepSpeed engine, by parameter name: saved and loaded."""
+"""This rank's part of model and optimizer under a DeepSpeed engine, by parameter name: saved and
+loaded."""
 
 from typing import Any
 
@@ -20,7 +21,8 @@ class EngineState:
         engine: DeepSpeed's, built with `optimizer`.
         members: names of the parameters of each optimizer group.
         shapes: of all parameters, by name: at stage 3 the parameters themselves are empty.
-        first: the whole parameters as drawn, under mixed precision: DeepSpeed has rounded its masters to 16 bits.
+        first: the whole parameters as drawn, under mixed precision: DeepSpeed has rounded its
+            masters to 16 bits.
     """
 
     def __init__(
@@ -36,7 +38,9 @@ class EngineState:
         self.optimizer, self.stage, self.members, self.shapes = optimizer, stage, members, shapes
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.slots = find_slots(engine, optimizer, stage, members, shapes)
-        self.frozen = [name for name, p in self._parameters().items() if not is_trained(p, shapes[name])]
+        self.frozen = [
+            name for name, p in self._parameters().items() if not is_trained(p, shapes[name])
+        ]
         self.optimizer.state.clear()  # at stage 0 DeepSpeed makes a step with gradients of 0
         for slot in self.slots if first else ():
             slot.of(slot.flat).copy_(first[slot.name].view(-1).narrow(0, slot.start, slot.count))
@@ -48,12 +52,18 @@ class EngineState:
         """The persistent ones."""
         parameters = {name for name, _ in self.module.named_parameters(remove_duplicate=False)}
         state = self.module.state_dict().items()
-        return {name: tensor for name, tensor in state if name not in parameters and not name.endswith(EXTRA)}
+        return {
+            name: tensor
+            for name, tensor in state
+            if name not in parameters and not name.endswith(EXTRA)
+        }
 
-    # ---------------------------------------------------------------------------------------------------------- saving
-    def snapshot(self) -> tuple[dict[str, torch.Tensor], dict[str, ShardSpec], list[dict[str, Any]]]:
-        """This rank's tensors, the position of each piece in its full tensor, and the optimizer's groups. Only rank 0
-        has what is equal on all ranks. All ranks must call it."""
+    # --------------------------------------------------------------------------------------- saving
+    def snapshot(
+        self,
+    ) -> tuple[dict[str, torch.Tensor], dict[str, ShardSpec], list[dict[str, Any]]]:
+        """This rank's tensors, the position of each piece in its full tensor, and the optimizer's
+        groups. Only rank 0 has what is equal on all ranks. All ranks must call it."""
         tensors: dict[str, torch.Tensor] = {}
         parts: dict[str, ShardSpec] = {}
 
@@ -91,8 +101,9 @@ class EngineState:
         return tensors, parts, groups
 
     def _share(self, name: str) -> tuple[torch.Tensor, int]:
-        """This rank's share of a frozen parameter, flattened, and where it begins. At stage 3 the parameter is gathered
-        for this, and each rank has an equal share; otherwise rank 0 has all of it."""
+        """This rank's share of a frozen parameter, flattened, and where it begins. At stage 3 the
+        parameter is gathered for this, and each rank has an equal share; otherwise rank 0 has all
+        of it."""
         from deepspeed import zero
 
         parameter = self._parameters()[name]
@@ -104,7 +115,8 @@ class EngineState:
             return parameter.detach().view(-1)[start:end].to("cpu", copy=True), start
 
     def full_weights(self) -> dict[str, torch.Tensor] | None:
-        """Whole masters and buffers on the CPU, on rank 0, gathered one by one. All ranks must call it."""
+        """Whole masters and buffers on the CPU, on rank 0, gathered one by one. All ranks must call
+        it."""
         from deepspeed import zero
         from deepspeed.utils import safe_get_full_fp32_param
 
@@ -117,16 +129,19 @@ class EngineState:
                     whole = safe_get_full_fp32_param(parameter)
                 if self.rank == 0:
                     weights[name] = whole.detach().view(self.shapes[name]).to("cpu", copy=True)
-        return weights | {n: b.cpu() for n, b in self._buffers().items()} if self.rank == 0 else None
+        return (
+            weights | {n: b.cpu() for n, b in self._buffers().items()} if self.rank == 0 else None
+        )
 
-    # --------------------------------------------------------------------------------------------------------- loading
+    # -------------------------------------------------------------------------------------- loading
     def load_weights(self, saved: TensorReader, prefix: str, strict: bool = True) -> list[str]:
         """Load weights and their masters, see `Strategy.load_weights`."""
         buffers = self._buffers()
         own = self.shapes | {name: tuple(buffer.shape) for name, buffer in buffers.items()}
         problems = misfits(self.module, own, saved, prefix, strict)
         fitting = own.keys() - {problem.split(":", 1)[0] for problem in problems}
-        # First what all ranks do together: if one of them fails to read something later, no other is left waiting.
+        # First what all ranks do together: if one of them fails to read something later, no other
+        # is left waiting.
         self._load_parameters(saved, prefix, [name for name in self.shapes if name in fitting])
         with saved.concurrent_reads():
             for slot in self.slots:
@@ -137,8 +152,8 @@ class EngineState:
         return problems
 
     def _load_parameters(self, saved: TensorReader, prefix: str, names: list[str]) -> None:
-        """Load the parameters. At stage 3 rank 0 reads and broadcasts each parameter. It raises a read error only at
-        the end, since the other ranks wait for it in every broadcast."""
+        """Load the parameters. At stage 3 rank 0 reads and broadcasts each parameter. It raises a
+        read error only at the end, since the other ranks wait for it in every broadcast."""
         from deepspeed import zero
 
         failure: Exception | None = None
@@ -157,15 +172,23 @@ class EngineState:
         """State of any stage and number of ranks.
 
         Raises:
-            TrainingError: the checkpoint has other groups or parameters, or parameters that share a flat tensor have
-                been updated a different number of times.
+            TrainingError: the checkpoint has other groups or parameters, or parameters that share a
+                flat tensor have been updated a different number of times.
         """
         check_groups(self.optimizer, groups)
         known = {name for entry in groups for name in entry["params"]}
         if missing := sorted({name for names in self.members for name in names} - known):
-            raise TrainingError(f"The checkpoint's optimizer has no state for the parameter {missing[0]}.")
+            raise TrainingError(
+                f"The checkpoint's optimizer has no state for the parameter {missing[0]}."
+            )
         for group, entry in zip(self.optimizer.param_groups, groups, strict=True):
-            group.update({key: value for key, value in entry["settings"].items() if key not in IMPLEMENTATION_SETTINGS})
+            group.update(
+                {
+                    key: value
+                    for key, value in entry["settings"].items()
+                    if key not in IMPLEMENTATION_SETTINGS
+                }
+            )
         values: dict[str, dict[str, Any]] = {name: {} for name in known}
         for full, value in (item for entry in groups for item in entry["values"].items()):
             name, key = full.rsplit("/", 1)
@@ -182,26 +205,35 @@ class EngineState:
                 if saved.shape(full) != slot.shape:
                     self._load_common(saved, full, key, slot)
                 elif key not in state:
-                    state[key] = torch.zeros_like(slot.flat, dtype=saved.dtype(full), requires_grad=False)
+                    state[key] = torch.zeros_like(
+                        slot.flat, dtype=saved.dtype(full), requires_grad=False
+                    )
         with saved.concurrent_reads():
             for slot in self.slots:
                 for full, key in keys[slot.name]:
                     if saved.shape(full) == slot.shape:
-                        saved.read_into(full, slot.of(self.optimizer.state[slot.flat][key]), (slot.start,))
+                        saved.read_into(
+                            full, slot.of(self.optimizer.state[slot.flat][key]), (slot.start,)
+                        )
 
     def _load_common(self, saved: TensorReader, full: str, key: str, slot: MasterSlice) -> None:
-        """Load a value that all parameters of a flat tensor share. A step count is on the CPU unless the kernel reads
-        it.
+        """Load a value that all parameters of a flat tensor share. A step count is on the CPU
+        unless the kernel reads it.
 
         Raises:
             TrainingError: the checkpoint has different values for them.
         """
         group, state = self.optimizer.param_groups[slot.group], self.optimizer.state[slot.flat]
-        device = slot.flat.device if group.get("fused") or group.get("capturable") else torch.device("cpu")
+        device = (
+            slot.flat.device
+            if group.get("fused") or group.get("capturable")
+            else torch.device("cpu")
+        )
         value = torch.zeros(saved.shape(full), dtype=saved.dtype(full), device=device)
         saved.read_into(full, value)
         if not torch.equal(present := state.setdefault(key, value), value):
             raise TrainingError(
-                f"{slot.name}/{key} is {value.tolist()} in the checkpoint, but {present.tolist()} for a parameter that "
-                "ZeRO updates together with it; run.init_from loads only the weights."
+                f"{slot.name}/{key} is {value.tolist()} in the checkpoint, but {present.tolist()}"
+                " for a parameter that ZeRO updates together with it; run.init_from loads only the"
+                " weights."
             )

@@ -16,12 +16,15 @@ def test_the_extra_installs_the_tested_range() -> None:
 
 
 @pytest.mark.parametrize("version", ["0.9.5", "0.17.6", "0.20.0", "0.20.1", "1.0.0"])
-def test_a_version_that_is_not_tested_is_rejected(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+def test_a_version_that_is_not_tested_is_rejected(
+    monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
     with pytest.raises(ConfigError) as rejected:
         process.require()
     assert rejected.value.messages == [
-        f"strategy=deepspeed: DeepSpeed {version} is not supported; pip install 'deepspeed{process.TESTED}'."
+        f"strategy=deepspeed: DeepSpeed {version} is not supported; pip install"
+        f" 'deepspeed{process.TESTED}'."
     ]
 
 
