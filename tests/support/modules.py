@@ -167,3 +167,15 @@ class Points:
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         x = torch.tensor([index / self.size])
         return x, 2 * x
+
+
+class Products(nn.Module):
+    """A loss of matrix products alone, for which torch.compile needs no C++ compiler."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 2, bias=False)
+
+    def forward(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        output = self.layer(batch[0])
+        return (output.reshape(1, -1) @ output.reshape(-1, 1)).reshape(()), {}

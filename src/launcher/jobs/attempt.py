@@ -26,8 +26,9 @@ from launcher.config.resolve import escaped, stored
 from launcher.config.tree import of_the_run
 from launcher.errors import TrainingError, config_error
 from launcher.hooks.checkpointing import CheckpointingHook
-from launcher.jobs.summary import device_kind, end_lines
+from launcher.jobs.summary import end_lines
 from launcher.process import deadline, signals
+from launcher.process.device import device_kind
 from launcher.process.exits import exits_are_errors
 from launcher.process.ranks import Ranks, broadcast, on_main, report_failure, reported_failure
 from launcher.process.times import launched

@@ -10,8 +10,9 @@ from launcher.config.resolve import resolved
 from launcher.hooks.record import RecordHook
 from launcher.jobs.attempt import AttemptLog, saves
 from launcher.jobs.complete import nothing_to_do
-from launcher.jobs.summary import device_name, end_lines, start_lines, time_taken
+from launcher.jobs.summary import end_lines, start_lines, time_taken
 from launcher.process import signals
+from launcher.process.device import device_name
 from launcher.process.ranks import Ranks, on_main
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.logs import setup_logging

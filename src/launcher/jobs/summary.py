@@ -6,13 +6,14 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import DictConfig
 from torch import nn
 
 from launcher.config.command import task_overrides
 from launcher.data.iterable import length
+from launcher.hooks.compiled_graphs import CompiledGraphsHook
 from launcher.hooks.records import show
+from launcher.process.device import device_name
 from launcher.rundir.history import encodable, sampled, sparkline
 from launcher.rundir.record import RunRecord
 from launcher.train.composed import Trainer
@@ -30,19 +31,13 @@ def start_lines(config: DictConfig, trainer: Trainer) -> Iterator[str]:
         f"Device: {device_name(trainer.device)}, {plural(ranks, 'rank')}, {strategy=!s},"
         f" {precision=!s}"
     )
+    for hook in trainer.hooks:
+        if isinstance(hook, CompiledGraphsHook):
+            yield f"Compiled graphs: {hook.found}"
     yield from model_lines(trainer.unwrapped_model, is_verbose())
     yield f"Data: {data_line(config, trainer)}"
     if overrides := [each for each in task_overrides() if not each.lstrip("+~").startswith(PLACES)]:
         yield f"Not default: {' '.join(overrides)}"
-
-
-def device_name(device: torch.device) -> str:
-    return f"{device} ({device_kind(device)})" if device.type == "cuda" else str(device)
-
-
-def device_kind(device: torch.device) -> str:
-    """The name of a GPU, else the type of the device: cpu, mps."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def model_lines(model: nn.Module, by_module: bool) -> Iterator[str]:

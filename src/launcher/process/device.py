@@ -63,3 +63,12 @@ def parse_device(device: torch.device | str | int | None) -> torch.device:
         raise ValueError(
             f"device={device!r}: should be a device of torch: 'cpu', 'cuda', 'cuda:1', 'mps'."
         ) from error
+
+
+def device_name(device: torch.device) -> str:
+    return f"{device} ({device_kind(device)})" if device.type == "cuda" else str(device)
+
+
+def device_kind(device: torch.device) -> str:
+    """The name of a GPU, else the type of the device: cpu, mps."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

@@ -27,6 +27,7 @@ from launcher.data.mixture_dataset import Mixture
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, RunContext
 from launcher.hooks.best import Best
+from launcher.hooks.compiled_graphs import CompiledGraphsHook
 from launcher.hooks.epochs import EpochSummaryHook
 from launcher.hooks.forking import Fork
 from launcher.hooks.init_from import InitFromHook
@@ -38,6 +39,7 @@ from launcher.models.output import described
 from launcher.optim.precision import Precision
 from launcher.optim.schedulers import check_steps, needs_metric
 from launcher.process import collector
+from launcher.process.device import device_name
 from launcher.process.ranks import Ranks
 from launcher.process.rng import seed_all, set_deterministic
 from launcher.rundir.files import expanded
@@ -50,6 +52,9 @@ from launcher.train.events import check_hook
 from launcher.train.packing import check_packing
 
 logger = logging.getLogger("launcher")
+
+IN_A_GRAPH = ("compile", "activation_checkpointing", "deterministic")
+"""Keys of `trainer` that change the graphs of torch.compile."""
 
 
 def build_trainer(
@@ -117,6 +122,8 @@ def build_trainer(
     trainer.build()
     check_packing(trainer, loader.dataset, loader.micro_batch_size)
     if compiling is not None:
+        if (graphs := _compiled_graphs(config, compiling, trainer)) is not None:
+            trainer.hooks.append(graphs)
         trainer.model.compile(**compiling)  # in place: the names of its tensors stay as they are
     collector.resume()
     return trainer
@@ -149,6 +156,24 @@ def compile_options(setting: bool | dict[str, Any], strategy: Strategy) -> dict[
             " which breaks the graph; use false, or strategy=none."
         )
     return options
+
+
+def _compiled_graphs(
+    config: DictConfig, compiling: dict[str, Any], trainer: Trainer
+) -> CompiledGraphsHook | None:
+    """The hook that keeps the compiled graphs, which has read those of an earlier start; None:
+    another backend than inductor keeps none."""
+    if compiling.get("backend", "inductor") != "inductor":
+        return None
+    parts = {key: resolved(config)[key] for key in ("model", "precision", "strategy", "trainer")}
+    parts["trainer"] = {key: parts["trainer"].get(key) for key in IN_A_GRAPH}
+    parts |= {
+        "micro_batch_size": trainer.strategy.plan.micro_batch_size,
+        "device": device_name(trainer.device),
+    }
+    hook = CompiledGraphsHook(parts, trainer.strategy.ranks.rank)
+    hook.read()
+    return hook
 
 
 def set_up_strategy(
