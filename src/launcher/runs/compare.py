@@ -14,7 +14,7 @@ from launcher.rundir.history import as_number
 from launcher.runs.differences import counts, is_group, not_counted, varying
 from launcher.runs.find import RUN_HELP, find_run
 from launcher.runs.format import number, progress
-from launcher.runs.page import StdoutConsole
+from launcher.runs.page import StdoutConsole, grid
 from launcher.runs.stored_run import StoredRun
 
 PLACE_KEYS = ("run.id", "run.name", "run.dir", "paths", "hydra")
@@ -187,10 +187,7 @@ def measured(run: StoredRun) -> dict[tuple[int, int | None, str], float]:
 
 
 def table(heading: str, rows: Rows, labels: Sequence[str]) -> Table:
-    result = Table(box=None, pad_edge=False, header_style="bold")
-    result.add_column(heading, overflow="fold")
-    for label in labels:
-        result.add_column(label, overflow="fold")
+    result = grid(heading, *labels)
     for key, values in rows.items():
         result.add_row(Text(key), *(Text("-" if value is None else value) for value in values))
     return result

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from launcher.checkpoint.manifest import NAME, CorruptCheckpoint, Manifest
@@ -15,7 +14,7 @@ from launcher.checkpoint.store import BEST, CORRUPT, LATEST, CheckpointStore
 from launcher.rundir.space import size
 from launcher.runs.find import RUN_HELP, find_run
 from launcher.runs.format import duration
-from launcher.runs.page import StdoutConsole
+from launcher.runs.page import StdoutConsole, grid
 from launcher.runs.stored_run import StoredRun
 
 
@@ -29,11 +28,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(rows, indent=2))
         return 0
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("folder", "size", "age", "ranks", "strategy", "samples", "note"):
-        table.add_column(
-            heading, justify="right" if heading in ("size", "age", "ranks", "samples") else "left"
-        )
+    right = ("size", "age", "ranks", "samples")
+    table = grid("folder", "size", "age", "ranks", "strategy", "samples", "note", right=right)
     for row in rows:
         age = duration(time.time() - row["time"])
         cells = [

@@ -15,9 +15,8 @@ from launcher.data.sampler import SampleOrder
 from launcher.errors import ConfigError
 from launcher.rundir.folder import checkpoint_steps
 from launcher.rundir.history import read_rows
-from launcher.runs.page import StdoutConsole
+from launcher.runs.page import StdoutConsole, grid
 from launcher.runs.rerun import add_trust
-from launcher.runs.show import grid
 from launcher.runs.stored_command import origin_of
 from launcher.runs.stored_run import StoredRun
 

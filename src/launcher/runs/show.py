@@ -13,7 +13,7 @@ from launcher.rundir.space import folder_size, size
 from launcher.runs.differences import is_group
 from launcher.runs.find import RUN_HELP, find_run
 from launcher.runs.format import best, duration, local_time, number, progress, seconds_of
-from launcher.runs.page import StdoutConsole
+from launcher.runs.page import StdoutConsole, grid
 from launcher.runs.spent import prices_of, spent
 from launcher.runs.stored_run import StoredRun
 
@@ -161,12 +161,4 @@ def metrics(run: StoredRun) -> Table:
     table = grid()
     for key, (value, step) in sorted(run.metrics.items()):
         table.add_row(key, Text(number(value), justify="right"), f"step {step}")
-    return table
-
-
-def grid(*headings: str) -> Table:
-    """A table without lines, with headings if there are any."""
-    table = Table(box=None, pad_edge=False, show_header=bool(headings), header_style="bold")
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
     return table

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from rich.table import Table
 from rich.text import Text
 
 from launcher.config.messages import as_typed, hint
@@ -19,7 +18,7 @@ from launcher.runs.differences import counts, is_group, not_counted, varying
 from launcher.runs.filters import FIELDS, FILTER_HELP, check_keys, select, value_of
 from launcher.runs.find import find_runs
 from launcher.runs.format import number
-from launcher.runs.page import StdoutConsole
+from launcher.runs.page import StdoutConsole, grid
 from launcher.runs.stored_run import StoredRun
 
 if TYPE_CHECKING:
@@ -114,9 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     page = StdoutConsole()
     for columns, rows in tables:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for index, column in enumerate(columns):
-            table.add_column(Text(column), justify="right" if index else "left", no_wrap=True)
+        table = grid(*columns, right=columns[1:])
         for row in rows:
             table.add_row(*map(Text, row))
         page.print(table)
