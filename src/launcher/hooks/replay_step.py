@@ -3,7 +3,7 @@ do not repeat."""
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -61,7 +61,7 @@ class ReplayStepHook(BaseHook):
         interval: steps between two checks.
         on_difference: stop: raise before the update; warn: log and continue; requeue_elsewhere:
             raise as well, and a SLURM job is requeued without the nodes that differ (those whose
-            loss differs, if there are any).
+            loss differs, if there are any), unless all of several nodes differ.
     """
 
     def __init__(
@@ -96,13 +96,10 @@ class ReplayStepHook(BaseHook):
         found = first.difference(second)
         node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
         place = f"rank {trainer.strategy.ranks.rank} ({socket.gethostname()}, {trainer.device})"
-        gathered = ranks.all_gather(
-            None if found is None else (node, f"{place}: {found}", found.startswith(LOSS))
-        )
-        differing = [each for each in gathered if each is not None]
-        if not differing:
+        gathered = ranks.all_gather((node, place, found))
+        differences = [f"{place}: {found}" for _, place, found in gathered if found is not None]
+        if not differences:
             return
-        differences = [text for _, text, _ in differing]
         text = (
             f"Step {trainer.step}: two passes over the same batches from the same random state"
             f" differ on {'; '.join(differences)}. The device is faulty, or an operation does not"
@@ -114,10 +111,10 @@ class ReplayStepHook(BaseHook):
         text += " Nothing of this step is saved."
         if self.on_difference == "stop":
             raise TrainingError(text)
-        nodes = {node for node, _, is_by_loss in differing if is_by_loss} or {
-            node for node, _, _ in differing
-        }
-        raise NodeFault(text, sorted(nodes))
+        faulty = faulty_nodes([(node, found) for node, _, found in gathered])
+        if not faulty:
+            raise TrainingError(f"{text} All nodes differ, so none is excluded.")
+        raise NodeFault(text, faulty)
 
     def _pass(self, trainer: TrainerView, batches: list[Any], state: dict[str, Any]) -> Passes:
         restore_rng(state)
@@ -139,6 +136,20 @@ class ReplayStepHook(BaseHook):
         }
         values = torch.stack(list(gradients.values())).tolist() if gradients else []
         return Passes(losses, dict(zip(gradients, values, strict=True)))
+
+
+def faulty_nodes(found: Sequence[tuple[str, str | None]]) -> list[str]:
+    """Return the nodes to exclude: those with a rank whose loss differs, or any that differs if
+    there is none. Empty if all of several nodes differ: an operation that does not repeat is more
+    likely than as many faulty nodes.
+
+    Args:
+        found: the node of each rank, and what differs there.
+    """
+    differing = {node for node, what in found if what is not None}
+    nodes = {node for node, what in found if what is not None and what.startswith(LOSS)}
+    nodes = nodes or differing
+    return [] if len(nodes) > 1 and nodes == {node for node, _ in found} else sorted(nodes)
 
 
 @contextmanager

@@ -37,6 +37,9 @@ Cause = Literal[
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
 SAME_MOMENT = 2.0
 """Seconds between a signal and the end of a job that are one event."""
+MAX_FAULTY_NODES = 3
+"""Requeues of a job for faulty nodes: an operation that does not repeat would exclude every node of
+a cluster, one after the other."""
 LATE_SIGNALS = 120.0
 """Seconds after a restart in which SLURM may deliver a signal that was meant for the start
 before."""
@@ -133,6 +136,12 @@ def decide(cause: Cause, budget: Budget, before: int) -> Decision:
     Args:
         before: how often the job has already requeued itself for this cause.
     """
+    if cause == "faulty node" and before >= MAX_FAULTY_NODES:
+        reason = (
+            f"found faulty nodes {before + 1} times: an operation may not repeat"
+            " (hooks.replay_step.on_difference=stop and trainer.deterministic=true find it)"
+        )
+        return Decision("fail", cause, reason)
     key = {"preempted": "max_preemptions", "timed out": "max_timeouts"}.get(cause)
     if key is None:
         return Decision("requeue" if cause in ("cause unknown", "faulty node") else "leave", cause)

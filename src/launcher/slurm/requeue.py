@@ -177,6 +177,8 @@ class Requeue:
                     return self._fail(
                         f"SLURM job {self.job} {cause}, and could not be requeued: {refusal}"
                     )
+                if self.faulty_nodes and (required := self._required()):
+                    return self._fail(f"SLURM job {self.job} requires the faulty {required}")
                 self.requested = cause
                 # Right after the check: a cancelled job must not be requeued.
                 scheduler.requeue(self.job)
@@ -190,6 +192,12 @@ class Requeue:
                 return stop
             self.sleep(pause)
             waited += max(pause, time.monotonic() - began)
+
+    def _required(self) -> str:
+        """The faulty nodes that the job requests by name (--nodelist): without them SLURM would
+        never start it again."""
+        required = scheduler.required_nodes(self.job)
+        return ",".join(node for node in self.faulty_nodes if node in required)
 
     def _exclude(self) -> None:
         if not self.faulty_nodes:

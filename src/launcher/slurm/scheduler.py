@@ -202,6 +202,16 @@ def exclude(job: str, nodes: Sequence[str]) -> None:
     call(["scontrol", "update", f"JobId={job}", f"ExcNodeList={','.join(all_nodes)}"])
 
 
+def required_nodes(job: str) -> list[str]:
+    """The nodes that a job requests by name.
+
+    Raises:
+        SchedulerError: SLURM did not answer.
+    """
+    names = _fields(call(["scontrol", "show", "job", "-o", job])).get("ReqNodeList", "(null)")
+    return [] if names == "(null)" else call(["scontrol", "show", "hostnames", names]).split()
+
+
 def queue(notes: Iterable[Path] = ()) -> dict[str, QueuedJob] | None:
     """All jobs that have not ended, by id (an array's task: `12_3`), from one call; None: SLURM
     does not answer. It needs no accounting (`sacct`).

@@ -9,7 +9,7 @@ from torch import nn
 
 from launcher import BaseTrainer
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.replay_step import ReplayStepHook
+from launcher.hooks.replay_step import LOSS, ReplayStepHook, faulty_nodes
 
 
 class Unsteady(nn.Module):
@@ -90,3 +90,19 @@ def test_an_optimizer_with_passes_of_its_own_is_rejected() -> None:
     trainer.build()
     with pytest.raises(ConfigError, match="computes its own passes"):
         trainer.train()
+
+
+@pytest.mark.parametrize(
+    ("found", "nodes"),
+    [
+        ([("a", LOSS)], ["a"]),
+        ([("a", None), ("b", LOSS)], ["b"]),
+        ([("a", "the gradients of w"), ("b", f"{LOSS} and the gradients of w")], ["b"]),
+        ([("a", "the gradients of w"), ("a", None), ("b", None)], ["a"]),
+        ([("a", LOSS), ("b", LOSS)], []),
+        ([("a", "the gradients of w"), ("b", "the gradients of w")], []),
+        ([("a", LOSS), ("b", LOSS), ("c", None)], ["a", "b"]),
+    ],
+)
+def test_all_of_several_nodes_are_no_faulty_nodes(found: Any, nodes: list[str]) -> None:
+    assert faulty_nodes(found) == nodes
