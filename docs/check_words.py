@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 CODE, PAGES = (
     ("src", "benchmarks", "docs"),
-    ("docs/*.md", "README.md", "CONTRIBUTING.md", "SECURITY.md"),
+    ("docs/*.md", "README.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/RESULTS.md"),
 )
 OPENERS = re.compile(
     r"(Of|As|For|Late|What|Whether|Where|Those|That|How|None|Without|In|On|From)\b"

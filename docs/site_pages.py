@@ -14,6 +14,7 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
+    "benchmarks/RESULTS.md": "results.md",
 }
 REPOSITORY_FILE = re.compile(r"\[([^\]]+)\]\(\.\./[^)]+\)")
 """A link to a file that the site does not have: its text stays."""
@@ -23,7 +24,12 @@ LOADED = re.compile(r"<(?:script|link|img)\b[^>]*(?:src|href)=[\"']?(?:https?:)?
 
 def on_files(files: Files, config: Any) -> Files:
     for name, page in PAGES.items():
-        content = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
+        content = (
+            (ROOT / name)
+            .read_text(encoding="utf-8")
+            .replace("](../docs/", "](")
+            .replace("](docs/", "](")
+        )
         files.append(File.generated(config, page, content=content))
     return files
 

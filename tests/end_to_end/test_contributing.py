@@ -1,4 +1,5 @@
-"""The examples of CONTRIBUTING.md: one file and one YAML each, and nothing else is edited."""
+"""The examples of CONTRIBUTING.md and of docs/write_*.md: one file and one YAML each, and nothing
+else is edited."""
 
 import json
 import os
@@ -11,17 +12,24 @@ from support import python
 from support.paths import ROOT
 
 BLOCK = re.compile(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", re.DOTALL)
+TITLED = re.compile(r'```(?:python|yaml) title="(\S+)"\n(.*?)```', re.DOTALL)
 
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A copy of the code and the configuration, with the examples' files added."""
+    """A copy of the code and the configuration with the model of CONTRIBUTING.md added, and in
+    `mine/` the files of the other pages, as a user has them."""
     for name in ("src", "conf"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     blocks = dict(BLOCK.findall((ROOT / "CONTRIBUTING.md").read_text()))
-    assert len(blocks) == 8
+    assert len(blocks) == 2
+    pages = sorted((ROOT / "docs").glob("write_*.md"))
+    own = [block for page in pages for block in TITLED.findall(page.read_text())]
+    assert len(own) == 7
+    blocks |= {f"mine/{name}": text for name, text in own}
     for name, text in blocks.items():
         assert not (tmp_path / name).exists()
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     return tmp_path
 
@@ -42,9 +50,10 @@ def test_new_parts_are_one_file_and_one_yaml(checkout):
         "run.id=b",
     ]
     environment = {**os.environ, "PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": "1"}
-    done = python.run("-m", "launcher", *overrides, cwd=checkout, env=environment)
+    command = ["-m", "launcher", "--config-dir", "conf", *overrides]
+    done = python.run(*command, cwd=checkout / "mine", env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
-    folder = checkout / "outputs" / "a" / "b"
+    folder = checkout / "mine" / "outputs" / "a" / "b"
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows if "weights/norm" in row] == [2, 3]
     mirrored = [line.split(",") for line in (folder / "metrics.csv").read_text().splitlines()]

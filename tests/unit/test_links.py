@@ -6,7 +6,7 @@ import pytest
 
 from support.paths import ROOT
 
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "benchmarks/RESULTS.md"])
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)#?([^)\s]*)\)")
 
 
@@ -37,5 +37,5 @@ def test_the_first_page_leads_to_every_other_page():
 def test_the_menu_of_the_site_has_every_page():
     menu = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
     listed = set(re.findall(r"([\w-]+\.md)$", menu, re.MULTILINE))
-    made = {"contributing.md", "changelog.md", "security.md"}
+    made = {"contributing.md", "changelog.md", "security.md", "results.md"}
     assert listed == made | {page.name for page in ROOT.glob("docs/*.md")}
