@@ -14,10 +14,17 @@ class TrainJob:
     Args:
         objective: the metric whose value a sweeper gets (see `launcher.runs.objective`).
         value: its best or its last value.
+        after: commands of `launcher.runs` that follow once the run is complete: evaluate (also the
+            test set, if `data.test_dataset` is set), export.
     """
 
-    def __init__(self, objective: str | None = None, value: Literal["best", "last"] = "best"):
-        self.objective, self.value = objective, value
+    def __init__(
+        self,
+        objective: str | None = None,
+        value: Literal["best", "last"] = "best",
+        after: list[Literal["evaluate", "export"]] | None = None,
+    ):
+        self.objective, self.value, self.after = objective, value, list(after or ())
 
     def is_complete(self, config: Mapping[str, Any]) -> bool:
         """Return whether there is nothing to train, which is then logged. Called before torch is
@@ -58,7 +65,17 @@ class TrainJob:
             signals.SignalExit: stopped by a signal, checkpoint durable; a SystemExit with code 128
                 + signal.
             ConfigError: rejected; nothing was written.
+            TrainingError: a command of `job.after` has failed.
         """
         from launcher.jobs.run_attempt import train
+        from launcher.process.ranks import Ranks
+        from launcher.rundir.folder import RunFolder
+        from launcher.rundir.record_format import read_record
 
-        return train(config)
+        metrics, folder = train(config), RunFolder(config.run.dir)
+        if self.after and metrics is not None and Ranks.from_env().is_main:
+            from launcher.jobs.after import run_after
+
+            if read_record(folder.record_path)["state"] == "completed":
+                run_after(self.after, folder.path, config.data.get("test_dataset") is not None)
+        return metrics

@@ -3,7 +3,19 @@
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+
+RANK_VARIABLES = (
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    *("SLURM_STEP_NUM_TASKS", "SUBMITIT_EXECUTOR", "LAUNCHER_PARENT", "LAUNCHER_LISTEN_FD"),
+)
+"""Environment variables by which a process knows that it is one of several ranks."""
+
+
+def without_rank(env: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a process that is not one of this process's ranks."""
+    return {name: value for name, value in env.items() if name not in RANK_VARIABLES}
 
 
 def process_start(pid: int) -> str | None:
