@@ -20,7 +20,12 @@ from launcher.hooks.logging import LoggingHook as LoggingHook
 from launcher.hooks.media import MediaHook as MediaHook
 from launcher.hooks.memory import MemoryHook as MemoryHook
 from launcher.hooks.progress import ProgressHook as ProgressHook
+from launcher.interactive import Run as Run
+from launcher.interactive import Sweep as Sweep
+from launcher.interactive import compose as compose
+from launcher.interactive import sweep as sweep
 from launcher.models.base import Model as Model
+from launcher.runs.query import Runs as Runs
 from launcher.strategies.base import Strategy as Strategy
 from launcher.trackers.base import Tracker as Tracker
 from launcher.train.composed import Trainer as Trainer

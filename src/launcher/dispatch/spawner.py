@@ -75,6 +75,7 @@ class Spawner:
         self.command, self.count, self.folder = command, count, folder
         self.ranks: list[Rank] = []
         self._kill_at: float | None = None
+        self._is_passed_on = False
 
     def run(self) -> list[Rank]:
         """Start the ranks; return when all have ended."""
@@ -88,6 +89,8 @@ class Spawner:
                 signum = _next_signal(taken, 1.0 if self._kill_at is None else 0.1)
                 if signum in signals.HANDLED:
                     self._pass_on(signum)
+                elif (missed := signals.received()) and not self._is_passed_on:
+                    self._pass_on(missed)  # another thread took it, which does not block it
                 elif reported := self._reported():
                     self._pass_on(reported)
                 self._look()
@@ -141,6 +144,7 @@ class Spawner:
         )
 
     def _pass_on(self, signum: int) -> None:
+        self._is_passed_on = True
         signals.note(signum)  # so that the next run of a sweep does not start
         for rank in self.ranks:
             rank.process.send_signal(signum)  # no effect on a process that has ended

@@ -211,6 +211,21 @@ def setup_logging(file: Path | None, rank: int = 0, keep: bool = False) -> None:
     logging.captureWarnings(True)
 
 
+@contextmanager
+def without_launcher_logging() -> Iterator[None]:
+    """Undo `setup_logging` at the end of the context, in a process that is not the run's alone."""
+    root = logging.getLogger()
+    level = root.level
+    try:
+        yield
+    finally:
+        for handler in [each for each in root.handlers if getattr(each, "of_launcher", False)]:
+            root.removeHandler(handler)
+            handler.close()
+        root.setLevel(level)
+        logging.captureWarnings(False)
+
+
 def _divert(file: Path) -> None:
     """Send standard output and standard error to a file, including those of native code."""
     sys.stdout.flush()

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
 from rich.text import Text
 
 from launcher.config.messages import as_typed, hint
@@ -29,6 +30,8 @@ CODE_APART = ("strategy", "ranks")
 """Rows of `compare.code` that are keys of the configuration, and count there if they can change the
 numbers."""
 MOST_NAMED = 4
+WIDE = 200
+"""Columns of a result in a notebook."""
 ROUNDING = 1e-12
 """Relative tolerance: smaller differences come from the subtraction."""
 
@@ -77,50 +80,94 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@dataclass(frozen=True)
+class Result:
+    """Holds the findings of a test: the arms with their values of the metric at the step, and each pair of
+    them."""
+
+    key: str
+    metric: str
+    step: int
+    arms: Sequence[Arm]
+    summaries: Mapping[str, "Summary"]
+    comparisons: Sequence[Comparison]
+
+    def data(self) -> dict[str, Any]:
+        """The same as plain containers."""
+        return {
+            "key": self.key,
+            "metric": self.metric,
+            "step": self.step,
+            "arms": [
+                asdict(self.summaries[arm.name]) | {"arm": arm.name, "values": dict(arm.values)}
+                for arm in self.arms
+            ],
+            "comparisons": [asdict(each) for each in self.comparisons],
+        }
+
+    @property
+    def tables(self) -> list[tuple[list[str], list[list[str]]]]:
+        """The columns and rows of the two tables."""
+        heading = f"{self.metric} at step {self.step}"
+        return [
+            arm_table(self.key, heading, self.summaries),
+            comparison_table(self.key, self.comparisons),
+        ]
+
+    def print(self, page: Console) -> None:
+        for columns, rows in self.tables:
+            table = grid(*columns, right=columns[1:])
+            for row in rows:
+                table.add_row(*map(Text, row))
+            page.print(table)
+            page.print()
+        for each in self.comparisons:
+            line = f"{each.first} - {each.second}: {each.outlook}"
+            page.print(line, markup=False, soft_wrap=True)
+
+    def __repr__(self) -> str:
+        with (page := Console(width=WIDE, color_system=None)).capture() as text:
+            self.print(page)
+        return text.get()
+
+
 def run(arguments: argparse.Namespace) -> int:
+    runs = select(find_runs(arguments.outputs), arguments.words)
+    wanted: float | None = arguments.difference
+    result = tested(runs, arguments.key, arguments.metric, arguments.step, arguments.exact, wanted)
+    if arguments.json:
+        print(json.dumps(result.data(), indent=2))
+    elif arguments.latex:
+        print("\n\n".join(latex(columns, rows) for columns, rows in result.tables))
+    else:
+        result.print(StdoutConsole())
+    return 0
+
+
+def tested(
+    runs: Sequence[StoredRun],
+    key: str,
+    metric: str,
+    step: int | None = None,
+    exact: bool = False,
+    difference: float | None = None,
+) -> Result:
+    """Compare the runs by their values of a key; the arguments are those of the command.
+
+    Raises:
+        ConfigError: the runs cannot be compared.
+    """
     try:
         from launcher.runs.statistics import summary
     except ImportError as error:
         raise ConfigError("test needs scipy: pip install 'torch-launcher[statistics]'.") from error
-    if arguments.difference is not None and not 0 < arguments.difference < math.inf:
-        raise ConfigError(f"--difference={arguments.difference:g}: should be a number above 0.")
-    runs = select(find_runs(arguments.outputs), arguments.words)
-    groups = grouped(runs, arguments.key)
-    check_alike(groups, arguments.key)
-    step, arms = measured(groups, arguments.metric, arguments.step)
+    if difference is not None and not 0 < difference < math.inf:
+        raise ConfigError(f"--difference={difference:g}: should be a number above 0.")
+    groups = grouped(runs, key)
+    check_alike(groups, key)
+    step, arms = measured(groups, metric, step)
     summaries = {arm.name: summary([*arm.values.values()]) for arm in arms}
-    comparisons = compared(arms, arguments.exact, arguments.difference)
-    if arguments.json:
-        data = {
-            "key": arguments.key,
-            "metric": arguments.metric,
-            "step": step,
-            "arms": [
-                asdict(summaries[arm.name]) | {"arm": arm.name, "values": dict(arm.values)}
-                for arm in arms
-            ],
-            "comparisons": [asdict(each) for each in comparisons],
-        }
-        print(json.dumps(data, indent=2))
-        return 0
-    heading = f"{arguments.metric} at step {step}"
-    tables = [
-        arm_table(arguments.key, heading, summaries),
-        comparison_table(arguments.key, comparisons),
-    ]
-    if arguments.latex:
-        print("\n\n".join(latex(columns, rows) for columns, rows in tables))
-        return 0
-    page = StdoutConsole()
-    for columns, rows in tables:
-        table = grid(*columns, right=columns[1:])
-        for row in rows:
-            table.add_row(*map(Text, row))
-        page.print(table)
-        page.print()
-    for each in comparisons:
-        page.print(f"{each.first} - {each.second}: {each.outlook}", markup=False, soft_wrap=True)
-    return 0
+    return Result(key, metric, step, arms, summaries, compared(arms, exact, difference))
 
 
 # --------------------------------------------------------------------------------------- which runs

@@ -1,0 +1,404 @@
+"""Runs from Python and notebooks: `launcher.compose`, `launcher.sweep`.
+
+They are the runs of the command line: the same configuration has the same id, folder, lock and
+checkpoints. A run trains in the calling process, whose signal handlers, log handlers and Hydra are
+as before once it has ended.
+"""
+
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import JobStatus
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from launcher.cli.flags import with_own_folder
+from launcher.cli.parallel import Queue
+from launcher.cli.sweep import check_jobs
+from launcher.cli.sweep_job import SweepJob
+from launcher.config import schema
+from launcher.config.compose import compose as compose_config
+from launcher.config.compose import explicit
+from launcher.config.compositions import normalize, parse
+from launcher.config.construct import construct
+from launcher.config.diagnose import diagnose
+from launcher.config.explain import explain
+from launcher.config.grid import GRID_SWEEPERS, expand
+from launcher.config.lookup import Runs, check_identity, continues, name_run, nearest
+from launcher.config.options import TRAIN_JOB
+from launcher.config.plain import to_plain
+from launcher.config.resolve import escaped
+from launcher.config.session import COMPOSITION_ERRORS, loader, session
+from launcher.config.tree import get, of_the_run
+from launcher.dispatch.task import task
+from launcher.errors import ConfigError, TrainingError
+from launcher.process import deadline, signals
+from launcher.rundir.files import expanded
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.logs import without_launcher_logging
+from launcher.rundir.space import over_quota
+from launcher.runs.stored_run import StoredRun
+
+if TYPE_CHECKING:
+    from torch import nn
+
+SLURM = "dispatch=slurm"
+
+
+class Run:
+    """A run, as its configuration names it. `launcher.compose` makes one; nothing is written
+    before it trains."""
+
+    def __init__(
+        self,
+        overrides: Sequence[str],
+        config_dir: str | Path | None,
+        config: dict[str, Any],
+        hydra: dict[str, Any],
+        note: str | None = None,
+    ):
+        self._overrides, self._config_dir, self._note = list(overrides), config_dir, note
+        self._hydra = hydra
+        self.config = config
+        """The configuration, checked and resolved, as dicts and lists."""
+
+    def __repr__(self) -> str:
+        return f"<Run {self.name}/{self.id}: {self.state}, step {self.step}>"
+
+    @property
+    def id(self) -> str:
+        """`run.id`, the name of its folder."""
+        return str(self.config["run"]["id"])
+
+    @property
+    def name(self) -> str:
+        """`run.name`"""
+        return str(self.config["run"]["name"])
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the run."""
+        return expanded(self.config["run"]["dir"])
+
+    @property
+    def state(self) -> str:
+        """`new` before it has started, else as `python -m launcher.runs` lists it."""
+        return self._stored.state if self._stored.record else "new"
+
+    @property
+    def step(self) -> int:
+        """The newest step that its record has."""
+        return int(self._stored.record.get("step") or 0)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The newest value of each metric; empty before the run has logged any."""
+        return {name: newest.value for name, newest in self._stored.metrics.items()}
+
+    @property
+    def _stored(self) -> StoredRun:
+        return StoredRun.read(self.folder)
+
+    def train(self) -> dict[str, float]:
+        """Train in this process until the run is complete; a run that is complete already returns
+        at once. Interrupting the cell saves, as Ctrl-C does, and the same call resumes.
+
+        Returns:
+            The newest value of each metric.
+        Raises:
+            ConfigError: the run was rejected; nothing was written.
+            TrainingError: training failed for a reason that needs no traceback.
+            KeyboardInterrupt: it was interrupted; the state is durable.
+        """
+        if self.config["job"]["_target_"] != TRAIN_JOB:
+            raise ConfigError(f"{self._option('job')}: train() needs job=train; leave it out.")
+        if hasattr(construct(self.config["dispatch"]), "sweep"):
+            raise ConfigError(
+                f"{self._option('dispatch')}: train() trains in this process; use submit(), or"
+                " leave it out."
+            )
+        for line in (self._note, _quota(self.config)):
+            if line is not None:
+                print(line, file=sys.stderr, flush=True)
+        with _as_command(self._hydra):
+            _run(self.config)
+        return self.metrics
+
+    def submit(self) -> str | None:
+        """Submit the run to SLURM, by its dispatch, or by `dispatch=slurm` if it has none that
+        submits.
+
+        Returns:
+            The id of the job; None if there is nothing to submit.
+        Raises:
+            ConfigError: it cannot be submitted.
+        """
+        if not hasattr(construct(self.config["dispatch"]), "sweep"):
+            return compose(*self._overrides, SLURM, config_dir=self._config_dir).submit()
+        with _as_command(self._hydra):
+            _run(self.config)
+        return self._stored.job_id
+
+    def load_model(self, checkpoint: str = "latest", weights: str | None = None) -> "nn.Module":
+        """The model with the weights of a checkpoint; see `launcher.load_model`."""
+        from launcher.train.load import load_model
+
+        return load_model(self.folder, checkpoint, weights)
+
+    def _option(self, group: str) -> str:
+        return f"{group}={get(self._hydra, f'runtime.choices.{group}')}"
+
+
+class Sweep(Sequence[Run]):
+    """The runs of a sweep, in the order of its jobs. `launcher.sweep` makes one."""
+
+    def __init__(self, runs: Sequence[Run], jobs: Sequence[SweepJob]):
+        self._runs, self._jobs = list(runs), list(jobs)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    @overload
+    def __getitem__(self, index: int) -> Run: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Run]: ...
+    def __getitem__(self, index: int | slice) -> Run | list[Run]:
+        return self._runs[index]
+
+    def __repr__(self) -> str:
+        return "\n".join(["<Sweep", *(f"  {run!r}" for run in self), ">"])
+
+    def train(self) -> "Sweep":
+        """Train the runs, one after the other, or `dispatch.parallel` of them at a time, each as a
+        process. One that fails leaves the others.
+
+        Raises:
+            TrainingError: some failed; the others are complete.
+            KeyboardInterrupt: it was interrupted; the running ones have saved, and the same call
+                resumes them.
+        """
+        dispatch = construct(self[0].config["dispatch"])
+        slots = min(len(self), dispatch.slots()) if hasattr(dispatch, "slots") else 1
+        fail_fast = bool(get(self[0].config, "sweep.fail_fast"))
+        errors = self._in_turn(fail_fast) if slots == 1 else self._parallel(slots, fail_fast)
+        if errors:
+            name, error = next(iter(errors.items()))
+            raise TrainingError(
+                f"{len(errors)} of {len(self)} runs failed; {name}: {error}"
+            ) from error
+        return self
+
+    def _in_turn(self, fail_fast: bool) -> dict[str, BaseException]:
+        errors: dict[str, BaseException] = {}
+        for run in self:
+            try:
+                run.train()
+            except ConfigError:
+                raise
+            except Exception as error:
+                errors[f"{run.name}/{run.id}"] = error
+                if fail_fast:
+                    break
+        return errors
+
+    def _parallel(self, slots: int, fail_fast: bool) -> dict[str, BaseException]:
+        def is_done(job: SweepJob) -> bool:
+            dispatch = construct(job.plain["dispatch"])
+            return bool(dispatch.is_complete(of_the_run(job.plain)))
+
+        with _as_command(self[0]._hydra):
+            results = Queue(self._jobs, slots, is_done, fail_fast).run()
+        return {
+            job.run: RuntimeError(StoredRun.read(job.folder).failure or "see its log")
+            for job, result in zip(self._jobs, results, strict=True)
+            if result.status == JobStatus.FAILED
+        }
+
+    def submit(self) -> list[str | None]:
+        """Submit the runs to SLURM as an array; `dispatch=slurm` must be among the overrides.
+
+        Returns:
+            The id of the job of each run; None if there was nothing to submit.
+        """
+        dispatch = construct(self[0].config["dispatch"])
+        if not hasattr(dispatch, "sweep"):
+            raise ConfigError(f"{self[0]._option('dispatch')}: submit() needs {SLURM}.")
+        with _as_command(self[0]._hydra):
+            dispatch.sweep(self._jobs, task)
+        return [run._stored.job_id for run in self]
+
+
+def compose(*overrides: str, config_dir: str | Path | None = None) -> Run:
+    """Name a run by the overrides of a command line: `compose("model=mlp", "optimizer.lr=1e-3")`
+    is the run of `python -m launcher model=mlp optimizer.lr=1e-3`.
+
+    Args:
+        config_dir: a folder of options, as `--config-dir`; None: `conf/` in the current folder, if
+            it has some.
+    Raises:
+        ConfigError: with a sentence for each mistake.
+    """
+    folder = _folder(config_dir)
+    words = _checked(overrides)
+    try:
+        config = compose_config(words, folder)
+    except ConfigError as error:
+        if swept := [word for word in words if _is_swept(word)]:
+            raise ConfigError(
+                f"{swept[0]}: several values make a sweep; use launcher.sweep([...])."
+            ) from error
+        raise
+    runs = Runs()
+    schema.validate(config)
+    run = name_run(config, runs)
+    note = continues(config, run) if run is not None else nearest(config, runs)
+    tree = to_plain(config)
+    plain = schema.validate_tree(config, tree)
+    check_identity(plain["run"])
+    return Run(overrides, config_dir, plain, tree["hydra"], note)
+
+
+def sweep(overrides: Sequence[str], config_dir: str | Path | None = None) -> Sweep:
+    """Name the runs of a sweep: `sweep(["model=mlp", "seed=1,2,3"])` has those of
+    `python -m launcher -m model=mlp seed=1,2,3`. All are checked.
+
+    Raises:
+        ConfigError: with a sentence for each mistake in any of them.
+    """
+    folder = _folder(config_dir)
+    words = [normalize(override) for override in _checked(overrides)]
+    try:
+        jobs = _jobs(words, folder)
+    except COMPOSITION_ERRORS as error:
+        if sentences := explain(error) or diagnose(words, folder, "config", True):
+            raise ConfigError(*sentences) from error
+        jobs = _jobs(explicit(words, folder, "config"), folder)
+    if any(job.plain["dispatch"] != jobs[0].plain["dispatch"] for job in jobs):
+        raise ConfigError("dispatch: all runs of a sweep must have the same dispatch.")
+    runs = [Run(job.overrides, config_dir, job.plain, job.hydra) for job in jobs]
+    return Sweep(runs, jobs)
+
+
+def _jobs(words: Sequence[str], folder: str | Path | None) -> list[SweepJob]:
+    with session(folder, words):
+        master = loader().load_configuration("config", list(words), RunMode.MULTIRUN)
+        sweeper = master.hydra.runtime.choices["hydra/sweeper"]
+        if sweeper not in GRID_SWEEPERS:
+            raise ConfigError(f"hydra/sweeper={sweeper}: a search runs on the command line.")
+        schema.check_hydra(master)
+        return check_jobs(loader(), master, expand([parse(word) for word in words]))
+
+
+def _checked(overrides: Sequence[str]) -> list[str]:
+    """
+    Raises:
+        ConfigError: they are not a list of overrides, or the program uses Hydra itself.
+    """
+    if GlobalHydra.instance().is_initialized():
+        raise ConfigError(
+            "hydra.initialize() is in effect; call hydra.core.global_hydra.GlobalHydra.instance()"
+            ".clear() before."
+        )
+    if isinstance(overrides, str) or not all(isinstance(each, str) for each in overrides):
+        raise ConfigError(f"{overrides!r}: should be overrides, each a text; e.g. 'model=mlp'.")
+    if flags := [each for each in overrides if each.startswith("-")]:
+        raise ConfigError(f"{flags[0]}: is a flag of the command line, not an override.")
+    return list(overrides)
+
+
+def _is_swept(word: str) -> bool:
+    try:
+        return parse(normalize(word)).is_sweep_override()
+    except (HydraException, ConfigError):
+        return False
+
+
+def _folder(config_dir: str | Path | None) -> str | Path | None:
+    if config_dir is None:
+        words = with_own_folder([])
+        return words[1] if words else None
+    if not Path(config_dir).is_dir():
+        raise ConfigError(f"config_dir={str(config_dir)!r}: there is no such folder.")
+    return config_dir
+
+
+def _quota(config: dict[str, Any]) -> str | None:
+    quota = get(config, "paths.quota")
+    outputs = expanded(config["paths"]["outputs"])
+    warning = None if quota is None else over_quota(outputs, str(quota))
+    return f"! {warning}" if warning else None
+
+
+def _run(plain: dict[str, Any]) -> None:
+    """Run a job.
+
+    Raises:
+        ConfigError: it was rejected.
+        TrainingError: it failed, and the reason is printed.
+    """
+    config = OmegaConf.create(escaped(plain))
+    assert isinstance(config, DictConfig)
+    try:
+        task(config)
+    except signals.SignalExit:
+        raise
+    except SystemExit as stop:  # a rank failed, and its error is printed
+        reason = StoredRun.read(RunFolder(plain["run"]["dir"]).path).failure
+        raise TrainingError(reason or f"exit code {stop.code}") from None
+    except Exception as error:
+        if sentences := explain(error):
+            raise ConfigError(*sentences) from error
+        raise
+
+
+@contextmanager
+def _as_command(hydra: dict[str, Any]) -> Iterator[None]:
+    """Act as the process of a command within the context: signals stop the run, and Hydra's node
+    is that of its command line. Afterwards all is as it was.
+
+    Raises:
+        KeyboardInterrupt: SIGINT has stopped it.
+    """
+    node, HydraConfig.instance().cfg = (
+        HydraConfig.instance().cfg,
+        OmegaConf.create({"hydra": hydra}),  # type: ignore[assignment]
+    )
+    restore_signals = _signals_installed()
+    try:
+        with without_launcher_logging():
+            yield
+            signals.check()  # one that came too late to stop anything
+    except signals.SignalExit as stop:
+        if stop.signum == signal.SIGINT:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        restore_signals()
+        HydraConfig.instance().cfg = node
+
+
+def _signals_installed() -> Callable[[], None]:
+    """Install the signal handlers; returns a function that puts back what there was."""
+    if threading.current_thread() is not threading.main_thread():
+        logging.getLogger("launcher").warning("not in the main thread: an interrupt does not save.")
+        return lambda: None
+    signals.forget()
+    before = signals.install()
+    wakeup = signal.set_wakeup_fd(-1)
+
+    def restore() -> None:
+        deadline.disarm()
+        signal.set_wakeup_fd(wakeup)
+        signals.restore(before)
+        signals.forget()
+
+    return restore

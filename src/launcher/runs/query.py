@@ -1,0 +1,138 @@
+"""The runs of a folder in a program or a notebook: as a data frame, as a picture, compared."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, overload
+
+from launcher.errors import ConfigError
+from launcher.rundir.files import expanded
+from launcher.runs.differences import differences
+from launcher.runs.filters import select
+from launcher.runs.find import ask_queue, find_runs
+from launcher.runs.over import grouped
+from launcher.runs.plot import LOSS, axis_of, check_metrics, draw
+from launcher.runs.significance import Result, tested
+from launcher.runs.stored_run import StoredRun
+
+
+class Drawing:
+    """A picture, which a notebook shows. `figure` is matplotlib's."""
+
+    def __init__(self, figure: Any):
+        self.figure = figure
+
+    def _repr_png_(self) -> bytes:
+        data = io.BytesIO()
+        self.figure.savefig(data, format="png", dpi=100)
+        return data.getvalue()
+
+    def save(self, path: str | Path) -> None:
+        """Write it; the name ends in .png, .svg or .pdf."""
+        self.figure.savefig(path, dpi=150)
+
+
+class Runs(Sequence[StoredRun]):
+    """The runs of a folder that match filters, as `python -m launcher.runs` lists them. They are
+    read once.
+
+    Args:
+        outputs: the folder of the runs.
+        filters: `model=gpt`, `val/loss<2`, part of a name, or the beginning of an id.
+    Raises:
+        ConfigError: there is no such folder, or a filter names nothing.
+    """
+
+    def __init__(self, outputs: str | Path = "outputs", *filters: str):
+        self.outputs = expanded(outputs)
+        if not self.outputs.is_dir():
+            raise ConfigError(f"{self.outputs}: there is no such folder of runs.")
+        runs = find_runs(self.outputs)
+        ask_queue(runs)
+        self._runs = select(runs, filters)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    @overload
+    def __getitem__(self, index: int) -> StoredRun: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[StoredRun]: ...
+    def __getitem__(self, index: int | slice) -> StoredRun | list[StoredRun]:
+        return self._runs[index]
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} runs in {self.outputs}>"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A dictionary for each run: `name`, `id`, `state`, `step`, the keys in which the runs
+        differ, and the newest value of each metric."""
+        rows = []
+        for run, differing in zip(self, differences(self), strict=True):
+            settings = run.settings
+            rows.append(
+                {
+                    "name": run.name,
+                    "id": run.id,
+                    "state": run.state,
+                    "step": run.record.get("step"),
+                    **{key: settings.get(key, text) for key, text in differing.items()},
+                    **{name: newest.value for name, newest in run.metrics.items()},
+                }
+            )
+        return rows
+
+    def frame(self) -> Any:
+        """The rows as a pandas DataFrame.
+
+        Raises:
+            ConfigError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise ConfigError(
+                "frame() needs pandas: pip install 'torch-launcher[notebooks]'; or use rows()."
+            ) from error
+        return pandas.DataFrame(self.rows())
+
+    def plot(
+        self,
+        *metrics: str,
+        over: str | None = None,
+        against: str = "step",
+        smoothing: float | None = None,
+        log: bool = False,
+    ) -> Drawing:
+        """Draw metrics (train/loss by default), as `python -m launcher.runs plot` does.
+
+        Args:
+            over: a key, usually `seed`: a band over its values instead of a curve for each run.
+            against: step, time or samples.
+            smoothing: from 0 to below 1; None: by the number of points.
+            log: a logarithmic axis.
+        Raises:
+            ConfigError: no run has logged a metric, or matplotlib is not installed.
+        """
+        names = metrics or (LOSS,)
+        if against not in ("step", "time", "samples"):
+            raise ConfigError(f"against={against!r}: should be step, time or samples.")
+        check_metrics(self, names)
+        groups = None if over is None else grouped(self, over)
+        return Drawing(draw(self, names, axis_of(self, against, smoothing), log, groups))
+
+    def test(
+        self,
+        key: str,
+        metric: str = "val/loss",
+        step: int | None = None,
+        exact: bool = False,
+        difference: float | None = None,
+    ) -> Result:
+        """Test whether the values of a key make a difference over seeds, as
+        `python -m launcher.runs test` does.
+
+        Raises:
+            ConfigError: the runs cannot be compared.
+        """
+        return tested(self, key, metric, step, exact, difference)

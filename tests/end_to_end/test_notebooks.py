@@ -1,0 +1,112 @@
+"""Runs from Python: the same as those of the command line, also in a notebook."""
+
+import importlib.util
+import json
+import logging
+import re
+import signal
+from pathlib import Path
+
+import nbformat
+import pytest
+
+import launcher
+from support.paths import ROOT
+from support.runner import launch, metrics_of, stop_at
+
+RUN = (
+    "model=mlp",
+    "data=digits",
+    "model.hidden_dim=8",
+    "trainer.max_steps=12",
+    "hooks.checkpointing.interval=5",
+    "model.dropout=0.2",
+)
+
+
+def test_runs_of_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted, resumed, after other runs in the process: the numbers of the command line."""
+    monkeypatch.chdir(tmp_path)
+    handler, level = signal.getsignal(signal.SIGINT), logging.getLogger().level
+    straight = launch(tmp_path / "straight", *RUN, "seed=2")
+    assert straight.returncode == 0, straight.output
+
+    stop = stop_at(7, signum="SIGINT", group=False)
+    run = launcher.compose(*RUN, "seed=2", *stop)
+    assert (run.state, run.step, run.metrics, list(tmp_path.glob("outputs/*"))) == (
+        "new",
+        0,
+        {},
+        [],
+    )
+    with pytest.raises(KeyboardInterrupt):
+        run.train()
+    assert (run.state, run.step) == ("preempted", 7)
+    other = launcher.compose(*RUN, "seed=1")
+    other.train()
+    run = launcher.compose(*RUN, "seed=2")
+    values = run.train()
+    assert (run.state, run.step) == ("completed", 12) and run.train() == values == run.metrics
+    assert signal.getsignal(signal.SIGINT) is handler and logging.getLogger().level == level
+
+    (folder,) = (tmp_path / "straight").glob("*/*")
+    assert folder.name == run.id
+    assert metrics_of(folder) == metrics_of(run.folder)
+    attempts = json.loads((run.folder / "run.json").read_text())["attempts"]
+    assert [each["outcome"] for each in attempts] == ["preempted", "completed"]
+    assert sum(each.numel() for each in run.load_model().parameters()) > 0
+
+    sweep = launcher.sweep([*RUN, "seed=1,2", "model.dropout=0.1,0.2"]).train()
+    assert len(sweep) == 4 and {run.id, other.id} < {each.id for each in sweep}
+    runs = launcher.Runs("outputs")
+    assert [row["seed"] for row in runs.rows()] == runs.frame()["seed"].tolist()
+    assert runs.plot("train/loss", over="seed")._repr_png_()[1:4] == b"PNG"
+    assert "paired t" in repr(runs.test("model.dropout"))
+    assert len(launcher.Runs("outputs", "seed=2")) == 2
+
+
+MISTAKES = {
+    "a value": (lambda: launcher.compose("optimizer.lr=fast"), "optimizer.lr"),
+    "a key": (lambda: launcher.compose("optimizer.lrr=1"), "did you mean optimizer.lr"),
+    "a sweep": (lambda: launcher.compose("seed=1,2"), "launcher.sweep"),
+    "a flag": (lambda: launcher.compose("-m", "seed=1"), "-m: is a flag"),
+    "a text": (lambda: launcher.sweep("seed=1,2"), "should be overrides"),
+    "one of a sweep": (lambda: launcher.sweep(["seed=1,2", "model=x"]), "no option x"),
+    "a search": (lambda: launcher.sweep(["hydra/sweeper=optuna"]), "on the command line"),
+    "a folder": (lambda: launcher.compose(config_dir="no/such"), "no such folder"),
+    "a job": (lambda: launcher.compose("job=check").train(), "job=check: train"),
+    "a dispatch": (lambda: launcher.compose("dispatch=slurm").train(), "use submit"),
+    "a sweep elsewhere": (lambda: launcher.sweep(["seed=1,2"]).submit(), "needs dispatch=slurm"),
+    "no runs": (lambda: launcher.Runs("no/such"), "no such folder of runs"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_sentences(
+    mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    act, said = MISTAKES[mistake]
+    with pytest.raises(launcher.ConfigError, match=re.escape(said)):
+        act()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_notebook_of_the_page(tmp_path: Path) -> None:
+    """Executed again, its cells return what it shows."""
+    spec = importlib.util.spec_from_file_location("make", ROOT / "docs" / "make_notebook.py")
+    assert spec is not None and spec.loader is not None
+    make = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make)
+    stored, now = nbformat.read(make.NOTEBOOK, as_version=4), make.executed(tmp_path)
+    assert [returned(cell) for cell in now.cells] == [returned(cell) for cell in stored.cells]
+
+
+def returned(cell: nbformat.NotebookNode) -> list[str]:
+    """What a cell returns, without addresses, and without digits after the third."""
+    texts = [
+        output.data["text/plain"]
+        for output in cell.get("outputs", [])
+        if output.output_type == "execute_result"
+    ]
+    return [re.sub(r"at 0x\w+|(?<=\.\d{2})\d+", "", text) for text in texts]
