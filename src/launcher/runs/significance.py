@@ -82,8 +82,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class Result:
-    """Holds the findings of a test: the arms with their values of the metric at the step, and each pair of
-    them."""
+    """Holds the findings of a test: the arms with their values of the metric at the step, and each
+    pair of them."""
 
     key: str
     metric: str
