@@ -12,12 +12,15 @@ HEAD = """\
 Made by `make reference` from `conf/` and the constructors' signatures;
 `python -m launcher --help GROUP` shows the same.
 A key with a + is not in the YAML file: `key=value` adds it.
+Each key has an anchor, `reference.md#optimizer.lr`.
+Where several options of a group have the key, this is the first of them,
+and `reference.md#optimizer=sgd:lr` is another.
 """
 
 
 def reference() -> str:
     """The page."""
-    parts = [HEAD]
+    parts, known = [HEAD], set[str]()
     for group, options in all_groups([main_folder()]).items():
         parts.append(f"## {group}\n")
         for option in options:
@@ -28,17 +31,23 @@ def reference() -> str:
                 parts.append(f"`{option.target}`\n")
             if option.includes:
                 parts.append(f"Includes `{' '.join(option.includes)}`.\n")
-            parts.append(table(option.keys))
-    parts += ["## Keys of no group\n", table(top_keys(main_folder()))]
+            parts.append(table(option.keys, known, f"{option.group}={option.name}"))
+    parts += ["## Keys of no group\n", table(top_keys(main_folder()), known, "")]
     return "\n".join(part for part in parts if part).rstrip() + "\n"
 
 
-def table(keys: Iterable[Key]) -> str:
+def table(keys: Iterable[Key], known: set[str], option: str) -> str:
+    """The rows of an option, each with an anchor of its own."""
     rows = []
     for key in keys:
         name = key.name if key.is_set else f"+{key.name}"
+        group = option.partition("=")[0]
+        short = key.name.removeprefix(f"{group}.")
+        anchor = key.name if key.name not in known else f"{option}:{short}"
+        known.add(anchor)
         rows.append(
-            f"| `{name}` | `{shortened(key.default)}` | {cell(key.comment)} | {cell(key.kind)} |"
+            f'| <a id="{anchor}"></a>`{name}`'
+            f" | `{shortened(key.default)}` | {cell(key.comment)} | {cell(key.kind)} |"
         )
     return (
         "\n".join(["| key | default | meaning | type |", "|---|---|---|---|", *rows, ""])
