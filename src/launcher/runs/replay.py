@@ -7,7 +7,7 @@ import random
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
@@ -26,7 +26,7 @@ from launcher.rundir.copied import start as train
 from launcher.rundir.folder import RunFolder, checkpoint_steps
 from launcher.rundir.provenance import MACHINE
 from launcher.rundir.sources import source_changes
-from launcher.runs import samples
+from launcher.runs import replay_job, samples
 from launcher.runs.bar import Bar, bar
 from launcher.runs.find import RUN_HELP
 from launcher.runs.page import StdoutConsole
@@ -44,7 +44,11 @@ TAIL_BYTES = 16_384
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "runs", metavar="RUN", nargs="+", help=f"{RUN_HELP}; or a filter: state=completed sweep=lr"
+        "runs",
+        metavar="RUN",
+        nargs="+",
+        help=f"{RUN_HELP}; or a filter: state=completed sweep=lr;"
+        " dispatch=slurm dispatch.partition=gpu: train as jobs",
     )
     parser.add_argument(
         "--segments", type=int, default=3, metavar="N", help="replay N random ones (default: 3)"
@@ -56,7 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to", dest="end", type=int, metavar="STEP", help="a later checkpoint's step"
     )
     parser.add_argument(
-        "--scratch", type=Path, metavar="DIR", help="where to train (default: the temporary folder)"
+        "--scratch",
+        type=Path,
+        metavar="DIR",
+        help="where to train (default: the temporary folder; with dispatch=slurm that of the runs)",
     )
     parser.add_argument("--json", action="store_true", help="a line for each segment")
     samples.add_arguments(parser)
@@ -67,7 +74,12 @@ def run(arguments: argparse.Namespace) -> int:
     epoch); else 1."""
     if arguments.segments < 1:
         raise ConfigError(f"--segments={arguments.segments}: must be at least 1.")
-    runs = selected_by(arguments.runs, arguments.outputs)
+    words = [word for word in arguments.runs if replay_job.is_of_dispatch(word)]
+    arguments.dispatch = replay_job.dispatch_of(words)
+    names = [word for word in arguments.runs if word not in words]
+    if not names:
+        raise ConfigError("replay: which run? Give a name, the beginning of an id, or a filter.")
+    runs = selected_by(names, arguments.outputs)
     if arguments.samples or arguments.step is not None:
         return max(samples.run(stored, arguments) for stored in runs)
     if len(runs) == 1:
@@ -105,7 +117,8 @@ def replays(run: StoredRun, arguments: argparse.Namespace, of: str = "") -> Iter
             def watch(folder: Path, shown: Bar = shown, start: int = start) -> Callable[[], None]:
                 return lambda: shown.reach(max(0, last_step(RunFolder(folder)) - start))
 
-            result = replay(run, start, end, arguments.scratch, watch, arguments.trust)
+            options = arguments.scratch, watch, arguments.trust, arguments.dispatch
+            result = replay(run, start, end, *options)
         report(result, arguments.json)
         yield result
 
@@ -183,6 +196,7 @@ def replay(
     scratch: Path | None = None,
     watch: Callable[[Path], Any] | None = None,
     trust: bool = False,
+    dispatch: Mapping[str, Any] | None = None,
 ) -> Replay:
     """Train a copy of the run from one step to another, and compare it with what the run has
     stored.
@@ -192,15 +206,25 @@ def replay(
         watch: gets the copy's folder, and returns a function that is called until the training has
             ended.
         trust: whatever code the checkpoint's configuration names may run.
+        dispatch: settings of SLURM's dispatch; None: train on this machine.
     Raises:
         ConfigError: a checkpoint is gone or damaged, its configuration names code that is not
             allowed, the scratch folder is full, or the training failed.
     """
+    from omegaconf import OmegaConf
+
     source = run.folder.checkpoints / f"step-{end:08d}"
     try:
         ranks = Manifest.read(source).world_size
         check(run, source / "config.yaml", trust)
-        with tempfile.TemporaryDirectory(prefix="launcher-replay-", dir=scratch) as place:
+        if dispatch is not None:
+            dispatch = replay_job.for_ranks(dispatch, ranks, run.label)
+            scratch = (scratch or outputs_of(run.folder.path, run.name)).absolute()
+        with tempfile.TemporaryDirectory(
+            prefix=".launcher-replay-",
+            dir=scratch,
+            ignore_cleanup_errors=dispatch is not None,  # the end of a job may still write
+        ) as place:
             folder = RunFolder(Path(place) / "outputs" / run.name / run.id)
             if start:
                 name = f"step-{start:08d}"
@@ -212,9 +236,13 @@ def replay(
                 folder.path.mkdir(parents=True)
             file = Path(place) / "job.yaml"
             write_copy(run, source, file, folder, end, ranks)
-            log = Path(place) / "log"
-            code = train(file, log, None if watch is None else watch(folder.path))
-            check_ended(code, log, f"{run.label}, steps {start} to {end}")
+            what, poll = f"{run.label}, steps {start} to {end}", watch and watch(folder.path)
+            if dispatch is None:
+                code = train(file, log := Path(place) / "log", poll)
+                check_ended(code, log, what)
+            else:
+                job = OmegaConf.load(file)
+                replay_job.train(job.config, job.hydra, folder, dispatch, what, poll)
             return compared(run, folder, start, end)
     except (CorruptCheckpoint, UnsupportedCheckpoint) as error:
         raise ConfigError(f"{run.label}: {error}") from error

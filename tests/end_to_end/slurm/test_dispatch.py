@@ -384,6 +384,7 @@ def test_a_job_is_requeued_without_a_node_whose_passes_differ(cluster, tmp_path)
     first, second = record(tmp_path)["attempts"]
     log = (run_folder(tmp_path) / "logs" / f"slurm-{job}.log").read_text()
     faulty = re.findall(r"NodeFault: Step 25: .* differ on rank 1 \((\w+), cpu\): the loss", log)[0]
+    check_replay(cluster, tmp_path)
     info = cluster.info(job)
     nodes = cluster.run("scontrol", "show", "hostnames", info["NodeList"]).split()
     assert (info["ExcNodeList"], info["Restarts"]) == (faulty, "1") and faulty not in nodes
@@ -393,3 +394,14 @@ def test_a_job_is_requeued_without_a_node_whose_passes_differ(cluster, tmp_path)
         f"faulty node, requeued without {faulty}",
     )
     assert (second["start_step"], second["outcome"]) == (20, "completed")
+
+
+def check_replay(lab, outputs):
+    """A segment of a run on two ranks is trained again as a job, and nothing of it is left."""
+    segment = ["mlp-digits", "--from=100", "--to=110", "--json", "dispatch=slurm"]
+    wrong = runs(lab, "replay", outputs, *segment, "dispatch.nodes=3")
+    assert (wrong.returncode, "had 2 ranks; use" in wrong.stderr) == (2, True), wrong.stderr
+    done = runs(lab, "replay", outputs, *segment)
+    assert done.returncode == 0 and "as SLURM job" in done.stderr, done.stdout + done.stderr
+    assert json.loads(done.stdout)["equal"]
+    assert {path.name for path in outputs.iterdir()} == {"mlp-digits", ".slurm"}
