@@ -398,8 +398,8 @@ def test_a_job_is_requeued_without_a_node_whose_passes_differ(cluster, tmp_path)
 
 def check_replay(lab, outputs):
     """A segment of a run on two ranks is trained again as a job, and nothing of it is left."""
-    segment = ["mlp-digits", "--from=100", "--to=110", "--json", "dispatch=slurm"]
-    wrong = runs(lab, "replay", outputs, *segment, "dispatch.nodes=3")
+    segment = ["mlp-digits", "dispatch=slurm", "--to=120", "--json"]
+    wrong = runs(lab, "replay", outputs, "dispatch.nodes=3", *segment)
     assert (wrong.returncode, "had 2 ranks; use" in wrong.stderr) == (2, True), wrong.stderr
     done = runs(lab, "replay", outputs, *segment)
     assert done.returncode == 0 and "as SLURM job" in done.stderr, done.stdout + done.stderr
