@@ -34,7 +34,7 @@ CLOSE_TO = 0.01
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one sentence, without the usage text."""
+    """An argument parser whose errors are one message, without the usage text."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; see {self.prog} --help.")
@@ -180,7 +180,7 @@ class Report:
 
     Args:
         verdict: exact, close, or what is wrong in a few words.
-        findings: sentences.
+        findings: messages.
         steps: that the straight training has printed.
         stopped_at: the last step before the stop.
         resumed_at: the first step after the second start; None: it printed none.

@@ -1,4 +1,4 @@
-"""Errors that the user can fix: sentences on the screen and exit code 2, never a traceback."""
+"""Errors that the user can fix: messages on the screen and exit code 2, never a traceback."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 class ConfigError(Exception):
     """A bad command line or configuration.
 
-    Each sentence names the key, its value and the fix:
+    Each message names the key, its value and the fix:
     `optimizer.lr='abc': should be a number; e.g. optimizer.lr=0.001.`
     """
 

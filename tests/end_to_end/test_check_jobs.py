@@ -50,7 +50,7 @@ def test_check_without_faults(tmp_path: Path, ranks: list[str]) -> None:
         "GiB",
     ):
         assert text in done.output, done.output
-    assert "No faults" in done.output and files(tmp_path) == []
+    assert "No errors" in done.output and files(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_check_without_faults(tmp_path: Path, ranks: list[str]) -> None:
         ),
         (
             ["model.num_classes=7", "strategy=ddp", "dispatch.nproc=2"],
-            "of 2 failed:\njob=check: 2 faults",
+            "of 2 failed:\njob=check: 2 errors",
         ),
         (
             ["data=custom", "data.dataset._target_=support.faulty.NaNs"],

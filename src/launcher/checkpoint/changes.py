@@ -20,14 +20,14 @@ SOURCES = "sources.json"
 
 
 def changes_since(checkpoint: Path, config: dict[str, Any], code: dict[str, Any]) -> list[str]:
-    """A sentence for each difference in configuration, code and versions between a checkpoint and
+    """A message for each difference in configuration, code and versions between a checkpoint and
     now."""
-    sentences: list[str] = []
+    messages: list[str] = []
     for name, present in (("config.yaml", config), ("code.yaml", code)):
         if (file := checkpoint / name).exists() and _loaded_fast(file) != present:
             saved: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-            sentences += drift(unescaped(saved), present)
-    return [sentence for sentence in sentences if not sentence.startswith(OF_THE_ATTEMPT)]
+            messages += drift(unescaped(saved), present)
+    return [message for message in messages if not message.startswith(OF_THE_ATTEMPT)]
 
 
 def with_sources(texts: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Finds the checkpoint that `latest`, `best`, a step or a path means; one sentence for each way
+"""Finds the checkpoint that `latest`, `best`, a step or a path means; one message for each way
 that can fail."""
 
 from pathlib import Path

@@ -42,8 +42,8 @@ def read_header(path: Path, checksum: str | None = None) -> tuple[dict[str, Any]
         text = file.read(min(length, size))
     if checksum not in (None, xxhash.xxh3_128_hexdigest(start + text)):
         raise CorruptCheckpoint(path.parent.name, changed(path.name))
-    if fault := _header_fault(text, size, length):
-        raise CorruptCheckpoint(f"{path.name} is not a complete safetensors file: {fault}")
+    if issue := _header_fault(text, size, length):
+        raise CorruptCheckpoint(f"{path.name} is not a complete safetensors file: {issue}")
     return json.loads(text), 8 + length
 
 
@@ -63,8 +63,8 @@ def _header_fault(text: bytes, size: int, length: int) -> str | None:
     if not isinstance(header, dict) or not isinstance(header.get("__metadata__", {}), dict):
         return "its header is not a table of tensors"
     for name, entry in header.items():
-        if name != "__metadata__" and (fault := _entry_fault(entry, size - 8 - length)):
-            return f"{name} {fault}"
+        if name != "__metadata__" and (issue := _entry_fault(entry, size - 8 - length)):
+            return f"{name} {issue}"
     return None
 
 

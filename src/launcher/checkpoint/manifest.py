@@ -151,7 +151,7 @@ def verify(folder: Path, hashes: bool | Callable[[FileEntry], bool] = True) -> M
         OSError: the folder cannot be read; that says nothing about its content.
     """
     manifest = Manifest.read(folder)
-    if wrong := faults(folder, manifest, hashes):
+    if wrong := issues(folder, manifest, hashes):
         raise CorruptCheckpoint(folder.name, "; ".join(wrong))
     return manifest
 
@@ -162,7 +162,7 @@ def is_small(entry: FileEntry) -> bool:
     return not entry.name.startswith("shard-")
 
 
-def faults(
+def issues(
     folder: Path, manifest: Manifest, hashes: bool | Callable[[FileEntry], bool] = True
 ) -> list[str]:
     """Messages about damaged files, one for each file; see `verify`."""

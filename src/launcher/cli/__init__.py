@@ -1,1 +1,1 @@
-"""The command line: Hydra's, in which every fault of a configuration is one sentence."""
+"""The command line: Hydra's, in which every error of a configuration is one message."""

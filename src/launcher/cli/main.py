@@ -1,4 +1,4 @@
-"""Hydra's command line. Every error in a configuration is reported as a sentence, with exit code
+"""Hydra's command line. Every error in a configuration is reported as a message, with exit code
 2."""
 
 import os
@@ -68,8 +68,8 @@ def _main(argv: Sequence[str]) -> None:
         except COMPOSITION_ERRORS as error:
             if _task_started:
                 raise
-            if sentences := explain(error, arguments):
-                raise ConfigError(*sentences) from error
+            if messages := explain(error, arguments):
+                raise ConfigError(*messages) from error
             # nothing is wrong but that Hydra needs a `+` for keys that the YAML files leave out
             overrides = explicit(arguments.overrides, arguments.config_dir, arguments.config_name)
             if overrides == arguments.overrides:
@@ -103,7 +103,7 @@ def _execute(arguments: Namespace) -> None:
 
 
 def _reported(error: BaseException, arguments: Namespace | None) -> int:
-    """Print an error as sentences, or as a traceback. Returns the exit code."""
+    """Print an error as messages, or as a traceback. Returns the exit code."""
     if isinstance(error, TrainingError):
         return 1  # the job has reported it, and it needs no traceback
     if (
@@ -118,9 +118,9 @@ def _reported(error: BaseException, arguments: Namespace | None) -> int:
             ]
         )
         return BAD_COMMAND
-    sentences = explain(error, arguments)
-    report(sentences or [user_traceback(error).rstrip()])
-    return BAD_COMMAND if sentences else 1
+    messages = explain(error, arguments)
+    report(messages or [user_traceback(error).rstrip()])
+    return BAD_COMMAND if messages else 1
 
 
 def task(config: DictConfig) -> Any:
@@ -134,14 +134,14 @@ def task(config: DictConfig) -> Any:
         with ending_with_reader():
             result = dispatch(config)
     except Exception as error:
-        sentences = explain(error)
-        if not sentences:
+        messages = explain(error)
+        if not messages:
             log_traceback(error, folder)
             raise
-        report(sentences)
+        report(messages)
         _remove_empty(folder.path)
         rejected = SystemExit(BAD_COMMAND)
-        rejected.add_note(sentences[0])  # for the table of a sweep
+        rejected.add_note(messages[0])  # for the table of a sweep
         raise rejected from None
     if config.dispatch.get("dry_run"):
         _remove_empty(folder.path)

@@ -42,7 +42,7 @@ def check_jobs(
     """Compose and validate the jobs of a sweep.
 
     Raises:
-        ConfigError: with the sentences of all jobs, or for two jobs that are the same run.
+        ConfigError: with the messages of all jobs, or for two jobs that are the same run.
         hydra.errors.HydraException: some overrides do not compose.
     """
     composer = Composer(loader, master)
@@ -52,7 +52,7 @@ def check_jobs(
         else frozenset[str]()
     )
     jobs: list[SweepJob] = []
-    faults: list[str] = []
+    issues: list[str] = []
     runs: dict[str, SweepJob] = {}
     for index, job_overrides in enumerate(overrides, first_index):
         job = SweepJob(
@@ -62,12 +62,12 @@ def check_jobs(
         try:
             job.check()
         except ConfigError as error:
-            faults += error.messages
+            issues += error.messages
             continue
         if (twin := runs.setdefault(job.plain["run"]["dir"], job)) is not job:
-            faults.append(_same_run(twin, job))
-    if faults:
-        raise ConfigError(*dict.fromkeys(faults))
+            issues.append(_same_run(twin, job))
+    if issues:
+        raise ConfigError(*dict.fromkeys(issues))
     if composer.continued:
         changes = "; ".join(dict.fromkeys(composer.continued.values()))
         print(
@@ -78,7 +78,7 @@ def check_jobs(
 
 
 def _same_run(first: SweepJob, second: SweepJob) -> str:
-    """The sentence that rejects two jobs with one id. It names the keys that differ but do not
+    """The message that rejects two jobs with one id. It names the keys that differ but do not
     count."""
     keys = changed_keys(first.plain, second.plain)
     same = (

@@ -38,7 +38,7 @@ class SweepJob:
         """Compose and validate the job.
 
         Raises:
-            ConfigError: with a sentence for every fault.
+            ConfigError: with a message for every error.
         """
         config = self.config
         tree = to_plain(config)

@@ -33,7 +33,7 @@ PICKLES_OF_FOLDERS = ("pytorch_model.bin", "pytorch_model.pt", "model.pt")
 
 
 def crosschecks(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """The faults of a resolved configuration. Values of a wrong type are reported by the schema."""
+    """The errors of a resolved configuration. Values of a wrong type are reported by the schema."""
     job = get(tree, "job._target_")
     if job not in NO_TRAINING:
         yield from _batch(tree)
@@ -94,8 +94,8 @@ def _batch(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     elif size:
         source = f"dispatch.nproc={nproc}" if nproc else f"{tasks} per node"
         source += f" x {nodes} nodes" if nodes.least > 1 else ""
-        if fault := batch_issue(size, (nproc or tasks) * nodes.least, source):
-            yield fault
+        if issue := batch_issue(size, (nproc or tasks) * nodes.least, source):
+            yield issue
 
 
 def _nodes(size: int, nodes: NodeRange, tasks: int) -> Iterator[ConfigIssue]:
@@ -145,8 +145,8 @@ def _warmup(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     total = _count(tree, "scheduler.max_steps") or _count(tree, "trainer.max_steps")
     if get(tree, "trainer.max_epochs") is not None:
         total = None  # it depends on the data
-    if type(steps) is int and (fault := warmup_issue(steps, ratio, total)):
-        yield fault
+    if type(steps) is int and (issue := warmup_issue(steps, ratio, total)):
+        yield issue
 
 
 def _without_checkpoints(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
@@ -255,8 +255,8 @@ def _start(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
         text = f"should be {ways}{hint(resume, RESUME, 'run.resume={}')}"
         yield ConfigIssue("run.resume", show(resume, 200), text)
     yield from _fork(tree)
-    if isinstance(init_from, str) and (fault := no_weights(expanded(init_from))):
-        yield ConfigIssue("run.init_from", show(init_from, 200), fault)
+    if isinstance(init_from, str) and (issue := no_weights(expanded(init_from))):
+        yield ConfigIssue("run.init_from", show(init_from, 200), issue)
     if isinstance(init_from, str) and not expanded(init_from).exists():
         outputs = expanded(str(get(tree, "paths.outputs")))
         if "/" in init_from or not any(outputs.glob(f"*/{init_from}")):
@@ -368,5 +368,5 @@ def _signals(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
         key = f"hooks.{name}.exit_signals"
         value = get(tree, key)
         for each in value if isinstance(value, list) else [value]:
-            if isinstance(each, str | int) and (fault := signal_issue(key, each)):
-                yield fault
+            if isinstance(each, str | int) and (issue := signal_issue(key, each)):
+                yield issue

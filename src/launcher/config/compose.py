@@ -50,15 +50,15 @@ def compose(
     """The configuration of a command line, with its `hydra` node; it is not validated.
 
     Raises:
-        ConfigError: with a sentence for each fault of the overrides.
+        ConfigError: with a message for each error of the overrides.
     """
     overrides = [normalize(override) for override in overrides]
     try:
         with session(config_dir):
             return hydra_compose(config_name, overrides, return_hydra_config=True)
     except COMPOSITION_ERRORS as error:
-        if faults := diagnose(overrides, config_dir, config_name):
-            raise ConfigError(*faults) from error
+        if issues := diagnose(overrides, config_dir, config_name):
+            raise ConfigError(*issues) from error
         with session(config_dir):
             return _compositions(config_name).config(overrides)
 

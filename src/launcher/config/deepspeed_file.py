@@ -71,7 +71,7 @@ checkpoint's."""
 
 
 def crosschecks(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """The faults of a resolved configuration with `strategy=deepspeed`."""
+    """The errors of a resolved configuration with `strategy=deepspeed`."""
     strategy = tree.get("strategy")
     if not isinstance(strategy, dict) or strategy.get("_target_") != TARGET:
         return
@@ -105,9 +105,9 @@ def read_file(path: Path) -> dict[str, Any]:
         ConfigError: it cannot be read, is not a mapping of sections, or has a key that Launcher
             sets.
     """
-    file, faults = _parse(path)
-    if faults:
-        raise ConfigError(*map(str, faults))
+    file, issues = _parse(path)
+    if issues:
+        raise ConfigError(*map(str, issues))
     return file
 
 

@@ -1,4 +1,4 @@
-"""Finds every fault of a command line.
+"""Finds every error of a command line.
 
 Hydra stops at the first one. `diagnose` applies the overrides one by one, reports each that fails,
 and validates the rest.
@@ -37,12 +37,12 @@ def diagnose(
     config_name: str = "config",
     multirun: bool = False,
 ) -> list[str]:
-    """A sentence for each fault of a command line: syntax, names, options, and the faults of
+    """A message for each error of a command line: syntax, names, options, and the errors of
     `schema.validate`."""
     if config_dir is not None and not Path(config_dir).is_dir():
         return [f"--config-dir={config_dir}: there is no such folder."]
-    faults: list[str] = []
-    readable = _readable(overrides, multirun, faults)
+    issues: list[str] = []
+    readable = _readable(overrides, multirun, issues)
     with session(config_dir, readable):
         # A glob needs the loader of the session.
         words = [text for text in readable if not text.startswith("hydra.searchpath=")]
@@ -50,14 +50,14 @@ def diagnose(
         try:
             jobs = expand(parsed, with_intervals=_searches(readable))
         except ConfigError as error:
-            return faults + error.messages
-        diagnosis = _Diagnosis(config_name, faults)
+            return issues + error.messages
+        diagnosis = _Diagnosis(config_name, issues)
         seen: set[str] = set()
         for job in jobs:
             if not job or not seen.issuperset(job):
                 seen.update(job)
                 diagnosis.examine(job)
-    return list(dict.fromkeys(faults))
+    return list(dict.fromkeys(issues))
 
 
 def _searches(overrides: Sequence[str]) -> bool:
@@ -67,27 +67,27 @@ def _searches(overrides: Sequence[str]) -> bool:
     return bool(chosen) and chosen[-1] not in GRID_SWEEPERS
 
 
-def _readable(overrides: Sequence[str], multirun: bool, faults: list[str]) -> list[str]:
+def _readable(overrides: Sequence[str], multirun: bool, issues: list[str]) -> list[str]:
     readable = []
     for text in overrides:
         if text.startswith("="):
-            faults.append(
+            issues.append(
                 f"{text}: should be KEY=VALUE or GROUP=OPTION, without spaces around the =."
             )
             continue
         try:
             parsed = parse(text)
         except (HydraException, ValueError) as error:
-            faults.append(_unreadable(text, error))
+            issues.append(_unreadable(text, error))
             continue
         if parsed.is_sweep_override() and not multirun:
             key = parsed.get_key_element()
             value = text.partition("=")[2]
-            faults.append(
+            issues.append(
                 f"{text}: several values make a sweep, which needs -m; a list is {key}=[{value}]."
             )
         elif parsed.key_or_group == "hydra.searchpath" and not isinstance(parsed.value(), list):
-            faults.append(str(bad_searchpath(parsed.value())))
+            issues.append(str(bad_searchpath(parsed.value())))
         else:
             readable.append(text)
     return readable
@@ -111,10 +111,10 @@ def _unreadable(text: str, error: Exception) -> str:
 
 
 class _Diagnosis:
-    """Collects the faults of a sweep's jobs."""
+    """Collects the errors of a sweep's jobs."""
 
-    def __init__(self, config_name: str, faults: list[str]):
-        self.config_name, self.faults = config_name, faults
+    def __init__(self, config_name: str, issues: list[str]):
+        self.config_name, self.issues = config_name, issues
         self.bad_keys: set[str] = set()
         """Keys that are already reported; later jobs leave them out."""
         self.bad_groups: set[str] = set()
@@ -148,25 +148,25 @@ class _Diagnosis:
                     group := nearest(override.key_or_group, loader().list_groups(""))
                 ) and "." not in override.key_or_group:
                     self.bad_groups.add(group)
-                self.faults.append(f"{override.input_line}: {_bad_key(override, config, error)}")
+                self.issues.append(f"{override.input_line}: {_bad_key(override, config, error)}")
         try:
             validate(config)
         except ConfigError as error:
-            self.faults += [
-                sentence for sentence in error.messages if not self._follows_from_a_group(sentence)
+            self.issues += [
+                message for message in error.messages if not self._follows_from_a_group(message)
             ]
 
-    def _follows_from_a_group(self, sentence: str) -> bool:
+    def _follows_from_a_group(self, message: str) -> bool:
         """Return whether a message is about the default option of a group that the user has set to
         something else."""
-        return any(re.search(rf"\b{re.escape(group)}[.=]", sentence) for group in self.bad_groups)
+        return any(re.search(rf"\b{re.escape(group)}[.=]", message) for group in self.bad_groups)
 
     def _choose(self, groups: Sequence[Override]) -> list[str] | None:
         """The options that compose; None: not even the defaults do."""
         options: list[str] = []
         for override in groups:
-            if fault := _unknown_option(override):
-                self.faults.append(f"{override.input_line}: {fault}")
+            if issue := _unknown_option(override):
+                self.issues.append(f"{override.input_line}: {issue}")
                 self.bad_groups.add(override.key_or_group)
             else:
                 options.append(str(override.input_line))
@@ -178,7 +178,7 @@ class _Diagnosis:
         try:
             self.compositions.groups([])
         except COMPOSITION_ERRORS as error:
-            self.faults.append(_broken_base(self.config_name, error))
+            self.issues.append(_broken_base(self.config_name, error))
             return None
         good: list[str] = []
         for text in options:
@@ -186,7 +186,7 @@ class _Diagnosis:
                 self.compositions.groups([*good, text])
                 good.append(text)
             except COMPOSITION_ERRORS as error:
-                self.faults.append(f"{text}: {_bad_option(error)}")
+                self.issues.append(f"{text}: {_bad_option(error)}")
                 self.bad_groups.add(parse(text).key_or_group)
         return good
 
@@ -225,17 +225,17 @@ def _bad_option(error: Exception) -> str:
         folder, _, name = error.missing_cfg_file.rpartition("/")
         near = hint(name, error.options or (), folder + "/{}")
         return f"it needs {error.missing_cfg_file}, which does not exist{near}"
-    sentence = first_line(error)
+    message = first_line(error)
     # Hydra looks for the group inside the package of the preset, which is the preset's own name.
     pattern = (
         r"In '([^']+)': (?:Could not override '(\w+)@\w+\.\2'|Invalid Defaults List override"
         r" '/?(\w+): )"
     )
-    if (match := re.match(pattern, sentence)) and loader().repository.get_group_options(
+    if (match := re.match(pattern, message)) and loader().repository.get_group_options(
         group := match[2] or match[3]
     ):
         return f"{match[1]}.yaml should begin with `# @package _global_`, since it sets {group}."
-    return sentence
+    return message
 
 
 def _bad_key(override: Override, config: DictConfig, error: Exception) -> str:
@@ -273,7 +273,7 @@ def _select(config: DictConfig, path: str) -> Any:
 
 
 def _unknown_key(override: Override, config: DictConfig) -> str:
-    """The sentence for a first part that is neither a group nor a top-level key."""
+    """The message for a first part that is neither a group nor a top-level key."""
     name, dot, rest = override.key_or_group.partition(".")
     keys = [str(key) for key in config if key != "hydra"]
     groups = [group for group in loader().list_groups("") if group != "hydra"]
@@ -291,7 +291,7 @@ def _unknown_key(override: Override, config: DictConfig) -> str:
 
 
 def _unknown_part(override: Override, path: str, part: str, node: DictConfig) -> str:
-    """The sentence for a key that its node does not have; the node's `_target_` may take it."""
+    """The message for a key that its node does not have; the node's `_target_` may take it."""
     keys, taken = [str(key) for key in node], parameters(node)
     if near := nearest(part, keys) or nearest(part, taken):
         rest = override.key_or_group.removeprefix(f"{path}.{part}")

@@ -1,4 +1,4 @@
-"""Exceptions as sentences for the user."""
+"""Exceptions as messages for the user."""
 
 import os
 import sys
@@ -38,12 +38,12 @@ LIBRARIES = (
 """Folders of code that is not the user's."""
 
 
-def report(sentences: Sequence[str]) -> None:
-    print(printable("\n".join(sentences)), file=sys.stderr, flush=True)
+def report(messages: Sequence[str]) -> None:
+    print(printable("\n".join(messages)), file=sys.stderr, flush=True)
 
 
 def explain(error: BaseException, arguments: Namespace | None = None) -> list[str]:
-    """The sentences for an exception that the user can fix; none for other exceptions.
+    """The messages for an exception that the user can fix; none for other exceptions.
 
     Args:
         arguments: the command line, if it failed before its task started: Hydra's own errors are
@@ -51,8 +51,8 @@ def explain(error: BaseException, arguments: Namespace | None = None) -> list[st
     """
     if (own := config_error(error)) is not None:
         return own.messages
-    if isinstance(error, InstantiationException) and (sentence := _not_located(error)):
-        return [sentence]
+    if isinstance(error, InstantiationException) and (message := _not_located(error)):
+        return [message]
     if arguments is None or not isinstance(error, COMPOSITION_ERRORS):
         return []
     if arguments.shell_completion:
@@ -62,25 +62,25 @@ def explain(error: BaseException, arguments: Namespace | None = None) -> list[st
             f"--config-path={arguments.config_path}: there is no such folder of configurations; to"
             " add options of your own, use --config-dir=FOLDER."
         ]
-    sentences = diagnose(
+    messages = diagnose(
         arguments.overrides, arguments.config_dir, arguments.config_name, arguments.multirun
     )
     hidden = own_folder() if arguments.config_dir is not None else None
     if (
         hidden is not None
         and Path(arguments.config_dir).resolve() != hidden.resolve()
-        and any(": no option " in sentence for sentence in sentences)
+        and any(": no option " in message for message in messages)
     ):
-        sentences.append(
+        messages.append(
             f"--config-dir={arguments.config_dir}: takes the place of {hidden.name}/, whose options"
             " are not used; for both, leave it out and add"
             f" hydra.searchpath=[file://{Path(arguments.config_dir).resolve()}]."
         )
-    return sentences
+    return messages
 
 
 def _not_located(error: InstantiationException) -> str | None:
-    """A sentence for a `_target_` that Hydra could not import; None if it was imported."""
+    """A message for a `_target_` that Hydra could not import; None if it was imported."""
     message = str(error)
     if "Error locating target '" not in message:
         return None

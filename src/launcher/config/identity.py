@@ -215,17 +215,17 @@ def _same(before: dict[str, Any], after: dict[str, Any], key: str) -> bool:
 
 
 def drift(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
-    """A sentence for each key in which two resolved configurations differ."""
+    """A message for each key in which two resolved configurations differ."""
     before, after = leaves(saved), leaves(present)
-    sentences = []
+    messages = []
     for key in changed_keys(saved, present):
         if key not in before:
-            sentences.append(f"{key}={show(after[key])}: is new.")
+            messages.append(f"{key}={show(after[key])}: is new.")
         elif key not in after:
-            sentences.append(f"{key}: was {show(before[key])}, is gone.")
+            messages.append(f"{key}: was {show(before[key])}, is gone.")
         else:
-            sentences.append(f"{key}={show(after[key])}: was {show(before[key])}.")
-    return sentences
+            messages.append(f"{key}={show(after[key])}: was {show(before[key])}.")
+    return messages
 
 
 def _resolve_id(config: DictConfig) -> str:

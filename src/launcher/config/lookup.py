@@ -168,9 +168,9 @@ def _is_kept(path: str, value: Any) -> bool:
 def news(config: DictConfig, run: Known) -> str:
     """Return the differences of a configuration from an equivalent one, in a line."""
     known = stored_identity(config.run)
-    sentences = drift(run.identity, {} if known is None else known[1])
-    more = " ..." if len(sentences) > MAX_SHOWN else ""
-    return " ".join(sentences[:MAX_SHOWN]) + more
+    messages = drift(run.identity, {} if known is None else known[1])
+    more = " ..." if len(messages) > MAX_SHOWN else ""
+    return " ".join(messages[:MAX_SHOWN]) + more
 
 
 def continues(config: DictConfig, run: Known) -> str:

@@ -1,4 +1,4 @@
-"""Faults of a configuration, and how messages show values and suggestions."""
+"""Errors of a configuration, and how messages show values and suggestions."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

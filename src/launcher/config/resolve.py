@@ -1,4 +1,4 @@
-"""Resolve all interpolations of a configuration, with a fault for each that does not resolve."""
+"""Resolve all interpolations of a configuration, with an error for each that does not resolve."""
 
 import re
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ OPENING = re.compile(r"(\\*)\$\{")
 
 
 def resolve(config: DictConfig) -> tuple[dict[str, Any], list[ConfigIssue]]:
-    """The configuration as plain containers, without Hydra's node, and the faults of values that do
+    """The configuration as plain containers, without Hydra's node, and the errors of values that do
     not resolve."""
     return resolve_tree(config, to_plain(config))
 
@@ -106,7 +106,7 @@ def references(tree: Any) -> dict[str, str]:
 class _Resolver:
     def __init__(self, config: DictConfig, tree: Mapping[str, Any]):
         self.config, self.tree = config, tree
-        self.faults: list[ConfigIssue] = []
+        self.issues: list[ConfigIssue] = []
         self.lacking: dict[str, dict[str, str]] = {}
         """Missing keys by group: the reference (`model.vocab_size=${data.vocab_size}`) -> the key
         that is missing."""
@@ -120,7 +120,7 @@ class _Resolver:
                 if isinstance(option, str)
                 else ""
             )
-            self.faults.append(ConfigIssue(path, None, f"needs a value; e.g. {path}=...{see}"))
+            self.issues.append(ConfigIssue(path, None, f"needs a value; e.g. {path}=...{see}"))
             return UNRESOLVED
         return self.interpolated(written, keys) if is_interpolation(written) else written
 
@@ -128,7 +128,7 @@ class _Resolver:
         try:
             value = resolved_at(self.config, keys)
         except OmegaConfBaseException as error:
-            if not (keys[0] == "run" and (self.faults or self.lacking)):
+            if not (keys[0] == "run" and (self.issues or self.lacking)):
                 self.note(".".join(map(str, keys)), written, error)
             return UNRESOLVED
         return mapped(value, self.value, keys) if isinstance(value, dict | list) else value
@@ -151,27 +151,27 @@ class _Resolver:
             else:
                 near = hint(reference, _dotted_keys(self.tree), "${{{}}}")
                 text = _for_shell(path, written) or near
-                self.faults.append(ConfigIssue(path, written, f"there is no {reference}{text}"))
+                self.issues.append(ConfigIssue(path, written, f"there is no {reference}{text}"))
             return
         if unset := UNSET.search(str(error)):
             text = (
                 f"the environment has no variable {unset[1]}; set it, or give a default:"
                 f" ${{oc.env:{unset[1]},...}}"
             )
-            self.faults.append(ConfigIssue(path, written, f"{text}{_for_shell(path, written)}"))
+            self.issues.append(ConfigIssue(path, written, f"{text}{_for_shell(path, written)}"))
             return
         reason = str(error).splitlines()[0]
-        self.faults.append(
+        self.issues.append(
             ConfigIssue(path, written, f"cannot be resolved: {reason}{_for_shell(path, written)}")
         )
 
     def all_issues(self) -> list[ConfigIssue]:
-        return self.faults + [
+        return self.issues + [
             self._lack(group, referring) for group, referring in self.lacking.items()
         ]
 
     def _lack(self, group: str, referring: dict[str, str]) -> ConfigIssue:
-        """One fault for all keys that the chosen option of a group lacks, with the options that
+        """One error for all keys that the chosen option of a group lacks, with the options that
         have them."""
         folders = composed_from(self.tree)
         having = [set(options_with(folders, group, name)) for name in referring.values()]

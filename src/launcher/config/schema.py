@@ -1,4 +1,4 @@
-"""Finds every fault of a composed configuration, before anything heavy is imported.
+"""Finds every error of a composed configuration, before anything heavy is imported.
 
 The keys that no constructor takes (`seed`, `run`, `trainer`, ...) are in
 `launcher.config.sections`. For a node with `_target_` the target's own signature is the schema,
@@ -66,7 +66,7 @@ def validate(config: DictConfig) -> dict[str, Any]:
             environment as they are
         stored (see `launcher.config.secrets`).
     Raises:
-        ConfigError: with a sentence for every fault.
+        ConfigError: with a message for every error.
     """
     return validate_tree(config, to_plain(config))
 
@@ -75,47 +75,47 @@ def validate_tree(config: DictConfig, written: dict[str, Any]) -> dict[str, Any]
     """The same for a configuration whose plain containers are known, interpolations as written.
 
     Raises:
-        ConfigError: with a sentence for every fault.
+        ConfigError: with a message for every error.
     """
     _check_hydra(written)
-    tree, faults = resolve_tree(config, written)
+    tree, issues = resolve_tree(config, written)
     sources = references(written)
-    faults += _sections(tree, _trains(tree))
-    faults += _groups(tree, written)
+    issues += _sections(tree, _trains(tree))
+    issues += _groups(tree, written)
     for path, node in [("", tree), *walk(tree, lists=True)]:
         if isinstance(node, dict) and isinstance(node.get("_target_"), str):
-            faults += _node(path, node, set(sources.values()) if path == "data" else set())
-    faults += crosschecks(without_unresolved(tree))
-    faults = _with_length_issues(faults, without_unresolved(tree), sources)
+            issues += _node(path, node, set(sources.values()) if path == "data" else set())
+    issues += crosschecks(without_unresolved(tree))
+    issues = _with_length_issues(issues, without_unresolved(tree), sources)
     secrets = list(secret_issues(written))
-    shown = {fault.key for fault in secrets}  # another sentence would show the value
-    faults = [*secrets, *(fault for fault in faults if fault.key not in shown)]
-    if faults:
-        raise ConfigError(*map(str, _at_their_source(faults, written)))
+    shown = {issue.key for issue in secrets}  # another message would show the value
+    issues = [*secrets, *(issue for issue in issues if issue.key not in shown)]
+    if issues:
+        raise ConfigError(*map(str, _at_their_source(issues, written)))
     return as_stored(written, tree)
 
 
 def _with_length_issues(
-    faults: list[ConfigIssue], tree: dict[str, Any], sources: dict[str, str]
+    issues: list[ConfigIssue], tree: dict[str, Any], sources: dict[str, str]
 ) -> list[ConfigIssue]:
     """`scheduler.max_steps` is null until the steps of `trainer.max_epochs` are known."""
     if not _trains(tree):
-        return faults
+        return issues
     if get(tree, "trainer.max_epochs") is not None and get(tree, "scheduler.max_steps") is None:
-        faults = [fault for fault in faults if fault.key != "scheduler.max_steps"]
+        issues = [issue for issue in issues if issue.key != "scheduler.max_steps"]
     found = list(length_issues(tree, sources))
-    return [fault for fault in faults if fault.key not in {each.key for each in found}] + found
+    return [issue for issue in issues if issue.key not in {each.key for each in found}] + found
 
 
 def check_dispatch(tree: dict[str, Any]) -> None:
     """Check a stored configuration whose dispatch has been changed.
 
     Raises:
-        ConfigError: with a sentence for every fault.
+        ConfigError: with a message for every error.
     """
-    faults = [*_node("dispatch", tree["dispatch"], set()), *crosschecks(tree)]
-    if faults:
-        raise ConfigError(*map(str, faults))
+    issues = [*_node("dispatch", tree["dispatch"], set()), *crosschecks(tree)]
+    if issues:
+        raise ConfigError(*map(str, issues))
 
 
 def check_hydra(config: DictConfig) -> None:
@@ -129,7 +129,7 @@ def check_hydra(config: DictConfig) -> None:
 
 def _check_hydra(tree: dict[str, Any]) -> None:
     hydra = tree.get("hydra", {})
-    faults = []
+    issues = []
     for key, expected in HYDRA_KEYS.items():
         value = get({"hydra": hydra}, key)
         if hydra and value != expected and not (expected is False and value is None):
@@ -138,21 +138,21 @@ def _check_hydra(tree: dict[str, Any]) -> None:
                 if key.endswith("chdir")
                 else "set paths.outputs instead"
             )
-            faults.append(ConfigIssue(key, show(value), f"cannot be changed; {way}."))
+            issues.append(ConfigIssue(key, show(value), f"cannot be changed; {way}."))
     searchpath = get(hydra, "searchpath")
     is_path = searchpath is None or isinstance(searchpath, list)
-    faults += [] if is_path else [bad_searchpath(searchpath)]
+    issues += [] if is_path else [bad_searchpath(searchpath)]
     for source in get(hydra, "runtime.config_sources") or () if is_path else ():
         path = source["path"]
         if source["schema"] == "pkg" and find_module(path) is None:
-            faults.append(
+            issues.append(
                 ConfigIssue("hydra.searchpath", f"pkg://{path}", f"there is no package {path}.")
             )
         elif source["schema"] == "file" and not Path(path).is_dir():
-            faults.append(ConfigIssue("hydra.searchpath", path, "there is no such folder."))
-    faults += [] if faults else [*_several_options(tree), *_hidden_options(tree)]
-    if faults:
-        raise ConfigError(*map(str, faults))
+            issues.append(ConfigIssue("hydra.searchpath", path, "there is no such folder."))
+    issues += [] if issues else [*_several_options(tree), *_hidden_options(tree)]
+    if issues:
+        raise ConfigError(*map(str, issues))
 
 
 def _several_options(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
@@ -209,37 +209,37 @@ def without_own_keys(node: DictConfig) -> DictConfig:
     )
 
 
-def _at_their_source(faults: list[ConfigIssue], written: dict[str, Any]) -> list[ConfigIssue]:
-    """Each fault once. If a key refers to another key that has a fault itself, only that key is
-    reported. If it refers to a valid key of the wrong type for it, the sentence names both."""
+def _at_their_source(issues: list[ConfigIssue], written: dict[str, Any]) -> list[ConfigIssue]:
+    """Each error once. If a key refers to another key that has an error itself, only that key is
+    reported. If it refers to a valid key of the wrong type for it, the message names both."""
     sources = references(written)
-    keys = {fault.key for fault in faults}
+    keys = {issue.key for issue in issues}
     kept = []
-    faults = [_from_environment(fault, written) for fault in faults]
-    for fault in dict.fromkeys(faults):
-        source = sources.get(fault.key)
+    issues = [_from_environment(issue, written) for issue in issues]
+    for issue in dict.fromkeys(issues):
+        source = sources.get(issue.key)
         if source is None or source not in keys:
-            from_source = source is not None and isinstance(fault, WrongType)
+            from_source = source is not None and isinstance(issue, WrongType)
             kept.append(
-                replace(fault, text=f"taken from {source}, {fault.text}") if from_source else fault
+                replace(issue, text=f"taken from {source}, {issue.text}") if from_source else issue
             )
     return kept
 
 
-def _from_environment(fault: ConfigIssue, written: dict[str, Any]) -> ConfigIssue:
-    """The fault of a value of the wrong type; a value of the environment is text, whatever it looks
+def _from_environment(issue: ConfigIssue, written: dict[str, Any]) -> ConfigIssue:
+    """The error of a value of the wrong type; a value of the environment is text, whatever it looks
     like."""
-    value = get(written, fault.key)
+    value = get(written, issue.key)
     if not (
-        isinstance(fault, WrongType) and isinstance(value, str) and value.startswith("${oc.env:")
+        isinstance(issue, WrongType) and isinstance(value, str) and value.startswith("${oc.env:")
     ):
-        return fault
-    text = fault.text.partition("; e.g. ")[0].rstrip(".")
+        return issue
+    text = issue.text.partition("; e.g. ")[0].rstrip(".")
     way = (
         f"{text}, and variables of the environment are text; write"
-        f" '{fault.key}=\"${{oc.decode:{value}}}\"'."
+        f" '{issue.key}=\"${{oc.decode:{value}}}\"'."
     )
-    return replace(fault, text=way)
+    return replace(issue, text=way)
 
 
 def _trains(tree: dict[str, Any]) -> bool:
@@ -348,7 +348,7 @@ def _node(path: str, node: dict[str, Any], referred_to: set[str]) -> Iterator[Co
 
 
 def target_not_found(path: str, target: str, error: NotFound) -> ConfigIssue:
-    """The fault of a `_target_` that does not exist."""
+    """The error of a `_target_` that does not exist."""
     if not error.where:
         near = hint(error.name, ["launcher", "torch"])
         if near == ".":

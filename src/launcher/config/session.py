@@ -95,7 +95,7 @@ def loader() -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, as a sentence; both lines of Hydra's on a key that does
+    """The first line of an error's text, as a message; both lines of Hydra's on a key that does
     not exist."""
     if "To append to your config use +" in str(error):
         return f"{' '.join(str(error).split())}."

@@ -59,7 +59,7 @@ class DataSource(LoaderSettings, ABC):
     """The names of further validation sets; their metrics are `val/<name>/...`."""
 
     def check(self) -> None:
-        """Raise ConfigError for faults that show before any data are read, such as a missing
+        """Raise ConfigError for errors that show before any data are read, such as a missing
         file."""
 
     @abstractmethod

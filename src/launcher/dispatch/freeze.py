@@ -32,10 +32,10 @@ def main() -> int:
             Path(path).write_text(f"{folder}\n")
         return 0
     except Exception as error:
-        sentences = explain(error)
-        if not sentences:
+        messages = explain(error)
+        if not messages:
             raise
-        report(sentences)
+        report(messages)
         return 2
 
 

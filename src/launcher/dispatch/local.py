@@ -164,7 +164,7 @@ def private_folder() -> Iterator[Path]:
 
 def _fail(config: DictConfig, cause: Rank, ranks: list[Rank], folder: Path) -> None:
     if cause.report.get("kind") == "rejected":
-        raise ConfigError(*cause.report["sentences"])
+        raise ConfigError(*cause.report["messages"])
     run = RunFolder(config.run.dir)
     code = cause.process.returncode
     if cause.report:

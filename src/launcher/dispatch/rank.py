@@ -3,7 +3,7 @@
 
 The folder has `job.yaml`, a checked and resolved configuration. The rank writes its report to
 `rank-<r>.json` there: `kind` is done (with `value`), stopped (`signum`, `code`), rejected
-(`sentences`) or failed (`text`; and `hung_after`, the signal after which it made no progress);
+(`messages`) or failed (`text`; and `hung_after`, the signal after which it made no progress);
 `time` is on the machine's monotonic clock. At its first signal it writes `signal-<number>`.
 """
 
@@ -79,8 +79,8 @@ def work(folder: Path) -> tuple[dict[str, Any], int]:
     except signals.SignalExit as stop:
         return {"kind": "stopped", "signum": stop.signum}, int(stop.code or 0)
     except BaseException as error:
-        if sentences := explain(error):
-            return {"kind": "rejected", "sentences": sentences}, 2
+        if messages := explain(error):
+            return {"kind": "rejected", "messages": messages}, 2
         text = f"{error}\n" if isinstance(error, TrainingError) else user_traceback(error)
         return {"kind": "failed", "text": text}, 1
 

@@ -383,8 +383,7 @@ class SlurmDispatch:
         text = script.text(folder / "job-0.sh", count, self.array_parallelism)
         print(text, flush=True)
         problems = [
-            f"! {sentence}"
-            for sentence in (*self._problems(script, runs[0], None), *test_only(text))
+            f"! {message}" for message in (*self._problems(script, runs[0], None), *test_only(text))
         ]
         print("\n".join(problems or ["# No problems found."]), flush=True)
 
@@ -396,8 +395,8 @@ class SlurmDispatch:
             code: as in `submit`.
         """
         for run in due[:1]:
-            for sentence in self._problems(self._script(run, []), run, code):
-                print(f"! {sentence}", file=sys.stderr, flush=True)
+            for message in self._problems(self._script(run, []), run, code):
+                print(f"! {message}", file=sys.stderr, flush=True)
 
     def _problems(self, script: Script, run: SubmittedRun, code: Path | None) -> Iterator[str]:
         newest = run.folder.checkpoints / "latest"
@@ -405,5 +404,5 @@ class SlurmDispatch:
             script,
             sum(file.stat().st_size for file in newest.iterdir()) if newest.is_dir() else None,
         )
-        if self.snapshot and code is None and (sentence := snapshot.not_copied()):
-            yield sentence
+        if self.snapshot and code is None and (message := snapshot.not_copied()):
+            yield message

@@ -52,10 +52,10 @@ def main() -> int:
             close(folder, f"ended with exit code {code}")
         return code
     except BaseException as error:
-        sentences = explain(error)
-        report(sentences or [traceback.format_exc().rstrip()])
-        code = 2 if sentences else 1
-        close(folder, "; ".join(sentences) or f"{type(error).__name__}: {error}", code)
+        messages = explain(error)
+        report(messages or [traceback.format_exc().rstrip()])
+        code = 2 if messages else 1
+        close(folder, "; ".join(messages) or f"{type(error).__name__}: {error}", code)
         return code
     finally:
         signals.ignore()

@@ -156,8 +156,8 @@ class CheckpointingHook(BaseHook):
         # As they were imported: a later edit is not part of this attempt.
         current = imported_sources()
         if checkpoint is not None and trainer.strategy.ranks.is_main:
-            for sentence in source_changes(stored_sources(checkpoint), current):
-                trainer.logger.warning("Changed since the checkpoint: %s", sentence)
+            for message in source_changes(stored_sources(checkpoint), current):
+                trainer.logger.warning("Changed since the checkpoint: %s", message)
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         is_fork = self.resuming.choice.is_fork  # the checkpoint's best value belongs to another run
@@ -359,6 +359,6 @@ def signal_list(signums: Any) -> list[signal.Signals]:
         return []
     values: list[Any] = [signums] if isinstance(signums, (str, int)) else list(signums)
     for value in values:
-        if fault := signal_issue("hooks.checkpointing.exit_signals", value):
-            raise ConfigError(str(fault))
+        if issue := signal_issue("hooks.checkpointing.exit_signals", value):
+            raise ConfigError(str(issue))
     return [each for each in map(parse_signal, values) if each is not None]

@@ -105,7 +105,7 @@ class RenamingReader:
         return list(self._names)
 
     def differences(self, tied: Mapping[str, str]) -> list[str]:
-        """A sentence for each pair of stored tensors that the model ties, if they differ: they are
+        """A message for each pair of stored tensors that the model ties, if they differ: they are
         of a model that does not tie them, and only one of the two could be loaded."""
         pairs = [
             (other, own)
@@ -168,8 +168,8 @@ def open_weights(source: Path, outputs: Path = Path("outputs")) -> ShardReader:
     Raises:
         ConfigError: there are no weights, or they are damaged.
     """
-    if fault := no_weights(source):
-        raise ConfigError(f"run.init_from={source}: {fault}")
+    if issue := no_weights(source):
+        raise ConfigError(f"run.init_from={source}: {issue}")
     if source.is_file():
         return _read(source, [source])
     folders = [source, *outputs.glob(f"*/{source}")] if len(source.parts) == 1 else [source]

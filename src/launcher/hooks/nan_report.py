@@ -90,7 +90,7 @@ class NanReportHook(BaseHook):
         )
 
     def _repeat(self, trainer: TrainerView, batches: list[Any]) -> str | None:
-        """A sentence on the first value that is not finite on this rank, or None. All ranks make
+        """A message on the first value that is not finite on this rank, or None. All ranks make
         the same passes."""
         model = unwrap(trainer.model)
         finding = _in_batches(batches) or _in_weights(model)

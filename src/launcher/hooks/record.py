@@ -52,10 +52,10 @@ class RecordHook(BaseHook):
         self._is_ready = True
         changes = [] if source is None else changes_since(source, self.config, self.code)
         if is_fork:
-            changes = [sentence for sentence in changes if not sentence.startswith(OF_THE_RUN)]
-        for sentence in changes:
-            trainer.logger.warning("Changed since the checkpoint: %s", sentence)
-        if not is_fork and any(sentence.startswith("optimizer.") for sentence in changes):
+            changes = [message for message in changes if not message.startswith(OF_THE_RUN)]
+        for message in changes:
+            trainer.logger.warning("Changed since the checkpoint: %s", message)
+        if not is_fork and any(message.startswith("optimizer.") for message in changes):
             trainer.logger.warning(
                 "The optimizer keeps the checkpoint's values. To change them: python -m"
                 " launcher.runs fork."

@@ -199,7 +199,7 @@ class AttemptLog:
         self.end("failed", self._step, exit_code=code, reason=reason[:500])
 
     def _rejected(self, reason: str, code: int) -> None:
-        """Record the reason where nobody reads the sentence: on SLURM, at a first or later start of
+        """Record the reason where nobody reads the message: on SLURM, at a first or later start of
         a job."""
         if self.record is None or not (self.record.state == "queued" or is_restart()):
             return

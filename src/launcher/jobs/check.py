@@ -21,14 +21,14 @@ from launcher.train.build import logger
 
 
 class CheckJob:
-    """Makes one optimizer step as a run would, and reports shapes, parameters, memory and faults:
+    """Makes one optimizer step as a run would, and reports shapes, parameters, memory and errors:
     inputs and labels out of range or not finite, a loss or gradient that is not finite, parameters
     without a gradient."""
 
     def run(self, config: DictConfig) -> dict[str, Any]:
         """
         Raises:
-            TrainingError: there are faults; exit code 1.
+            TrainingError: there are errors; exit code 1.
             ConfigError: a part cannot be built from the configuration.
         """
         rank = ranks.Ranks.from_env().rank
@@ -47,39 +47,39 @@ class CheckJob:
         except Exception as error:
             if config_error(error) is not None:
                 raise
-            if not isinstance(error, TrainingError) or not watch.faults:
-                watch.faults.append(
+            if not isinstance(error, TrainingError) or not watch.issues:
+                watch.issues.append(
                     f"The step failed: {type(error).__name__}: {str(error).strip()}"
                 )
                 # The other ranks may wait for this one in a collective call.
                 if ranks.world_size() > 1:
-                    raise TrainingError(_summary(watch.faults)) from error
+                    raise TrainingError(_summary(watch.issues)) from error
         finally:
             logging.getLogger("launcher").removeFilter(_no_skipped_step)
-        faults = sorted({fault for each in ranks.all_gather(watch.faults) for fault in each})
+        issues = sorted({issue for each in ranks.all_gather(watch.issues) for issue in each})
         memory = max(ranks.all_gather(max_memory(trainer.device)))
         logger.info("Memory: %.2f GiB at its peak, on the rank that used most.", memory)
         trainer.strategy.teardown()
-        if faults:
-            raise TrainingError(_summary(faults))
-        logger.info("No faults. Nothing was written.")
+        if issues:
+            raise TrainingError(_summary(issues))
+        logger.info("No errors. Nothing was written.")
         return {"memory": memory}
 
 
-def _summary(faults: list[str]) -> str:
-    for fault in faults:
-        logger.error(fault)
-    return f"job=check: {len(faults)} fault{'s' if len(faults) > 1 else ''}"
+def _summary(issues: list[str]) -> str:
+    for issue in issues:
+        logger.error(issue)
+    return f"job=check: {len(issues)} error{'s' if len(issues) > 1 else ''}"
 
 
 def _no_skipped_step(record: logging.LogRecord) -> bool:
-    return "the update is skipped" not in record.getMessage()  # reported as a fault
+    return "the update is skipped" not in record.getMessage()  # reported as an error
 
 
 class _Watch(BaseHook):
     def __init__(self, vocab_size: Any, num_classes: Any, scales: bool):
         self.vocab_size, self.num_classes, self.scales = vocab_size, num_classes, scales
-        self.faults: list[str] = []
+        self.issues: list[str] = []
         self._is_first = True
 
     def on_batch(self, trainer: TrainerView, batch: Any) -> None:
@@ -97,13 +97,13 @@ class _Watch(BaseHook):
             logger.info("A step has %d micro-batches a rank.", trainer.gradient_accumulation_steps)
             self._is_first = False
         if not tensors:
-            self.faults.append("The batch has no tensor.")
+            self.issues.append("The batch has no tensor.")
         for name, tensor in tensors:
-            self.faults += batch_faults(
+            self.issues += batch_faults(
                 name, tensor, self.vocab_size, self.num_classes, name == tensors[-1][0]
             )
-        if self.faults:
-            raise TrainingError("The batch has faults.")
+        if self.issues:
+            raise TrainingError("The batch has errors.")
 
     def on_before_optimizer_step(self, trainer: TrainerView) -> None:
         without = [
@@ -128,10 +128,10 @@ class _Watch(BaseHook):
             info["step_time"],
         )
         if not math.isfinite(loss):
-            self.faults.append(f"The loss is {loss}.")
+            self.issues.append(f"The loss is {loss}.")
         elif norm is not None and not math.isfinite(norm) and not self.scales:
             # That is how a scaler finds its scale.
-            self.faults.append(f"The loss is {loss:.5g}, and the gradient's norm {norm}.")
+            self.issues.append(f"The loss is {loss:.5g}, and the gradient's norm {norm}.")
 
 
 def named_tensors(batch: Any, name: str = "batch") -> Iterator[tuple[str, torch.Tensor]]:

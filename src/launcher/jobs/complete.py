@@ -63,10 +63,10 @@ def nothing_to_do(config: Mapping[str, Any]) -> bool:
     setup_logging(None)
     if reason == "completed":
         logger.info("%s is complete already (step %d): nothing to do.", folder.path, record.step)
-        for sentence in changes(config, folder):
-            logger.warning("Changed since it was trained: %s", sentence)
-        for sentence in additions(config, record):
-            logger.info("%s", sentence)
+        for message in changes(config, folder):
+            logger.warning("Changed since it was trained: %s", message)
+        for message in additions(config, record):
+            logger.info("%s", message)
         logger.info("To train it again as another run, use run.tag=<word>.")
     elif reason == "paused":
         logger.info("%s is paused at step %d already: nothing to do.", folder.path, record.step)
@@ -182,7 +182,7 @@ def _code() -> dict[str, Any]:
 
 
 def changes(config: Mapping[str, Any], folder: RunFolder) -> list[str]:
-    """Sentences for changes of configuration and code since a run was completed, if they can change
+    """Messages for changes of configuration and code since a run was completed, if they can change
     its numbers."""
     newest = checkpoint_path(folder.checkpoints, "latest")
     if newest is None:
@@ -192,13 +192,13 @@ def changes(config: Mapping[str, Any], folder: RunFolder) -> list[str]:
         for key in ("run", *config["run"]["identity_exclude"])
         for end in (".", "=", ":")
     )
-    sentences = changes_since(newest, dict(config), _code())
-    gone = [text for text in sentences if text.endswith("is gone.")]
+    messages = changes_since(newest, dict(config), _code())
+    gone = [text for text in messages if text.endswith("is gone.")]
     unused = [
-        text for text in sentences if text.startswith("versions.") and text.endswith("is new.")
+        text for text in messages if text.startswith("versions.") and text.endswith("is new.")
     ]
     kept = [
-        text for text in sentences if not text.startswith(ignored) and text not in (*gone, *unused)
+        text for text in messages if not text.startswith(ignored) and text not in (*gone, *unused)
     ]
     stored = stored_sources(newest)
     imported = {name: digest for name, digest in imported_sources().items() if name in stored}

@@ -29,8 +29,8 @@ def check_output(output: Any, name: str) -> None:
             f"{name} should return (loss, records); it returned {described(output)}{count}."
         )
     loss, records = output
-    if loss is not None and (fault := _loss_fault(loss)):
-        raise ConfigError(f"{name} should return a loss that is {fault}.")
+    if loss is not None and (issue := _loss_fault(loss)):
+        raise ConfigError(f"{name} should return a loss that is {issue}.")
     if not isinstance(records, Mapping):
         raise ConfigError(
             f"{name} should return (loss, records) with a dict of records; it returned"

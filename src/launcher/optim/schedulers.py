@@ -126,8 +126,8 @@ def resolve_warmup_steps(steps: int | None, ratio: float | None, total: int) -> 
     Raises:
         ConfigError: both are set (0 does not count), or the result is more than `total`.
     """
-    if fault := warmup_issue(steps, ratio, total):
-        raise ConfigError(str(fault))
+    if issue := warmup_issue(steps, ratio, total):
+        raise ConfigError(str(issue))
     # plus 1e-9: 0.29 * 100 is 28.999999999999996
     return steps or int((ratio or 0.0) * total + 1e-9)
 

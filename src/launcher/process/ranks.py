@@ -214,7 +214,7 @@ def on_main(act: Callable[[], T]) -> T:
     Raises:
         signals.SignalExit: there are several ranks, and rank 0 has received a signal: here all can
             leave together.
-        ConfigError: `act` raised it, with the same sentences on every rank.
+        ConfigError: `act` raised it, with the same messages on every rank.
         TrainingError: on the other ranks, when `act` raised anything else.
     """
     ranks = Ranks.from_env()

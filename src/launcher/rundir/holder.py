@@ -91,7 +91,7 @@ def held_here(folder: RunFolder) -> Holder | None:
 
 
 def refusal(folder: RunFolder, held: Holder | None) -> str:
-    """The sentence for a second process on a live run."""
+    """The message for a second process on a live run."""
     who = str(held) if held else "another process"
     return (
         f"run.dir='{folder.path}': {who}, {HELD}; wait for it or stop it, or start another run of "

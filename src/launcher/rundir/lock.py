@@ -56,7 +56,7 @@ class RunLock:
     Args:
         beat: seconds between two heartbeats.
         silence: seconds without a heartbeat after which a holder on another machine is dead.
-        on_lost: called with a sentence, in any thread, once this process must no longer write to
+        on_lost: called with a message, in any thread, once this process must no longer write to
             the run.
     """
 
@@ -98,7 +98,7 @@ class RunLock:
         `silence` seconds.
 
         Raises:
-            ConfigError: another process holds it, which the sentence names; or the folder cannot be
+            ConfigError: another process holds it, which the message names; or the folder cannot be
                 written.
         """
         me = Holder.current()

@@ -45,7 +45,7 @@ def imported_sources() -> dict[str, str]:
 
 
 def source_changes(stored: Mapping[str, Any], current: Mapping[str, str]) -> list[str]:
-    """A sentence each for the files that were edited, are gone, or are new.
+    """A message each for the files that were edited, are gone, or are new.
 
     Args:
         stored: the files that an earlier process had imported.

@@ -55,7 +55,7 @@ OUTPUTS = Path("outputs")
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one sentence, without the usage text."""
+    """An argument parser whose errors are one message, without the usage text."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; see {self.prog} --help.")

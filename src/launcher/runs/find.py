@@ -78,7 +78,7 @@ def find_run(word: str, outputs: Path) -> StoredRun:
     """The run that an id, the beginning of an id, a name, name/id, or a folder names.
 
     Raises:
-        ConfigError: the word names no run, or several; the sentence lists the nearest.
+        ConfigError: the word names no run, or several; the message lists the nearest.
     """
     folder = expanded(word)
     if (folder / "run.json").is_file():

@@ -68,7 +68,7 @@ def log_path(run: StoredRun, rank: int, slurm: bool = False) -> Path:
     has one, what SLURM wrote.
 
     Raises:
-        ConfigError: there is no such log. The sentence lists the logs that exist, and why the run
+        ConfigError: there is no such log. The message lists the logs that exist, and why the run
             failed.
     """
     path = run.folder.log_path(rank)

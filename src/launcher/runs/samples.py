@@ -45,8 +45,8 @@ def run(audited: StoredRun, arguments: argparse.Namespace) -> int:
     else:
         page = StdoutConsole()
         page.print(attempts(audited, ledger))
-        for sentence in ledger.sentences():
-            page.print(sentence, markup=False, soft_wrap=True)
+        for message in ledger.messages():
+            page.print(message, markup=False, soft_wrap=True)
     return int(not ledger.is_exact)
 
 
@@ -102,18 +102,18 @@ class SampleLedger:
 
     @property
     def is_exact(self) -> bool:
-        return not self.faults()
+        return not self.issues()
 
-    def faults(self) -> list[str]:
+    def issues(self) -> list[str]:
         """Messages about steps whose positions do not continue from the step before."""
-        faults = []
+        issues = []
         for before, after in pairwise(self.ranges):
             if after.start != before.end or after.end < after.start:
-                faults.append(
+                issues.append(
                     f"step {after.first} begins at position {after.start}, and step {before.last}"
                     f" ended at {before.end}"
                 )
-        return faults
+        return issues
 
     def at(self, step: int) -> SampleRange:
         for part in self.ranges:
@@ -135,11 +135,11 @@ class SampleLedger:
             int(index) for index in self.order.indices(part.start, max(0, part.end - part.start))
         ]
 
-    def sentences(self) -> Iterator[str]:
+    def messages(self) -> Iterator[str]:
         """Count the uses of the samples of each epoch."""
         size, begin, end = self.order.size, self.ranges[0].start, self.ranges[-1].end
-        if faults := self.faults():
-            yield f"The count of samples does not follow from step to step: {'; '.join(faults)}."
+        if issues := self.issues():
+            yield f"The count of samples does not follow from step to step: {'; '.join(issues)}."
             return
         if isinstance(self.order, MixtureOrder):
             yield from mixture_sentences(self.order, begin, end)
@@ -283,8 +283,8 @@ def training_data(run: StoredRun, trust: bool = False) -> tuple[Any, Any]:
             str(target_not_found("data", str(config.get("_target_")), error))
         ) from error
     except InstantiationException as error:
-        if sentences := explain(error):
-            raise ConfigError(*sentences) from error
+        if messages := explain(error):
+            raise ConfigError(*messages) from error
         raise
 
 

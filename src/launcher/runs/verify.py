@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, faults
+from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, issues
 from launcher.checkpoint.store import BEST, CORRUPT, LATEST, REPLACED, TEMPORARY, CheckpointStore
 from launcher.rundir.space import size
 from launcher.runs.bar import bar
@@ -130,6 +130,6 @@ def problems_of(folder: Path, hashes: bool) -> tuple[list[str], int]:
     """Return the problems of a checkpoint, and the number of bytes that its files should have."""
     try:
         manifest = Manifest.read(folder)
-        return faults(folder, manifest, hashes), sum(entry.size for entry in manifest.files)
+        return issues(folder, manifest, hashes), sum(entry.size for entry in manifest.files)
     except (CorruptCheckpoint, OSError) as error:
         return [str(error).removeprefix(f"{folder.name}: ")], 0

@@ -168,14 +168,14 @@ def probed(loader: ConfigLoader, master: DictConfig, fixed: list[str], space: Sp
         ConfigError: none of several jobs is valid.
         hydra.errors.HydraException: there is no such key.
     """
-    faults: list[ConfigError] = []
+    issues: list[ConfigError] = []
     for share in SHARES:
         try:
             (job,) = check_jobs(loader, master, [[*fixed, *overrides_of(point(space, share))]])
             return job
         except ConfigError as error:
-            faults.append(error)
-    raise faults[-1]
+            issues.append(error)
+    raise issues[-1]
 
 
 def check_keys(

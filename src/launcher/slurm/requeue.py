@@ -65,8 +65,8 @@ def guarded(work: Callable[[], T], folder: RunFolder, budget: Budget) -> T:
                 # SLURM.
                 deadline.disarm()
                 raise
-            except NodeFault as fault:
-                raise policy.leave_nodes(fault.nodes) from None  # the attempt has reported it
+            except NodeFault as issue:
+                raise policy.leave_nodes(issue.nodes) from None  # the attempt has reported it
     except signals.SignalExit as stop:
         if stop.signum == signal.SIGINT:
             raise

@@ -155,7 +155,7 @@ def seconds(time: str | int | None) -> float | None:
 
 
 def findings(script: Script, state_bytes: int | None) -> Iterator[str]:
-    """The problems of a submission that SLURM does not reject, one sentence each.
+    """The problems of a submission that SLURM does not reject, one message each.
 
     Args:
         state_bytes: size of a checkpoint of the run; None: it has none.

@@ -61,7 +61,7 @@ def take(folder: Path) -> Path:
 
 
 def not_copied() -> str | None:
-    """A sentence that names the files next to the code that `take` does not copy, as git does not
+    """A message that names the files next to the code that `take` does not copy, as git does not
     track them; None: there are none.
 
     Raises:

@@ -161,7 +161,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def load_weights(self, saved: TensorReader, strict: bool = True) -> list[str]:
-        """Load model tensors only. Returns a sentence for each that does not match; `strict`:
+        """Load model tensors only. Returns a message for each that does not match; `strict`:
         raises TrainingError."""
 
     @abstractmethod

@@ -152,7 +152,7 @@ def load_model_tensors(
     `state_dict()` returns copies.
 
     Returns:
-        A sentence for each name that is missing, left over or of another shape.
+        A message for each name that is missing, left over or of another shape.
     Raises:
         TrainingError: `strict`, and there is such a name; or `load_state_dict()` ignored a tensor.
     """
@@ -209,7 +209,7 @@ def load_extra_state(model: nn.Module, stored: dict[str, Any], strict: bool = Tr
     """Pass stored values to `set_extra_state()`.
 
     Returns:
-        A sentence for each module that is missing or left over.
+        A message for each module that is missing or left over.
     Raises:
         TrainingError: `strict`, and there is one.
     """
@@ -239,7 +239,7 @@ def load_weights(
         load_tensors: called with `saved`, the prefix of the names and `strict`; None:
             `load_model_tensors`.
     Returns:
-        A sentence for each tensor that is missing, left over or of another shape.
+        A message for each tensor that is missing, left over or of another shape.
     Raises:
         TrainingError: `strict`, and there is one.
     """
@@ -262,7 +262,7 @@ def misfits(
     prefix: str,
     strict: bool,
 ) -> list[str]:
-    """A sentence, which begins with the name, for each stored tensor that does not fit the model's
+    """A message, which begins with the name, for each stored tensor that does not fit the model's
     `own` shapes.
 
     Raises:

@@ -205,7 +205,7 @@ def acquire(lock: FollowerLock, is_over: Callable[[], bool], seconds: float = IN
 
 
 def unfinished(folder: RunFolder, follower: Follower) -> list[str]:
-    """A sentence for each tracker that is not up to date."""
+    """A message for each tracker that is not up to date."""
     return [
         f"Tracker {name}: {reason}. Complete it with: python -m launcher.runs sync {folder.path}"
         for name, reason in follower.unfinished.items()
@@ -264,10 +264,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     try:
         is_done = follower.follow_run()
-        for sentence in (
+        for message in (
             () if is_done or follower.state() == SUPERSEDED else unfinished(folder, follower)
         ):
-            logger.warning("%s", sentence)
+            logger.warning("%s", message)
     finally:
         lock.release()
     sys.stdout.flush()

@@ -197,8 +197,8 @@ def step_plan(
     Raises:
         ConfigError: the ranks do not divide it.
     """
-    if fault := batch_issue(batch, world_size):
-        raise ConfigError(str(fault))
+    if issue := batch_issue(batch, world_size):
+        raise ConfigError(str(issue))
     share = batch // world_size
     most = min(settings.micro_batch_size or share, share)
     micro = next(size for size in range(most, 0, -1) if share % size == 0)
@@ -324,9 +324,9 @@ def _check_validation(config: DictConfig, data: Any) -> None:
     Raises:
         ConfigError: a hook follows a metric of the validation set, and the data have none.
     """
-    faults = list(validation_issues(resolved(config)))
-    if faults and not data.val_names and data.val_dataset() is None:
-        raise ConfigError(*map(str, faults))
+    issues = list(validation_issues(resolved(config)))
+    if issues and not data.val_names and data.val_dataset() is None:
+        raise ConfigError(*map(str, issues))
 
 
 def _fork(config: DictConfig, run: RunSettings) -> Fork | None:

@@ -80,7 +80,7 @@ def is_relevant(record: logging.LogRecord) -> bool:
 def check(config: dict[str, Any], source: str) -> None:
     """
     Args:
-        source: how the sentence of an error begins.
+        source: how the message of an error begins.
     Raises:
         ConfigError: DeepSpeed rejects the configuration, or this device does not support fp16.
     """
