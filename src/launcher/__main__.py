@@ -21,6 +21,10 @@ def main() -> None:
         from launcher.cli.init import main as init
 
         return init(sys.argv[2:])
+    if sys.argv[1:2] == ["schema"]:
+        from launcher.cli.schema import main as schema
+
+        return schema(sys.argv[2:])
     if {"-sc", "--shell-completion"} & {word.partition("=")[0] for word in sys.argv[1:]}:
         from launcher.cli.completion import answer, request_of
 

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 
+from launcher.cli.schema import write_schemas
 from launcher.errors import ConfigError
 
 SUFFIX = ".in"
@@ -31,6 +32,7 @@ def main(argv: Sequence[str]) -> None:
     folder: Path = parser.parse_args(argv).folder
     try:
         package = make_project(folder)
+        write_schemas(folder)
     except ConfigError as error:
         print("\n".join(error.messages), file=sys.stderr)
         raise SystemExit(2) from None

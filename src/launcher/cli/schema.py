@@ -1,0 +1,123 @@
+"""`python -m launcher schema`: JSON schemas of conf/, and their mapping for editors."""
+
+import json
+import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import quoteattr
+
+from launcher.config.editor import CONFIG, schemas
+from launcher.config.options import installed, main_folder
+from launcher.errors import ConfigError
+
+FOLDER, CODE, JETBRAINS = ".schemas", Path(".vscode/settings.json"), Path(".idea/jsonSchemas.xml")
+ENTRY = """\
+        <entry key={name}>
+          <value>
+            <SchemaInfo>
+              <option name="name" value={name} />
+              <option name="relativePathToSchema" value={schema} />
+              <option name="patterns">
+                <list>
+                  <Item>
+                    <option name="pattern" value="true" />
+                    <option name="path" value={pattern} />
+                    <option name="mappingKind" value="Pattern" />
+                  </Item>
+                </list>
+              </option>
+            </SchemaInfo>
+          </value>
+        </entry>
+"""
+PROJECT = """\
+<?xml version="1.0" encoding="UTF-8"?>
+<project version="4">
+  <component name="JsonSchemaMappingsProjectConfiguration">
+    <state>
+      <map>
+{entries}      </map>
+    </state>
+  </component>
+</project>
+"""
+
+
+def main(argv: Sequence[str]) -> None:
+    """
+    Raises:
+        SystemExit: with code 2, if the files cannot be written.
+    """
+    parser = ArgumentParser(
+        "python -m launcher schema",
+        description=(
+            "Write JSON schemas of the options in conf/, and their mapping for VS Code and"
+            " JetBrains. Write them again when a signature has changed."
+        ),
+    )
+    parser.add_argument(
+        "folder", type=Path, metavar="FOLDER", nargs="?", default=Path(), help="of the project (.)"
+    )
+    folder: Path = parser.parse_args(argv).folder
+    try:
+        count = write_schemas(folder)
+    except ConfigError as error:
+        print("\n".join(error.messages), file=sys.stderr)
+        raise SystemExit(2) from None
+    print(f"{folder / FOLDER}: {count} schemas, mapped in {CODE} and {JETBRAINS}")
+
+
+def write_schemas(project: Path) -> int:
+    """Write the schemas and mappings of a project. Returns the number of schemas.
+
+    Raises:
+        ConfigError: the folder has no conf/, or its files cannot be read or written.
+    """
+    conf = project / "conf"
+    if not conf.is_dir():
+        raise ConfigError(f"schema {project}: there is no {conf}; give the folder of a project.")
+    if (str_path := str(project.absolute())) not in sys.path:
+        sys.path.insert(0, str_path)  # its classes are read from their source
+    folders = [conf, main_folder(), *(each for each in installed().values() if each is not None)]
+    found = schemas(folders)
+    patterns = {
+        name: "conf/config.yaml" if name == CONFIG else f"conf/{name}/*.yaml" for name in found
+    }
+    settings = _settings(project / CODE)
+    settings["yaml.schemas"] = settings.get("yaml.schemas", {}) | {
+        f"{FOLDER}/{name}.json": pattern for name, pattern in patterns.items()
+    }
+    entries = "".join(
+        ENTRY.format(
+            name=quoteattr(f"conf/{name}"),
+            schema=quoteattr(f"{FOLDER}/{name}.json"),
+            pattern=quoteattr(pattern),
+        )
+        for name, pattern in patterns.items()
+    )
+    files = {Path(FOLDER) / f"{name}.json": json.dumps(each) for name, each in found.items()}
+    files |= {
+        CODE: json.dumps(settings, indent=2) + "\n",
+        JETBRAINS: PROJECT.format(entries=entries),
+    }
+    try:
+        for name, text in files.items():
+            (project / name).parent.mkdir(parents=True, exist_ok=True)
+            (project / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"schema {project}: cannot be written: {error.strerror}.") from error
+    return len(found)
+
+
+def _settings(file: Path) -> dict[str, Any]:
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    except ValueError as error:
+        raise ConfigError(
+            f"{file}: is not plain JSON ({error}); remove its comments, or move it away."
+        ) from error
+    if not isinstance(settings, dict) or not isinstance(settings.get("yaml.schemas", {}), dict):
+        raise ConfigError(f"{file}: should be a mapping of settings; move it away.")
+    return settings
