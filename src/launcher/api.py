@@ -19,6 +19,9 @@ from launcher.hooks.jsonl import JsonlHook as JsonlHook
 from launcher.hooks.logging import LoggingHook as LoggingHook
 from launcher.hooks.media import MediaHook as MediaHook
 from launcher.hooks.memory import MemoryHook as MemoryHook
+from launcher.hooks.mirror import MlflowHook as MlflowHook
+from launcher.hooks.mirror import TensorBoardHook as TensorBoardHook
+from launcher.hooks.mirror import WandbHook as WandbHook
 from launcher.hooks.progress import ProgressHook as ProgressHook
 from launcher.interactive import Run as Run
 from launcher.interactive import Sweep as Sweep

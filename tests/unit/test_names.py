@@ -38,7 +38,8 @@ def test_unknown_name_is_an_attribute_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["EmaHook", "EMAHook", "CudaMaxMemoryHook", "ImageFileLoggerHook", "key_average"]
+    "name",
+    ["EmaHook", "EMAHook", "CudaMaxMemoryHook", "ImageFileLoggerHook", "WandbHook", "key_average"],
 )
 def test_trainloops_names(name: str) -> None:
     assert callable(getattr(launcher, name))

@@ -1,0 +1,229 @@
+"""Trackers for a trainer without a configuration: W&B, TensorBoard and MLflow mirror the metrics
+of its workspace.
+
+The workspace becomes a run folder: with `run.json`, a lock, and `metrics.jsonl`, which a process of
+its own reads (see `launcher.trackers.follower`). `python -m launcher.runs sync WORKSPACE` completes
+a tracker later.
+"""
+
+import json
+import os
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from launcher.config.tree import flat
+from launcher.errors import ConfigError
+from launcher.hooks.base import BaseHook, RunContext, TrainerView
+from launcher.hooks.jsonl import JsonlHook
+from launcher.hooks.media import MediaHook
+from launcher.process.ranks import on_main, rank, world_size
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.lock import RunLock
+from launcher.rundir.record import RunRecord
+from launcher.trackers.base import Tracker
+from launcher.trackers.mlflow import MlflowTracker
+from launcher.trackers.process import FollowerProcess
+from launcher.trackers.tensorboard import TensorBoardTracker
+from launcher.trackers.wandb import WandbTracker
+
+
+class TrackerHook(BaseHook):
+    """Base of the hooks below. The first of a trainer does the work for all of them.
+
+    Args:
+        config: what the trackers show as the configuration.
+        options: of the tracker.
+    Raises:
+        TypeError: the tracker has no such option.
+    """
+
+    name: ClassVar[str]
+    tracker: ClassVar[type[Tracker]]
+
+    def __init__(self, config: Mapping[str, Any] | None = None, **options: Any):
+        self.config, self.options = dict(config or {}), options
+        self.tracker(**options)  # rejects options that it does not have
+        self._context = RunContext()
+        self._lock: RunLock | None = None
+        self._record: RunRecord | None = None
+        self._follower: FollowerProcess | None = None
+        self._error: Exception | None = None
+        self._has_ended = self._has_begun = False
+
+    def bind(self, context: RunContext) -> None:
+        self._context = context
+
+    def on_start(self, trainer: TrainerView) -> None:
+        """Take the workspace.
+
+        Raises:
+            ConfigError: the trainer has a run folder already, no workspace, or another process
+                works on it; or a library is missing.
+        """
+        hooks = trackers_of(trainer)
+        if hooks[0] is not self:
+            return
+        if trainer.workspace is None:
+            raise ConfigError(f"{type(self).__name__}: needs a workspace; set workspace=...")
+        if self._context.texts:
+            raise ConfigError(
+                f"{type(self).__name__}: this run has a configuration; choose tracker={self.name}."
+            )
+        for hook in hooks:
+            hook.tracker(**hook.options).check(type(hook).__name__)
+        own = [kind for kind in (JsonlHook, MediaHook) if not _has(trainer, kind)]
+        for added in [kind() for kind in own]:
+            trainer.hooks.append(added)
+            added.bind(self._context)
+            added.on_start(trainer)
+        # Its end comes last: the other hooks still write when they close.
+        trainer.hooks.remove(self)
+        trainer.hooks.append(self)
+        folder = RunFolder(trainer.workspace.absolute())  # its parent's name is the run's
+        if rank() == 0:
+            self._lock = RunLock(folder)
+        on_main(self._acquire)
+
+    def _acquire(self) -> None:
+        assert self._lock is not None
+        self._lock.acquire()
+        self._record = RunRecord(self._lock.folder, check_lock=self._lock.check)
+
+    def on_ready(self, trainer: TrainerView) -> None:
+        if self._record is None:
+            return
+        self._begin(trainer, self._record)
+
+    def _begin(self, trainer: TrainerView, record: RunRecord) -> None:
+        hooks = trackers_of(trainer)
+        config: dict[str, Any] = {}
+        for hook in hooks:
+            config |= hook.config
+        nodes = {hook.name: hook.node() for hook in hooks}
+        record.folder.logs.mkdir(exist_ok=True)
+        record.begin_attempt(
+            start_step=trainer.step,
+            max_steps=trainer.max_steps,
+            world_size=world_size(),
+            strategy=trainer.strategy.name,
+            command={"config": flat({**config, "tracker": nodes})},
+        )
+        self._has_begun = True
+        names = [hook.name for hook in hooks if not hook.tracker(**hook.options).waits_for_sync]
+        self._follower = FollowerProcess(record.folder, names)
+        self._follower.start()
+
+    def on_before_step(self, trainer: TrainerView) -> None:
+        if self._record is not None:
+            self._record.progress(trainer.step - 1, loss=_loss(trainer))
+
+    def on_error(self, trainer: TrainerView, error: Exception) -> None:
+        self._error = error
+
+    def on_after_train(self, trainer: TrainerView) -> None:
+        self._has_ended = True
+
+    def on_close(self, trainer: TrainerView) -> None:
+        try:
+            if self._record is not None and self._has_begun:
+                self._end(trainer, self._record)
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+        if self._follower is not None:
+            self._follower.wait()
+
+    def _end(self, trainer: TrainerView, record: RunRecord) -> None:
+        step, signum = trainer.step, trainer.stop_signal
+        record.progress(step, loss=_loss(trainer))
+        if self._has_ended:
+            record.end_attempt(
+                "completed", end_step=step, exit_code=0, reason=trainer.state.stop_reason
+            )
+        elif trainer.is_paused:
+            record.end_attempt("paused", end_step=step, exit_code=0, reason="pause_at")
+        elif signum:
+            name = signal.Signals(signum).name
+            record.end_attempt("preempted", end_step=step, signal=name, exit_code=128 + signum)
+        else:
+            reason = f"{type(self._error).__name__}: {self._error}" if self._error else None
+            with suppress(OSError):  # must not hide why training has failed
+                record.end_attempt("failed", end_step=step, exit_code=1, reason=reason)
+
+    def node(self) -> dict[str, Any]:
+        """The tracker as a configuration."""
+        target = f"{self.tracker.__module__}.{self.tracker.__name__}"
+        return {"_target_": target, **self.options}
+
+
+class TensorBoardHook(TrackerHook):
+    """Args: those of `launcher.trackers.tensorboard.TensorBoardTracker`."""
+
+    name, tracker = "tensorboard", TensorBoardTracker
+
+
+class MlflowHook(TrackerHook):
+    """Args: those of `launcher.trackers.mlflow.MlflowTracker`."""
+
+    name, tracker = "mlflow", MlflowTracker
+
+
+class WandbHook(TrackerHook):
+    """
+    Args:
+        project: WANDB_PROJECT has precedence.
+        config: what W&B shows as the configuration; a path: a JSON file.
+        tags: in addition to those in WANDB_TAGS.
+        image_format: jpeg is smaller.
+        options: those of `launcher.trackers.wandb.WandbTracker` (name, entity, group, notes, mode,
+            ...).
+    """
+
+    name, tracker = "wandb", WandbTracker
+
+    def __init__(
+        self,
+        project: str,
+        config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+        tags: list[str] | None = None,
+        image_format: Literal["png", "jpeg"] = "png",
+        **options: Any,
+    ):
+        if isinstance(config, (str, os.PathLike)):
+            config = json.loads(Path(config).read_text())
+        assert config is None or isinstance(config, Mapping)
+        super().__init__(
+            config,
+            project=os.environ.get("WANDB_PROJECT") or project,
+            tags=list(tags or ()),
+            image_format=image_format,
+            **options,
+        )
+
+
+def trackers_of(trainer: TrainerView) -> list[TrackerHook]:
+    """The tracker hooks of a trainer, in a fixed order, since one of them moves to the end.
+
+    Raises:
+        ConfigError: two are for the same tracker.
+    """
+    hooks = sorted(
+        (hook for hook in trainer.hooks if isinstance(hook, TrackerHook)),
+        key=lambda hook: hook.name,
+    )
+    names = [hook.name for hook in hooks]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"build_hooks: has two hooks for one tracker ({', '.join(names)}).")
+    return hooks
+
+
+def _loss(trainer: TrainerView) -> float | None:
+    loss = trainer.state.metrics.get("train/loss")
+    return None if loss is None else float(loss)
+
+
+def _has(trainer: TrainerView, kind: type[BaseHook]) -> bool:
+    return any(isinstance(hook, kind) for hook in trainer.hooks)
