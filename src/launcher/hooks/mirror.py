@@ -118,7 +118,7 @@ class TrackerHook(BaseHook):
 
     def on_before_step(self, trainer: TrainerView) -> None:
         if self._record is not None:
-            self._record.progress(trainer.step - 1, loss=_loss(trainer))
+            self._record.progress(trainer.step - 1)
 
     def on_error(self, trainer: TrainerView, error: Exception) -> None:
         self._error = error
