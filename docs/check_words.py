@@ -12,7 +12,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 CODE, PAGES = (
     ("src", "benchmarks", "docs"),
-    ("docs/*.md", "README.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/RESULTS.md"),
+    (
+        "docs/*.md",
+        "README.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "CHANGELOG.md",
+        "benchmarks/RESULTS.md",
+        "conf/**/*.yaml",
+    ),
 )
 OPENERS = re.compile(
     r"(Of|As|For|Late|What|Whether|Where|Those|That|How|None|Without|In|On|From)\b"
@@ -30,6 +38,14 @@ WORDS = {
     r"\bsays of\b|\bknows of\b": "records, contains",
 }
 """Patterns, and the field's words to use in their place."""
+PAGE_WORDS = {
+    r"\b(that|those) of\b": "the noun again",
+    r"\bthe ones? that\b": "the noun again",
+    r"\bbit (by|for) bit\b": "bit-exact, bitwise identical",
+}
+"""Further patterns for pages and comments of the configuration."""
+LONGEST = 200
+"""Columns of a line of a page outside tables and code."""
 EXCEPTIONS = ("equal to the bit", "words: ok")
 """Texts whose lines are not checked: the output of `runs replay`."""
 
@@ -55,13 +71,27 @@ def problems() -> Iterator[str]:
                     " or a noun phrase"
                 )
     own = Path(__file__).resolve()
-    for path in [*code, *(page for pattern in PAGES for page in sorted(ROOT.glob(pattern)))]:
+    pages = [page for pattern in PAGES for page in sorted(ROOT.glob(pattern))]
+    for path in [*code, *pages]:
+        words = WORDS if path.suffix == ".py" else WORDS | PAGE_WORDS
         for number, text in enumerate(path.read_text().splitlines(), 1):
             if path == own or any(exception in text for exception in EXCEPTIONS):
                 continue
-            for pattern, better in WORDS.items():
+            for pattern, better in words.items():
                 if match := re.search(pattern, text):
                     yield f"{path.relative_to(ROOT)}:{number}: {match[0]!r}: write {better}"
+    for path in pages:
+        yield from long_lines(path)
+
+
+def long_lines(path: Path) -> Iterator[str]:
+    """Yield a line for each line of a page outside tables and code that is too long."""
+    is_code = path.suffix != ".md"
+    for number, text in enumerate(path.read_text().splitlines(), 1):
+        if text.lstrip().startswith("```"):
+            is_code = not is_code
+        elif len(text) > LONGEST and not is_code and not text.startswith("|"):
+            yield f"{path.relative_to(ROOT)}:{number}: {len(text)} columns, more than {LONGEST}"
 
 
 if __name__ == "__main__":
