@@ -32,6 +32,8 @@ settings.load_profile("untimed")
 os.environ["PYTHONPATH"] = str(TESTS)  # for the hooks in `support`
 # Each of hundreds of processes would compile Launcher again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# pytest would rewrite the assertions of each module again, in every worker.
+sys.dont_write_bytecode = False
 
 MEMORY, ENOUGH = "/dev/shm", 8 << 30
 if os.path.isdir(MEMORY) and os.statvfs(MEMORY).f_bavail * os.statvfs(MEMORY).f_frsize >= ENOUGH:

@@ -65,8 +65,16 @@ def start_with(
     return launch(place, *RUN)
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("group", GROUPS)
+# One function reads the files of a group: a link fails there as a folder does, with an OSError.
+@pytest.mark.parametrize(
+    ("group", "damage"),
+    [
+        (group, damage)
+        for group in GROUPS
+        for damage in DAMAGES
+        if group == "the run's" or "link" not in damage
+    ],
+)
 def test_a_start_shows_no_traceback(paused: Path, tmp_path: Path, group: str, damage: str) -> None:
     done = start_with(paused, tmp_path / "outputs", GROUPS[group], DAMAGES[damage])
     assert "Traceback" not in done.output, done.output

@@ -31,6 +31,7 @@ ENVIRONMENT = {
     "PYTHONPATH": str(TESTS),  # the hooks in `support`
 }
 RANK, NPROC = "launcher.dispatch.rank", "dispatch.nproc="
+JOB = "launcher.cli.job"
 TIMES = ("time", "attempt", "train/step_time", "train/data_time")
 """The fields of metrics in which two equal runs may differ."""
 
@@ -54,6 +55,8 @@ def start(
     if "strategy=deepspeed" in words:
         preloaded = python.DEEPSPEED
     children = (RANK, count) if count > 1 else None
+    if "job=resume_check" in words and count == 1:
+        children = JOB, 4
     env = ENVIRONMENT if env is None else env
     return python.start(*words, env=env, cwd=cwd, preloaded=preloaded, children=children, real=real)
 

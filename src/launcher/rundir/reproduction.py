@@ -38,6 +38,8 @@ LARGEST_FILE, LARGEST = 1 << 20, 1 << 23
 """Bytes of a file's difference, and of all."""
 MOST_UNTRACKED = 500
 TIMEOUT = 60.0
+NAME = re.compile(r"^Name: *(.*?)\s*$", re.MULTILINE)
+VERSION = re.compile(r"^Version: *(.*?)\s*$", re.MULTILINE)
 COMMIT, LEFT_OUT = "# commit: ", "# left out: "
 SECRET_NAME = re.compile(
     rb"(?:^|[/._-])(?:secrets?|credentials?|passwords?|passwd|tokens?|api_?keys?|private|netrc|pypirc|htpasswd|kubeconfig"
@@ -87,13 +89,18 @@ def environment() -> str:
     """List all installed distributions, one a line; a comment has the interpreter."""
     from importlib.metadata import distributions
 
-    found = {
-        (found.name, found.version, _is_local(found.read_text("direct_url.json")))
-        for found in distributions()
-    }
+    found = set()
+    for distribution in distributions():
+        # Its `name` and `version` parse the whole file, twice: a third of the CPU time of a short
+        # run.
+        text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+        name, version = NAME.search(text), VERSION.search(text)
+        if name and version:
+            is_local = _is_local(distribution.read_text("direct_url.json"))
+            found.add((name[1], version[1], is_local))
     lines = [
-        f"{name}=={version}{'  # not from an index' * local}"
-        for name, version, local in sorted(found)
+        f"{name}=={version}{'  # not from an index' * is_local}"
+        for name, version, is_local in sorted(found)
     ]
     interpreter = f"{platform.python_implementation()} {platform.python_version()}"
     return "\n".join([f"# {interpreter}, {platform.platform()}", *lines]) + "\n"

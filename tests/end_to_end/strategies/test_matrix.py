@@ -45,6 +45,8 @@ SETTINGS = {
 TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2}
 """Relative. bf16 has 8 bits of mantissa, and the strategies round at different places."""
 FEW = ("fp32 accumulation 1", "bf16 accumulation 3")
+VARIANTS = ("fsdp x1", "shard_grad_op x2", "zero 1 x2")
+"""Rows between two others of FEW settings: one setting has what is theirs."""
 ONE = ("fp32 accumulation 3",)
 """With four ranks, which cost most. Here the tolerance is that of fp32."""
 WHOLE = ("none", "ddp x2", "fsdp x2")
@@ -53,7 +55,15 @@ CASES = [
     (name, setting)
     for name, row in ROWS.items()
     if find_spec(row.needs)
-    for setting in (SETTINGS if name in WHOLE else ONE if row.ranks == 4 else FEW)
+    for setting in (
+        SETTINGS
+        if name in WHOLE
+        else ONE
+        if row.ranks == 4
+        else FEW[1:]
+        if name in VARIANTS
+        else FEW
+    )
 ]
 
 

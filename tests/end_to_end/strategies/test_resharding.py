@@ -23,6 +23,9 @@ READERS = {
     "fsdp x3": (3, ["strategy=fsdp"]),
     "fsdp x3 again": (3, ["strategy=fsdp"]),
 }
+AGAIN, REJECTING = "fsdp x3 again", ("none", "ddp x2", "fsdp x2", "fsdp x3")
+"""A reader of one writer's checkpoint alone, for its random numbers; readers that get what does not
+fit: the check is made once before any strategy lays out its tensors."""
 PHASES = [(1, "w"), (4, "w"), (2, "wr"), (1, "r"), (3, "r")]
 """Ranks that are started one group after the other, and whether they write, read or both: starting
 is what costs."""
@@ -35,6 +38,12 @@ MISFITS = {
     "model.num_layers=4": "the checkpoint does not have it",
 }
 STEPS = 3
+PAIRS = [
+    (writer, reader)
+    for writer in WRITERS
+    for reader in READERS
+    if reader != AGAIN or writer == "fsdp x2"
+]
 CHAIN = ("fsdp x2", "none", "ddp x3")
 """Two ranks wrote, one took it up and wrote again, three go on from there."""
 
@@ -56,14 +65,14 @@ def read(root: Path) -> dict[tuple[str, ...], list[Any]]:
     for number, (count, acts) in enumerate(PHASES):
         writers = [name for name, (n, _) in WRITERS.items() if n == count and "w" in acts]
         readers = [name for name, (n, _) in READERS.items() if n == count and "r" in acts]
-        pairs = [(writer, reader) for writer in WRITERS for reader in readers]
+        pairs = [pair for pair in PAIRS if pair[1] in readers]
         tasks: list[Task] = [
             ("saved", {"folder": place(root, one), "overrides": WRITERS[one][1]}) for one in writers
         ]
         for writer, reader in pairs:
             paths = {"source": place(root, writer), "folder": place(root, f"{writer}-{reader}")}
             tasks.append(("loaded", {**paths, "overrides": READERS[reader][1]}))
-        for reader in readers:
+        for reader in (reader for reader in readers if reader in REJECTING):
             paths = {"source": place(root, "none"), "folder": place(root, f"misfits-{reader}")}
             tasks.append(("misfits", {**paths, "overrides": READERS[reader][1]}))
             pairs.append(("misfits", reader))
@@ -79,8 +88,8 @@ def read(root: Path) -> dict[tuple[str, ...], list[Any]]:
     return found
 
 
-@pytest.mark.parametrize("reader", READERS)
-def test_what_does_not_fit_is_refused_on_all_ranks(
+@pytest.mark.parametrize("reader", REJECTING)
+def test_a_changed_model_or_optimizer_is_rejected_on_all_ranks(
     read: dict[tuple[str, ...], list[Any]], reader: str
 ) -> None:
     for sentences in read["misfits", reader]:
@@ -101,8 +110,7 @@ def test_every_value_is_written_once(
     assert any(name.endswith("exp_avg") for name in found["numel"])
 
 
-@pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize(("writer", "reader"), PAIRS)
 def test_tensors_are_equal_to_the_bit(
     root: Path, read: dict[tuple[str, ...], list[Any]], writer: str, reader: str
 ) -> None:

@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from scipy import stats
 
 LOSSES = {
     "adamw": [0.31, 0.28, 0.35, 0.30],
@@ -53,6 +52,8 @@ def add_arms(make_run: Any, *optimizers: str, seeds: int = 4) -> None:
 
 
 def test_arms_with_the_same_seeds_are_paired(make_run: Any, runs: Any) -> None:
+    from scipy import stats
+
     add_arms(make_run, "adamw", "sgd")
     code, out, err = runs("test", "optimizer", "--json")
     assert (code, err) == (0, "")
@@ -67,6 +68,8 @@ def test_arms_with_the_same_seeds_are_paired(make_run: Any, runs: Any) -> None:
 
 
 def test_arms_with_other_seeds_are_not_paired(make_run: Any, runs: Any) -> None:
+    from scipy import stats  # half a second, which each worker would pay at its start
+
     add_arms(make_run, "adamw")
     add_arms(make_run, "sgd", seeds=3)
     _, out, _ = runs("test", "optimizer", "--json")
