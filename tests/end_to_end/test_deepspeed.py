@@ -65,7 +65,9 @@ def test_an_interruption_leaves_no_trace(root: Path, whole: Path) -> None:
         assert ends[0].read_bytes() == ends[1].read_bytes()
 
 
-def test_its_checkpoint_can_be_evaluated_exported_and_loaded(root: Path, whole: Path) -> None:
+def test_checkpoint_of_deepspeed_can_be_evaluated_exported_and_loaded(
+    root: Path, whole: Path
+) -> None:
     for job in ("evaluate", "export"):
         with Command(f"paths.outputs={whole}", *PAIR, f"job={job}") as command:
             assert command.wait() == 0, command.output

@@ -134,7 +134,7 @@ def test_a_new_run_from_its_weights(outputs: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("job", ["evaluate", "export"])
-def test_no_checkpoint_is_one_sentence(tmp_path: Path, job: str) -> None:
+def test_job_without_a_checkpoint_is_one_message(tmp_path: Path, job: str) -> None:
     done = launch(tmp_path / "outputs", *COMMAND, f"job={job}")
     assert done.returncode == 2
     assert "job.checkpoint=latest" in done.output and "Traceback" not in done.output

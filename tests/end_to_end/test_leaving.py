@@ -41,7 +41,7 @@ def test_leaving(tmp_path: Path, signum: str, options: list[str], code: int) -> 
     )
 
 
-def test_no_signal_of_that_name(tmp_path: Path) -> None:
+def test_unknown_signal_name_is_rejected(tmp_path: Path) -> None:
     done = launch(tmp_path / "outputs", *RUN, "hooks.checkpointing.exit_signals=[SIGNOSE]")
     assert (
         done.returncode == 2

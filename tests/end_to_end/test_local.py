@@ -222,7 +222,7 @@ def test_no_loss_on_one_rank_of_fsdp_is_an_error_and_no_hang(tmp_path: Path) -> 
     assert "forward returned no loss on rank 1" in command.output.splitlines()[-1]
 
 
-def test_what_all_ranks_refuse_is_printed_once(tmp_path: Path) -> None:
+def test_error_of_all_ranks_is_printed_once(tmp_path: Path) -> None:
     with Command(
         f"paths.outputs={tmp_path / 'none'}", *LONG, "strategy=none", "dispatch.nproc=2"
     ) as rejected:
@@ -232,7 +232,7 @@ def test_what_all_ranks_refuse_is_printed_once(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def test_what_rank_0_refuses_is_printed_once(tmp_path: Path) -> None:
+def test_error_of_rank_0_is_printed_once(tmp_path: Path) -> None:
     """Next to a command and ranks that are new interpreters; a signal to that command ends them."""
     # Leaves the cores to the second command.
     slow = "+tracker.pace={_target_:support.pacer.Pacer,seconds:0.2}"
@@ -265,7 +265,7 @@ def test_a_signal_to_torchrun_saves_the_same_step_on_all(tmp_path: Path) -> None
     assert record(tmp_path)["state"] == "preempted"
 
 
-def test_it_joins_the_ranks_that_torchrun_started(tmp_path: Path) -> None:
+def test_launcher_joins_the_ranks_that_torchrun_started(tmp_path: Path) -> None:
     with Command(
         f"paths.outputs={tmp_path}", *TINY, "strategy=ddp", "trainer.max_steps=4", start=TORCHRUN
     ) as command:

@@ -88,7 +88,7 @@ def test_an_interrupted_queue_saves_and_the_same_command_continues_bit_exactly(
 
 
 @pytest.mark.parametrize("parallel", [1, 2])
-def test_one_that_fails_leaves_the_others_unless_it_is_to_stop_them(
+def test_failed_job_of_a_queue_stops_the_others_only_with_fail_fast(
     tmp_path: Path, parallel: int
 ) -> None:
     words = (

@@ -59,7 +59,9 @@ def words(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.skipif(not python.CAN_FORK, reason="forks need Linux")
-def test_it_starts_in_the_same_state(words: list[str], tmp_path: Path) -> None:
+def test_forked_process_starts_in_the_state_of_an_interpreter(
+    words: list[str], tmp_path: Path
+) -> None:
     env = ENVIRONMENT | {"A": "1"}
     del env["PYTHONUNBUFFERED"]
     forked, real = (
@@ -95,7 +97,7 @@ print(killed.wait())
 
 
 @pytest.mark.skipif(not python.CAN_FORK, reason="forks need Linux")
-def test_its_children_start_and_end_in_the_same_way(tmp_path: Path) -> None:
+def test_children_of_a_forked_process_start_and_end_as_new_interpreters(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "failing.py").write_text("import sys; print('fails'); sys.exit(3)")
     (tmp_path / "sleeping.py").write_text("import time; time.sleep(100)")
@@ -111,7 +113,7 @@ def test_its_children_start_and_end_in_the_same_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", LEAVE)
-def test_it_ends_in_the_same_way(how: str) -> None:
+def test_forked_process_ends_as_an_interpreter(how: str) -> None:
     act, code = LEAVE[how]
     program = (
         "import atexit, os, signal, sys; atexit.register(print, 'at exit'); print('begun',"

@@ -116,7 +116,7 @@ def test_each_fault_is_named(
         (["--at", "x"], "argument --at: invalid float value: 'x'"),
     ],
 )
-def test_what_cannot_be_checked_is_one_sentence(
+def test_certify_rejects_a_program_it_cannot_check(
     training: Path, capfd: Any, words: list[str], message: str
 ) -> None:
     code, _, errors = certified(capfd, *words, "nothing")

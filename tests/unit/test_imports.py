@@ -231,7 +231,7 @@ def conf(group: str) -> list[Path]:
     return sorted((ROOT / "conf" / group).glob("*.yaml"))
 
 
-def test_what_must_start_fast_imports_no_torch():
+def test_modules_of_fast_commands_import_no_torch():
     names = sorted(
         dotted(path)
         for path in modules()

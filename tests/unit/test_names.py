@@ -45,7 +45,7 @@ def test_trainloops_names(name: str) -> None:
     assert callable(getattr(launcher, name))
 
 
-def test_one_process_joins_and_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_distributed_join_and_leave_work_for_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
     me = distributed.Ranks.from_env()

@@ -287,7 +287,7 @@ def test_dry_run_says_what_is_wrong_and_submits_nothing(cluster, tmp_path):
         (["dispatch.nods=2"], "dispatch.nods"),
     ],
 )
-def test_what_cannot_be_submitted_is_a_sentence(cluster, tmp_path, overrides, sentence):
+def test_submission_that_sbatch_would_reject_is_one_message(cluster, tmp_path, overrides, sentence):
     done = cluster.launcher(*experiment(tmp_path), "dispatch=slurm", *overrides)
     assert done.returncode == 2 and sentence in done.stderr and "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -187,7 +187,7 @@ BROKEN = {
 }
 
 
-def test_what_fails_before_python_is_recorded(plain_cluster, tmp_path):
+def test_job_that_fails_before_python_is_recorded(plain_cluster, tmp_path):
     lab = plain_cluster
     submitted = {}
     for name, (overrides, _) in BROKEN.items():

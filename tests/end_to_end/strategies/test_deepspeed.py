@@ -243,7 +243,7 @@ def test_bytes_of_a_rank(pair: dict[str, list[Any]], name: str, share: float) ->
         assert rank["bytes"]["here"] == pytest.approx(rank["bytes"]["all"] * share, rel=0.02)
 
 
-def test_nothing_is_left_for_the_next_run(pair: dict[str, list[Any]]) -> None:
+def test_deepspeed_leaves_torch_unpatched_for_the_next_run(pair: dict[str, list[Any]]) -> None:
     assert pair["after"][0]["linear"] == "torch"
     assert pair["stage 3"][0]["linear"] == "torch"
 
@@ -281,6 +281,8 @@ def test_tensors_are_equal_to_the_bit(
 
 
 @pytest.mark.parametrize("sentence", REFUSED)
-def test_what_is_not_supported_is_rejected(alone: dict[str, list[Any]], sentence: str) -> None:
+def test_unsupported_combination_with_deepspeed_is_rejected(
+    alone: dict[str, list[Any]], sentence: str
+) -> None:
     (sentences,) = alone["rejected"][0][list(REFUSED).index(sentence)]
     assert sentences.startswith(sentence)

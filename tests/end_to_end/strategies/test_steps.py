@@ -185,7 +185,9 @@ def test_other_parts_agree_too(
 
 
 @pytest.mark.parametrize("name", ["recompute", "compiled"])
-def test_what_changes_no_number_on_one_rank(alone: dict[str, Any], name: str) -> None:
+def test_recomputing_and_compiling_change_no_number_on_one_rank(
+    alone: dict[str, Any], name: str
+) -> None:
     for key in ("losses", "norms", "digest"):
         assert alone[name][key] == alone["plain"][key]
 
@@ -210,7 +212,9 @@ def test_unusual_steps_resume_to_the_bit(
 
 
 @pytest.mark.parametrize("overrides", REFUSED, ids=" ".join)
-def test_what_does_not_go_together_is_rejected(alone: dict[str, Any], overrides: list[str]) -> None:
+def test_incompatible_options_of_strategies_are_rejected(
+    alone: dict[str, Any], overrides: list[str]
+) -> None:
     (sentence,) = alone["rejected"][REFUSED.index(overrides)]
     assert sentence.startswith(overrides[-1].removeprefix("+"))
     assert re.search("; (take|use|remove) ", sentence)

@@ -41,7 +41,7 @@ def test_a_file_that_was_cut_or_grew_is_noticed(tmp_path: Path) -> None:
         assert hash_file(tmp_path / "x") != entry
 
 
-def test_it_is_fsynced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_written_file_is_fsynced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced, real = [], os.fsync
     monkeypatch.setattr(
         os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), real(fd))[1]
@@ -50,7 +50,7 @@ def test_it_is_fsynced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert synced == [str(tmp_path / "x")]
 
 
-def test_what_advanced_raises_ends_the_write(tmp_path: Path) -> None:
+def test_error_of_the_progress_callback_ends_the_write(tmp_path: Path) -> None:
     def stop() -> None:
         raise TimeoutError
 

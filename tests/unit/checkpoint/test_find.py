@@ -50,7 +50,9 @@ def test_the_links_are_not_needed(store: CheckpointStore) -> None:
 
 
 @pytest.mark.parametrize("which", ["latest", "best", "7", "lastest", "/no/where"])
-def test_one_that_does_not_exist(store: CheckpointStore, tmp_path: Path, which: str) -> None:
+def test_find_reports_a_checkpoint_that_does_not_exist(
+    store: CheckpointStore, tmp_path: Path, which: str
+) -> None:
     with pytest.raises(ConfigError, match=f"^key={which}: .*empty has no checkpoint"):
         find_checkpoint(tmp_path / "empty" / "checkpoints", which, "key")
     if which not in ("latest", "best"):
@@ -62,7 +64,9 @@ def test_one_that_does_not_exist(store: CheckpointStore, tmp_path: Path, which: 
     "damage", ["missing file", "no manifest", "manifest is a folder", "changed byte", "newer"]
 )
 @pytest.mark.parametrize("which", ["latest", "1400"])
-def test_a_bad_one_is_one_sentence(store: CheckpointStore, damage: str, which: str) -> None:
+def test_find_reports_a_damaged_checkpoint_in_one_message(
+    store: CheckpointStore, damage: str, which: str
+) -> None:
     folder = store.path(1400)
     if damage == "missing file":
         (folder / "state.json").unlink()

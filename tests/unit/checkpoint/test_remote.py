@@ -61,7 +61,7 @@ def folders(store: RemoteStore) -> set[str]:
     return {first.rpartition("-")[0] or first for first, _, _ in found}
 
 
-def test_nothing_is_left_there_of_what_is_not_kept(tmp_path: Path, url: str) -> None:
+def test_remote_copy_of_a_removed_checkpoint_is_removed(tmp_path: Path, url: str) -> None:
     store = RemoteStore(tmp_path / "here", url)
     save(store, 1, keep=0)
     store.fs.makedirs(f"{store.base}/step-00000002-0123abcd", exist_ok=True)

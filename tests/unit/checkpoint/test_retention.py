@@ -21,7 +21,9 @@ FEW_STEPS = st.frozensets(STEPS, max_size=2)
         (Retention(keep_previous=9), (), []),
     ],
 )
-def test_examples(retention: Retention, protected: tuple[int, ...], removed: list[int]) -> None:
+def test_retention_keeps_the_examples(
+    retention: Retention, protected: tuple[int, ...], removed: list[int]
+) -> None:
     assert retention.to_remove([10, 20, 30, 40, 50, 60], newest=50, protected=protected) == removed
 
 
@@ -34,7 +36,7 @@ def test_examples(retention: Retention, protected: tuple[int, ...], removed: lis
     keep_steps=FEW_STEPS,
     protected=FEW_STEPS,
 )
-def test_what_is_kept(
+def test_retention_keeps_the_newest_the_best_and_the_intervals(
     steps: set[int],
     newest: int,
     keep_previous: int,

@@ -128,7 +128,7 @@ def test_a_corrupt_newest_leaves_the_best_and_one_more(tmp_path: Path) -> None:
         (torch.empty(2, dtype=torch.uint4), "dtype uint4"),
     ],
 )
-def test_what_cannot_be_stored_is_refused_before_training(
+def test_saver_rejects_a_state_that_cannot_be_stored_before_training(
     tensor: torch.Tensor, reason: str
 ) -> None:
     with pytest.raises(

@@ -66,7 +66,7 @@ def test_damage_is_found_named_and_set_aside(tmp_path: Path, damage: str, name: 
         assert (tmp_path / "corrupt-step-00000010").is_dir() and store.linked("latest") == 5
 
 
-def test_what_the_manifest_does_not_list_is_not_read(tmp_path: Path) -> None:
+def test_store_ignores_files_that_the_manifest_does_not_list(tmp_path: Path) -> None:
     """A checkpoint that was copied over another save of its step, by more ranks, has that one's
     files too."""
     store = CheckpointStore(tmp_path)
@@ -84,7 +84,7 @@ def test_what_the_manifest_does_not_list_is_not_read(tmp_path: Path) -> None:
     assert torch.equal(last, torch.full((3,), 5.0)) and stored.rank_state(1) is None
 
 
-def test_none_left_is_an_error_and_stays_one(tmp_path: Path) -> None:
+def test_store_without_a_valid_checkpoint_is_an_error(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     assert store.newest_valid() is None
     save(store, 5)
@@ -143,7 +143,7 @@ def test_pruning_spares_the_best(tmp_path: Path) -> None:
     ]
 
 
-def test_nothing_is_deleted_for_one_that_has_lost_a_file(
+def test_retention_deletes_nothing_for_a_checkpoint_that_has_lost_a_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = CheckpointStore(tmp_path)
@@ -181,7 +181,7 @@ def test_a_run_that_was_taken_over_writes_nothing(tmp_path: Path, folder: str) -
     )
 
 
-def test_what_was_set_aside_is_taken_back_once_it_is_valid(tmp_path: Path) -> None:
+def test_checkpoint_set_aside_is_taken_back_once_it_is_valid(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     save(store, 5)
     save(store, 10)
@@ -195,7 +195,9 @@ def test_what_was_set_aside_is_taken_back_once_it_is_valid(tmp_path: Path) -> No
     assert newest is not None and newest[0] == store.path(10) and store.linked("latest") == 10
 
 
-def test_one_that_cannot_be_loaded_is_not_taken_back_by_the_same_process(tmp_path: Path) -> None:
+def test_checkpoint_that_cannot_be_loaded_is_not_taken_back_by_the_same_process(
+    tmp_path: Path,
+) -> None:
     store = CheckpointStore(tmp_path)
     save(store, 5)
     save(store, 10)

@@ -70,6 +70,6 @@ def test_tensors_of_the_same_path_are_kept_apart(value: dict[Any, Any]) -> None:
     assert decode(json.loads(json.dumps(encode(as_tensors(value), tensors))), tensors) == value
 
 
-def test_what_cannot_be_stored_is_named() -> None:
+def test_tree_names_a_value_that_cannot_be_stored() -> None:
     with pytest.raises(TypeError, match="hooks/mine/1 is a object"):
         encode({"hooks": {"mine": [1, object()]}}, {})

@@ -189,7 +189,7 @@ def test_a_signal_stops_the_sweep(project: Path, capsys: pytest.CaptureFixture[s
         (["seed=1,2,x"], "seed='x': should be a whole number"),
     ],
 )
-def test_nothing_starts_if_any_job_has_a_fault(
+def test_sweep_starts_no_job_if_any_is_invalid(
     overrides: list[str], sentence: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert sweep(*overrides) == 2

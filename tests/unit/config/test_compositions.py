@@ -68,7 +68,7 @@ def test_composition_equals_hydras(words: list[str], tmp_path: Path) -> None:
     ["seed@more=3"],
     ["hydra.nothing=1", "seed=1"],
 ])  # fmt: skip
-def test_what_hydra_rejects_is_rejected(words: list[str]) -> None:
+def test_override_that_hydra_rejects_is_rejected(words: list[str]) -> None:
     with session(None):
         for composed in (compose, Compositions(compose, loader()).config):
             with pytest.raises(HydraException):

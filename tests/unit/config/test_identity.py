@@ -92,7 +92,9 @@ STOPPING = "hooks=[default,early_stopping]"
         ("hooks.logging.sync=false", "train/loss"),
     ],
 )
-def test_what_measures_a_metric_that_steers_counts(override: str, metric: str) -> None:
+def test_settings_that_measure_a_steering_metric_are_in_the_identity(
+    override: str, metric: str
+) -> None:
     steered = (STOPPING, f"hooks.early_stopping.metric={metric}")
     assert id_of(*steered, override) != id_of(*steered)
     assert id_of(STOPPING, "hooks.progress.interval=7") == id_of(STOPPING)

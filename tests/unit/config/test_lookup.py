@@ -72,7 +72,7 @@ def test_another_configuration_in_the_folder_is_rejected_with_the_difference(
     check_identity(config.run)
 
 
-def test_what_a_run_is_named_by_stays_when_it_resumes_with_other_values(tmp_path: Path) -> None:
+def test_id_of_a_run_stays_when_it_resumes_with_other_values(tmp_path: Path) -> None:
     first = config_of(tmp_path)
     begin(first).end_attempt("preempted", end_step=0)
     begin(config_of(tmp_path, f"run.id={first.run.id}", "model.dropout=0.5"))
@@ -215,7 +215,7 @@ def test_a_value_from_the_environment_decides_although_it_is_not_stored(
     assert named(tmp_path, *own, "~model.dropout")[1] == (first.run.id if is_same else None)
 
 
-def test_what_is_new_and_what_is_near_is_a_line(tmp_path: Path) -> None:
+def test_new_keys_and_the_nearest_run_are_one_line_each(tmp_path: Path) -> None:
     first = config_of(tmp_path, "~model.dropout", "seed=3")
     begin(first)
     replace(

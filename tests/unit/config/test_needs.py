@@ -119,7 +119,7 @@ def test_a_hook_alone_works_or_is_rejected_with_a_list_that_does(
         ),
     ],
 )
-def test_what_a_hook_needs(
+def test_needs_of_a_hook_are_reported_with_the_list_to_paste(
     composed: dict[str, Any], names: str, changes: dict[str, Any], expected: str | None
 ) -> None:
     found = list(map(str, need_issues(tree(composed, names, **changes))))
@@ -147,7 +147,7 @@ def test_what_a_hook_needs(
         ),
     ],
 )
-def test_what_needs_checkpoints_is_rejected_without_the_hook(
+def test_option_that_needs_checkpoints_is_rejected_without_the_hook(
     composed: dict[str, Any], key: str, value: Any, sentence: str
 ) -> None:
     section, _, name = key.partition(".")

@@ -31,7 +31,7 @@ def test_a_number_or_the_least_and_the_most(
     assert (parsed and (parsed.least, parsed.most)) == expected
 
 
-def test_it_is_written_as_sbatch_takes_it() -> None:
+def test_node_range_is_written_as_sbatch_takes_it() -> None:
     assert [str(NodeRange(*ends)) for ends in ((1, 4), (2, 2))] == ["1-4", "2"]
     assert [NodeRange(*ends).is_open for ends in ((1, 4), (2, 2))] == [True, False]
     assert list(NodeRange(2, 4).counts) == [2, 3, 4]

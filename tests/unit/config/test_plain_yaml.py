@@ -16,7 +16,7 @@ from launcher.config.plain_yaml import load
         "- 'two\n  lines'",
     ],
 )
-def test_it_reads_as_safe_load_does(text):
+def test_plain_yaml_reads_as_safe_load_does(text):
     assert load(text) == yaml.safe_load(text)
 
 
@@ -28,6 +28,6 @@ def test_it_reads_as_safe_load_does(text):
         (b"\xff", (yaml.YAMLError, UnicodeDecodeError)),
     ],
 )
-def test_what_cannot_be_read_or_would_run_code_is_an_error(text, error):
+def test_plain_yaml_rejects_damage_and_tags_that_run_code(text, error):
     with pytest.raises(error):
         load(text)

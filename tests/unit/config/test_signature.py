@@ -156,7 +156,7 @@ def test_a_missing_default_differs_from_none(package: str) -> None:
 @pytest.mark.parametrize(
     "target", ["functions.decorated", "functions.bound", "lazy.Anything", "parts"]
 )
-def test_what_only_running_code_defines_is_left_open(package: str, target: str) -> None:
+def test_signature_that_only_running_code_defines_is_left_open(package: str, target: str) -> None:
     assert signature(f"{package}.{target}") is None
 
 

@@ -243,7 +243,7 @@ def test_a_reference_in_an_own_line_is_not_a_licence(origin: Origin) -> None:
         origin.checked(config, ["dispatch"], False)
 
 
-def test_what_the_own_files_and_the_command_line_name(origin: Origin) -> None:
+def test_targets_of_own_files_and_the_command_line_are_trusted(origin: Origin) -> None:
     node = {"_target_": "numpy.load", "file": "x"}
     with pytest.raises(
         ConfigError, match=r"model\._target_=numpy\.load: only the stored configuration"

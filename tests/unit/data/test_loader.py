@@ -68,7 +68,7 @@ def test_order(dataset, num_workers):
 
 
 @pytest.mark.parametrize("num_workers, stops", [(0, [0, 1, 2, 3, 4, 5, 8]), (2, [1, 4])])
-def test_it_resumes_with_the_next_sample(num_workers, stops):
+def test_loader_resumes_with_the_next_sample(num_workers, stops):
     def make():
         return ResumableLoader(Numbers(), seed=4, micro_batch_size=3, num_workers=num_workers)
 

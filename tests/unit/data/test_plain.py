@@ -190,7 +190,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", [name for name in LOADERS if "worker" not in name])
-def test_its_batches_are_those_of_the_loader(name: str) -> None:
+def test_plain_loader_gives_the_batches_of_its_loader(name: str) -> None:
     torch.manual_seed(3)
     np.random.seed(3)
     expected = [
@@ -290,7 +290,7 @@ class OwnIteration(DataLoader[Any]):
         (lambda: [torch.ones(2, 2)] * 20, "list is not a plain DataLoader"),
     ],
 )
-def test_what_cannot_be_exact_is_said_once(
+def test_loader_that_cannot_resume_exactly_is_reported_once(
     make: Callable[[], Any], reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     train(tmp_path, make(), {}, kill_at=3)

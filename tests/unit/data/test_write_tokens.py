@@ -45,7 +45,7 @@ def test_bytes_there_and_back(corpus, tmp_path):
     assert source.val_dataset().sequences[0][:2].tolist() == list(b"3:")
 
 
-def test_one_file_is_cut_between_lines(corpus, tmp_path):
+def test_write_tokens_cuts_a_single_file_between_lines(corpus, tmp_path):
     write_tokens.run([str(tmp_path / "out"), str(corpus / "1.txt"), "--val-fraction", "0.1"])
     train, val = (
         bytes(np.load(tmp_path / "out" / f"{name}.npy").tolist()) for name in ("train", "val")

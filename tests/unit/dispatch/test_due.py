@@ -112,7 +112,7 @@ def submits(config: dict[str, Any], state: str) -> bool | str:
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("what", ASKED)
-def test_what_trains_here_is_submitted(tmp_path: Path, state: str, what: str) -> None:
+def test_run_that_would_train_here_is_submitted(tmp_path: Path, state: str, what: str) -> None:
     folder, config = made(tmp_path / "run", state), asked(tmp_path / "run", **ASKED[what])
     if state in ("queued", "running"):
         assert submits(config, state) is False

@@ -55,7 +55,7 @@ def test_a_task_bound_to_its_gpu_takes_the_only_one():
         {"RANK": "0", "WORLD_SIZE": "1"},
     ],
 )
-def test_one_process_joins_nothing(env: dict[str, str]):
+def test_single_process_joins_no_ranks(env: dict[str, str]):
     assert not join_ranks(dict(env))
 
 
@@ -88,7 +88,7 @@ def test_left_over_variables_are_rejected(env: dict[str, str], sentence: str):
 
 
 @pytest.mark.parametrize("env", [{}, {"WORLD_SIZE": "1"}, {"RANK": "0"}])
-def test_one_process_is_in_order(env: dict[str, str]):
+def test_single_process_passes_the_check_of_ranks(env: dict[str, str]):
     check_ranks(env)
 
 

@@ -73,7 +73,7 @@ def test_a_submission_whose_job_is_in_the_queue_stays(tmp_path: Path) -> None:
     assert left(tmp_path, "a/job-0.sh") == {"a"}
 
 
-def test_nothing_is_removed_during_a_search(tmp_path: Path) -> None:
+def test_leftovers_stay_during_a_search(tmp_path: Path) -> None:
     submit(tmp_path, "a", "m/1", "completed", snapshot="a")
     with RunLock(RunFolder(tmp_path / "studies" / "m-1")):
         assert left(tmp_path) == {"a"}

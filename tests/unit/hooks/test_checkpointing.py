@@ -173,7 +173,9 @@ def test_a_kill_between_a_save_and_its_link(tmp_path: Path) -> None:
     ("keep_previous", "kept"),
     [(9, [3, 4, 5, 6, 8, 9, 10]), (1, [4, 5, 8, 9, 10]), (0, [4, 5, 8, 10])],
 )
-def test_what_is_saved_and_kept(tmp_path: Path, keep_previous: int, kept: list[int]) -> None:
+def test_checkpoints_are_saved_and_kept_by_their_intervals(
+    tmp_path: Path, keep_previous: int, kept: list[int]
+) -> None:
     hook = CheckpointingHook(3, keep_previous, keep_interval=4, keep_steps=[5], path="mine")
     Toy([hook], 10, tmp_path, [GOOD]).train()
     assert [int(path.name[5:]) for path in sorted(tmp_path.glob("mine/step-*"))] == kept

@@ -12,7 +12,7 @@ from support.toy import Recorder, Toy, Values
 
 
 @pytest.mark.parametrize("pauses", [[], [1], [3], [1, 2, 4]])
-def test_it_stops_at_the_same_step_however_often_it_is_resumed(
+def test_early_stopping_stops_at_the_same_step_however_often_it_is_resumed(
     tmp_path: Path, pauses: list[int]
 ) -> None:
     """The best at step 2, then three without a gain; the counts and the best survive a resume."""
@@ -30,7 +30,7 @@ def test_it_stops_at_the_same_step_however_often_it_is_resumed(
     assert "0.5 (step 2)" in str(trainer.state.stop_reason)
 
 
-def test_its_last_steps_and_its_reason_are_logged(
+def test_early_stopping_logs_its_last_steps_and_its_reason(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")

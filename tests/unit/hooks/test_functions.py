@@ -47,7 +47,9 @@ def test_a_function_may_be_named_by_its_path(tmp_path: Path) -> None:
         ({"on_after_step": "print"}, "there is no such function"),
     ],
 )
-def test_what_does_not_exist_is_rejected(functions: dict[str, Any], message: str) -> None:
+def test_function_hook_rejects_a_path_that_does_not_exist(
+    functions: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         FunctionHook(**functions)
 

@@ -172,7 +172,7 @@ class Deeper(Toy):
         (Deeper, "3.weight: the checkpoint"),
     ],
 )
-def test_what_does_not_fit_is_rejected(
+def test_checkpoint_that_does_not_fit_is_rejected_before_the_attempt(
     tmp_path: Path, other: type[Toy], why: str, load: str
 ) -> None:
     Toy([CheckpointingHook(interval=1, keep_previous=9)], 3, tmp_path).train()

@@ -70,7 +70,7 @@ def test_a_hugging_face_folder(tmp_path: Path) -> None:
     )
 
 
-def test_what_does_not_fit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_init_from_reports_shape_mismatch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tensors = weights() | {"1.weight": torch.ones(5, 4), "2.weight": torch.ones(1)}
     del tensors["1.bias"]
     save_file(tensors, tmp_path / "w.safetensors")
@@ -194,7 +194,7 @@ def test_a_broken_index_is_one_sentence(tmp_path: Path, index: str, reason: str)
     assert sentence.startswith(f"run.init_from={model}: ") and reason in sentence
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_init_from_reports_a_path_without_weights(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no weights; use"):
         load(tmp_path)
 

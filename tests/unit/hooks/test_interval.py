@@ -41,7 +41,7 @@ def test_an_epoch_ends_with_the_step_that_takes_its_last_sample(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("value", ["abc", "epoch", "0epoch", "-1epoch", "1 step"])
-def test_what_is_no_interval_is_rejected(value: str) -> None:
+def test_invalid_interval_is_rejected(value: str) -> None:
     with pytest.raises(
         ConfigError, match=f"^hooks.x.interval={value}: must be a number of steps, or of epochs"
     ):

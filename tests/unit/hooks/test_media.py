@@ -61,7 +61,7 @@ def places(workspace: Path) -> list[tuple[int, str]]:
     return [(row["step"], row["key"]) for row in rows(workspace)]
 
 
-def test_each_step_once_after_a_kill_and_a_resume(tmp_path: Path) -> None:
+def test_media_have_each_step_once_after_a_kill_and_a_resume(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path, 9, Draws(kill_at=5))
     assert (tmp_path / "images" / "5").exists()
@@ -110,7 +110,7 @@ def test_an_interrupted_evaluation_is_logged_once(tmp_path: Path) -> None:
     assert places(tmp_path) == [(2, "seen"), (4, "seen")]
 
 
-def test_nothing_is_written_for_a_dry_run_or_where_nothing_is_logged(tmp_path: Path) -> None:
+def test_media_hook_writes_nothing_in_a_dry_run_or_where_nothing_is_logged(tmp_path: Path) -> None:
     class Dry(BaseHook):
         def on_after_step(self, trainer: Any) -> None:
             trainer.log_images({"x": np.zeros((1, 1))}, dry_run=True)
@@ -178,7 +178,7 @@ def test_images_of_every_kind(value: Any, mode: str, pixel: Any) -> None:
 @pytest.mark.parametrize(
     "value", [torch.zeros(2, 3, 4), np.zeros((4, 2, 2)), np.zeros(3), np.zeros((0, 3)), "a.png", 1]
 )
-def test_what_is_no_image_is_a_sentence(value: Any) -> None:
+def test_media_hook_reports_an_array_that_is_not_an_image(value: Any) -> None:
     with pytest.raises(ValueError, match=r"log_images val/x: .* is not an image; pass a PIL image"):
         to_image("val/x", value)
 
@@ -196,7 +196,7 @@ def test_histograms() -> None:
             histogram("x", bad, 2)
 
 
-def test_no_key_leaves_the_folder() -> None:
+def test_key_of_media_cannot_leave_the_folder() -> None:
     assert file_name("val/x-1") == "val/x-1"
     parts = file_name("/../a b/ä").split("/")
     assert len(parts) == 4 and len(set(parts)) == 4 and not {"", ".", ".."} & set(parts)

@@ -46,7 +46,7 @@ def test_metrics_of_a_trainer_without_hydra_and_no_state_of_theirs_in_training(
     assert values[-1] == pytest.approx(float(expected)), "each evaluation starts from nothing"
 
 
-def test_what_cannot_be_computed_is_a_sentence(tmp_path: Path) -> None:
+def test_metric_that_cannot_be_computed_is_one_message(tmp_path: Path) -> None:
     from torchmetrics import classification
 
     hook = EvaluationHook(

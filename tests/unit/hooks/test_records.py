@@ -32,7 +32,7 @@ def test_key_average_over_those_that_have_it() -> None:
     assert key_average([]) == {}
 
 
-def test_none_is_passed_over_and_numpy_scalars_are_numbers() -> None:
+def test_records_skip_none_and_take_numpy_scalars() -> None:
     records = [{"a": None, "b": np.float32(0.5)}, {"a": 2.0, "b": np.float32(1.5), "c": None}]
     assert key_average(records) == {"a": 2.0, "b": 1.0}
     numbers = to_numbers(records[1] | {"n": np.int64(3)})

@@ -79,7 +79,7 @@ def test_tokens_that_are_no_bytes(tmp_path: Path) -> None:
             Numbers([SamplesHook(prompt)], 1, tmp_path / "c", [BATCH]).train()
 
 
-def test_no_prompt_is_rejected() -> None:
+def test_samples_hook_rejects_an_empty_list_of_prompts() -> None:
     with pytest.raises(ConfigError, match=r"hooks\.samples\.prompts=\[\]"):
         SamplesHook([])
 

@@ -96,7 +96,7 @@ def test_a_state_whose_last_update_is_a_spike_is_saved(tmp_path: Path) -> None:
     assert (tmp_path / "checkpoints" / "step-00000007").exists()
 
 
-def test_what_is_not_finite_is_no_spike(tmp_path: Path) -> None:
+def test_non_finite_loss_is_not_a_spike(tmp_path: Path) -> None:
     batches = [GOOD] * 6 + [BAD, GOOD, BIG, GOOD]
     steps, hook = Steps(), SkipSpikesHook(window=8, warmup=4)
     trainer = Slow([hook, steps.hook()], 10, tmp_path, batches)

@@ -184,7 +184,7 @@ class TestWithTransformers:
             ),
         ],
     )
-    def test_what_cannot_be_built(self, options, sentence):
+    def test_model_of_transformers_that_cannot_be_built_is_rejected(self, options, sentence):
         with pytest.raises(ConfigError, match=sentence):
             HuggingFaceModel(**{"vocab_size": 64, **options})
 

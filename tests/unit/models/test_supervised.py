@@ -58,7 +58,7 @@ def test_shapes_that_would_be_broadcast_are_rejected():
         Supervised(network(), "mse")((torch.randn(5, 4), torch.randn(5)))
 
 
-def test_what_the_constructor_drew_stays():
+def test_weights_drawn_by_the_constructor_stay():
     model = Supervised(network())
     model.init_weights()
     expected = network().state_dict()
@@ -89,7 +89,7 @@ def test_shard_units_are_the_longest_list():
     assert Supervised(nn.Linear(2, 2)).shard_units() == []
 
 
-def test_no_module_is_rejected():
+def test_supervised_without_a_module_is_rejected():
     with pytest.raises(ConfigError, match=r"model\.module\._target_="):
         Supervised("resnet")
 

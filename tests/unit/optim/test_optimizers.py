@@ -332,7 +332,7 @@ class TestMuon:
         assert inner == [g["lr"] for g in optimizer.param_groups]
 
     @pytest.mark.parametrize("how", ["state_dict", "by_parameter", "deepcopy"])
-    def test_it_resumes_from_its_state(self, how):
+    def test_muon_resumes_from_its_state(self, how):
         whole = tiny_gpt()
         optimizer = optimizers.muon(whole, **self.OPTIONS)
         scheduler = schedulers.cosine(optimizer, max_steps=6, warmup_steps=1)

@@ -109,7 +109,7 @@ def test_beyond_the_last_step_it_stays_at_the_end(make):
 
 
 @pytest.mark.parametrize("make", WARMED)
-def test_no_warmup_named_is_a_twentieth(make):
+def test_default_warmup_is_a_twentieth(make):
     rates = trace(make, 41, max_steps=100)
     assert rates[:6] == pytest.approx([LR * (s + 1) / 6 for s in range(6)])
     assert trace(make, 1, max_steps=100, warmup_steps=0)[0] == LR

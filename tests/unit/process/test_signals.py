@@ -87,7 +87,7 @@ def test_the_process_s_handlers_stay(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("signum", signals.HANDLED)
-def test_what_is_ignored_at_the_start(signum: int) -> None:
+def test_signals_that_a_shell_ignores_at_the_start_stay_ignored(signum: int) -> None:
     """`nohup` ignores SIGHUP, a shell's `&` SIGINT and SIGQUIT; our batch script ignores the others
     briefly."""
     signal.signal(signum, signal.SIG_IGN)

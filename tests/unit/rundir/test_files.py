@@ -35,7 +35,7 @@ def test_file_rename_folder(tmp_path: Path, calls: list[str]) -> None:
     assert calls == ["fsync .a.json.tmp", "rename .a.json.tmp", f"fsync {tmp_path.name}"]
 
 
-def test_what_fails_leaves_the_old_file(tmp_path: Path, calls: list[str]) -> None:
+def test_failed_replacement_leaves_the_old_file(tmp_path: Path, calls: list[str]) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(b"old")
     with pytest.raises(OSError, match="full"), replacing(path) as temporary:

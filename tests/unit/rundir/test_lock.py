@@ -56,7 +56,7 @@ def never(seconds):
     raise AssertionError("nothing to wait for")
 
 
-def test_one_process_at_a_time(folder):
+def test_lock_is_held_by_one_process_at_a_time(folder):
     process = hold(folder)
     try:
         assert is_held(folder) and held_here(folder).pid == process.pid
@@ -190,7 +190,7 @@ def test_without_hard_links(folder, monkeypatch):
     assert leftovers(folder) == []
 
 
-def test_what_killed_waiters_left_is_swept(folder):
+def test_files_of_killed_waiters_are_removed(folder):
     dead, alive = replace(Holder.current(), started="1"), Holder.current()
     for holder in (dead, alive):
         (folder.path / f".run.lock.{holder.token}").write_text(json.dumps(asdict(holder)))

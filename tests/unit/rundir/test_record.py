@@ -409,7 +409,7 @@ def test_slurm_job_id(monkeypatch):
     assert slurm_job_id() == "10_2"
 
 
-def test_what_was_logged_is_summarised_when_an_attempt_ends(folder, clock):
+def test_logged_metrics_are_summarised_when_an_attempt_ends(folder, clock):
     lines = ['{"step": 1, "train/loss": 1.0}', '{"step": 2, "train/loss": 3.0}']
     record = open_record(folder, clock)
     begin(record)

@@ -51,7 +51,7 @@ def test_a_record_of_a_later_version_is_read(tmp_path: Path) -> None:
         ({**RECORD, "attempts": [1]}, r"attempts\[0\] is not a mapping"),
     ],
 )
-def test_what_is_not_a_record(tmp_path: Path, data: Any, sentence: str) -> None:
+def test_object_that_is_not_a_record_is_rejected(tmp_path: Path, data: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         read(tmp_path, data)
 

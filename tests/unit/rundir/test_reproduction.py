@@ -110,7 +110,7 @@ def test_files_with_a_secret_are_left_out_and_named(
     assert b"size = 3" in code.diff and (text.encode() in code.diff) != is_secret
 
 
-def test_what_is_kept_is_bounded(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_diff_is_bounded(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reproduction, "LARGEST_FILE", 1000)
     (repository / "package/model.py").write_text("x\n" * 1000)
     (repository / "large.py").write_text("x" * 2000)

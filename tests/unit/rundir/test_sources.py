@@ -95,7 +95,7 @@ def test_changes_are_found_without_importing(tmp_path, monkeypatch, change, expe
     assert not {"mine", "single", "space"} & sys.modules.keys()
 
 
-def test_what_is_imported_now_counts_as_it_was_imported() -> None:
+def test_source_edited_after_its_import_counts_as_imported() -> None:
     stored = {"mine/net.py": "1", "mine/old.py": "1"}
     assert source_changes(stored, {"mine/net.py": "2", "mine/new.py": "1", "mine/old.py": "1"}) == [
         "mine/net.py: was edited.",

@@ -30,7 +30,7 @@ from launcher.rundir.space import folder_size, over_quota, parse_size, size
         ("1e3", None),
     ],
 )
-def test_amounts(text: str, expected: float | None) -> None:
+def test_amount_of_bytes_is_parsed_with_its_unit(text: str, expected: float | None) -> None:
     assert parse_size(text) == expected
 
 

@@ -62,7 +62,7 @@ def test_two_adopted_runs_of_one_configuration_are_rejected(
         (["model=none"], "model=none"),
     ],
 )
-def test_what_cannot_adopt_is_rejected_and_changes_nothing(
+def test_adopt_rejects_an_unfit_run_and_changes_nothing(
     outputs: Path, adopted: str, words: list[str], message: str, runs
 ) -> None:
     begin(config_of(outputs, "seed=3"))

@@ -37,7 +37,7 @@ def test_all_is_well(store, runs):
 
 
 @pytest.mark.parametrize("quick", [False, True])
-def test_what_is_wrong_is_named(store, runs, quick):
+def test_verify_names_the_damage(store, runs, quick):
     shard = store.path(2) / "shard-00000.safetensors"
     shard.write_bytes(shard.read_bytes()[:-1] + b"x")
     (store.path(4) / "shard-00000.safetensors").unlink()
@@ -47,7 +47,7 @@ def test_what_is_wrong_is_named(store, runs, quick):
     assert ("  ok, " if quick else "shard-00000.safetensors has changed") in first
 
 
-def test_what_is_left_over(store, runs):
+def test_verify_shows_leftovers_of_saves(store, runs):
     store.set_aside(store.path(4), CorruptCheckpoint("x"))
     store.begin(6)
     code, output, _ = runs("verify", "aa")
@@ -59,7 +59,7 @@ def test_what_is_left_over(store, runs):
     assert runs("verify", "aa")[0] == 0
 
 
-def test_no_checkpoint(make_run, runs):
+def test_verify_of_a_run_without_checkpoints(make_run, runs):
     make_run("gpt", "aa")
     code, output, _ = runs("verify", "aa")
     assert code == 0 and output.endswith("no checkpoint\n")

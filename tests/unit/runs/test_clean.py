@@ -131,7 +131,7 @@ def test_older_leaves_younger_runs(old_run: Any, runs: Any) -> None:
         ("copy", "it is a copy"),
     ],
 )
-def test_what_is_never_touched(
+def test_clean_never_touches_runs_that_are_held_or_needed(
     old_run: Any, make_run: Any, runs: Any, tmp_path: Path, name: str, reason: str
 ) -> None:
     folder = old_run("aa", config={"run": {"tag": "again"}} if name == "tagged" else None)
@@ -221,7 +221,9 @@ def test_a_failure_to_delete_is_reported(
         (["--keep="], "--keep=: should be best, latest or steps"),
     ],
 )
-def test_bad_options_are_rejected(old_run: Any, runs: Any, words: list[str], sentence: str) -> None:
+def test_clean_rejects_bad_options(
+    old_run: Any, runs: Any, words: list[str], sentence: str
+) -> None:
     folder = old_run("aa")
     code, _, err = runs("clean", "--yes", *words)
     assert code == 2

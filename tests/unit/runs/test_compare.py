@@ -93,7 +93,7 @@ def test_where_the_numbers_part(runs, pair, second, sentence):
     assert sentence in runs("compare", "aaaa0001", "aaaa0002")[1]
 
 
-def test_one_run_is_nothing_to_compare(runs, pair):
+def test_compare_rejects_a_single_run(runs, pair):
     for words in (["aaaa0001"], ["aaaa0001", "gpt/aaaa0001"]):
         code, output, error = runs("compare", *words)
         assert (code, output) == (

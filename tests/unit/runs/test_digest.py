@@ -80,7 +80,7 @@ def test_which_checkpoint(make_run, digest, runs):
     assert code == 2 and error.endswith("did you mean latest?\n")
 
 
-def test_no_checkpoint(make_run, runs):
+def test_digest_of_a_run_without_a_checkpoint(make_run, runs):
     folder = make_run("gpt", "aa")
     code, _, error = runs("digest", "aa")
     assert (code, error) == (2, f"--checkpoint=latest: {folder.path} has no checkpoint.\n")

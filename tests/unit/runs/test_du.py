@@ -73,7 +73,7 @@ def test_checkpoints_at_another_place_are_counted(make_run: Any, runs: Any, tmp_
     assert row["bytes"] > 3000
 
 
-def test_no_runs(outputs: Path, runs: Any) -> None:
+def test_du_without_runs(outputs: Path, runs: Any) -> None:
     outputs.mkdir()
     code, out, err = runs("du")
     assert (code, out) == (0, "")

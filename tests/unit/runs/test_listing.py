@@ -160,14 +160,14 @@ def test_the_metric_by_which_runs_are_sorted_is_shown(runs, make_run):
     assert "val/loss" not in runs("--sort", "state")[1]
 
 
-def test_each_best_names_its_metric_where_they_are_several(runs, make_run):
+def test_listing_names_the_metric_of_each_best_where_they_differ(runs, make_run):
     for number, metric in enumerate(("val/loss", "val/accuracy")):
         make_run("a", f"aaaa000{number}", best={"metric": metric, "value": 0.5, "step": 1})
     _, first, second = rows(runs()[1])
     assert "0.5 (val/loss)" in first and "0.5 (val/accuracy)" in second
 
 
-def test_one_run_differs_in_nothing(runs, make_run):
+def test_listing_of_one_run_shows_no_differences(runs, make_run):
     make_run("gpt", "aaaa0001", config=config(), choices=GPT)
     assert "differs" not in runs()[1]
 
@@ -270,7 +270,7 @@ def test_a_part_that_one_run_has_is_known_by_its_settings(runs, make_run):
     assert told == [{}, {"hooks.bare._target_": "a.B", "hooks.ema.decay": "0.9"}]
 
 
-def test_what_cannot_change_the_numbers_is_not_shown(runs, make_run):
+def test_listing_hides_settings_that_cannot_change_the_numbers(runs, make_run):
     for number in (1, 2):
         settings = config()
         settings["run"] |= {

@@ -97,7 +97,7 @@ def test_the_version_is_printed(capsys):
     assert main(["--version"]) == 0 and capsys.readouterr().out.startswith("torch-launcher ")
 
 
-def test_no_runs(runs, outputs):
+def test_list_without_runs(runs, outputs):
     outputs.mkdir()
     assert runs() == (0, "", f"There are no runs in {outputs}.\n")
     code, _, error = runs("show", "gpt")
@@ -139,7 +139,7 @@ def test_a_reader_that_leaves_early(make_run, start):
     process.stderr.close()
 
 
-def test_no_torch_to_look_at_runs(make_run, outputs):
+def test_listing_runs_imports_no_torch(make_run, outputs):
     make_run("gpt", "1a2b")
     command = (
         "import sys; from launcher.runs.__main__ import main; assert main(['--outputs',"

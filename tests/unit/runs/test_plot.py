@@ -50,7 +50,7 @@ def test_a_file_is_written_and_named(runs, pair, outputs, tmp_path):
     assert b"<svg" in (tmp_path / "a.svg").read_bytes()
 
 
-def test_what_is_drawn(pair, outputs):
+def test_plot_draws_the_curves_of_the_metric(pair, outputs):
     drawn = panel(outputs)
     labels = [text.get_text() for text in drawn.get_legend().get_texts()]
     assert labels == ["aaaa0000 optimizer.lr=0.1", "aaaa0001 optimizer.lr=0.2"]

@@ -114,13 +114,13 @@ def test_metric_and_direction_are_those_of_the_same_runs(make_run, outputs):
     assert [report_data(found, name)["mode"] for name in ("val/f1", "val/loss")] == ["max", "min"]
 
 
-def test_it_holds_the_lines_of_one_run_at_a_time(sweep, outputs):
+def test_report_holds_the_lines_of_one_run_at_a_time(sweep, outputs):
     found = find_runs(outputs)
     assert report_data(found)["metrics"] == ["val/accuracy", "train/loss"]
     assert not any("history" in vars(run) for run in found)
 
 
-def test_nothing_is_loaded_from_elsewhere_and_no_text_ends_a_script(runs, sweep, outputs):
+def test_report_loads_nothing_from_elsewhere_and_no_text_ends_a_script(runs, sweep, outputs):
     runs("report")
     page = (outputs / "report.html").read_text()
     assert "default-src 'none'" in page and page.count("</script>") == 3 and EVIL not in page

@@ -160,7 +160,7 @@ def test_another_job_does_without_the_stored_job_and_dispatch(make_run, outputs)
     assert not set(words) & set(run_command(find_run("12345e67", outputs), job="evaluate"))
 
 
-def test_what_is_typed_again_is_allowed(make_run, outputs, monkeypatch):
+def test_rerun_allows_code_that_is_typed_again(make_run, outputs, monkeypatch):
     monkeypatch.chdir(outputs.parent)
     metric = "hooks.evaluation.metrics.auc._target_=torchmetrics.AUROC"
     make_run("mlp", "12345e67", overrides=["model=mlp", "data=digits", f"+{metric}"])

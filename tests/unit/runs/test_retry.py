@@ -255,7 +255,7 @@ def test_code_that_only_the_submission_names(submitted_run, runs, tmp_path, path
     } == before
 
 
-def test_what_retry_is_told_is_trusted(submitted_run, runs):
+def test_retry_trusts_what_its_command_line_names(submitted_run, runs):
     frozen_with(submitted_run, "config.dispatch.setup", ["module load x"])
     for words in (
         ["--trust"],

@@ -92,7 +92,7 @@ def test_a_count_that_falls_is_a_fault(make, runs):
         ),
     ],
 )
-def test_what_cannot_be_told(make, runs, counts, data, message):
+def test_samples_of_a_run_that_cannot_be_determined_are_an_error(make, runs, counts, data, message):
     make(counts, data)
     code, output, errors = runs("replay", "abcd1234", "--samples")
     assert (code, output) == (2, "") and message in errors

@@ -16,7 +16,7 @@ def test_wide_and_control_characters():
 
 
 @pytest.mark.parametrize("width", range(1, 30))
-def test_no_line_is_wider_than_the_terminal(width):
+def test_table_is_not_wider_than_the_terminal(width):
     table = Table(["name", "differs in"], [["abcdefgh", "optimizer.lr=0.001"]], shrinks=(1, 0))
     lines = list(table.lines(width))
     assert len(lines) == 2 and max(map(len, lines)) <= width

@@ -65,7 +65,7 @@ def test_ranges_of_a_file_that_the_command_line_does_not_set() -> None:
         ([], {"x": "3"}, "hpo.space: x='3' is one value; e.g. x: choice"),
     ],
 )
-def test_no_range_is_rejected(arguments: list[str], ranges: Any, sentence: str) -> None:
+def test_search_space_rejects_a_bad_range(arguments: list[str], ranges: Any, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         space_of(*arguments, **ranges)
 

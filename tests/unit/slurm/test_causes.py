@@ -157,7 +157,7 @@ def as_the_script_reads_it(text, tmp_path):
 
 
 @pytest.mark.parametrize("what", ANSWERS)
-def test_what_users_write_does_not_change_what_slurm_says(what, tmp_path):
+def test_users_text_does_not_change_the_cause(what, tmp_path):
     """A comment, or the job's name; neither for the run nor for its script."""
     answer = ANSWERS[what].strip()
     written = (

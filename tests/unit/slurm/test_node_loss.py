@@ -88,7 +88,7 @@ def test_a_job_with_too_few_nodes_is_requeued(folder, slurm):
         ("cancelled", ["node2"]),
     ],
 )
-def test_what_is_no_loss_ends_as_before(folder, slurm, answer, nodes):
+def test_failure_without_a_node_loss_ends_the_job(folder, slurm, answer, nodes):
     slurm.answer(answer)
     command = lost(slurm, *nodes, then="exit 3") if nodes else ": >$LAUNCHER_RANK_ENDED; exit 3"
     code, output = run_script(folder, slurm, 1, 0, command)

@@ -280,7 +280,7 @@ def test_a_cancellation_after_the_requeue_wins(slurm, folder):
     )
 
 
-def test_what_runs_cancel_has_recorded_stays(slurm, folder):
+def test_cancellation_recorded_by_runs_cancel_stays(slurm, folder):
     RunRecord(folder).revise(
         "cancelled", "cancelled", reason="the SLURM job was cancelled", slurm_job_id="6"
     )

@@ -63,7 +63,7 @@ def test_a_malformed_time_limit_is_rejected():
         ({"tasks_per_node": 3}, 3),
     ],
 )
-def test_one_task_per_gpu(settings, tasks):
+def test_sbatch_asks_for_one_task_per_gpu(settings, tasks):
     assert SlurmDispatch(**settings).flags()["ntasks-per-node"] == tasks
 
 

@@ -58,6 +58,6 @@ def test_flags_of_sbatch_and_srun(settings, expected, command):
         ),
     ],
 )
-def test_what_does_not_fit_together_is_rejected(settings, sentence):
+def test_inconsistent_job_size_is_rejected(settings, sentence):
     with pytest.raises(ConfigError, match=sentence):
         SlurmDispatch(**settings)

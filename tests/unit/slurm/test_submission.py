@@ -120,7 +120,7 @@ def test_a_job_leaves_a_run_that_was_submitted_again(folder, content, script, le
     assert is_superseded(folder, script) == leaves
 
 
-def test_one_command_at_a_time_submits(tmp_path):
+def test_submission_is_made_by_one_command_at_a_time(tmp_path):
     outputs, order = tmp_path / "new" / "outputs", []
     entered = threading.Event()
 

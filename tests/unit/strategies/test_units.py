@@ -69,7 +69,7 @@ def test_a_model_names_its_own_units() -> None:
     )
 
 
-def test_what_was_tied_on_the_meta_device_stays_tied() -> None:
+def test_weights_tied_on_the_meta_device_stay_tied() -> None:
     with torch.device("meta"):
         model = Tied()
     materialise(model, torch.device("cpu"))
@@ -108,7 +108,9 @@ def test_recomputed_blocks_keep_their_names_and_survive_a_copy() -> None:
         ),
     ],
 )
-def test_what_cannot_be_recomputed(model: nn.Module, every: int, words: str) -> None:
+def test_recompute_units_rejects_a_model_it_cannot_split(
+    model: nn.Module, every: int, words: str
+) -> None:
     with pytest.raises(ConfigError, match=words):
         recompute_units(model, every)
 

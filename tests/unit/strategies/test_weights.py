@@ -131,7 +131,7 @@ def test_a_model_that_does_not_take_its_weights_is_an_error(tmp_path: Path) -> N
     ("model", "sentence"),
     [(Quantized, "table has dtype qint8"), (Unstorable, "_extra_state/ is a object")],
 )
-def test_what_cannot_be_stored_is_refused_before_training(
+def test_tensor_that_cannot_be_stored_is_rejected_before_training(
     model: type[nn.Module], sentence: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=f"model: .*{sentence}"):

@@ -20,7 +20,7 @@ def test_hooks_in_the_group_are_no_trackers():
     assert build_trackers(NODES, ["jsonl"]) == build_trackers(None) == {}
 
 
-def test_what_is_not_chosen_is_not_imported():
+def test_tracker_that_is_not_chosen_is_not_imported():
     assert list(build_trackers({"bad": {"_target_": "no.such.module"}, **NODES}, ["files"])) == [
         "files"
     ]
@@ -74,7 +74,7 @@ def test_a_run_as_trackers_see_it(tmp_path: Path):
     run.lock.release()
 
 
-def test_what_a_tracker_stores_is_there_again(tmp_path: Path):
+def test_state_that_a_tracker_stores_is_read_again(tmp_path: Path):
     """Another folder of the same configuration is another run."""
     ids = []
     for outputs in ("a", "b"):

@@ -123,7 +123,7 @@ def test_a_tracker_that_fails_is_reported_once_and_tried_again(run, tmp_path, ca
     ]
 
 
-def test_one_tracker_that_hangs_does_not_hold_up_another(run, tmp_path):
+def test_tracker_that_hangs_does_not_hold_up_another(run, tmp_path):
     (tmp_path / "hang").touch()
     good, other = FileTracker(), FileTracker(hangs_while=str(tmp_path / "hang"), name="other")
     mirror = follower(run, other, good, patience=0.1, hangs=0.2)
@@ -183,7 +183,7 @@ def test_a_tracker_keeps_what_it_has_when_resumed_values_differ(run, caplog):
     ]
 
 
-def test_one_follower_at_a_time(run):
+def test_run_has_one_follower_at_a_time(run):
     first = FollowerLock(run.folder)
     first.acquire()
     second = FollowerLock(run.folder)

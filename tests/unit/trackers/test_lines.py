@@ -114,7 +114,7 @@ def test_other_values_after_a_resume_are_noticed(folder, values, changed):
     assert lines.changed == changed
 
 
-def test_what_was_sent_first_is_kept_over_several_resumes(folder):
+def test_lines_sent_first_are_kept_over_several_resumes(folder):
     """The second attempt is killed before it is as far as the first was."""
     write(folder, *range(0, 60, 10))
     for value in (1.0, 2.0):

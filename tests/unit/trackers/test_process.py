@@ -35,7 +35,7 @@ def test_a_run_waits_until_its_trackers_are_complete(run):
     assert [json.loads(line)["step"] for line in lines] == [0, 10]
 
 
-def test_what_the_follower_reports_is_logged(run, tmp_path, caplog):
+def test_messages_of_the_follower_are_logged(run, tmp_path, caplog):
     (tmp_path / "down").touch()
     follower = FollowerProcess(run.folder, ["files"])
     follower.start()

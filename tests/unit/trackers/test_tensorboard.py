@@ -63,7 +63,7 @@ def test_metrics_with_their_steps_and_times(run):
 
 
 @pytest.mark.parametrize("damage", [b"", b"half a record", b"\x18\x00\x00\x00\x00\x00\x00\x00"])
-def test_what_was_not_committed_is_written_again(run, damage):
+def test_uncommitted_events_are_written_again(run, damage):
     """The follower is killed between the event file and its position."""
     run.log(0, 10, 20)
     tracker = mirror(run, state=None)

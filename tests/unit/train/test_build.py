@@ -96,7 +96,7 @@ def test_metrics_are_written_once(tmp_path: Path) -> None:
         ("", None),
     ],
 )
-def test_what_follows_the_validation_needs_one(
+def test_option_that_follows_validation_needs_validation_data(
     tmp_path: Path, words: str, key: str | None, num_val_samples: int
 ) -> None:
     overrides = [

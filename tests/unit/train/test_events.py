@@ -98,7 +98,7 @@ class Misspelled(BaseHook):
         (Misspelled, "this is the class Misspelled, so create one"),
     ],
 )
-def test_what_is_not_a_hook_is_rejected(hook: Any, sentence: str, tmp_path: Path) -> None:
+def test_object_that_is_not_a_hook_is_rejected(hook: Any, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=sentence):
         Toy([hook], 1, tmp_path).build()
 

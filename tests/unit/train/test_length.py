@@ -107,7 +107,7 @@ def test_a_run_ends_after_steps_or_after_epochs(tmp_path: Path, words: str, expe
     )
 
 
-def test_what_epochs_are_counted_in_is_no_part_of_the_id() -> None:
+def test_unit_of_epochs_is_not_part_of_the_id() -> None:
     """The default is null with epochs, and 500 without them."""
     words = (
         "trainer.max_epochs=3",

@@ -54,14 +54,14 @@ def test_half_precision_is_converted(tmp_path: Path, model: MLP) -> None:
         ({"_target_": "no_such_package.Model"}, "no_such_package"),
     ],
 )
-def test_what_cannot_be_built(
+def test_load_model_reports_a_model_that_cannot_be_built(
     tmp_path: Path, model: MLP, changed: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         load_model(export(tmp_path, model, **changed))
 
 
-def test_nothing_to_load(tmp_path: Path, model: MLP) -> None:
+def test_load_model_reports_that_there_is_nothing_to_load(tmp_path: Path, model: MLP) -> None:
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(ConfigError, match="has no checkpoint"):
         load_model(tmp_path)

@@ -56,7 +56,7 @@ class Constant(Scaled):
 @pytest.mark.parametrize(
     ("before", "now"), [(Scaled, Toy), (Toy, Scaled), (Scaled, Constant), (Constant, Scaled)]
 )
-def test_what_only_one_of_two_runs_has_is_not_loaded(
+def test_state_that_only_one_of_two_runs_has_is_not_loaded(
     tmp_path: Path, before: type[Toy], now: type[Toy]
 ) -> None:
     """Another precision or schedule after a rollback."""
