@@ -90,19 +90,19 @@ def build_parser() -> Parser:
     return parser
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Check a command, and print the report.
 
     Args:
-        words: the command line; None: that of this process.
+        argv: the command line; None: that of this process.
     Returns:
         The exit code.
     """
     try:
-        arguments = build_parser().parse_args(words)
+        arguments = build_parser().parse_args(argv)
         patterns = Patterns.of(arguments)
-        with tempfile.TemporaryDirectory(prefix="launcher-certify-") as place:
-            found = certify(arguments, patterns, Path(place))
+        with tempfile.TemporaryDirectory(prefix="launcher-certify-") as folder:
+            found = certify(arguments, patterns, Path(folder))
     except ConfigError as error:
         print(*error.messages, sep="\n", file=sys.stderr)
         return 2
@@ -202,13 +202,13 @@ class Report:
         return "\n".join([f"Verdict: {self.verdict}", *(f"  {text}" for text in self.findings)])
 
 
-def certify(arguments: argparse.Namespace, patterns: Patterns, place: Path) -> Report:
+def certify(arguments: argparse.Namespace, patterns: Patterns, folder: Path) -> Report:
     """Train three times, and compare.
 
     Args:
         arguments: of the command line.
         patterns: see `Patterns`.
-        place: an empty folder.
+        folder: an empty folder.
     Raises:
         ConfigError: the command cannot be started, fails, or prints no losses.
     """
@@ -217,7 +217,7 @@ def certify(arguments: argparse.Namespace, patterns: Patterns, place: Path) -> R
         print(text, file=sys.stderr, flush=True)
 
     say("Training straight.")
-    straight = start(arguments.command, place / "straight", patterns, arguments)
+    straight = start(arguments.command, folder / "straight", patterns, arguments)
     if straight.code:
         raise ConfigError(f"The command ended with exit code {straight.code}:", *straight.lines)
     if len(straight.steps) < 3:
@@ -231,7 +231,7 @@ def certify(arguments: argparse.Namespace, patterns: Patterns, place: Path) -> R
     if at >= known[-1]:
         raise ConfigError(f"--at={at:g}: must be before the last step, {known[-1]:g}.")
     say(f"Training again, with {'SIGKILL' if arguments.kill else 'SIGTERM'} after step {at:g}.")
-    first = start(arguments.command, place / "stopped", patterns, arguments, at)
+    first = start(arguments.command, folder / "stopped", patterns, arguments, at)
     if first.seconds is None:
         raise ConfigError(
             f"The command ended before it printed step {at:g}; its exit code was {first.code}."
@@ -239,13 +239,13 @@ def certify(arguments: argparse.Namespace, patterns: Patterns, place: Path) -> R
     say("Starting it again.")
     command = [*arguments.command, *shlex.split(arguments.resume_args)]
     return judged(
-        straight, first, start(command, place / "stopped", patterns, arguments), arguments
+        straight, first, start(command, folder / "stopped", patterns, arguments), arguments
     )
 
 
 def start(
     command: Sequence[str],
-    place: Path,
+    folder: Path,
     patterns: Patterns,
     arguments: argparse.Namespace,
     at: float | None = None,
@@ -254,23 +254,23 @@ def start(
 
     Args:
         command: with `{dir}` for the folder.
-        place: the folder; it is made.
+        folder: the folder; it is made.
         patterns: see `Patterns`.
         arguments: of the command line.
         at: the step after which it is stopped; None: it runs to its end.
     Raises:
         ConfigError: it cannot be started, or takes too long.
     """
-    place.mkdir(exist_ok=True)
-    words = [located(word).replace(PLACE, str(place)) for word in command]
+    folder.mkdir(exist_ok=True)
+    argv = [located(word).replace(PLACE, str(folder)) for word in command]
     env = {**os.environ, "PYTHONUNBUFFERED": "1"}
     env["PYTHONPATH"] = os.pathsep.join(
         [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
     )
     try:
         process = subprocess.Popen(
-            words,
-            cwd=place,
+            argv,
+            cwd=folder,
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -278,7 +278,7 @@ def start(
             start_new_session=True,
         )
     except OSError as error:
-        raise ConfigError(f"{words[0]}: cannot be started ({error.strerror}).") from error
+        raise ConfigError(f"{argv[0]}: cannot be started ({error.strerror}).") from error
     result, sent = Started(), 0.0
     expired = threading.Event()
 

@@ -279,8 +279,8 @@ def sweep(overrides: Sequence[str], config_dir: str | Path | None = None) -> Swe
     try:
         jobs = _jobs(words, folder)
     except COMPOSITION_ERRORS as error:
-        if sentences := explain(error) or diagnose(words, folder, "config", True):
-            raise ConfigError(*sentences) from error
+        if messages := explain(error) or diagnose(words, folder, "config", True):
+            raise ConfigError(*messages) from error
         jobs = _jobs(explicit(words, folder, "config"), folder)
     if any(job.plain["dispatch"] != jobs[0].plain["dispatch"] for job in jobs):
         raise ConfigError("dispatch: all runs of a sweep must have the same dispatch.")
@@ -355,8 +355,8 @@ def _run(plain: dict[str, Any]) -> None:
         reason = StoredRun.read(RunFolder(plain["run"]["dir"]).path).failure
         raise TrainingError(reason or f"exit code {stop.code}") from None
     except Exception as error:
-        if sentences := explain(error):
-            raise ConfigError(*sentences) from error
+        if messages := explain(error):
+            raise ConfigError(*messages) from error
         raise
 
 

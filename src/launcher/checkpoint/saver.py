@@ -227,11 +227,13 @@ class _Job:
         copies = buffers.copy(
             {f"{k}:{name}": t for k, group in groups.items() for name, t in group.items()}
         )
-        own = {k: {name: copies[f"{k}:{name}"] for name in group} for k, group in groups.items()}
+        group_copies = {
+            k: {name: copies[f"{k}:{name}"] for name in group} for k, group in groups.items()
+        }
         self.tensors, self.rank, self.whole = (
-            own["t"],
-            (self.rank[0], own["r"]),
-            (self.whole[0], own["g"]),
+            group_copies["t"],
+            (self.rank[0], group_copies["r"]),
+            (self.whole[0], group_copies["g"]),
         )
 
     def write_files(

@@ -255,8 +255,8 @@ class ShardReader:
             slice(a - o, b - o) for a, b, o in zip(low[1:], high[1:], piece.offset[1:], strict=True)
         )
         source = rows[(slice(None), *columns)]
-        place = tuple(slice(a - o, b - o) for a, b, o in zip(low, high, offset, strict=True))
-        target[place].copy_(source)
+        region = tuple(slice(a - o, b - o) for a, b, o in zip(low, high, offset, strict=True))
+        target[region].copy_(source)
         return source.numel()
 
     def _read_rows(self, piece: _Piece, first: int, last: int) -> torch.Tensor:

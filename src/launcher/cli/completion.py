@@ -52,10 +52,10 @@ complete -o nospace -o default -F _launcher_complete launcher python python3
 ZSH = "autoload -U +X compinit && compinit; autoload -U +X bashcompinit && bashcompinit\n"
 
 
-def request_of(words: Sequence[str]) -> str | None:
+def request_of(arguments: Sequence[str]) -> str | None:
     """The request of a command line: `install=bash`, `query=bash`, ...; None: it has none that is
     handled here."""
-    for flag, value in zip(words, [*words[1:], ""], strict=True):
+    for flag, value in zip(arguments, [*arguments[1:], ""], strict=True):
         request = (
             value
             if flag in ("-sc", "--shell-completion")
@@ -82,16 +82,16 @@ def answer(request: str) -> str:
     return "".join(f"{text}\n" for text in texts)
 
 
-def candidates(words: Sequence[str], current: str) -> list[str]:
+def candidates(arguments: Sequence[str], current: str) -> list[str]:
     """Completions of the word that is being typed; a trailing blank means that the word is
     complete.
 
     Args:
-        words: the words before it, with the program.
+        arguments: before it, with the program.
     """
-    previous = words[-1] if words else ""
-    named = [value for flag, value in pairwise(words) if flag in FOLDER_FLAGS]
-    named += [word.partition("=")[2] for word in words if word.startswith("--config-dir=")]
+    previous = arguments[-1] if arguments else ""
+    named = [value for flag, value in pairwise(arguments) if flag in FOLDER_FLAGS]
+    named += [word.partition("=")[2] for word in arguments if word.startswith("--config-dir=")]
     folders = folders_of(named[-1] if named else None)
     if previous in FLAG_VALUES:
         return _matching(current, (f"{value} " for value in FLAG_VALUES[previous]))
@@ -104,14 +104,14 @@ def candidates(words: Sequence[str], current: str) -> list[str]:
     listed = groups(folders)
     if "=" in word:
         return [sign + text for text in _values(word, folders, listed)]
-    ends = " " if {"-h", "--help"} & set(words) else "="
+    ends = " " if {"-h", "--help"} & set(arguments) else "="
     if "." not in word:
         names = [f"{group}{' ' if sign == '~' else ends}" for group in listed]
         names += dict.fromkeys(_first(key.name, ends) for key in top_keys(folders[0]))
         names += [f"{group}." for group in listed if group not in ("experiment", "dispatch")]
-        commands = ["init "] if not word or len(words) < 4 else []
+        commands = ["init "] if not word or len(arguments) < 4 else []
         return [sign + text for text in _matching(word, [*dict.fromkeys(names), *commands])]
-    keys = _keys(word.partition(".")[0], words, folders, listed)
+    keys = _keys(word.partition(".")[0], arguments, folders, listed)
     chosen = [key.name for key in keys if key.is_set or sign == "+"]
     return [sign + text for text in _matching(word, (f"{name}{ends}" for name in chosen))]
 
@@ -151,13 +151,16 @@ def _choices(kind: str) -> list[str]:
 
 
 def _keys(
-    part: str, words: Sequence[str], folders: Sequence[Traversable], listed: dict[str, list[str]]
+    part: str,
+    arguments: Sequence[str],
+    folders: Sequence[Traversable],
+    listed: dict[str, list[str]],
 ) -> Iterable[Key]:
     """The keys of a group's chosen option (by the command line, else the default), or of a
     section."""
     if part not in listed:
         return top_keys(folders[0])
-    chosen = [word.partition("=")[2] for word in words if word.startswith(f"{part}=")] or list(
+    chosen = [word.partition("=")[2] for word in arguments if word.startswith(f"{part}=")] or list(
         _defaults(part)
     )
     each = group_options(folders, part)

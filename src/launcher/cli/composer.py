@@ -48,9 +48,9 @@ class Composer:
 def sweep_name(master: DictConfig) -> str:
     """A name for a sweep: the same when the command is repeated, wherever and however its jobs
     run."""
-    words = sorted(
+    overrides_used = sorted(
         word
         for word in master.hydra.overrides.task
         if not str(word).lstrip("+~").startswith(NOT_IN_NAME)
     )
-    return f"sweep-{hashlib.sha256(chr(10).join(words).encode()).hexdigest()[:8]}"
+    return f"sweep-{hashlib.sha256(chr(10).join(overrides_used).encode()).hexdigest()[:8]}"

@@ -25,9 +25,13 @@ def help_text(config_dir: str | None = None) -> str:
 
 
 def folders_of(config_dir: str | None) -> list[Traversable]:
-    own = Path(config_dir) if config_dir else own_folder()
+    config_folder = Path(config_dir) if config_dir else own_folder()
     others = [folder for folder in installed().values() if folder is not None]
-    return [main_folder(), *([own] if own is not None and own.is_dir() else []), *others]
+    return [
+        main_folder(),
+        *([config_folder] if config_folder is not None and config_folder.is_dir() else []),
+        *others,
+    ]
 
 
 def print_help(argv: Sequence[str] | None = None) -> None:
@@ -36,10 +40,10 @@ def print_help(argv: Sequence[str] | None = None) -> None:
     Raises:
         SystemExit: with code 2, for a topic that does not exist.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    arguments = list(sys.argv[1:] if argv is None else argv)
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config-dir", "-cd")
-    known, rest = parser.parse_known_args(words)
+    known, rest = parser.parse_known_args(arguments)
     asked = next((index for index, word in enumerate(rest) if word in ("-h", "--help")), 0)
     topics = [word for word in rest[asked + 1 :] if not word.startswith("-")]
     if not topics:

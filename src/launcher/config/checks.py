@@ -93,8 +93,8 @@ def _batch(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
         yield from _nodes(size, nodes, tasks)
     elif size:
         source = f"dispatch.nproc={nproc}" if nproc else f"{tasks} per node"
-        source += f" x {nodes} nodes" if nodes.least > 1 else ""
-        if issue := batch_issue(size, (nproc or tasks) * nodes.least, source):
+        source += f" x {nodes} nodes" if nodes.min > 1 else ""
+        if issue := batch_issue(size, (nproc or tasks) * nodes.min, source):
             yield issue
 
 

@@ -116,8 +116,10 @@ def task_words(overrides: Sequence[Override]) -> list[str]:
 def dirname(overrides: Sequence[Override], job: Mapping[str, Any]) -> str:
     """`hydra.job.override_dirname`, as Hydra composes it."""
     rules = job["config"]["override_dirname"]
-    own = [override for override in overrides if override.key_or_group not in rules["exclude_keys"]]
-    text: str = rules["item_sep"].join(sorted(task_words(own)))
+    job_overrides = [
+        override for override in overrides if override.key_or_group not in rules["exclude_keys"]
+    ]
+    text: str = rules["item_sep"].join(sorted(task_words(job_overrides)))
     return text.replace("=", rules["kv_sep"])
 
 

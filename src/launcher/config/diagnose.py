@@ -45,8 +45,8 @@ def diagnose(
     readable = _readable(overrides, multirun, issues)
     with session(config_dir, readable):
         # A glob needs the loader of the session.
-        words = [text for text in readable if not text.startswith("hydra.searchpath=")]
-        parsed = [replace(parse(text), config_loader=loader()) for text in words]
+        arguments = [text for text in readable if not text.startswith("hydra.searchpath=")]
+        parsed = [replace(parse(text), config_loader=loader()) for text in arguments]
         try:
             jobs = expand(parsed, with_intervals=_searches(readable))
         except ConfigError as error:

@@ -73,9 +73,9 @@ def direction(metric: str) -> Mode | None:
     (`loss_total`) and what follows a preposition (`recall_at_5`). An unknown word there may turn
     the meaning round (`accuracy_drop`), and so does a negation (`neg_mse`).
     """
-    words = re.findall(r"[a-z]+", metric.lower())
-    head = list(takewhile(lambda word: word not in PREPOSITIONS, words))
-    if NEGATIONS & set(words):
+    parts = re.findall(r"[a-z]+", metric.lower())
+    head = list(takewhile(lambda word: word not in PREPOSITIONS, parts))
+    if NEGATIONS & set(parts):
         return None
     skipped = []
     while head and head[-1] in QUALIFIERS:

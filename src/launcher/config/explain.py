@@ -49,8 +49,8 @@ def explain(error: BaseException, arguments: Namespace | None = None) -> list[st
         arguments: the command line, if it failed before its task started: Hydra's own errors are
             then explained too.
     """
-    if (own := config_error(error)) is not None:
-        return own.messages
+    if (rejected := config_error(error)) is not None:
+        return rejected.messages
     if isinstance(error, InstantiationException) and (message := _not_located(error)):
         return [message]
     if arguments is None or not isinstance(error, COMPOSITION_ERRORS):
@@ -105,8 +105,8 @@ def _where(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}: "
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)]
-    return f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""
+    user_frames = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)]
+    return f"{user_frames[-1].filename}, line {user_frames[-1].lineno}: " if user_frames else ""
 
 
 def unwrapped(error: BaseException) -> BaseException:
@@ -122,9 +122,9 @@ def user_traceback(error: BaseException) -> str:
     whole, any_own = "".join(stack.format()), False
     chain: traceback.TracebackException | None = stack
     while chain is not None:
-        own = [frame for frame in chain.stack if not frame.filename.startswith(LIBRARIES)]
-        any_own = any_own or bool(own)
-        chain.stack = traceback.StackSummary.from_list(own)
+        user_frames = [frame for frame in chain.stack if not frame.filename.startswith(LIBRARIES)]
+        any_own = any_own or bool(user_frames)
+        chain.stack = traceback.StackSummary.from_list(user_frames)
         chain = chain.__cause__ or (None if chain.__suppress_context__ else chain.__context__)
     if not any_own:
         return whole

@@ -119,9 +119,9 @@ def name_run(config: DictConfig, runs: Runs) -> Known | None:
     known = stored_identity(config.run)
     if known is None or known[0] != config.run.id or _has_files(Path(config.run.dir)):
         return None
-    place = Path(config.run.dir).parent
+    run_folder = Path(config.run.dir).parent
     renames = project_renames(config)
-    found = runs.equivalent(place, identity_key(known[1], renames), renames)
+    found = runs.equivalent(run_folder, identity_key(known[1], renames), renames)
     found = [run for run in found if _has_equal_secrets(config, known, run)]
     found = [run for run in found if run.record["identity_id"] == known[0]] or found
     if len(found) > 1:

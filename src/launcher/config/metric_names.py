@@ -21,14 +21,14 @@ def meant(metric: str, logged: Iterable[str]) -> list[str]:
     names = sorted(logged)
     group = metric.partition("/")[0]
     groups = {name.partition("/")[0] for name in names}
-    own = _of_group(group, names)
+    matches = _of_group(group, names)
     if group not in groups:
         wanted = _words(metric)
-        own = [name for name in names if _words(name)[-len(wanted) :] == wanted]
-    if group not in groups and not own:
+        matches = [name for name in names if _words(name)[-len(wanted) :] == wanted]
+    if group not in groups and not matches:
         similar = get_close_matches(group, groups - {group}, n=1)
-        own = _of_group(similar[0], names) if similar else []
-    return own if group not in groups or any(name.endswith("/loss") for name in own) else []
+        matches = _of_group(similar[0], names) if similar else []
+    return matches if group not in groups or any(name.endswith("/loss") for name in matches) else []
 
 
 def _of_group(group: str, names: Iterable[str]) -> list[str]:
@@ -36,5 +36,5 @@ def _of_group(group: str, names: Iterable[str]) -> list[str]:
 
 
 def _words(name: str) -> list[str]:
-    words = re.findall(r"[a-z]+|\d+", name.lower())
-    return [SYNONYMS.get(word, word) for word in words]
+    parts = re.findall(r"[a-z]+|\d+", name.lower())
+    return [SYNONYMS.get(word, word) for word in parts]

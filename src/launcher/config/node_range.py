@@ -8,8 +8,8 @@ RANGE = re.compile(r"([1-9]\d*)-([1-9]\d*)")
 
 @dataclass(frozen=True)
 class NodeRange:
-    least: int
-    most: int
+    min: int
+    max: int
 
     @classmethod
     def parse(cls, nodes: object) -> "NodeRange | None":
@@ -22,16 +22,16 @@ class NodeRange:
         return cls(int(match[1]), int(match[2]))
 
     def __str__(self) -> str:
-        return f"{self.least}-{self.most}" if self.is_open else str(self.least)
+        return f"{self.min}-{self.max}" if self.is_open else str(self.min)
 
     @property
     def is_open(self) -> bool:
         """Return whether a start may have more nodes than another."""
-        return self.least < self.most
+        return self.min < self.max
 
     @property
     def counts(self) -> range:
-        return range(self.least, self.most + 1)
+        return range(self.min, self.max + 1)
 
     def plus(self, spares: int) -> "NodeRange":
-        return NodeRange(self.least + spares, self.most + spares)
+        return NodeRange(self.min + spares, self.max + spares)

@@ -87,8 +87,8 @@ class Encoder:
     @property
     def pad(self) -> int:
         """The token that fills rows; it is never a target."""
-        own = self.tokenizer.pad_token_id
-        return int(own if own is not None else self.end or 0)
+        pad_id = self.tokenizer.pad_token_id
+        return int(pad_id if pad_id is not None else self.end or 0)
 
     def __call__(self, record: dict[str, Any], where: str) -> Document:
         """

@@ -101,8 +101,8 @@ class TrainingStream:
         samples = stream_samples(self.dataset, self.seed, self.position)
         skip = 0
         while True:
-            own = draw(lambda: list(islice(samples, skip, skip + self.size)))  # noqa: B023 - called at once
-            yield aside(lambda: self.collate(own))  # noqa: B023
+            kept = draw(lambda: list(islice(samples, skip, skip + self.size)))  # noqa: B023 - called at once
+            yield aside(lambda: self.collate(kept))  # noqa: B023
             skip = self.others
 
 
@@ -143,9 +143,9 @@ class EvaluationStream:
             if count < self.world_size:
                 raise too_few(count, self.world_size)
             start, stop = share(count, self.rank, self.world_size)
-            own = chunk[start:stop]
+            kept = chunk[start:stop]
             del chunk[:count]
-            yield aside(lambda: self.collate(own))  # noqa: B023
+            yield aside(lambda: self.collate(kept))  # noqa: B023
 
     def _samples(self) -> Iterator[Any]:
         if self.seed is not None:
@@ -162,8 +162,8 @@ def _randomness(seed: int | None) -> tuple[Run, Run]:
     """
     if seed is None:
         return _call, _call
-    own = PrivateGenerators()
-    return own.run, own.peek
+    generators = PrivateGenerators()
+    return generators.run, generators.peek
 
 
 def _call(function: Callable[[], Any]) -> Any:

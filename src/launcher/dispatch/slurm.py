@@ -335,17 +335,22 @@ class SlurmDispatch:
             if code is None and self.snapshot:
                 code = snapshot.take(folder)
             script = self._script(due[0], [] if code is None else snapshot.lines(code))
-            first, rest, most, part = script.flags.get("dependency"), due, arrays.most_tasks(due), 0
+            first, rest, max_tasks, part = (
+                script.flags.get("dependency"),
+                due,
+                arrays.most_tasks(due),
+                0,
+            )
             while rest:
                 signals.check()
-                chunk, path = rest[:most], folder / f"job-{part}.sh"
+                chunk, path = rest[:max_tasks], folder / f"job-{part}.sh"
                 try:
                     job = arrays.submit(
                         script, chunk, path, len(due) > 1, self.array_parallelism, code
                     )
                 except submission.LimitReached as reached:  # SLURM rejects the whole array
                     if len(chunk) > 1:
-                        most = len(chunk) // 2
+                        max_tasks = len(chunk) // 2
                         continue
                     if part == 0:
                         raise submission.LimitReached(reached.limit, len(rest)) from None

@@ -35,10 +35,10 @@ def main() -> int:
     if is_superseded(folder, *sys.argv[2:]):
         print(f"{folder.path} has been submitted again since: nothing to do.", flush=True)
         return 0
-    if (place := named_folder(folder)) is not None:
+    if (run_folder := named_folder(folder)) is not None:
         report(
             [
-                f"run.dir='{place}': is not {folder.path}, so this is no submission of it; use"
+                f"run.dir='{run_folder}': is not {folder.path}, so this is no submission of it; use"
                 " launcher.runs retry."
             ]
         )
@@ -81,10 +81,10 @@ def named_folder(folder: Any) -> Path | None:
     from launcher.slurm.submission import frozen
 
     try:
-        place = Path(frozen(folder)[0]["run"]["dir"])
+        run_folder = Path(frozen(folder)[0]["run"]["dir"])
     except (OSError, ValueError, LookupError, TypeError):
         return None  # reported by `work`
-    return None if folder.path.resolve().is_relative_to(place.resolve()) else place
+    return None if folder.path.resolve().is_relative_to(run_folder.resolve()) else run_folder
 
 
 def work(folder: Any) -> Any:

@@ -115,8 +115,10 @@ def is_open(label: str, stored: StoredRun, queue: Queue, missing: dict[str, int]
 
 def _result(run: SubmittedRun, stored: StoredRun) -> JobReturn:
     if stored.state in ("completed", "paused"):
-        own = stored.folder.path / RESULT
-        value = json.loads(own.read_bytes()) if own.exists() else newest_metrics(stored)
+        result_path = stored.folder.path / RESULT
+        value = (
+            json.loads(result_path.read_bytes()) if result_path.exists() else newest_metrics(stored)
+        )
         return result(run, JobStatus.COMPLETED, value)
     reason = (
         stored.attempts[-1].get("reason") if stored.attempts else None

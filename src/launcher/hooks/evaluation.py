@@ -265,8 +265,8 @@ def _in_step(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
     source, last, has_any = iter(batches), None, False
     while True:
         batch = next(source, None)
-        own = _HAS_BATCH if batch is not None else _DONE if has_any else _EMPTY
-        highest = ranks.maximum(_SIGNAL if signals.received() else own)
+        status = _HAS_BATCH if batch is not None else _DONE if has_any else _EMPTY
+        highest = ranks.maximum(_SIGNAL if signals.received() else status)
         if highest == _SIGNAL:
             raise signals.Interrupted
         if highest == _DONE or (highest == _EMPTY and ranks.world_size() == 1):

@@ -44,8 +44,8 @@ def peak_tflops(device_name: str, precision: str) -> float | None:
     Returns:
         None: the device is not in the table, or does not compute in this precision.
     """
-    words = device_name.replace("-", " ").replace("_", " ")
-    names = [name for name in PEAK_TFLOPS if re.search(rf"\b{name}\b", words)]
+    parts = device_name.replace("-", " ").replace("_", " ")
+    names = [name for name in PEAK_TFLOPS if re.search(rf"\b{name}\b", parts)]
     if not names:
         return None
     half, tf32, fp32 = PEAK_TFLOPS[max(names, key=len)]

@@ -36,8 +36,8 @@ class InitFromHook(BaseHook):
         self.source, self.outputs, self.strict = source, outputs, strict
 
     def on_start(self, trainer: TrainerView) -> None:
-        own = CheckpointStore((trainer.workspace or Path()) / "checkpoints")
-        if ranks.broadcast(bool(own.steps_with_broken())):
+        store = CheckpointStore((trainer.workspace or Path()) / "checkpoints")
+        if ranks.broadcast(bool(store.steps_with_broken())):
             return
         names, tied = model_tensors(trainer.model), tied_names(trainer.model)
         weights = RenamingReader(open_weights(self.source, self.outputs), [*names, *tied])
@@ -108,14 +108,16 @@ class RenamingReader:
         """A message for each pair of stored tensors that the model ties, if they differ: they are
         of a model that does not tie them, and only one of the two could be loaded."""
         pairs = [
-            (other, own)
-            for other, own in tied.items()
-            if other in self._names and own in self._names
+            (other, source)
+            for other, source in tied.items()
+            if other in self._names and source in self._names
         ]
         return [
-            f"{other}: the model ties it to {own}, and they differ in the file"
-            for other, own in pairs
-            if not _equal(self.reader.read(self._names[other]), self.reader.read(self._names[own]))
+            f"{other}: the model ties it to {source}, and they differ in the file"
+            for other, source in pairs
+            if not _equal(
+                self.reader.read(self._names[other]), self.reader.read(self._names[source])
+            )
         ]
 
     def shape(self, name: str) -> tuple[int, ...]:

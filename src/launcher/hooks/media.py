@@ -146,8 +146,8 @@ class MediaHook(BaseHook):
 
     def _add(self, trainer: TrainerView, kind: str, key: str, content: Row) -> None:
         if self._writes:
-            place = {"step": trainer.step, "kind": kind, "key": key}
-            self._rows = [row for row in self._rows if {name: row[name] for name in place} != place]
+            entry = {"step": trainer.step, "kind": kind, "key": key}
+            self._rows = [row for row in self._rows if {name: row[name] for name in entry} != entry]
             self._rows.append(
                 {"step": trainer.step, "time": self._clock(), "kind": kind, "key": key, **content}
             )

@@ -95,9 +95,11 @@ class ReplayStepHook(BaseHook):
             first, second = (self._pass(trainer, batches, state) for _ in range(2))
         found = first.difference(second)
         node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-        place = f"rank {trainer.strategy.ranks.rank} ({socket.gethostname()}, {trainer.device})"
-        gathered = ranks.all_gather((node, place, found))
-        differences = [f"{place}: {found}" for _, place, found in gathered if found is not None]
+        location = f"rank {trainer.strategy.ranks.rank} ({socket.gethostname()}, {trainer.device})"
+        gathered = ranks.all_gather((node, location, found))
+        differences = [
+            f"{location}: {found}" for _, location, found in gathered if found is not None
+        ]
         if not differences:
             return
         text = (

@@ -198,14 +198,14 @@ def calls_logits(model: nn.Module) -> Iterator[None]:
     """Inside, the model's forward pass is its `logits`, so that wrappers still gather sharded
     weights."""
     module: Any = unwrap(model)
-    own = vars(module).get("forward")  # set if the instance has its own
+    forward = vars(module).get("forward")  # set if the instance has its own
     module.forward = module.logits
     try:
         yield
     finally:
         del module.forward
-        if own is not None:
-            module.forward = own
+        if forward is not None:
+            module.forward = forward
 
 
 def choose(

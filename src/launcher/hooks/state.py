@@ -86,9 +86,9 @@ def full_state(trainer: TrainerView, options: Any) -> dict[str, Any]:
     hooks = hook_states(trainer, training_state)
     tensors = {name: companion.whole() for name, companion in hook_tensors(trainer).items()}
     # The first one counts.
-    own = {key: value for state in reversed(hooks.values()) for key, value in state.items()}
+    merged = {key: value for state in reversed(hooks.values()) for key, value in state.items()}
     state = {"model": model, "training_state": training_state | {"optimizer": optimizer}}
-    return {**own, **state, "hooks": hooks, "hook_tensors": tensors}
+    return {**merged, **state, "hooks": hooks, "hook_tensors": tensors}
 
 
 def load_full_state(trainer: TrainerView, state: dict[str, Any], options: Any) -> None:
@@ -118,13 +118,13 @@ def hook_tensors(trainer: TrainerView) -> dict[str, ShardedLike]:
     """
     tensors: dict[str, ShardedLike] = {}
     for name, hook in named(trainer.hooks):
-        own = hook.state_tensors(trainer)
-        if common := own.keys() & tensors.keys():
+        added = hook.state_tensors(trainer)
+        if common := added.keys() & tensors.keys():
             raise ConfigError(
                 f"hooks: {name} and another hook both store {min(common)}; give them different"
                 " names."
             )
-        tensors |= own
+        tensors |= added
     return tensors
 
 

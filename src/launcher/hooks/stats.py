@@ -175,11 +175,11 @@ def _numbers(values: list[Any]) -> list[float]:
     return list(map(float, values))
 
 
-def _over_ranks(own: Stats) -> Stats:
+def _over_ranks(local: Stats) -> Stats:
     """Average over the ranks, which all have the same number of samples; memory is the maximum."""
-    gathered = ranks.all_gather(own)
+    gathered = ranks.all_gather(local)
     norms = [each.grad_norm for each in gathered if each.grad_norm is not None]
-    return own._replace(
+    return local._replace(
         grad_norm=sum(norms) / len(norms) if len(norms) == len(gathered) else None,
         max_memory=max(
             (each.max_memory for each in gathered if each.max_memory is not None), default=None

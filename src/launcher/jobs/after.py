@@ -31,16 +31,16 @@ def run_after(verbs: Sequence[str], folder: Path, has_test_set: bool) -> None:
         signals.SignalExit: a signal came; the process at work got it too.
     """
     _free_memory()
-    for words in _commands(verbs, folder, has_test_set):
-        command = [sys.executable, "-m", "launcher.runs", *words]
-        logger.info("job.after: python -m launcher.runs %s", shlex.join(words))
+    for arguments in _commands(verbs, folder, has_test_set):
+        command = [sys.executable, "-m", "launcher.runs", *arguments]
+        logger.info("job.after: python -m launcher.runs %s", shlex.join(arguments))
         # The training has run this code already.
         process = subprocess.Popen([*command, "--trust"], env=without_rank(os.environ))
         code = _ended(process)
         if code != 0:
             raise TrainingError(
                 f"job.after: the run is completed, but a command has ended with exit code {code}."
-                f" To repeat it: python -m launcher.runs {shlex.join(words)}"
+                f" To repeat it: python -m launcher.runs {shlex.join(arguments)}"
             )
 
 

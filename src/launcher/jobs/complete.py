@@ -229,9 +229,14 @@ def additions(config: Mapping[str, Any], record: RunRecord) -> Iterator[str]:
             if word.startswith(("tracker.", "+tracker.", "++tracker."))
         ]
         outputs = str(config["paths"]["outputs"])
-        place = [] if outputs == "outputs" else ["--outputs", outputs]
-        words = [str(record.data["id"]), f"tracker=[{','.join(trackers)}]", *settings, *place]
-        yield f"To copy the run to it: python -m launcher.runs sync {shlex.join(words)}"
+        outputs_option = [] if outputs == "outputs" else ["--outputs", outputs]
+        command = [
+            str(record.data["id"]),
+            f"tracker=[{','.join(trackers)}]",
+            *settings,
+            *outputs_option,
+        ]
+        yield f"To copy the run to it: python -m launcher.runs sync {shlex.join(command)}"
 
 
 def check_saves(config: Mapping[str, Any], folder: RunFolder) -> None:

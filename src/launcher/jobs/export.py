@@ -92,8 +92,8 @@ class ExportJob:
         if self.dtype is not None:
             dtype = getattr(torch, DTYPE_NAMES[self.dtype])
             tensors = {k: t.to(dtype) if t.is_floating_point() else t for k, t in tensors.items()}
-        own = path / "config.yaml"
-        text = own.read_text() if own.exists() else resolved_yaml(config)
+        config_path = path / "config.yaml"
+        text = config_path.read_text() if config_path.exists() else resolved_yaml(config)
         with folder.being_written():
             folder.export.mkdir(exist_ok=True)
             settings: Any = OmegaConf.to_container(model, resolve=True)
@@ -143,7 +143,8 @@ def write_model(
     if write is None:
         with replacing(target) as temporary:
             write_tensors(
-                temporary, tensors | {name: tensors[own] for name, own in (tied or {}).items()}
+                temporary,
+                tensors | {name: tensors[source] for name, source in (tied or {}).items()},
             )
         return target, model
     settings = {key: value for key, value in model.items() if key != "_target_"}

@@ -155,11 +155,11 @@ def check(config: DictConfig, steps: int) -> None:
             "job=resume_check: hooks has no checkpointing, so this run cannot be resumed; add the"
             " hook."
         )
-    most = config.trainer.get("max_steps")
-    if most is not None and most < 2 * steps:
+    max_steps = config.trainer.get("max_steps")
+    if max_steps is not None and max_steps < 2 * steps:
         raise ConfigError(
-            f"job.steps={steps}: trains {2 * steps} steps, more than trainer.max_steps={most}; use"
-            f" at most {most // 2}."
+            f"job.steps={steps}: trains {2 * steps} steps, more than trainer.max_steps={max_steps};"
+            f" use at most {max_steps // 2}."
         )
     nodes = int(os.environ.get("SLURM_NNODES") or 1) if Ranks.from_env().world_size > 1 else 1
     if nodes > 1:

@@ -77,12 +77,12 @@ def config_for(
     origin = Origin(
         file, checkpoint.parent.parent, "job.trust=true (for `runs evaluate` and `export`: --trust)"
     )
-    own = [
+    run_overrides = [
         *names_in(OmegaConf.to_container(composed, resolve=True)),
         *names_in_files(composed_from({})),
     ]
     origin.checked(
-        merged, [key for key in built or map(str, merged) if key not in WHERE], trust, own
+        merged, [key for key in built or map(str, merged) if key not in WHERE], trust, run_overrides
     )
     return merged
 

@@ -52,11 +52,11 @@ def model_lines(model: nn.Module, by_module: bool) -> Iterator[str]:
 
 def class_name(module: nn.Module) -> str:
     """The name of a module's own class, from which `fully_shard` derives a class `FSDP...`."""
-    own = type(module)
+    module_type = type(module)
     return (
-        own.__bases__[-1].__name__
+        module_type.__bases__[-1].__name__
         if hasattr(module, "set_requires_gradient_sync")
-        else own.__name__
+        else module_type.__name__
     )
 
 

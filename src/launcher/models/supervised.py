@@ -207,16 +207,16 @@ class Supervised(Model):
         constructor."""
         if self._class_weights is not None and self.class_weights is not None:
             self.class_weights = torch.tensor(self._class_weights, device=self.class_weights.device)
-        own = getattr(self.module, "init_weights", None)
-        if callable(own):
-            own()
+        method = getattr(self.module, "init_weights", None)
+        if callable(method):
+            method()
 
     def shard_units(self) -> list[nn.Module]:
         """The module's own, or the members of its longest list of modules (`nn.ModuleList`,
         `nn.Sequential`)."""
-        own = getattr(self.module, "shard_units", None)
-        if callable(own):
-            return list(own())
+        method = getattr(self.module, "shard_units", None)
+        if callable(method):
+            return list(method())
         return longest_list(self.module)
 
 
@@ -236,11 +236,11 @@ def tells_shift(module: nn.Module, loss: Tensor, logits: Tensor, labels: Tensor)
     """
     if labels.ndim != 2 or labels.shape[1] < 2 or not bool((labels[:, 1:] != -100).any()):
         return labels.ndim != 2
-    own = cross_entropy(logits.float().flatten(0, -2), labels.flatten())
+    expected = cross_entropy(logits.float().flatten(0, -2), labels.flatten())
     next_token = cross_entropy(logits[:, :-1].float().flatten(0, -2), labels[:, 1:].flatten())
-    difference = (own - next_token).abs()
+    difference = (expected - next_token).abs()
     # New weights give all classes alike.
-    if difference <= own * (1e-4 if loss.dtype == torch.float32 else 1e-2):
+    if difference <= expected * (1e-4 if loss.dtype == torch.float32 else 1e-2):
         return False
     if (loss.float() - next_token).abs() <= difference / 10:
         raise shifted(module)

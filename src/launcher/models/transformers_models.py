@@ -123,7 +123,7 @@ def from_pretrained(task: str, name: str, changes: dict[str, Any], num_labels: i
     if num_labels is not None:
         changes = {"num_labels": num_labels, "ignore_mismatched_sizes": True, **changes}
     with torch.device("cpu"):  # also inside a meta context: the weights are read, not drawn
-        model = _load(name, lambda place: automatic.from_pretrained(place, **changes))
+        model = _load(name, lambda path: automatic.from_pretrained(path, **changes))
     return model.float().train()
 
 
@@ -134,7 +134,7 @@ def from_stored_config(
     transformers = library()
     if num_labels is not None:
         changes = {"num_labels": num_labels, **changes}
-    config = _load(name, lambda place: transformers.AutoConfig.from_pretrained(place, **changes))
+    config = _load(name, lambda path: transformers.AutoConfig.from_pretrained(path, **changes))
     return getattr(transformers, CLASSES[task][0]).from_config(config)
 
 

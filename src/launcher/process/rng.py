@@ -20,10 +20,10 @@ def seed_all(seed: int, rank: int = 0) -> None:
     """
     # SeedSequence spreads neighbouring (seed, rank) pairs; plain seed + rank would give run 1, rank
     # 0 the numbers of run 0, rank 1.
-    words = np.random.SeedSequence((seed, rank)).generate_state(3, np.uint64)
-    random.seed(int(words[0]))
-    np.random.seed(int(words[1]) % 2**32)
-    torch.manual_seed(int(words[2]) % 2**63)  # cuda and mps too
+    numbers = np.random.SeedSequence((seed, rank)).generate_state(3, np.uint64)
+    random.seed(int(numbers[0]))
+    np.random.seed(int(numbers[1]) % 2**32)
+    torch.manual_seed(int(numbers[2]) % 2**63)  # cuda and mps too
 
 
 def set_deterministic(enabled: bool) -> None:

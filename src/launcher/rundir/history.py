@@ -48,18 +48,18 @@ class Curve:
                 result.y.append(math.exp(mean / total) if log else mean / total)
         return result
 
-    def thinned(self, most: int) -> "Curve":
+    def thinned(self, limit: int) -> "Curve":
         """Maximum number of points, evenly spaced; the first and the last are kept."""
-        places = evenly(len(self.x), most)
+        places = evenly(len(self.x), limit)
         return Curve([self.x[place] for place in places], [self.y[place] for place in places])
 
 
-def evenly(count: int, most: int) -> list[int]:
-    """Return at most `most` of `count` positions, evenly spaced; the first and the last are kept.
-    `most` is at least 2."""
-    if count <= most:
+def evenly(count: int, limit: int) -> list[int]:
+    """Return at most `limit` of `count` positions, evenly spaced; the first and the last are kept.
+    `limit` is at least 2."""
+    if count <= limit:
         return list(range(count))
-    return [round(index * (count - 1) / (most - 1)) for index in range(most)]
+    return [round(index * (count - 1) / (limit - 1)) for index in range(limit)]
 
 
 class History:

@@ -56,11 +56,11 @@ def newest_of(lines: Iterable[Mapping[str, Any]]) -> dict[str, Value]:
     return {key: Value(line[key], line.get("step")) for key, line in newest.items() if "/" in key}
 
 
-def last_bytes(path: Path, most: int = TAIL_BYTES) -> bytes:
+def last_bytes(path: Path, limit: int = TAIL_BYTES) -> bytes:
     """The complete lines in the last bytes of a file; nothing if it cannot be read."""
     try:
         with open(path, "rb") as file:
-            start = max(0, file.seek(0, os.SEEK_END) - most)
+            start = max(0, file.seek(0, os.SEEK_END) - limit)
             file.seek(start)
             return file.read() if not start else file.read().partition(b"\n")[2]
     except OSError:

@@ -325,17 +325,17 @@ class RunRecord:
         self.data["state"] = "failed" if outcome == "killed" else outcome
         patiently(self._write)  # the last write: no later one makes up for it
 
-    def name_by(self, identity: Mapping[str, Any], own: str) -> None:
+    def name_by(self, identity: Mapping[str, Any], configured_id: str) -> None:
         """Make this the run of another configuration.
 
         Args:
             identity: of the configuration, as it is stored.
-            own: the id that the configuration has.
+            configured_id: the id that the configuration has.
         Raises:
             OSError: the record cannot be written.
         """
         self.data.update(
-            identity=dict(identity), identity_id=own, identity_version=IDENTITY_VERSION
+            identity=dict(identity), identity_id=configured_id, identity_version=IDENTITY_VERSION
         )
         self._write()
 
@@ -344,9 +344,11 @@ class RunRecord:
         not change."""
         is_named = self.data["identity"] is not None
         named_by = self.data if is_named else command
-        identity, own = named_by.get("identity"), named_by.get("identity_id")
+        identity, configured_id = named_by.get("identity"), named_by.get("identity_id")
         version = None if identity is None else IDENTITY_VERSION
-        self.data.update(command, identity=identity, identity_id=own, identity_version=version)
+        self.data.update(
+            command, identity=identity, identity_id=configured_id, identity_version=version
+        )
 
     def _roll_back(self, step: int) -> None:
         """Forget what was recorded of steps after `step`, which are computed again."""

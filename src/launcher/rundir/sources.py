@@ -103,9 +103,9 @@ def is_installed(folder: str) -> bool:
     """Return whether a folder's files are those of an installed package, of Python, or of
     Launcher."""
     path = Path(folder)
-    own = Path(__file__).parents[1]
+    package = Path(__file__).parents[1]
     python = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")]
-    libraries = [*python, own, own.parent / "hydra_plugins"]
+    libraries = [*python, package, package.parent / "hydra_plugins"]
     return any(part in INSTALLED for part in path.parts) or any(
         path.is_relative_to(library) for library in libraries
     )

@@ -16,10 +16,10 @@ def folder_size(folder: str | os.PathLike[str]) -> int:
         0 for a folder that does not exist.
     """
     total = 0
-    for place, _, names in os.walk(folder):
+    for folder_path, _, names in os.walk(folder):
         for name in names:
             try:
-                total += os.lstat(os.path.join(place, name)).st_size
+                total += os.lstat(os.path.join(folder_path, name)).st_size
             except FileNotFoundError:
                 continue
     return total

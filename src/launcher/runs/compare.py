@@ -76,7 +76,7 @@ def configuration(runs: Sequence[StoredRun], counted: bool) -> Rows:
 
 
 def is_place(key: str) -> bool:
-    return any(key == place or key.startswith(f"{place}.") for place in PLACE_KEYS)
+    return any(key == entry or key.startswith(f"{entry}.") for entry in PLACE_KEYS)
 
 
 def code(runs: Sequence[StoredRun]) -> Rows:
@@ -154,11 +154,11 @@ def parting(first: StoredRun, second: StoredRun) -> str:
     """The step at which the logged numbers of two runs begin to differ. They are compared
     exactly."""
     left, right = measured(first), measured(second)
-    shared = sorted(left.keys() & right.keys(), key=lambda place: place[0])
-    for place in shared:
-        before, after = left[place], right[place]
+    shared = sorted(left.keys() & right.keys(), key=lambda entry: entry[0])
+    for entry in shared:
+        before, after = left[entry], right[entry]
         if before != after and not (math.isnan(before) and math.isnan(after)):
-            step, _, key = place
+            step, _, key = entry
             return f"the numbers first differ at step {step}: {key} {after!r} instead of {before!r}"
     if not shared:
         return "they have logged no numbers that can be compared"

@@ -70,8 +70,8 @@ def fork_command(
     source = str(path.absolute())
     if path.parent == run.folder.checkpoints and not is_elsewhere:
         source = f"{run.id}/{int(path.name.removeprefix('step-'))}"
-    own = [f"run.fork_from={quoted(source)}"]
-    own += [f"run.fork_without=[{','.join(sorted(set(without)))}]"] if without else []
+    fork_overrides = [f"run.fork_from={quoted(source)}"]
+    fork_overrides += [f"run.fork_without=[{','.join(sorted(set(without)))}]"] if without else []
     if not trust:
         check_stored(run, run.overrides)
     left_out = (*NOT_INHERITED, *(("paths.outputs",) if is_elsewhere else ()))
@@ -79,7 +79,11 @@ def fork_command(
     inherited = [
         word for word in inherited[: len(inherited) - len(flags)] if key_of(word) not in left_out
     ]
-    words = [*applicable(inherited, overrides, run.record.get("config_dir")), *own, *overrides]
+    command = [
+        *applicable(inherited, overrides, run.record.get("config_dir")),
+        *fork_overrides,
+        *overrides,
+    ]
     if not trust:
-        check_words(run, overrides, words)
-    return [*words, *flags]
+        check_words(run, overrides, command)
+    return [*command, *flags]

@@ -237,8 +237,8 @@ def draw_panel(panel: Any, runs: Sequence[StoredRun], metric: str, axis: Axis, l
         if dots:
             points = axis.curve(run, dots)
             panel.plot(points.x, points.y, color=color, ls="none", marker="o", ms=4, mfc="white")
-        for place in run.history.restarts(axis.against):
-            panel.axvline(place / axis.scale, color=color, ls=":", lw=1)
+        for position in run.history.restarts(axis.against):
+            panel.axvline(position / axis.scale, color=color, ls=":", lw=1)
     panel.set_title(title_of_loss(runs) if dots else metric, fontweight="bold")
     panel.set_xlabel(axis.unit)
     if is_log:

@@ -142,11 +142,20 @@ def run_command(
         stored_command.check_stored(run, kept)
     kept = applicable(kept, overrides, run.record.get("config_dir"))
     typed = {key_of(override) for override in overrides}
-    own = {"run.name": f"run.name={quoted(run.name)}", "run.id": f"run.id={quoted(run.id)}"}
-    own["paths.outputs"] = f"paths.outputs={quoted(str(outputs_of(folder, run.name)))}"
-    own |= {} if job is None else {"job": f"job={job}"}
-    own |= {"job.trust": "job.trust=true"} if job is not None and trust else {}
-    words = [*kept, *(text for key, text in own.items() if key not in typed), *overrides]
+    identity_overrides = {
+        "run.name": f"run.name={quoted(run.name)}",
+        "run.id": f"run.id={quoted(run.id)}",
+    }
+    identity_overrides["paths.outputs"] = (
+        f"paths.outputs={quoted(str(outputs_of(folder, run.name)))}"
+    )
+    identity_overrides |= {} if job is None else {"job": f"job={job}"}
+    identity_overrides |= {"job.trust": "job.trust=true"} if job is not None and trust else {}
+    words = [
+        *kept,
+        *(text for key, text in identity_overrides.items() if key not in typed),
+        *overrides,
+    ]
     if not trust:
         stored_command.check_words(run, overrides, words)
     return [*words, *config_dirs(run)]

@@ -94,10 +94,10 @@ def permuted(
 def holm(ps: Sequence[float]) -> list[float]:
     """P-values that are adjusted for their number (Holm 1979)."""
     adjusted = [0.0] * len(ps)
-    least = 0.0
+    floor = 0.0
     for rank, index in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
-        least = max(least, min(1.0, (len(ps) - rank) * ps[index]))
-        adjusted[index] = least
+        floor = max(floor, min(1.0, (len(ps) - rank) * ps[index]))
+        adjusted[index] = floor
     return adjusted
 
 

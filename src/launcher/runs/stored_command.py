@@ -43,8 +43,8 @@ def check_words(run: StoredRun, typed: Sequence[str], words: Sequence[str]) -> N
     folder = config_folder(run)
     config = compose(words, folder or own_folder())
     tree, _ = resolve(config)  # what does not resolve is rejected by the command
-    own = [*names_typed(typed), *names_in_files([folder])]
-    origin_of(run).check(tree, to_plain(config), own, retype=True)
+    names = [*names_typed(typed), *names_in_files([folder])]
+    origin_of(run).check(tree, to_plain(config), names, retype=True)
 
 
 def config_folder(run: StoredRun) -> Path | None:

@@ -112,12 +112,12 @@ class Budget:
     def fruitless(self, restarts: int) -> str | None:
         """Why a job with this many restarts in a row without a newer checkpoint does not start
         again; None: it does."""
-        most = self.max_fruitless_restarts
-        if most is None or restarts <= most:
+        limit = self.max_fruitless_restarts
+        if limit is None or restarts <= limit:
             return None
         return (
             f"was restarted {restarts} times in a row without a new checkpoint "
-            f"(dispatch.max_fruitless_restarts={most}): it is not restarted again"
+            f"(dispatch.max_fruitless_restarts={limit}): it is not restarted again"
         )
 
 
@@ -145,13 +145,13 @@ def decide(cause: Cause, budget: Budget, before: int) -> Decision:
     key = {"preempted": "max_preemptions", "timed out": "max_timeouts"}.get(cause)
     if key is None:
         return Decision("requeue" if cause in ("cause unknown", "faulty node") else "leave", cause)
-    most = getattr(budget, key)
-    if most is None or before < most:
+    limit = getattr(budget, key)
+    if limit is None or before < limit:
         return Decision("requeue", cause)
     return Decision(
         "fail",
         cause,
-        f"{cause} for the {_ordinal(before + 1)} time (dispatch.{key}={most}): it is not requeued;"
+        f"{cause} for the {_ordinal(before + 1)} time (dispatch.{key}={limit}): it is not requeued;"
         " the same command resumes it",
     )
 

@@ -43,7 +43,7 @@ class Size:
             raise ConfigError(
                 f"dispatch.no_kill=true: a run that needs dispatch.nodes={nodes} cannot restart on"
                 " fewer; use dispatch.spares=1 or a range, e.g."
-                f" dispatch.nodes=1-{max(2, parsed.most)}."
+                f" dispatch.nodes=1-{max(2, parsed.max)}."
             )
         return cls(parsed, ranks_per_node, no_kill, spares)
 
@@ -68,7 +68,7 @@ class Size:
     def command(self) -> str:
         """The shell command that starts the tasks."""
         if self.no_kill:
-            return f"on_nodes_left {self.nodes.least} {self.spares} {self.ranks_per_node}"
+            return f"on_nodes_left {self.nodes.min} {self.spares} {self.ranks_per_node}"
         if not self.varies:
             return "guarded srun"
         nodes, ranks = "SLURM_JOB_NUM_NODES", self.ranks_per_node

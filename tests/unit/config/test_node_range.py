@@ -28,7 +28,7 @@ def test_a_number_or_the_least_and_the_most(
     nodes: object, expected: tuple[int, int] | None
 ) -> None:
     parsed = NodeRange.parse(nodes)
-    assert (parsed and (parsed.least, parsed.most)) == expected
+    assert (parsed and (parsed.min, parsed.max)) == expected
 
 
 def test_node_range_is_written_as_sbatch_takes_it() -> None:
