@@ -81,6 +81,7 @@ reference: $(VENV)/.installed-test
 # Strict: a page that no menu has, a link to nothing and an unknown name are errors.
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs $(or $(ARGS),build) --strict
+	$(if $(ARGS),,$(VENV)/bin/python docs/check_site.py)
 
 wheel: $(VENV)/.installed-test
 	$(VENV)/bin/python -m hatchling build -t wheel
