@@ -81,7 +81,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """`run.name`"""
+        """The value of `run.name`."""
         return str(self.config["run"]["name"])
 
     @property

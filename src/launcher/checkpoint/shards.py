@@ -164,7 +164,7 @@ class ShardReader:
         return self._pieces[name][0].dtype
 
     def read(self, name: str) -> torch.Tensor:
-        """The whole tensor, on the CPU."""
+        """The full tensor, on the CPU."""
         target = torch.empty(self._shapes[name], dtype=self.dtype(name))
         self.read_into(name, target)
         return target
@@ -214,7 +214,7 @@ class ShardReader:
         _expect(name, filled, target)
 
     def _now(self, name: str) -> torch.Tensor:
-        """The whole tensor, read in this thread."""
+        """The full tensor, read in this thread."""
         whole = torch.empty(self._shapes[name], dtype=self.dtype(name))
         filled = 0
         for piece in self._pieces[name]:
@@ -282,7 +282,7 @@ def _expect(name: str, filled: int, target: torch.Tensor) -> None:
 def _run_start(
     whole: tuple[int, ...], shape: tuple[int, ...], offset: tuple[int, ...]
 ) -> int | None:
-    """The position of a run, or of a box of whole rows, among the whole tensor's values; None for
+    """The position of a run, or of a box of whole rows, among the full tensor's values; None for
     other boxes."""
     if len(offset) != len(whole):
         return offset[0]
@@ -295,7 +295,7 @@ def _as_run(piece: _Piece, whole: tuple[int, ...]) -> _Piece | None:
 
 
 def _cut(whole: torch.Tensor, target: torch.Tensor, offset: tuple[int, ...]) -> torch.Tensor:
-    """The part of the whole tensor that is `target`'s box or run."""
+    """The part of the full tensor that is `target`'s box or run."""
     if len(offset) != whole.dim():
         return whole.view(-1)[offset[0] : offset[0] + target.numel()].view(target.shape)
     return whole[

@@ -47,7 +47,7 @@ class SweepJob:
 
     @property
     def run(self) -> str:
-        """`<run.name>/<run.id>`"""
+        """Return `<run.name>/<run.id>`."""
         return f"{self.plain['run']['name']}/{self.plain['run']['id']}"
 
     @property

@@ -43,8 +43,8 @@ def instantiate(node: object, **changes: object) -> Any:
 
 
 def construct(settings: Mapping[str, Any]) -> Any:
-    """Call what `_target_` names with the other settings. `instantiate` would resolve them once
-    more: a shell line with `${HOME}`, which is written `\\${HOME}` in a configuration, would become
+    r"""Call what `_target_` names with the other settings. `instantiate` would resolve them once
+    more: a shell line with `${HOME}`, which is written `\${HOME}` in a configuration, would become
     an interpolation.
 
     Args:

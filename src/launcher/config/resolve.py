@@ -70,8 +70,8 @@ def resolved_yaml(config: DictConfig) -> str:
 
 
 def escaped(tree: Any, key: Any = "") -> Any:
-    """A tree as it is stored, in which OmegaConf takes no other text for an interpolation than the
-    expressions of `launcher.config.secrets`: `${HOME}` becomes `\\${HOME}`."""
+    r"""A tree as it is stored, in which OmegaConf takes no other text for an interpolation than the
+    expressions of `launcher.config.secrets`: `${HOME}` becomes `\${HOME}`."""
     if isinstance(tree, Mapping):
         return {key: escaped(value, key) for key, value in tree.items()}
     if isinstance(tree, list | tuple):

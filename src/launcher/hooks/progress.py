@@ -22,7 +22,9 @@ REFRESH = 0.1
 
 
 class ProgressHook(StatsHook):
-    """`Step 100/1000: 10% loss 2.413 lr 0.001 19.5 steps/s eta 0:00:46 grad_norm 0.9121 data
+    """Shows a line each interval.
+
+    `Step 100/1000: 10% loss 2.413 lr 0.001 19.5 steps/s eta 0:00:46 grad_norm 0.9121 data
     0.0003s | records`
 
     Args:

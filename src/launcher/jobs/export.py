@@ -29,7 +29,7 @@ DTYPE_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 class ExportJob:
-    """Writes whole tensors by name, however they were sharded, and next to them the checkpoint's
+    """Writes full tensors by name, however they were sharded, and next to them the checkpoint's
     configuration.
 
     Args:

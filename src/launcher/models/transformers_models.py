@@ -178,8 +178,10 @@ def _load(name: str, load: Callable[[str], Any]) -> Any:
 
 
 def _cached(name: str) -> str | None:
-    """This model's folder in the hub's cache; None: it is not there. (`local_files_only` of
-    transformers still asks the hub for adapters.)"""
+    """Return this model's folder in the hub's cache, or None if it is not there.
+
+    With `local_files_only`, transformers still asks the hub for adapters.
+    """
     from huggingface_hub import try_to_load_from_cache
 
     file = try_to_load_from_cache(name, "config.json")

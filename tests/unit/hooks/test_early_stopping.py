@@ -85,7 +85,6 @@ def test_a_run_that_stopped_early_trains_on_where_early_stopping_allows_it(
     tmp_path: Path, patience: int | None, max_steps: int, end: int, stops: str
 ) -> None:
     """The same whether a signal came in the step that stopped it, or not."""
-
     values = Values if stops == "at once" else ResumedValues
 
     def trainer(patience: int | None, max_steps: int, values: type[Values] = values) -> Toy:
