@@ -45,11 +45,11 @@ class TrackedRun:
 
     @property
     def name(self) -> str:
-        return str(get(self.config, "run.name") or self.folder.path.parent.name)
+        return str(get(self.config, "run.name") or self.folder.path.absolute().parent.name)
 
     @property
     def id(self) -> str:
-        return self.folder.path.name
+        return self.folder.path.absolute().name
 
     @property
     def label(self) -> str:

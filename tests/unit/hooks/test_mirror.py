@@ -19,7 +19,9 @@ from launcher import (
 )
 from launcher.config.construct import instantiate
 from launcher.process.signals import SignalExit
+from launcher.rundir.folder import RunFolder
 from launcher.runs.__main__ import main
+from launcher.trackers.base import TrackedRun
 from support.toy import Toy
 
 
@@ -39,7 +41,9 @@ def losses(folder: Path) -> list[tuple[int, float]]:
     return [(event.step, event.value) for event in events.Scalars("train/loss")]
 
 
-def test_each_step_is_in_the_event_file_once_over_a_resume(tmp_path: Path) -> None:
+def test_each_step_is_in_the_event_file_once_over_a_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     work = tmp_path / "work"
 
     def train(*more: BaseHook) -> None:
@@ -66,6 +70,8 @@ def test_each_step_is_in_the_event_file_once_over_a_resume(tmp_path: Path) -> No
         path.unlink()
     assert main(["sync", str(work)]) == 0
     assert len(losses(work)) == 6
+    monkeypatch.chdir(tmp_path)
+    assert TrackedRun(RunFolder("work")).label == f"{tmp_path.name}/work"
 
 
 def test_what_cannot_work_is_one_sentence(tmp_path: Path) -> None:
