@@ -1,6 +1,7 @@
 """Copies of a run that train in a scratch folder: the job, the process, and the lines of metrics to
 compare."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from launcher.rundir.history import is_measured, read_rows
 
 COMMAND = (sys.executable, "-m", "launcher.cli.job")
 LAST_LINES = 15
+FULL = os.strerror(errno.ENOSPC)
 OF_A_RANK = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Variables by which a process would take itself for one of several ranks."""
 OF_A_STEP = "SLURM_"
@@ -109,6 +111,8 @@ def check_ended(code: int, log: Path, what: str) -> None:
     """
     if code:
         lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+        if any(FULL in line for line in lines):
+            raise ConfigError(f"{what}: {FULL}; train in another folder (--scratch, job.scratch).")
         raise ConfigError(f"{what}: the training ended with exit code {code}:", *lines)
 
 

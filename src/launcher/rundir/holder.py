@@ -9,7 +9,7 @@ from pathlib import Path
 
 from launcher.process.identity import process_space, process_start
 from launcher.rundir.files import parse_json, patiently
-from launcher.rundir.folder import RunFolder
+from launcher.rundir.folder import RunFolder, is_copy
 from launcher.rundir.provenance import slurm_job_id
 from launcher.rundir.record_format import iso
 
@@ -21,7 +21,7 @@ HELD = "is on this run"
 @dataclass(frozen=True)
 class Holder:
     """Who holds a lock. `space` identifies the process table that `pid` belongs to (see
-    `process_space`)."""
+    `process_space`), `folder` is the locked folder: a copy of it has a copy of the lock."""
 
     token: str
     host: str
@@ -30,9 +30,10 @@ class Holder:
     started: str | None
     since: str
     slurm_job_id: str | None = None
+    folder: str | None = None
 
     @classmethod
-    def current(cls) -> "Holder":
+    def current(cls, folder: Path | None = None) -> "Holder":
         """This process, with a new token."""
         pid = os.getpid()
         return cls(
@@ -43,6 +44,7 @@ class Holder:
             started=process_start(pid),
             since=iso(time.time()),
             slurm_job_id=slurm_job_id(),
+            folder=None if folder is None else os.path.abspath(folder),
         )
 
     def is_local(self) -> bool:
@@ -75,6 +77,8 @@ def is_held(folder: RunFolder, silence: float = SILENCE) -> bool:
     if beat is None:
         return False
     held = read_holder(folder.lock_path)
+    if held is not None and is_copy(folder.path, held.folder):
+        return False
     if held is not None and held.is_local():
         return held.is_alive()
     return time.time() - beat < silence
@@ -87,7 +91,9 @@ def held_here(folder: RunFolder) -> Holder | None:
     (`RunLock.acquire`).
     """
     held = read_holder(folder.lock_path)
-    return held if held is not None and held.is_local() and held.is_alive() else None
+    if held is None or is_copy(folder.path, held.folder):
+        return None
+    return held if held.is_local() and held.is_alive() else None
 
 
 def refusal(folder: RunFolder, held: Holder | None) -> str:
@@ -107,8 +113,9 @@ def read_holder(path: Path) -> Holder | None:
     """
     try:
         data = parse_json(patiently(path.read_bytes))
-        return Holder(**{field.name: data[field.name] for field in fields(Holder)})
-    except (FileNotFoundError, IsADirectoryError, ValueError, KeyError, TypeError):
+        names = (field.name for field in fields(Holder) if field.name != "folder")
+        return Holder(**{name: data[name] for name in names}, folder=data.get("folder"))
+    except (FileNotFoundError, IsADirectoryError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

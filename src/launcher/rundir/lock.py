@@ -29,7 +29,7 @@ from typing import Any
 
 from launcher.errors import ConfigError
 from launcher.rundir.files import patiently
-from launcher.rundir.folder import RunFolder
+from launcher.rundir.folder import RunFolder, is_copy
 from launcher.rundir.holder import (
     SILENCE,
     Holder,
@@ -101,7 +101,7 @@ class RunLock:
             ConfigError: another process holds it, which the message names; or the folder cannot be
                 written.
         """
-        me = Holder.current()
+        me = Holder.current(self.folder.path)
         with self.folder.being_written():
             self.folder.path.mkdir(parents=True, exist_ok=True)
             if self.path.is_dir():
@@ -222,6 +222,8 @@ class RunLock:
     def _is_alive(self, held: Holder | None, fresh: Path) -> bool:
         """Return whether the lock's holder is alive. `fresh` is a new file, which has the file
         server's present time."""
+        if held is not None and is_copy(self.folder.path, held.folder):
+            return False
         if held is not None and held.is_local():
             return held.is_alive()
         if held is not None and is_earlier_start(held):

@@ -38,7 +38,8 @@ def run(audited: StoredRun, arguments: argparse.Namespace) -> int:
     1."""
     ledger = SampleLedger.of(audited, arguments.trust)
     if arguments.json:
-        for part in ledger.ranges:
+        chosen = ledger.ranges if arguments.step is None else [ledger.at(arguments.step)]
+        for part in chosen:
             print(json.dumps(asdict(part) | {"indices": ledger.indices(part)}))
     elif arguments.step is not None:
         print(*ledger.indices(ledger.at(arguments.step)))

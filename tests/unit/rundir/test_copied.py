@@ -1,7 +1,10 @@
 """Copies of a run: where they write, and how their metrics are compared;
 tests/end_to_end/test_replay.py trains."""
 
-from launcher.rundir.copied import is_outside, line_differences
+import pytest
+
+from launcher.errors import ConfigError
+from launcher.rundir.copied import check_ended, is_outside, line_differences
 
 NAMES = "the run", "the replay"
 
@@ -25,4 +28,15 @@ def test_line_difference_names_step_key_and_values():
     ]
     assert line_differences({3: {"a": 1}}, {}, NAMES) == [
         "step 3: only the run has a line of metrics.jsonl"
+    ]
+
+
+def test_a_full_scratch_disk_is_one_sentence(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("ERROR a\nOSError: [Errno 28] No space left on device\nmore\n")
+    with pytest.raises(ConfigError) as caught:
+        check_ended(1, log, "mlp/1, steps 0 to 10")
+    assert caught.value.messages == [
+        "mlp/1, steps 0 to 10: No space left on device; train in another folder (--scratch,"
+        " job.scratch)."
     ]

@@ -373,3 +373,16 @@ def test_an_error_at_a_look_at_the_lock_does_not_lose_it(tmp_path, failures, mon
         lock.check()
     lock.release()
     assert not lost and folder.lock_path.exists() == (failures > 3)
+
+
+@pytest.mark.parametrize("host", [None, "node7"])
+def test_a_copy_of_a_locked_folder_is_free(folder, tmp_path, host):
+    with RunLock(folder) as lock:
+        if host is not None:
+            folder.lock_path.write_text(json.dumps(asdict(replace(lock.holder, host=host))))
+        copy = RunFolder(tmp_path / "copy")
+        shutil.copytree(folder.path, copy.path)
+        assert (is_held(folder), is_held(copy), held_here(copy)) == (True, False, None)
+        with RunLock(copy, sleep=lambda _: pytest.fail("waited for a copied lock")):
+            assert is_held(copy)
+        folder.lock_path.write_text(json.dumps(asdict(lock.holder)))

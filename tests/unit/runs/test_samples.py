@@ -44,6 +44,8 @@ def test_steps_between_two_lines(make, runs):
     )
     code, output, _ = runs("replay", "abcd1234", "--step", 4)
     assert [int(word) for word in output.split()] == steps[3]["indices"]
+    code, output, _ = runs("replay", "abcd1234", "--step", 4, "--json")
+    assert json.loads(output) == steps[3]
 
 
 def test_steps_that_took_more(make, runs):
