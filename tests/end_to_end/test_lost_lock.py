@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 from support.processes import Command
@@ -65,6 +66,9 @@ def test_a_lock_that_was_removed_is_put_back(tmp_path: Path) -> None:
         first.read_until("put it back")
         assert launch(tmp_path, *RUN).returncode == 2
         os.kill(first.pid, signal.SIGSTOP)
+        for task in Path(f"/proc/{first.pid}/task").iterdir():  # else it puts the lock back again
+            while (task / "stat").read_text().rpartition(")")[2].split()[0] != "T":
+                time.sleep(0.01)
         (run_folder(tmp_path) / "run.lock").unlink()
         with Command(f"paths.outputs={tmp_path}", *RUN, *PACE) as second:
             second.read_until("Training from")
