@@ -59,7 +59,7 @@ def problems(site: Path, chromium: str) -> Iterator[str]:
                 [chromium, *options, "--dump-dom", probe.as_uri()], capture_output=True, text=True
             )
         found = re.search(r'<pre id="result">(.+?)</pre>', done.stdout, re.DOTALL)
-        result = json.loads(html.unescape(found[1])) if found else {"wide": [], "count": 0}
+        result = json.loads(html.unescape(found[1] if found else '{"wide": [], "count": 0}'))
         if result["count"] != len(pages):
             yield f"{width} pixels: Chromium read {result['count']} of {len(pages)} pages"
         for page, element in result["wide"]:
