@@ -135,6 +135,20 @@ def train(folder: str, overrides: list[str], stop_at: int = 0) -> dict[str, Any]
     return result | {"linear": torch.nn.functional.linear.__module__.split(".")[0]}
 
 
+def lanes_run(folder: str, overrides: list[str], until: int) -> dict[str, Any]:
+    """Train to a step with lanes, save there, and describe the state as the checkpoint has it."""
+    journal = Journal()
+    trainer = build(Path(folder), [*overrides, f"trainer.pause_at={until}"], journal)
+    for name, p in trainer.unwrapped_model.named_parameters():
+        if name.startswith("frozen"):
+            assert not p.requires_grad
+    trainer.train()
+    result = {"norms": journal.norms, "skipped": trainer.state.skipped_steps}
+    result["rng"] = float(torch.rand(()))
+    trainer.strategy.teardown()
+    return result
+
+
 def whole_and_interrupted(
     folder: str, overrides: list[str], of_parts: list[str] | None = None
 ) -> dict[str, Any]:

@@ -179,3 +179,14 @@ class Products(nn.Module):
     def forward(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         output = self.layer(batch[0])
         return (output.reshape(1, -1) @ output.reshape(-1, 1)).reshape(()), {}
+
+
+class TiedAndFrozen(Tied):
+    """With dropout, and a layer that is not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen, self.dropout = nn.Linear(64, 64).requires_grad_(False), nn.Dropout(0.2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.dropout(self.frozen(x)))

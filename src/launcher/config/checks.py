@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config import deepspeed_file
+from launcher.config.lanes import lane_issues, unsupported_by
 from launcher.config.messages import ConfigIssue, hint, show
 from launcher.config.needs import need_issues
 from launcher.config.node_range import NodeRange
+from launcher.config.sections import TrainerSettings, section
 from launcher.config.tree import get
 from launcher.rundir.files import expanded
 from launcher.rundir.folder import checkpoint_of, checkpoint_steps
@@ -22,6 +24,7 @@ from launcher.rundir.space import parse_size
 NO_TRAINING = ("launcher.jobs.evaluate.EvaluateJob", "launcher.jobs.export.ExportJob")
 """Jobs that use the model (and the data) of a run, and do not train."""
 CHECKPOINTING = "launcher.hooks.checkpointing.CheckpointingHook"
+DEEPSPEED = "launcher.strategies.deepspeed.DeepSpeedStrategy"
 RESUME = ("auto", "never", "must", "best")
 STEP = re.compile(r"(step-)?\d+")
 SIMILAR = 4
@@ -37,6 +40,7 @@ def crosschecks(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     job = get(tree, "job._target_")
     if job not in NO_TRAINING:
         yield from _batch(tree)
+        yield from _lanes(tree)
         yield from _warmup(tree)
         yield from _without_checkpoints(tree)
         yield from need_issues(tree)
@@ -96,6 +100,26 @@ def _batch(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
         source += f" x {nodes} nodes" if nodes.min > 1 else ""
         if issue := batch_issue(size, (nproc or tasks) * nodes.min, source):
             yield issue
+
+
+def _lanes(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+    """`trainer.lanes`, which also must be divisible by each number of ranks that a job may get."""
+    lanes = get(tree, "trainer.lanes")
+    if type(lanes) is not int or lanes < 1:
+        return
+    nodes = NodeRange.parse(get(tree, "dispatch.nodes")) or NodeRange(1, 1)
+    tasks = _count(tree, "dispatch.tasks_per_node") or _count(tree, "dispatch.gpus_per_node") or 1
+    nproc = _count(tree, "dispatch.nproc")
+    counts = [nproc] if nproc else [count * tasks for count in nodes.counts]
+    if nodes.is_open:
+        counts = [tasks]  # a job uses as many of its nodes as divide the lanes
+    given = get(tree, "trainer")
+    settings = TrainerSettings(
+        **{name: given[name] for name in section(TrainerSettings).names if name in given}
+    )
+    yield from lane_issues(settings, _count(tree, "data.batch_size"), counts)
+    if get(tree, "strategy._target_") == DEEPSPEED:
+        yield unsupported_by(lanes, "deepspeed")
 
 
 def _nodes(size: int, nodes: NodeRange, tasks: int) -> Iterator[ConfigIssue]:

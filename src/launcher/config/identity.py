@@ -20,6 +20,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from launcher.config.command import for_json
+from launcher.config.lanes import without_effect
 from launcher.config.length import default_steps
 from launcher.config.messages import show
 from launcher.config.needs import METRIC_SCHEDULE, measuring, parts
@@ -86,6 +87,7 @@ def identity(config: DictConfig) -> dict[str, Any]:
     excluded = {
         str(path) for path in (listed if isinstance(listed, ListConfig) else ())
     } | NEVER_HASHED
+    excluded |= without_effect(OmegaConf.select(config, "trainer.lanes"))
     tree = to_plain(config)
     excluded -= _steering(_without(tree, excluded), config)
 

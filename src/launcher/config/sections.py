@@ -47,6 +47,7 @@ class TrainerSettings:
     max_epochs: PositiveFloat | None = None
     pause_at: PositiveInt | None = None
     micro_batch_size: PositiveInt | None = None
+    lanes: PositiveInt | None = None
     max_grad_norm: NonNegativeFloat | None = 1.0
     max_non_finite_grad_retries: NonNegativeInt | None = None
     max_consecutive_skipped_steps: PositiveInt = 50

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from launcher.data.loader import EvaluationLoader, ResumableLoader
+    from launcher.process.lanes import Lanes
 
 
 logger = logging.getLogger("launcher")
@@ -86,6 +87,7 @@ class DataSource(LoaderSettings, ABC):
         rank: int = 0,
         world_size: int = 1,
         device: torch.device | str | None = None,
+        lanes: Lanes | None = None,
     ) -> ResumableLoader:
         """An endless, resumable loader of this rank's micro-batches; see
         `launcher.data.loader.ResumableLoader`."""
@@ -112,6 +114,7 @@ class DataSource(LoaderSettings, ABC):
             seed_samples=self.seed_samples,
             collate_fn=self.collate,
             device=device,
+            lanes=lanes,
         )
 
     def val_loader(
@@ -123,6 +126,7 @@ class DataSource(LoaderSettings, ABC):
         device: torch.device | str | None = None,
         max_samples: int | None = None,
         name: str | None = None,
+        has_chunks: bool = False,
     ) -> EvaluationLoader | None:
         """One pass over the held-out samples, or over the first `max_samples` of them, counted over
         all ranks. None: nothing is held out.
@@ -131,9 +135,11 @@ class DataSource(LoaderSettings, ABC):
             batch_size: samples per rank and forward pass; None: the rank's share of
                 `self.batch_size`.
             name: one of `val_names`; None: the main validation set.
+            has_chunks: see `launcher.data.loader.evaluation_loader`.
         """
         dataset = self.val_dataset() if name is None else self.named_val_dataset(name)
-        return self._pass_over(dataset, batch_size, rank, world_size, device, max_samples)
+        place = (batch_size, rank, world_size, device)
+        return self._pass_over(dataset, *place, max_samples, has_chunks)
 
     def test_loader(
         self,
@@ -143,11 +149,11 @@ class DataSource(LoaderSettings, ABC):
         world_size: int = 1,
         device: torch.device | str | None = None,
         max_samples: int | None = None,
+        has_chunks: bool = False,
     ) -> EvaluationLoader | None:
         """One pass over the test samples, as `val_loader`. None: there are none."""
-        return self._pass_over(
-            self.test_dataset(), batch_size, rank, world_size, device, max_samples
-        )
+        place = (batch_size, rank, world_size, device)
+        return self._pass_over(self.test_dataset(), *place, max_samples, has_chunks)
 
     def _pass_over(
         self,
@@ -157,6 +163,7 @@ class DataSource(LoaderSettings, ABC):
         world_size: int,
         device: torch.device | str | None,
         max_samples: int | None,
+        has_chunks: bool,
     ) -> EvaluationLoader | None:
         from launcher.data.loader import evaluation_loader
 
@@ -172,6 +179,7 @@ class DataSource(LoaderSettings, ABC):
             collate_fn=self.val_collate or self.collate,
             seed_samples=self.seed_samples,
             max_samples=max_samples,
+            has_chunks=has_chunks,
         )
 
 

@@ -7,8 +7,9 @@ among ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count, islice
 from typing import Any
 
 from launcher.data.randomness import PrivateGenerators
@@ -76,6 +77,22 @@ def _empty(dataset: object, epoch: int) -> str:
     )
 
 
+@dataclass(frozen=True)
+class Share:
+    """The micro-batches that a rank gets: those numbered `own` of each `count`."""
+
+    own: Sequence[int]
+    count: int
+
+    def number(self, turn: int) -> int:
+        """The number of this rank's micro-batch at a turn, counted over all ranks."""
+        rounds, at = divmod(turn, len(self.own))
+        return rounds * self.count + self.own[at]
+
+    def numbers(self) -> Iterator[int]:
+        return map(self.number, count())
+
+
 class TrainingStream:
     """This rank's micro-batches of a stream, without end, from a global sample position on."""
 
@@ -85,25 +102,25 @@ class TrainingStream:
         collate: Collate,
         position: int,
         micro_batch_size: int,
-        rank: int,
-        world_size: int,
+        share: Share,
         seed: int | None,
     ):
         self.dataset = dataset
         self.collate = collate
-        self.position = position + rank * micro_batch_size
+        self.position = position
         self.size = micro_batch_size
-        self.others = (world_size - 1) * micro_batch_size
+        self.share = share
         self.seed = seed
 
     def __iter__(self) -> Iterator[Any]:
         draw, aside = _randomness(self.seed)
-        samples = stream_samples(self.dataset, self.seed, self.position)
-        skip = 0
-        while True:
-            kept = draw(lambda: list(islice(samples, skip, skip + self.size)))  # noqa: B023 - called at once
-            yield aside(lambda: self.collate(kept))  # noqa: B023
-            skip = self.others
+        first = self.position + self.share.number(0) * self.size
+        samples = stream_samples(self.dataset, self.seed, first)
+        read = self.share.number(0)
+        for number in self.share.numbers():
+            skip, read = (number - read) * self.size, number + 1
+            own = draw(lambda: list(islice(samples, skip, skip + self.size)))  # noqa: B023 - called at once
+            yield aside(lambda: self.collate(own))  # noqa: B023
 
 
 class EvaluationStream:
@@ -119,9 +136,12 @@ class EvaluationStream:
         world_size: int,
         seed: int | None,
         max_samples: int | None = None,
+        has_chunks: bool = False,
     ):
         self.dataset = dataset
         self.collate = collate
+        self.batch_size = batch_size
+        self.has_chunks = has_chunks
         self.full = batch_size * world_size
         self.rank = rank
         self.world_size = world_size
@@ -129,6 +149,20 @@ class EvaluationStream:
         self.max_samples = max_samples
 
     def __iter__(self) -> Iterator[Any]:
+        return self._chunks() if self.has_chunks else self._shares()
+
+    def _chunks(self) -> Iterator[tuple[int, Any]]:
+        draw, aside = _randomness(self.seed)
+        samples = self._samples()
+        first = 0
+        while read := draw(lambda: list(islice(samples, self.full))):
+            own = self.rank if self.rank * self.batch_size < len(read) else 0
+            start = own * self.batch_size
+            chunk = read[start : start + self.batch_size]
+            yield first + own, aside(lambda: self.collate(chunk))  # noqa: B023 - called at once
+            first += self.world_size
+
+    def _shares(self) -> Iterator[Any]:
         draw, aside = _randomness(self.seed)
         samples = self._samples()
         chunk: list[Any] = []

@@ -14,6 +14,7 @@ from torch.utils.data import default_collate
 from launcher.data.iterable import (
     Collate,
     EvaluationStream,
+    Share,
     TrainingStream,
     is_stream,
     length,
@@ -27,6 +28,7 @@ from launcher.data.sampler import SampleOrder
 from launcher.data.transfer import on_device, pinned
 from launcher.data.workers import WorkerBatches
 from launcher.errors import ConfigError
+from launcher.process.lanes import Lanes
 from launcher.process.rng import isolated, seed_host
 
 CPU = torch.device("cpu")
@@ -65,6 +67,16 @@ class Fetch:
         return self.collate(samples)
 
 
+class ChunkFetch:
+    """`fetch[indices, seeds]` is the number of a chunk and its batch."""
+
+    def __init__(self, fetch: Fetch, size: int):
+        self.fetch, self.size = fetch, size
+
+    def __getitem__(self, request: Request) -> Any:
+        return int(request[0][0]) // self.size, self.fetch[request]
+
+
 class ResumableLoader:
     """An endless iterable of this rank's micro-batches. Epochs follow each other, and a batch may
     span two of them.
@@ -85,6 +97,8 @@ class ResumableLoader:
             each epoch's start instead.
         device: where the batches go. On CUDA they are pinned and copied one ahead.
         samples: global position to begin at.
+        lanes: the micro-batches of a step that this rank gets, in place of the r-th part of each.
+            Begin at a step's first sample then.
 
     Raises:
         ConfigError: the dataset is empty, or (`load_state_dict`) not the one that the state was
@@ -105,9 +119,11 @@ class ResumableLoader:
         collate_fn: Collate | None = None,
         device: torch.device | str | None = None,
         samples: int = 0,
+        lanes: Lanes | None = None,
     ):
         self.dataset = dataset
         self.seed = seed
+        self.share = Share([rank], world_size) if lanes is None else Share(lanes.own, lanes.count)
         self.micro_batch_size = micro_batch_size
         self.rank = rank
         self.world_size = world_size
@@ -153,8 +169,7 @@ class ResumableLoader:
                 self.collate,
                 self.samples,
                 self.micro_batch_size,
-                self.rank,
-                self.world_size,
+                self.share,
                 seed,
             )
             return _load(stream, None, self.num_workers, self.device)
@@ -162,9 +177,9 @@ class ResumableLoader:
         return _load(fetch, self._requests(self.order), self.num_workers, self.device)
 
     def _requests(self, order: SampleOrder | MixtureOrder) -> Iterator[Request]:
-        count = self.micro_batch_size
-        position = self.samples + self.rank * count
-        while True:
+        count, start = self.micro_batch_size, self.samples
+        for number in self.share.numbers():
+            position = start + number * count
             indices = order.indices(position, count)
             seeds = (
                 sample_seeds(self.seed, order.epochs(position, count), indices)
@@ -172,7 +187,6 @@ class ResumableLoader:
                 else None
             )
             yield indices, seeds
-            position += self.samples_per_batch
 
     def state_dict(self) -> dict[str, Any]:
         """`samples`, the `fingerprint` of the dataset, and the weights that a mixture has had."""
@@ -211,6 +225,7 @@ class EvaluationLoader:
         collate: Collate,
         seed: int | None,
         max_samples: int | None,
+        has_chunks: bool,
     ):
         self.dataset = dataset
         self.batch_size = batch_size
@@ -221,7 +236,11 @@ class EvaluationLoader:
         self.collate = collate
         self.seed = seed
         self.max_samples = max_samples
-        if max_samples is not None and max_samples < world_size:
+        self.has_chunks = has_chunks
+        self.chunk = -1
+        """With chunks: the number of the last one."""
+        needed = 1 if has_chunks else world_size
+        if max_samples is not None and max_samples < needed:
             raise ConfigError(
                 f"hooks.evaluation.max_samples={max_samples}: is fewer than the {world_size} ranks;"
                 f" use at least {world_size}."
@@ -229,19 +248,24 @@ class EvaluationLoader:
         self.size = None if is_stream(dataset) else _size(dataset, "validation")
         if self.size is not None and max_samples is not None:
             self.size = min(self.size, max_samples)
-        if self.size is not None and self.size < world_size:
+        if self.size is not None and self.size < needed:
             raise too_few(self.size, world_size)
 
     def __len__(self) -> int:
         """Batches of one pass, the same on every rank. TypeError for a stream."""
         if self.size is None:
             raise TypeError("the number of batches of a stream is not known")
+        if self.has_chunks:
+            return -(-self.size // (self.batch_size * self.world_size))
         return 1 + (self.size - self.world_size) // (self.batch_size * self.world_size)
 
     def __iter__(self) -> Iterator[Any]:
         batches = self._batches()
         try:
-            yield from on_device(batches, self.device)
+            for batch in on_device(batches, self.device):
+                if self.has_chunks:
+                    self.chunk, batch = batch
+                yield batch
         finally:
             batches.close()
 
@@ -255,14 +279,32 @@ class EvaluationLoader:
                 self.world_size,
                 self.seed,
                 self.max_samples,
+                self.has_chunks,
             )
             return _load(stream, None, self.num_workers, self.device)
-        return _load(
-            Fetch(self.dataset, self.collate),
-            self._requests(self.size),
-            self.num_workers,
-            self.device,
-        )
+        fetch, requests = Fetch(self.dataset, self.collate), self._requests(self.size)
+        if self.has_chunks:
+            return _load(
+                ChunkFetch(fetch, self.batch_size),
+                self._chunks(self.size),
+                self.num_workers,
+                self.device,
+            )
+        return _load(fetch, requests, self.num_workers, self.device)
+
+    def _chunks(self, size: int) -> Iterator[Request]:
+        """The samples of one chunk for each rank at a time. In the last round, a rank without a
+        chunk repeats the round's first one."""
+        for first in range(0, size, self.batch_size * self.world_size):
+            start = first + self.rank * self.batch_size
+            start = start if start < size else first
+            yield self._request(start, min(start + self.batch_size, size))
+
+    def _request(self, start: int, stop: int) -> Request:
+        indices = np.arange(start, stop, dtype=np.int64)
+        if self.seed is None:
+            return indices, None
+        return indices, sample_seeds(self.seed, np.zeros_like(indices), indices)
 
     def _requests(self, size: int) -> Iterator[Request]:
         full = self.batch_size * self.world_size
@@ -270,15 +312,7 @@ class EvaluationLoader:
             first = number * full
             count = full if number < len(self) - 1 else size - first
             start, stop = share(count, self.rank, self.world_size)
-            indices = np.arange(first + start, first + stop, dtype=np.int64)
-            yield (
-                indices,
-                (
-                    None
-                    if self.seed is None
-                    else sample_seeds(self.seed, np.zeros_like(indices), indices)
-                ),
-            )
+            yield self._request(first + start, first + stop)
 
 
 def evaluation_loader(
@@ -293,6 +327,7 @@ def evaluation_loader(
     seed_samples: bool = False,
     seed: int = 0,
     max_samples: int | None = None,
+    has_chunks: bool = False,
 ) -> EvaluationLoader:
     """One pass over `dataset` in its own order: each sample exactly once, over all ranks together.
     `max_samples`: only the first n of them.
@@ -300,6 +335,11 @@ def evaluation_loader(
     Every rank gets the same number of batches, none of them empty, since a sharded model's forward
     is a collective. All have `batch_size` samples but the last, which shares out what is left: from
     1 to batch_size + 1.
+
+    Args:
+        has_chunks: the batches are the same on any number of ranks, which take them in turn: chunk
+            c has the samples from c * batch_size on. A rank that has no chunk at the end repeats
+            another one; `chunk` is the number of the last batch.
 
     Raises ConfigError when there are fewer samples than ranks.
     """
@@ -315,6 +355,7 @@ def evaluation_loader(
         collate,
         seed if seed_samples else None,
         max_samples,
+        has_chunks,
     )
 
 

@@ -110,7 +110,8 @@ class StepInfo(TypedDict, total=False):
     host wait."""
 
     loss: list[torch.Tensor]
-    """0-d, one for each micro-batch."""
+    """0-d, one for each micro-batch; with lanes, after the last of them, of all ranks in their
+    order."""
     records: list[Records]
     """Records that `forward` returned, one for each micro-batch."""
     data_time: list[float]
@@ -122,6 +123,8 @@ class StepInfo(TypedDict, total=False):
     lr: list[float | torch.Tensor]
     """Learning rate of each parameter group in this step."""
     non_finite_grad_retry_count: int
+    has_all: bool
+    """With lanes: `records` are those of all ranks."""
     max_memory: float
     """GiB; only with `MemoryHook`."""
     means: Any

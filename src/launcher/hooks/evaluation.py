@@ -1,7 +1,8 @@
 """Metrics on the validation set, every few steps and at the end."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -15,6 +16,7 @@ from launcher.hooks.metrics import Metrics
 from launcher.hooks.records import flatten, show
 from launcher.models.output import OUTPUTS
 from launcher.process import ranks, signals
+from launcher.process.lanes import Lanes
 from launcher.process.rng import isolated_rng
 from launcher.process.times import Times
 from launcher.strategies.weights import unwrap
@@ -133,9 +135,9 @@ class EvaluationHook(BaseHook):
         for name, batches in self._batches.items():
             context, num_targets = trainer.strategy.forward_context, trainer.num_targets
             self.metrics.reset(trainer.device)
-            measured = evaluate(
-                trainer.checked_forward, trainer.model, batches, context, num_targets, self.metrics
-            )
+            forward, model, lanes = trainer.checked_forward, trainer.model, trainer.strategy.lanes
+            order = None if lanes is None else ChunkOrder(lanes, trainer.step)
+            measured = evaluate(forward, model, batches, context, num_targets, self.metrics, order)
             if measured is None:
                 return None
             metrics |= {name: measured} if name else measured
@@ -158,6 +160,45 @@ class EvaluationHook(BaseHook):
         self._done_at = state_dict.get("evaluation", {}).get("done_at", -1)
 
 
+Part = dict[str, tuple[Any, Any]]
+"""By flat name, a sum over samples (or targets), and the number of these."""
+
+
+def _as_numbers(part: Part) -> Part:
+    return {name: (float(total), int(count)) for name, (total, count) in part.items()}
+
+
+@dataclass(frozen=True)
+class ChunkOrder:
+    """Combines the batches of an evaluation in their own order, whichever ranks they are on.
+
+    Args:
+        lanes: of the run.
+        step: at which it evaluates.
+    """
+
+    lanes: Lanes
+    step: int
+
+    def begin(self, batches: Iterable[Any], turn: int) -> int:
+        """Set the random state of this rank's batch at a turn, and return its number."""
+        taken = turn * self.lanes.world_size + self.lanes.rank
+        number: int = getattr(batches, "chunk", taken)
+        self.lanes.set_random_state(self.step, self.lanes.count + 1 + number)
+        return number
+
+    def is_own(self, number: int) -> bool:
+        """Return whether this rank counts a batch; if not, it repeats another rank's."""
+        return number % self.lanes.world_size == self.lanes.rank
+
+    def of_all_ranks(self, own: dict[int, Part]) -> list[Part]:
+        numbered = {number: _as_numbers(part) for number, part in own.items()}
+        gathered = {
+            k: part for of_rank in ranks.all_gather(numbered) for k, part in of_rank.items()
+        }
+        return [gathered[number] for number in sorted(gathered)]
+
+
 def evaluate(
     forward: Callable[[Any], tuple[torch.Tensor | None, Records]],
     model: torch.nn.Module,
@@ -165,6 +206,7 @@ def evaluate(
     context: Callable[[], Any],
     num_targets: Callable[[Any], torch.Tensor | int | None] = lambda batch: None,
     metrics: Metrics | None = None,
+    order: ChunkOrder | None = None,
 ) -> dict[str, Any] | None:
     """Means of loss and records over the samples of all ranks' batches, by flat name. If only some
     batches have a record, its mean is over their samples. For a language model also `perplexity`,
@@ -174,6 +216,7 @@ def evaluate(
         num_targets: returns the number of targets of a batch; the means are then over targets.
             None: over samples.
         metrics: already reset.
+        order: the order in which batches are combined; None: those of a rank, then the ranks.
     Returns:
         None: a signal came on some rank.
     Raises:
@@ -183,12 +226,12 @@ def evaluate(
     model.eval()
     try:
         with isolated_rng(), torch.no_grad():
-            sums, counts = _summed(forward, model, batches, context, num_targets, metrics)
+            parts = _summed(forward, model, batches, context, num_targets, metrics, order)
     except signals.Interrupted:
         return None
     finally:
         model.train(was_training)
-    means = _means_over_ranks(sums, counts)
+    means = _means(_of_all_ranks(parts) if order is None else order.of_all_ranks(parts))
     if getattr(unwrap(model), "is_language_model", False):
         means["perplexity"] = math.exp(means["loss"]) if means["loss"] < 700 else math.inf
     return means | (metrics.compute() if metrics is not None else {})
@@ -201,21 +244,23 @@ def _summed(
     context: Callable[[], Any],
     num_targets: Callable[[Any], torch.Tensor | int | None],
     metrics: Metrics | None,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Sums of loss and records over this rank's samples (or targets), and the number of these, by
-    flat name."""
-    sums: dict[str, Any] = {}
-    counts: dict[str, Any] = {}
-    for batch, is_new in _in_step(batches):
+    order: ChunkOrder | None,
+) -> dict[int, Part]:
+    """Sums of loss and records over this rank's batches: of all of them under the key 0, or with
+    an order of each by its number."""
+    parts: dict[int, Part] = {}
+    for turn, (batch, is_new) in enumerate(_in_step(batches)):
+        number = 0 if order is None else order.begin(batches, turn)
         with context():
             loss, records = forward(batch)
-        if loss is None or not is_new:
+        if loss is None or not is_new or (order is not None and not order.is_own(number)):
             continue
         if metrics is not None:
             metrics.update(unwrap(model), records)
         records = {name: value for name, value in records.items() if name not in OUTPUTS}
         targets = num_targets(batch)
         size = batch_size(batch) if targets is None else targets
+        part = parts.setdefault(number, {})
         for name, value in flatten({"loss": loss, **records}).items():
             if value is None:
                 continue
@@ -226,27 +271,28 @@ def _summed(
                 if isinstance(value, torch.Tensor) and value.device.type != "mps"
                 else value
             )
-            sums[name] = sums.get(name, 0.0) + value * size
-            counts[name] = counts.get(name, 0) + size
-    return sums, counts
+            total, count = part.get(name, (0.0, 0))
+            part[name] = total + value * size, count + size
+    return parts
 
 
-def _means_over_ranks(sums: dict[str, Any], counts: dict[str, Any]) -> dict[str, Any]:
+def _of_all_ranks(own: dict[int, Part]) -> list[Part]:
+    return ranks.all_gather(_as_numbers(own.get(0, {})))
+
+
+def _means(parts: Sequence[Part]) -> dict[str, Any]:
     """
     Raises:
         ValueError: no rank has counted a loss.
     """
-    gathered = ranks.all_gather(
-        {name: (float(total), int(counts[name])) for name, total in sums.items()}
-    )
-    parts = {
-        name: [part[name] for part in gathered if name in part]
-        for name in dict.fromkeys(chain(*gathered))
+    of_name = {
+        name: [part[name] for part in parts if name in part]
+        for name in dict.fromkeys(chain(*parts))
     }
-    totals = {name: sum(count for _, count in of_ranks) for name, of_ranks in parts.items()}
+    totals = {name: sum(count for _, count in each) for name, each in of_name.items()}
     if not totals.get("loss"):
         raise ValueError("No validation batch has a loss or a target.")
-    sums = {name: sum(total for total, _ in of_ranks) for name, of_ranks in parts.items()}
+    sums = {name: sum(total for total, _ in each) for name, each in of_name.items()}
     return {name: total / totals[name] for name, total in sums.items() if totals[name]}
 
 

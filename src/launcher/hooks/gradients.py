@@ -5,7 +5,6 @@ from torch import nn
 
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.hooks.state import reject_flat_buffers
-from launcher.strategies.norms import by_mesh, total_norm
 from launcher.strategies.weights import unwrap
 from launcher.types import PositiveInt
 
@@ -35,7 +34,8 @@ class GradientsHook(BaseHook):
         for name, p in unwrap(trainer.model).named_parameters():
             if p.requires_grad:
                 blocks.setdefault(block_of(name, self.depth), []).append(p)
-        self._norms = {block: total_norm(by_mesh(params)) for block, params in blocks.items()}
+        norm = trainer.strategy.grad_norm
+        self._norms = {block: norm(params) for block, params in blocks.items()}
 
     def on_after_step(self, trainer: TrainerView) -> None:
         norms, self._norms = self._norms, {}

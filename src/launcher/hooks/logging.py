@@ -42,7 +42,7 @@ class LoggingHook(StatsHook):
         trainer.log({"train": records})
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        state_dict["logging"] = self.state()
+        state_dict["logging"] = self.state(trainer)
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         if "logging" in state_dict:

@@ -158,7 +158,8 @@ def faulty_nodes(found: Sequence[tuple[str, str | None]]) -> list[str]:
 def _unchanged(trainer: TrainerView) -> Iterator[None]:
     """Restore gradients, buffers and random state at the end."""
     model = unwrap(trainer.model)
-    tensors = [*model.buffers(), *(p.grad for p in model.parameters() if p.grad is not None)]
+    gradients = [(p, p.grad) for p in model.parameters()]
+    tensors = [*model.buffers(), *(grad for _, grad in gradients if grad is not None)]
     before = [tensor.detach().clone() for tensor in tensors]
     with isolated_rng():
         try:
@@ -167,3 +168,5 @@ def _unchanged(trainer: TrainerView) -> Iterator[None]:
             with torch.no_grad():
                 for tensor, values in zip(tensors, before, strict=True):
                     tensor.copy_(values)
+            for p, grad in gradients:
+                p.grad = grad

@@ -78,10 +78,9 @@ class SkipSpikesHook(BaseHook):
         """Return whether this step is a spike; if not, it is added to the window. All values stay
         on the device."""
         self._to(norm.device)
-        loss = (
-            ranks.sum_over_ranks(torch.stack(trainer.step_info["loss"]).mean().float())
-            / ranks.world_size()
-        )
+        loss = torch.stack(trainer.step_info["loss"]).mean().float()
+        if trainer.strategy.lanes is None:  # with lanes, each rank has the losses of all
+            loss = ranks.sum_over_ranks(loss) / ranks.world_size()
         present = torch.stack([loss, norm.float()])
         filled = self._accepted.clamp(max=self.window)
         is_filled = torch.arange(self.window, device=norm.device) < filled

@@ -2,6 +2,7 @@
 so."""
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.hooks.flops import uncompiled
 from launcher.process import ranks
+from launcher.process.lanes import Lanes
 from launcher.process.rng import isolated_rng
 from launcher.types import PositiveInt
 
@@ -29,7 +31,8 @@ class SourcesHook(BaseHook):
         self.interval = interval
         self._start = self._count = 0
         self._end: int | None = None
-        self._sums: dict[str, tuple[Any, Any]] = {}
+        self._sums: list[dict[str, tuple[Any, Any]]] = []
+        """One for each lane of this rank; without lanes, one for all micro-batches together."""
 
     def on_ready(self, trainer: TrainerView) -> None:
         self._end = end = self._order(trainer).end()
@@ -41,7 +44,7 @@ class SourcesHook(BaseHook):
             )
 
     def on_before_step(self, trainer: TrainerView) -> None:
-        self._start, self._count, self._sums = trainer.data_loader.samples, 0, {}
+        self._start, self._count, self._sums = trainer.data_loader.samples, 0, []
 
     def on_batch(self, trainer: TrainerView, batch: Any) -> None:
         number, self._count = self._count, self._count + 1
@@ -50,10 +53,10 @@ class SourcesHook(BaseHook):
         if not is_due or number >= trainer.gradient_accumulation_steps:
             return
         loader, order = trainer.data_loader, self._order(trainer)
-        position = (
-            self._start + number * loader.samples_per_batch + loader.rank * loader.micro_batch_size
-        )
+        position = self._start + loader.share.number(number) * loader.micro_batch_size
         sources, _ = order.locate(position, loader.micro_batch_size)
+        if not self._sums or trainer.strategy.lanes is not None:
+            self._sums.append({})
         was_training = trainer.model.training
         trainer.model.eval()
         try:
@@ -78,17 +81,16 @@ class SourcesHook(BaseHook):
             return
         targets = trainer.num_targets(part)
         size = len(chosen) if targets is None else targets
-        total, count = self._sums.get(name, (0.0, 0))
-        self._sums[name] = total + loss.double() * size, count + size
+        sums = self._sums[-1]
+        total, count = sums.get(name, (0.0, 0))
+        sums[name] = total + loss.double() * size, count + size
 
     def on_after_step(self, trainer: TrainerView) -> None:
         if trainer.step % self.interval == 0 or trainer.is_last_step:
-            gathered = ranks.all_gather(
-                {name: (float(total), int(n)) for name, (total, n) in self._sums.items()}
-            )
+            parts_of_ranks = self._of_all_ranks(trainer.strategy.lanes)
             means = {}
             for name in self._order(trainer).names:
-                parts = [part[name] for part in gathered if name in part]
+                parts = [part[name] for part in parts_of_ranks if name in part]
                 if count := sum(n for _, n in parts):
                     means[name] = sum(total for total, _ in parts) / count
             if means:
@@ -100,6 +102,14 @@ class SourcesHook(BaseHook):
             reason = f"the source {name} has no samples for another step (data.exhausted=stop)"
             trainer.logger.info("Step %d: training ends: %s.", trainer.step, reason)
             trainer.state.stop(reason)
+
+    def _of_all_ranks(self, lanes: Lanes | None) -> list[dict[str, tuple[float, int]]]:
+        own = [
+            {name: (float(total), int(n)) for name, (total, n) in sums.items()}
+            for sums in self._sums
+        ]
+        gathered = ranks.all_gather(own)
+        return [*chain(*gathered)] if lanes is None else lanes.in_order(gathered)
 
     def _order(self, trainer: TrainerView) -> MixtureOrder:
         order: MixtureOrder = trainer.data_loader.order

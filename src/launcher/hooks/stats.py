@@ -10,9 +10,11 @@ import torch
 from launcher.hooks.base import BaseHook, Records, StepInfo, TrainerView
 from launcher.hooks.records import key_average, to_numbers
 from launcher.process import ranks
+from launcher.process.lanes import Lanes
 from launcher.types import PositiveInt
 
-AVERAGED = "loss", "step_time", "data_time", "non_finite_grad_retry_count", "records"
+TIMES = "step_time", "data_time", "non_finite_grad_retry_count"
+AVERAGED = "loss", *TIMES, "records"
 
 
 class Stats(NamedTuple):
@@ -64,14 +66,18 @@ class StatsHook(BaseHook):
             self._report(trainer)
 
     def _report(self, trainer: TrainerView) -> None:
+        lanes = trainer.strategy.lanes
+        _share_records(self._steps, lanes)
         stats = means(self._steps, trainer.optimizer.param_groups)
         self._steps.clear()
         if self.sync and trainer.strategy.ranks.is_distributed:
-            stats = _over_ranks(stats)
+            stats = _over_ranks(stats, averages_losses=lanes is None)
         self.report(trainer, stats)
 
     # An interrupted interval continues in the next attempt, so that its means are the same.
-    def state(self) -> dict[str, Any]:
+    def state(self, trainer: TrainerView) -> dict[str, Any]:
+        """All ranks must call it."""
+        _share_records(self._steps, trainer.strategy.lanes)
         return _values(self._steps)
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -83,6 +89,7 @@ class StatsHook(BaseHook):
                 "loss": [loss],
                 "grad_norm": norm,
                 "records": [records or {}],
+                "has_all": True,
                 "step_time": times[0],
                 "data_time": [times[1]],
                 "non_finite_grad_retry_count": 0 if i else state["retries"],
@@ -91,6 +98,19 @@ class StatsHook(BaseHook):
             for i, (loss, norm, records, times, memory) in enumerate(rows)
         ]
         self._steps = steps
+
+
+def _share_records(steps: Sequence[StepInfo], lanes: Lanes | None) -> None:
+    """With lanes, replace the records of this rank's lanes by those of all lanes, as numbers and in
+    their order. The host waits for the device."""
+    own = [i for i, info in enumerate(steps) if lanes is not None and not info.get("has_all")]
+    if lanes is None or not own:
+        return
+    numbers = [[to_numbers(records) for records in steps[i]["records"]] for i in own]
+    gathered = ranks.all_gather(numbers)
+    for at, i in enumerate(own):
+        steps[i]["records"] = lanes.in_order([of_rank[at] for of_rank in gathered])
+        steps[i]["has_all"] = True
 
 
 def means(steps: Sequence[StepInfo], param_groups: Sequence[dict[str, Any]]) -> Stats:
@@ -175,14 +195,18 @@ def _numbers(values: list[Any]) -> list[float]:
     return list(map(float, values))
 
 
-def _over_ranks(local: Stats) -> Stats:
-    """Average over the ranks, which all have the same number of samples; memory is the maximum."""
-    gathered = ranks.all_gather(local)
+def _over_ranks(own: Stats, averages_losses: bool) -> Stats:
+    """Average over the ranks, which all have the same number of samples; memory is the maximum.
+
+    Args:
+        averages_losses: False: each rank has the losses, records and norms of all lanes.
+    """
+    gathered = ranks.all_gather(own)
+    memory = [each.max_memory for each in gathered if each.max_memory is not None]
+    names = AVERAGED if averages_losses else TIMES
+    averages = key_average([{name: getattr(each, name) for name in names} for each in gathered])
     norms = [each.grad_norm for each in gathered if each.grad_norm is not None]
-    return local._replace(
-        grad_norm=sum(norms) / len(norms) if len(norms) == len(gathered) else None,
-        max_memory=max(
-            (each.max_memory for each in gathered if each.max_memory is not None), default=None
-        ),
-        **key_average([{name: getattr(each, name) for name in AVERAGED} for each in gathered]),
-    )
+    if averages_losses:
+        has_all = len(norms) == len(gathered)
+        averages["grad_norm"] = sum(norms) / len(norms) if has_all else None
+    return own._replace(max_memory=max(memory, default=None), **averages)

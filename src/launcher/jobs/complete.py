@@ -21,6 +21,7 @@ from launcher.checkpoint.find import (
 from launcher.checkpoint.store import CheckpointStore
 from launcher.config.checks import has_checkpointing
 from launcher.config.command import command_record, task_overrides
+from launcher.config.lanes import without_effect
 from launcher.config.length import with_steps
 from launcher.config.lookup import is_same
 from launcher.config.resolve import escaped
@@ -187,9 +188,10 @@ def changes(config: Mapping[str, Any], folder: RunFolder) -> list[str]:
     newest = checkpoint_path(folder.checkpoints, "latest")
     if newest is None:
         return []
+    uncounted = without_effect((config.get("trainer") or {}).get("lanes"))
     ignored = tuple(
         f"{key}{end}"
-        for key in ("run", *config["run"]["identity_exclude"])
+        for key in ("run", *config["run"]["identity_exclude"], *uncounted)
         for end in (".", "=", ":")
     )
     messages = changes_since(newest, dict(config), _code())

@@ -248,7 +248,12 @@ def _on_one_process(config: DictConfig, world_size: int) -> DictConfig:
     os.environ["WORLD_SIZE"] = "1"  # the strategy reads it
     config = OmegaConf.create(escaped(OmegaConf.to_container(config, resolve=True)))
     config.strategy = {"_target_": "launcher.strategies.none.NoStrategy"}
-    if config.trainer.micro_batch_size is None and config.data.batch_size % world_size == 0:
+    has_lanes = config.trainer.get("lanes") is not None
+    if (
+        not has_lanes
+        and config.trainer.micro_batch_size is None
+        and config.data.batch_size % world_size == 0
+    ):
         config.trainer.micro_batch_size = config.data.batch_size // world_size
     return config
 

@@ -1,11 +1,28 @@
 """Availability of an optimizer's fused kernel."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import torch
 
 from launcher.errors import ConfigError
+
+_is_for_any_shard = False
+
+
+@contextmanager
+def kernels_for_any_shard() -> Iterator[None]:
+    """A context in which an optimizer gets a fused kernel by itself only if the kernel computes the
+    same numbers for each shard: not on the CPU, where the last elements round in another way, and
+    not where sharded parameters would get another kernel."""
+    global _is_for_any_shard
+    before, _is_for_any_shard = _is_for_any_shard, True
+    try:
+        yield
+    finally:
+        _is_for_any_shard = before
 
 
 def fused_or_not(
@@ -21,6 +38,9 @@ def fused_or_not(
     if wanted is False:
         return None
     parameters = [p for group in groups for p in group["params"]]
+    differs = not takes_sharded or any(p.device.type == "cpu" for p in parameters)
+    if _is_for_any_shard and differs and not wanted:
+        return None
     if not takes_sharded and any(hasattr(p, "device_mesh") for p in parameters):
         if wanted:
             raise ConfigError(

@@ -37,6 +37,8 @@ class Ranks:
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
+    replica: int = 0
+    """The copy of a sharded model, each on a mesh of its own, that this rank has a piece of."""
 
     @classmethod
     def from_env(cls) -> "Ranks":
@@ -204,6 +206,23 @@ def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
     if world_size() > 1:
         dist.all_reduce(tensor)
     return tensor
+
+
+def gather_tensors(tensor: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
+    """Every rank's tensor, all of one shape, in rank order and on the tensor's device; the host
+    does not wait."""
+    received = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(received, tensor, group=group)
+    return received
+
+
+def any_rank(flags: list[bool]) -> list[bool]:
+    """Return for each flag whether it is set on any rank."""
+    if world_size() == 1:
+        return flags
+    numbers = torch.tensor(flags, dtype=torch.uint8)
+    dist.all_reduce(numbers, op=dist.ReduceOp.MAX, group=_host_group())
+    return [bool(number) for number in numbers.tolist()]
 
 
 def on_main(act: Callable[[], T]) -> T:

@@ -20,7 +20,20 @@ def seed_all(seed: int, rank: int = 0) -> None:
     """
     # SeedSequence spreads neighbouring (seed, rank) pairs; plain seed + rank would give run 1, rank
     # 0 the numbers of run 0, rank 1.
-    numbers = np.random.SeedSequence((seed, rank)).generate_state(3, np.uint64)
+    _seed((seed, rank))
+
+
+LANE = 1
+"""Last number of the entropy of a lane: without it, lane 0 would draw the numbers of a rank."""
+
+
+def seed_lane(seed: int, step: int, lane: int) -> None:
+    """Seed every generator for a lane of a step, on whichever rank it is computed."""
+    _seed((seed, step, lane, LANE))
+
+
+def _seed(entropy: tuple[int, ...]) -> None:
+    numbers = np.random.SeedSequence(entropy).generate_state(3, np.uint64)
     random.seed(int(numbers[0]))
     np.random.seed(int(numbers[1]) % 2**32)
     torch.manual_seed(int(numbers[2]) % 2**63)  # cuda and mps too

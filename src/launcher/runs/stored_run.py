@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from launcher.config.direction import Mode, direction
+from launcher.config.lanes import without_effect
 from launcher.config.messages import as_typed
 from launcher.config.tree import nested
 from launcher.rundir.folder import RunFolder, is_copy
@@ -259,9 +260,11 @@ class StoredRun:
 
     @property
     def identity_exclude(self) -> list[str]:
-        """The keys that its configuration names as `run.identity_exclude`."""
+        """The keys that cannot change its numbers: those of `run.identity_exclude`, and with lanes
+        the strategy."""
         keys = self.settings.get(NOT_IDENTITY)
-        return [str(key) for key in keys] if isinstance(keys, list) else []
+        named = [str(key) for key in keys] if isinstance(keys, list) else []
+        return named + sorted(without_effect(self.settings.get("trainer.lanes")))
 
 
 _SHARED: dict[str, Any] = {}

@@ -1,7 +1,7 @@
 """The verbs of a strategy. Nothing outside this package branches on a strategy."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from launcher.optim.precision import Precision
+from launcher.process.lanes import Lanes
 from launcher.process.ranks import Ranks
 from launcher.strategies.step import StepPlan, StepResult
 
@@ -90,7 +91,12 @@ class Strategy(ABC):
     """True if each parameter and its gradient is a separate tensor (a DTensor if sharded). False:
     they are ranges of flat buffers."""
 
+    supports_lanes: ClassVar[bool] = False
+    """True if gradients can be added in the order of the lanes."""
+
     ranks: Ranks
+    lanes: Lanes | None = None
+    """This rank's lanes, with `StepPlan.lanes`."""
     device: torch.device
     precision: Precision
     plan: StepPlan
@@ -146,6 +152,11 @@ class Strategy(ABC):
     @abstractmethod
     def step(self) -> StepResult:
         """Unscale, clip, update, zero the gradients."""
+
+    def grad_norm(self, parameters: Iterable[nn.Parameter]) -> torch.Tensor:
+        """2-norm over the gradients of parameters of the full model, 0-d, the same on every rank.
+        All ranks must call it. Only with `has_plain_tensors`."""
+        raise NotImplementedError
 
     @abstractmethod
     def zero_grad(self) -> None:

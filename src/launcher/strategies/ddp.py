@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from launcher.errors import ConfigError
 from launcher.optim.precision import Precision
 from launcher.process import ranks
 from launcher.strategies.base import NULL, BuildOptimizer
@@ -60,8 +61,17 @@ class DdpStrategy(NativeStrategy):
 
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
         super().setup(plan, precision, device)
+        if plan.lanes is not None and self.compression != "none":
+            raise ConfigError(
+                f"strategy.compression={self.compression}: rounds the gradients that ranks"
+                " exchange, and with trainer.lanes no number may depend on the ranks; use"
+                " strategy.compression=none."
+            )
         ranks.join(self.device, self.timeout)
         return self.device
+
+    def num_replicas(self) -> int:
+        return self.ranks.world_size
 
     def prepare(
         self, build_model: Callable[[], nn.Module], build_optimizer: BuildOptimizer
@@ -71,6 +81,11 @@ class DdpStrategy(NativeStrategy):
         model = self.make_model(build_model)
         # Gets the unwrapped model, whose names and methods it may use.
         optimizer = build_optimizer(model)
+        if self.lanes is not None:
+            # DDP adds the ranks in an order of its own; here `step` adds them, once.
+            self._no_sync = None
+            self.attach(model, optimizer, self.precision.scaler(self.device))
+            return self.model, self.optimizer
         ids = [self.device] if self.device.type == "cuda" else None
         takes = inspect.signature(DistributedDataParallel).parameters
         # Its older name.

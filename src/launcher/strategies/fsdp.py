@@ -3,6 +3,7 @@ their block."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from itertools import chain
 from typing import Any, Literal
 
@@ -11,12 +12,14 @@ import torch.distributed as dist
 from torch import nn
 
 from launcher.errors import ConfigError
+from launcher.optim.muon_adamw import MuonAdamW
 from launcher.optim.precision import Precision
 from launcher.process import ranks
 from launcher.process.rng import restore_rng, rng_state
 from launcher.strategies.base import NULL, BuildOptimizer
 from launcher.strategies.collective_check import CollectiveConsistencyCheck
 from launcher.strategies.initial_weights import META, draw, outline, same_draws
+from launcher.strategies.lanes import TreeReduceScatter
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.recompute import recompute_units
 from launcher.strategies.sharded import copy_piece
@@ -26,6 +29,7 @@ from launcher.types import NonNegativeInt, PositiveFloat, PositiveInt
 
 Sharding = Literal["full_shard", "shard_grad_op", "no_shard"]
 Dtype = Literal["fp32", "bf16"]
+OF_WHOLE_MATRICES = (MuonAdamW, *filter(None, [getattr(torch.optim, "Muon", None)]))
 PLAIN_TENSORS_ONLY = torch.optim.Adafactor, torch.optim.Rprop
 """Optimizers that use operators which torch does not implement for sharded tensors."""
 
@@ -46,7 +50,7 @@ class FsdpStrategy(NativeStrategy):
         min_params: a module with at least this many parameters is sharded as a unit; null: the
             model's own blocks, else 100000; 0: the whole model is one unit.
         mixed_precision: under precision=bf16 or fp16, weights are gathered and used in that format;
-            false: they are gathered in fp32, and autocast converts them.
+            false, and with `trainer.lanes`: they are gathered in fp32, and autocast converts them.
         reduce_dtype: under mixed precision, gradients are summed over the ranks in this format.
         cpu_offload: pieces, their gradients and the optimizer's state and step are on the host.
         prefetch: blocks gathered ahead of the present one, besides what FSDP2 does by itself.
@@ -102,8 +106,10 @@ class FsdpStrategy(NativeStrategy):
                 f"strategy.replicate={self.replicate}: does not divide the {world} ranks; use a"
                 f" divisor of {world}."
             )
+        if plan.lanes is not None:
+            self._check_lanes()
         ranks.join(self.device, self.timeout)
-        replicas = world if self.sharding == "no_shard" else self.replicate
+        replicas = self.num_replicas()
         from torch.distributed.device_mesh import init_device_mesh
 
         if replicas == 1:
@@ -113,7 +119,40 @@ class FsdpStrategy(NativeStrategy):
             self.mesh = init_device_mesh(
                 self.device.type, shape, mesh_dim_names=("replicate", "shard")
             )
+            if self.lanes is not None:
+                # The replicas' sums are added once a step; FSDP2 itself would add them with each
+                # lane, in an order of its own.
+                self.replica_group = self.mesh["replicate"].get_group()
+                self.ranks = replace(self.ranks, replica=self.mesh["replicate"].get_local_rank())
+                self.mesh = self.mesh["shard"]
         return self.device
+
+    def num_replicas(self) -> int:
+        return self.ranks.world_size if self.sharding == "no_shard" else self.replicate
+
+    def _check_lanes(self) -> None:
+        """
+        Raises:
+            ConfigError: an option changes numbers, or this torch lets nobody order the sums.
+        """
+        if self.reduce_dtype != "fp32":
+            raise ConfigError(
+                f"strategy.reduce_dtype={self.reduce_dtype}: rounds the gradients that ranks"
+                " exchange, and with trainer.lanes no number may depend on the ranks; use"
+                " strategy.reduce_dtype=fp32."
+            )
+        if self.init == "host" and self.device.type != "cpu":
+            raise ConfigError(
+                "strategy.init=host: draws other initial weights than a device, and with"
+                " trainer.lanes no number may depend on the strategy; use strategy.init=device."
+            )
+        from torch.distributed.fsdp import FSDPModule
+
+        if not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"):
+            raise ConfigError(
+                f"trainer.lanes: strategy=fsdp needs torch 2.9 or later for it, and this is torch"
+                f" {torch.__version__}; use strategy=ddp."
+            )
 
     def init_context(self) -> torch.device:
         return META
@@ -133,6 +172,12 @@ class FsdpStrategy(NativeStrategy):
             raise ConfigError(
                 f"optimizer={type(optimizer).__name__}: it cannot update sharded parameters; use"
                 " another optimizer, or strategy=ddp."
+            )
+        if self.lanes is not None and isinstance(optimizer, OF_WHOLE_MATRICES):
+            raise ConfigError(
+                f"optimizer={type(optimizer).__name__}: its products of sharded matrices round by"
+                " the number of ranks, so trainer.lanes does not support it under strategy=fsdp;"
+                " use strategy=ddp, or another optimizer."
             )
         self.attach(model, optimizer, self.precision.scaler(self.device))
         units = [module for module in self._shards if module is not model]
@@ -158,13 +203,21 @@ class FsdpStrategy(NativeStrategy):
         fully_shard(model, reshard_after_forward=False, **options)
         self._prefetch(list(reversed(units)))
         self._shards = [module for module in model.modules() if hasattr(module, "reshard")]
+        for module in self._shards if self.lanes is not None else ():
+            sharded: Any = module
+            sharded.set_custom_reduce_scatter(TreeReduceScatter())
+            # The loss is divided by the number of lanes: what is exchanged is only added.
+            sharded.set_gradient_divide_factor(1.0)
+            sharded.set_force_sum_reduction_for_comms(True)
 
     def _mixed_precision_policy(self) -> Any:
         """bf16 or fp16 weights under autocast, which converts inputs only where needed. FSDP2
         itself would round all of them, even position tables."""
         from torch.distributed.fsdp import MixedPrecisionPolicy
 
-        if not (self.mixed_precision and self.precision.is_mixed):
+        # With lanes by autocast, as under the other strategies: weights that are gathered in 16
+        # bits round in other places.
+        if self.lanes is not None or not (self.mixed_precision and self.precision.is_mixed):
             return MixedPrecisionPolicy(cast_forward_inputs=False)
         reduce_dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[self.reduce_dtype]
         return MixedPrecisionPolicy(self.precision.dtype, reduce_dtype, cast_forward_inputs=False)
@@ -237,7 +290,9 @@ class FsdpStrategy(NativeStrategy):
             module.reshard()  # type: ignore[operator]
 
     def grad_sync(self, enabled: bool) -> AbstractContextManager[Any]:
-        if not self.plan.sync_every_micro_batch and enabled is not self._syncs:
+        # Lanes are exchanged one by one.
+        enabled = enabled or self.plan.sync_every_micro_batch or self.lanes is not None
+        if enabled is not self._syncs:
             self._syncs = enabled
             self.model.set_requires_gradient_sync(enabled)  # type: ignore[operator]
         return NULL

@@ -16,8 +16,15 @@ class LossNoneWarning(UserWarning):
 def check_missing_loss(strategy: Strategy, step: int) -> None:
     """
     Raises:
-        TrainingError: the other ranks wait for this one's backward pass.
+        TrainingError: the other ranks wait for this one's backward pass, or its lane would be
+            left out.
     """
+    if strategy.lanes is not None:
+        raise TrainingError(
+            f"Step {step}: forward returned no loss on rank {strategy.ranks.rank}. With"
+            " trainer.lanes each lane counts, so each batch needs a loss: return a loss multiplied"
+            " by 0, or use trainer.lanes=null."
+        )
     if world_size() > 1 and strategy.forward_is_collective:
         raise TrainingError(
             f"Step {step}: forward returned no loss on rank {strategy.ranks.rank}. Under"

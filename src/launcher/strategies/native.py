@@ -2,7 +2,7 @@
 parameter name."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -14,10 +14,12 @@ from launcher.optim.optimizers import needs_closure
 from launcher.optim.precision import Precision
 from launcher.process import ranks
 from launcher.process.device import get_device
+from launcher.process.lanes import Lanes
 from launcher.process.ranks import Ranks
 from launcher.strategies.base import ShardSpec, Snapshot, Strategy, TensorReader
 from launcher.strategies.initial_weights import build
-from launcher.strategies.norms import by_mesh, total_norm
+from launcher.strategies.lanes import PartialSums, check_model, check_optimizer, sum_over_replicas
+from launcher.strategies.norms import by_mesh, row_norm, total_norm
 from launcher.strategies.optimizer_state import load_optimizer, optimizer_snapshot
 from launcher.strategies.recompute import recompute_units
 from launcher.strategies.sharded import piece_to_write, whole
@@ -44,12 +46,23 @@ the norm."""
 class NativeStrategy(Strategy):
     """A step with torch's own parts."""
 
+    supports_lanes = True
+    replica_group: Any = None
+    """The ranks that have the same pieces in each replica, ordered by replica; None: all ranks."""
+
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
         self.ranks = Ranks.from_env()
         self.plan, self.precision = plan, precision
         self.device = get_device(self.ranks.local_rank, device)
         precision.setup(self.device)
+        if plan.lanes is not None:
+            rank, world_size = self.ranks.rank, self.ranks.world_size
+            self.lanes = Lanes(plan.lanes, plan.seed, rank, world_size, self.num_replicas())
         return self.device
+
+    def num_replicas(self) -> int:
+        """Copies of the model's weights over all ranks."""
+        return 1
 
     def make_model(self, build_model: Callable[[], nn.Module]) -> nn.Module:
         """The model on this rank's device with its initial weights, the same on every rank."""
@@ -70,8 +83,12 @@ class NativeStrategy(Strategy):
             scaler.is_enabled(),
         )
         self._list_parameters()
-        self._loss_divisor = self.plan.grad_accum_steps
+        self._loss_divisor = self.plan.lanes or self.plan.grad_accum_steps
+        self._sums = PartialSums(self.plan.grad_accum_steps) if self.lanes is not None else None
         self.needs_closure = needs_closure(optimizer)
+        if self.lanes is not None:
+            check_model(model)
+            check_optimizer(optimizer, self.device)
         if self.needs_closure:
             self._check_closure()
         # A fused optimizer skips an update by itself if `found_inf` is 1: the host does not wait
@@ -86,6 +103,13 @@ class NativeStrategy(Strategy):
     def _list_parameters(self) -> None:
         self._params = by_mesh(p for group in self.optimizer.param_groups for p in group["params"])
         self._num_params = sum(map(len, self._params))
+        self._all_params = [p for params in self._params for p in params]
+
+    def grad_norm(self, parameters: Iterable[nn.Parameter]) -> torch.Tensor:
+        return self._norm(by_mesh(parameters))
+
+    def _norm(self, groups: list[list[nn.Parameter]]) -> torch.Tensor:
+        return total_norm(groups) if self.lanes is None else row_norm(groups)
 
     def backward(self, loss: torch.Tensor) -> None:
         if self._loss_divisor > 1:
@@ -93,11 +117,26 @@ class NativeStrategy(Strategy):
         if self._scales:
             loss = self.scaler.scale(loss)
         loss.backward()
+        if self._sums is not None:
+            self._add_lane(self._sums)
+
+    def _add_lane(self, sums: PartialSums) -> None:
+        """Take the gradients of a lane; the parameters get the sums with this rank's last lane."""
+        lane = [p.grad for p in self._all_params]
+        for p in self._all_params:
+            p.grad = None
+        if (total := sums.add(lane)) is not None:
+            for p, gradient in zip(self._all_params, total, strict=True):
+                p.grad = gradient
 
     def zero_grad(self) -> None:
+        if self._sums is not None:
+            self._sums.clear()
         self.optimizer.zero_grad()
 
     def step(self) -> StepResult:
+        if self.lanes is not None and self.lanes.replicas > 1:
+            sum_over_replicas(self._all_params, self.replica_group)
         num_params = 0
         for group in self.optimizer.param_groups:
             num_params += len(group["params"])
@@ -107,11 +146,11 @@ class NativeStrategy(Strategy):
             self.scaler.unscale_(self.optimizer)
         if self.before_clip is not None:
             if self.plan.retry_non_finite and not math.isfinite(
-                (norm := total_norm(self._params)).item()
+                (norm := self._norm(self._params)).item()
             ):
                 return self._leave_out(norm)  # this attempt is repeated
             self.before_clip()  # may change the gradients, and so their norm
-        norm = total_norm(self._params)
+        norm = self._norm(self._params)
         veto = self.veto(norm) if self.veto is not None else None
         if self._device_decides:
             return self._update_unseen(norm, veto)
@@ -162,7 +201,7 @@ class NativeStrategy(Strategy):
                 is_first = False
                 return loss
             again = evaluate_again()
-            norm = total_norm(self._params)
+            norm = self._norm(self._params)
             if not math.isfinite(norm.item()):
                 raise TrainingError(
                     f"{type(self.optimizer).__name__} reached a non-finite gradient within a step;"

@@ -1,13 +1,17 @@
 """Norms over the gradients of many parameters, sharded or not."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.utils import get_total_norm
 
-from launcher.strategies.sharded import whole
+from launcher.process.ranks import gather_tensors
+from launcher.strategies.sharded import is_sharded, local, whole
+
+BLOCK = 1 << 20
+"""Elements whose squares are held at once, unless a single row has more."""
 
 
 def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
@@ -27,3 +31,99 @@ def total_norm(groups: list[list[nn.Parameter]]) -> torch.Tensor:
         for params in groups
     ]
     return norms[0] if len(norms) == 1 else get_total_norm(norms)
+
+
+@torch.no_grad()
+def row_norm(groups: list[list[nn.Parameter]]) -> torch.Tensor:
+    """`total_norm`, bitwise the same however the parameters are sharded along their first
+    dimension.
+
+    Each row is full on one rank. Its squares are added in an order that depends only on its length,
+    by elementwise additions, and then the sums of all rows in their order. A reduction kernel would
+    choose an order by the number of rows.
+    """
+    squares = [
+        _all_rows([grad for p in params if (grad := p.grad) is not None]) for params in groups
+    ]
+    filled = [rows for rows in squares if len(rows)]
+    return torch.cat(filled).sum().sqrt().float() if filled else torch.zeros(())
+
+
+def _all_rows(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The sum of squares of each row of the full gradients, in order, on every rank."""
+    if not gradients:
+        return torch.empty(0)
+    pieces = [local(gradient) for gradient in gradients]
+    own = torch.cat(row_squares([_as_matrix(piece) for piece in pieces]))
+    first: Any = gradients[0]
+    if not is_sharded(first) or (count := first.device_mesh.size()) == 1:
+        return own
+    rows = [gradient.shape[0] for gradient in gradients]
+    # By rank and gradient, as `torch.chunk` divides them.
+    shares = [[_share(n, rank, count) for n in rows] for rank in range(count)]
+    longest = max(map(sum, shares))
+    padded = own.new_zeros(longest)
+    padded[: len(own)] = own
+    gathered = gather_tensors(padded, first.device_mesh.get_group())
+    parts = [
+        part[: sum(of_rank)].split(of_rank) for part, of_rank in zip(gathered, shares, strict=True)
+    ]
+    return torch.cat([part for of_gradient in zip(*parts, strict=True) for part in of_gradient])
+
+
+def _share(rows: int, rank: int, count: int) -> int:
+    chunk = -(-rows // count)
+    return max(0, min(chunk, rows - rank * chunk))
+
+
+def _as_matrix(tensor: torch.Tensor) -> torch.Tensor:
+    """Rows of the first dimension; a number is one row."""
+    if not tensor.dim():
+        return tensor.view(1, 1)
+    return tensor.reshape(tensor.shape[0], -1) if tensor.numel() else tensor.new_empty(0, 1)
+
+
+def row_squares(matrices: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return for each matrix the sum of squares of each of its rows."""
+    sums: list[list[torch.Tensor]] = [[] for _ in matrices]
+    for numbers, blocks in _blocks(matrices):
+        stacked = torch.cat(blocks) if len(blocks) > 1 else blocks[0]
+        squares = _fold(stacked.to(torch.promote_types(stacked.dtype, torch.float32)).square())
+        for number, part in zip(numbers, squares.split([*map(len, blocks)]), strict=True):
+            sums[number].append(part)
+    return [
+        torch.cat(parts) if parts else _wide(m.new_empty(0))
+        for parts, m in zip(sums, matrices, strict=True)
+    ]
+
+
+def _blocks(matrices: Sequence[torch.Tensor]) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
+    """Rows of one length from one or several matrices, about `BLOCK` elements together, and the
+    numbers of their matrices."""
+    by_length: dict[int, list[tuple[int, torch.Tensor]]] = {}
+    for number, matrix in enumerate(matrices):
+        for block in matrix.split(max(1, BLOCK // matrix.shape[1])) if len(matrix) else ():
+            by_length.setdefault(matrix.shape[1], []).append((number, block))
+    for blocks in by_length.values():
+        while blocks:
+            size, taken = blocks[0][1].numel(), 1
+            while taken < len(blocks) and size + blocks[taken][1].numel() <= BLOCK:
+                size, taken = size + blocks[taken][1].numel(), taken + 1
+            numbers, group = zip(*blocks[:taken], strict=True)
+            del blocks[:taken]
+            yield [*numbers], [*group]
+
+
+def _fold(values: torch.Tensor) -> torch.Tensor:
+    """Sum [rows, n] over n by halves, in place."""
+    while (width := values.shape[1]) > 1:
+        half = width // 2
+        if width % 2:
+            values[:, 0] += values[:, -1]
+        values = values[:, :half].add_(values[:, half : 2 * half])
+    return _wide(values[:, 0])
+
+
+def _wide(values: torch.Tensor) -> torch.Tensor:
+    """Convert to double precision, which mps does not have."""
+    return values if values.device.type == "mps" else values.double()

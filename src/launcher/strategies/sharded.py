@@ -73,7 +73,7 @@ def piece_to_write(
         for at, placement in zip(coordinate, sharded.placements, strict=True)
         if placement.is_replicate()
     ]
-    if any(replicas) or (not own.numel() and tensor.numel()):
+    if ranks.replica or any(replicas) or (not own.numel() and tensor.numel()):
         return None
     return own, ShardSpec(tuple(tensor.shape), _offset(sharded))
 

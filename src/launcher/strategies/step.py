@@ -19,6 +19,11 @@ class StepPlan:
     """Recompute every n-th block in the backward pass (activation checkpointing); 0: off."""
     micro_batch_size: int | None = None
     sync_every_micro_batch: bool = False
+    lanes: int | None = None
+    """The micro-batches of all ranks together; their gradients are added in the order of
+    `launcher.strategies.lanes`. None: in any order."""
+    seed: int = 0
+    """Seed of the random state of each lane."""
 
 
 @dataclass(slots=True)

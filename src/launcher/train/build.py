@@ -4,6 +4,7 @@ import inspect
 import logging
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -17,6 +18,7 @@ from torch import nn
 from launcher.config.checks import batch_issue
 from launcher.config.construct import instantiate
 from launcher.config.epochs import with_epochs
+from launcher.config.lanes import lane_issues, unsupported_by
 from launcher.config.needs import validation_issues
 from launcher.config.plain import settings_of
 from launcher.config.resolve import resolved, resolved_yaml
@@ -36,6 +38,7 @@ from launcher.hooks.media import MediaHook
 from launcher.hooks.metric_schedule import MetricScheduleHook
 from launcher.hooks.sources import SourcesHook
 from launcher.models.output import described
+from launcher.optim.fused import kernels_for_any_shard
 from launcher.optim.precision import Precision
 from launcher.optim.schedulers import check_steps, needs_metric
 from launcher.process import collector
@@ -96,20 +99,27 @@ def build_trainer(
         "world_size": strategy.ranks.world_size,
         "device": strategy.device,
     }
-    loader = data.train_loader(seed=config.seed, micro_batch_size=plan.micro_batch_size, **place)
+    if strategy.lanes is not None:
+        order, chunks = {"lanes": strategy.lanes}, {"has_chunks": True}
+    else:
+        order, chunks = {}, {}
+    loader = data.train_loader(
+        seed=config.seed, micro_batch_size=plan.micro_batch_size, **place, **order
+    )
+    place |= {"batch_size": plan.micro_batch_size, **chunks}
     if isinstance(loader.dataset, Mixture):
         hooks.insert(0, SourcesHook(OmegaConf.select(config, "hooks.logging.interval") or 10))
     schedule = in_steps(schedule, loader.dataset, config.data.batch_size)
     trainer = Trainer(
         strategy=strategy,
         build_model=partial(build_model, config.model),
-        build_optimizer=partial(build_optimizer, config.optimizer) if to_train else _no_optimizer,
+        build_optimizer=_optimizer_factory(config, plan) if to_train else _no_optimizer,
         build_scheduler=partial(build_scheduler, schedule) if schedule else None,
         data_loader=loader,
         hooks=hooks,
         context=RunContext(
-            val_loader=partial(data.val_loader, batch_size=plan.micro_batch_size, **place),
-            test_loader=partial(data.test_loader, batch_size=plan.micro_batch_size, **place),
+            val_loader=partial(data.val_loader, **place),
+            test_loader=partial(data.test_loader, **place),
             val_names=tuple(data.val_names),
             texts={"config.yaml": resolved_yaml(config)},
             fork=_fork(config, run),
@@ -184,7 +194,14 @@ def set_up_strategy(
     precision: Precision = instantiate(config.precision)
     plan = step_plan(settings, config.data.batch_size, ranks.world_size, precision)
     strategy: Strategy = instantiate(config.strategy)
+    if settings.lanes is not None:
+        if not strategy.supports_lanes:
+            raise ConfigError(str(unsupported_by(settings.lanes, strategy.name)))
+        plan = replace(plan, lanes=settings.lanes, seed=config.seed)
     strategy.setup(plan, precision, config.device)
+    if settings.lanes is not None and strategy.device.type == "cpu":
+        # Kernels divide their sums among threads, whose number would depend on the ranks.
+        torch.set_num_threads(1)
     return strategy, precision, plan
 
 
@@ -197,10 +214,13 @@ def step_plan(
     Raises:
         ConfigError: the ranks do not divide it.
     """
+    if issues := list(lane_issues(settings, batch, [world_size])):
+        raise ConfigError(*map(str, issues))
     if issue := batch_issue(batch, world_size):
         raise ConfigError(str(issue))
     share = batch // world_size
-    most = min(settings.micro_batch_size or share, share)
+    largest = batch // settings.lanes if settings.lanes else settings.micro_batch_size
+    most = min(largest or share, share)
     micro = next(size for size in range(most, 0, -1) if share % size == 0)
     if micro <= most / 2:
         logger.warning(
@@ -313,6 +333,16 @@ def in_steps(schedule: Any, dataset: Any, batch_size: int) -> Any:
         return math.ceil(epochs * size / batch_size)
 
     return with_epochs(schedule, steps)
+
+
+def _optimizer_factory(
+    config: DictConfig, plan: StepPlan
+) -> Callable[[nn.Module], torch.optim.Optimizer]:
+    def build(model: nn.Module) -> torch.optim.Optimizer:
+        with kernels_for_any_shard() if plan.lanes is not None else nullcontext():
+            return build_optimizer(config.optimizer, model)
+
+    return build
 
 
 def schedule_metric(metric: str, mode: Any = "auto") -> Best:

@@ -34,6 +34,7 @@ from launcher.process.ranks import Agreement, maximum, sum_over_ranks, world_siz
 from launcher.process.rng import restore_rng, rng_state
 from launcher.strategies.base import Strategy
 from launcher.strategies.external import ExternalStrategy
+from launcher.strategies.lanes import Buffers
 from launcher.strategies.missing_loss import check_missing_loss
 from launcher.strategies.step import DeferredFlag, StepPlan, StepResult
 from launcher.strategies.weights import model_tensors, unwrap
@@ -350,6 +351,9 @@ class BaseTrainer(HookCaller):
             self._accumulate_for_closure()
         else:
             self._accumulate(self._micro_batches())
+        if (lanes := self.strategy.lanes) is not None:
+            self.step_info["loss"] = lanes.gather(self.step_info["loss"])
+            lanes.set_random_state(self.state.step, lanes.count)
         self.settle()
         self.step_info["lr"] = current_rates(self.optimizer)
         self._agreement.begin(signals.received())
@@ -364,12 +368,15 @@ class BaseTrainer(HookCaller):
     def _accumulate(self, micro_batches: MicroBatches) -> None:
         """Run forward and backward until each micro-batch of the step has had a loss."""
         count, done, none_losses = self.gradient_accumulation_steps, 0, 0
+        lanes, buffers = self.strategy.lanes, self._buffers_to_check()
         while done < count:
             if signals.received():
                 deadline.progress()
             batch, weight = next(micro_batches)
             for call in self._events["on_batch"]:
                 call(self, batch)
+            if lanes is not None:
+                lanes.set_random_state(self.state.step, lanes.own[done])
             with self.strategy.grad_sync(done == count - 1):
                 has_loss = self._forward_backward(batch, weight)
             done, none_losses = (done + 1, 0) if has_loss else (done, none_losses + 1)
@@ -380,6 +387,18 @@ class BaseTrainer(HookCaller):
                     f"Step {self.state.step}: forward returned no loss {none_losses} times in a row"
                     f" (max_consecutive_none_losses={self.max_consecutive_none_losses})."
                 )
+        if buffers is not None and (name := buffers.changed()) is not None:
+            raise ConfigError(
+                f"trainer.lanes: the forward pass changes the model's buffer {name}, which would"
+                " then depend on the number of ranks; use a model without such a buffer, or"
+                " trainer.lanes=null."
+            )
+
+    def _buffers_to_check(self) -> Buffers | None:
+        """With lanes, the buffers before the first step of an attempt."""
+        if self.strategy.lanes is None or self._has_checked_forward:
+            return None
+        return Buffers(self.model)
 
     def _forward_backward(self, batch: Any, weight: torch.Tensor | None) -> bool:
         """Run forward and backward for one micro-batch; return False if `forward` returned no

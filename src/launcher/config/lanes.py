@@ -1,0 +1,77 @@
+"""Rules of `trainer.lanes`. The code that depends on a rule calls the same function."""
+
+from collections.abc import Iterator, Sequence
+
+from launcher.config.messages import ConfigIssue, show
+from launcher.config.sections import TrainerSettings
+
+
+def without_effect(lanes: object) -> set[str]:
+    """The keys that cannot change a run's numbers with these `trainer.lanes`; None: the key is not
+    set."""
+    return set() if lanes is None else {"strategy", "trainer.micro_batch_size"}
+
+
+def lane_issues(
+    settings: TrainerSettings, batch_size: int | None, world_sizes: Sequence[int]
+) -> Iterator[ConfigIssue]:
+    """The issues of `trainer.lanes`, which nothing but the configuration shows.
+
+    Args:
+        batch_size: samples of a step; None: it is not known.
+        world_sizes: numbers of ranks that a job may get.
+    """
+    lanes = settings.lanes
+    if lanes is None:
+        return
+    if lanes.bit_count() != 1:
+        below = 1 << (lanes.bit_length() - 1)
+        yield _issue(lanes, f"should be a power of two; e.g. trainer.lanes={below} or {2 * below}.")
+        return
+    if batch_size and batch_size % lanes:
+        near = [n for n in (batch_size // lanes * lanes, -(-batch_size // lanes) * lanes) if n]
+        yield ConfigIssue(
+            "data.batch_size",
+            str(batch_size),
+            f"is not divisible by trainer.lanes={lanes}; use {' or '.join(map(str, near))}.",
+        )
+        return
+    for count in dict.fromkeys(world_sizes):
+        if lanes % count:
+            ways = (1 << (count.bit_length() - 1), 1 << count.bit_length())
+            fits = " or ".join(str(n) for n in ways if n <= lanes) or str(lanes)
+            yield _issue(lanes, f"is not divisible by {count} ranks; use {fits} ranks.")
+    lane, micro = (batch_size or 0) // lanes, settings.micro_batch_size
+    if lane and micro is not None and micro != lane:
+        yield ConfigIssue(
+            "trainer.micro_batch_size",
+            str(micro),
+            f"a lane is a micro-batch of {lane} samples (data.batch_size={batch_size},"
+            f" trainer.lanes={lanes}); use trainer.micro_batch_size=null.",
+        )
+    if settings.sync_every_micro_batch:
+        yield ConfigIssue(
+            "trainer.sync_every_micro_batch",
+            "true",
+            "with trainer.lanes the strategy decides when ranks exchange gradients; use false.",
+        )
+    if settings.compile is not False:
+        yield ConfigIssue(
+            "trainer.compile",
+            show(settings.compile),
+            "the compiler fuses operations by the strategy, so trainer.lanes would give other"
+            " numbers; use trainer.compile=false, or trainer.lanes=null.",
+        )
+
+
+def unsupported_by(lanes: int, strategy: str) -> ConfigIssue:
+    """The issue of a strategy that adds gradients in an order of its own."""
+    return _issue(
+        lanes,
+        f"strategy={strategy} adds gradients in an order of its own; use strategy=fsdp, ddp or"
+        " none, or trainer.lanes=null.",
+    )
+
+
+def _issue(lanes: int, text: str) -> ConfigIssue:
+    return ConfigIssue("trainer.lanes", str(lanes), text)

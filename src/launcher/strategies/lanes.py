@@ -1,0 +1,219 @@
+"""The sum of the lanes' gradients in a binary tree: in a rank, over shards, and over replicas.
+
+Every addition here is elementwise, so its result depends on no kernel's order, no shard's size and
+no library's algorithm. An absent gradient is left out; where the others need a number, it is -0.0,
+to which everything can be added without a change.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from launcher.errors import ConfigError
+from launcher.process.ranks import any_rank
+from launcher.strategies.sharded import local
+
+Gradients = list[torch.Tensor | None]
+BUCKET = 1 << 25
+"""Bytes that are exchanged at once, unless a single tensor has more."""
+BATCH_NORMS = (
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+    nn.SyncBatchNorm,
+)
+
+
+class PartialSums:
+    """Adds the leaves of a full binary tree in their order, as a binary counter: it keeps one sum
+    for each level that waits for its neighbor.
+
+    Args:
+        count: number of leaves, a power of two.
+    """
+
+    def __init__(self, count: int):
+        self.count = count
+        self.clear()
+
+    def clear(self) -> None:
+        self._waiting: list[tuple[int, Gradients]] = []
+        self._added = 0
+
+    def add(self, leaf: Gradients) -> Gradients | None:
+        """Add a leaf, whose tensors may be changed.
+
+        Returns:
+            The total, with the last leaf; the counter is then empty.
+        """
+        level, self._added = 0, self._added + 1
+        while self._waiting and self._waiting[-1][0] == level:
+            leaf, level = added(self._waiting.pop()[1], leaf), level + 1
+        if self._added == self.count:
+            self.clear()
+            return leaf
+        self._waiting.append((level, leaf))
+        return None
+
+
+@torch.no_grad()
+def added(left: Gradients, right: Gradients) -> Gradients:
+    """The sums, in the memory of `left` where both are present."""
+    for i, other in enumerate(right):
+        if (own := left[i]) is None:
+            left[i] = other
+        elif other is not None:
+            local(own).add_(local(other))
+    return left
+
+
+def tree_sum(rows: torch.Tensor) -> torch.Tensor:
+    """Sum [n, ...] over n, a power of two, in a full binary tree."""
+    while len(rows) > 1:
+        rows = rows[::2] + rows[1::2]
+    return rows[0]
+
+
+class TreeReduceScatter:
+    """The sum over the ranks of a group, of which each gets its part, for
+    `FSDPModule.set_custom_reduce_scatter`. Its traffic is that of any reduce-scatter."""
+
+    def allocate(
+        self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: Any,
+        op: Any,
+        async_op: bool = False,
+    ) -> None:
+        received = swapped(input_tensor, group)
+        parts = received.view(dist.get_world_size(group), -1)
+        output_tensor.copy_(tree_sum(parts).view_as(output_tensor))
+
+
+def swapped(tensor: torch.Tensor, group: Any) -> torch.Tensor:
+    """Send part r of a flat tensor to rank r of the group.
+
+    Returns:
+        The parts that this rank has received, in rank order.
+    """
+    received = torch.empty_like(tensor)
+    dist.all_to_all_single(as_bytes(received), as_bytes(tensor), group=group)
+    return received
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    # Gloo does not support every dtype.
+    return tensor.view(torch.uint8)
+
+
+@torch.no_grad()
+def sum_over_replicas(parameters: Sequence[nn.Parameter], group: Any) -> None:
+    """Replace each gradient by the sum over the ranks of a group, a power of two, in a full binary
+    tree over the ranks. All ranks of the run must call it.
+
+    A rank gets a part of each bucket from the others, adds the parts, and sends out the sum: the
+    traffic of a ring all-reduce.
+    """
+    has_gradient = any_rank([p.grad is not None for p in parameters])
+    for p, is_anywhere in zip(parameters, has_gradient, strict=True):
+        if is_anywhere and p.grad is None:
+            p.grad = torch.empty_like(p, requires_grad=False)
+            local(p.grad).fill_(-0.0)
+    gradients = [local(p.grad) for p in parameters if p.grad is not None]
+    for bucket in buckets(gradients):
+        _sum_bucket(bucket, group)
+
+
+def buckets(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Consecutive tensors of one dtype, of about `BUCKET` bytes together."""
+    bucket: list[torch.Tensor] = []
+    size = 0
+    for tensor in tensors:
+        if bucket and (tensor.dtype != bucket[0].dtype or size + tensor.nbytes > BUCKET):
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(tensor)
+        size += tensor.nbytes
+    if bucket:
+        yield bucket
+
+
+def _sum_bucket(bucket: list[torch.Tensor], group: Any) -> None:
+    count, sizes = dist.get_world_size(group), [tensor.numel() for tensor in bucket]
+    flat = torch.zeros(
+        -(-sum(sizes) // count) * count, dtype=bucket[0].dtype, device=bucket[0].device
+    )
+    places = flat[: sum(sizes)].split(sizes)
+    for tensor, place in zip(bucket, places, strict=True):
+        place.view(tensor.shape).copy_(tensor)
+    own = tree_sum(swapped(flat, group).view(count, -1))
+    dist.all_gather_into_tensor(as_bytes(flat), as_bytes(own), group=group)
+    for tensor, place in zip(bucket, places, strict=True):
+        tensor.copy_(place.view(tensor.shape))
+
+
+def check_model(model: nn.Module) -> None:
+    """
+    Raises:
+        ConfigError: the model has a module whose results depend on the lanes computed before or
+            elsewhere, or sparse gradients.
+    """
+    model.train()
+    for name, module in model.named_modules():
+        tracks = isinstance(module, BATCH_NORMS) or getattr(module, "track_running_stats", False)
+        if tracks and module.training:
+            raise ConfigError(
+                f"trainer.lanes: {name} ({type(module).__name__}) keeps statistics of the samples,"
+                " which depend on the number of ranks; use GroupNorm or LayerNorm, or"
+                " trainer.lanes=null."
+            )
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
+            raise ConfigError(
+                f"trainer.lanes: {name} has sparse gradients, which are not added in lane order;"
+                " use sparse=False, or trainer.lanes=null."
+            )
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+    """
+    Raises:
+        ConfigError: the optimizer computes its own gradients, or a fused kernel on the CPU, which
+            rounds the last elements of a shard in another way.
+    """
+    name = type(optimizer).__name__
+    if device.type == "cpu" and any(group.get("fused") for group in optimizer.param_groups):
+        raise ConfigError(
+            f"optimizer.fused=true: on the CPU, {name}'s fused kernel rounds by the position in a"
+            " shard, so trainer.lanes would not give the same numbers; use optimizer.fused=null."
+        )
+
+
+class Buffers:
+    """A model's buffers at one moment, to see whether a step changes them."""
+
+    def __init__(self, model: nn.Module):
+        self._before = [(name, buffer, buffer.clone()) for name, buffer in model.named_buffers()]
+
+    def changed(self) -> str | None:
+        """The name of a buffer that has other values now."""
+        return next(
+            (
+                name
+                for name, buffer, before in self._before
+                if not torch.equal(_bits(buffer), _bits(before))
+            ),
+            None,
+        )
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return local(tensor).contiguous().reshape(-1).view(torch.uint8)

@@ -1,0 +1,112 @@
+"""With lanes, the same bits on any number of ranks and under any strategy that adds gradients."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.drive import stored
+from support.ranks import Task, together
+
+LAYOUTS = {
+    "none": (1, ["strategy=none"]),
+    "fsdp x1": (1, ["strategy=fsdp"]),
+    "ddp x2": (2, ["strategy=ddp"]),
+    "fsdp x2": (2, ["strategy=fsdp", "strategy.sharding=shard_grad_op", "strategy.prefetch=1"]),
+    "no_shard x2": (2, ["strategy=fsdp", "strategy.sharding=no_shard"]),
+    "ddp x4": (4, ["strategy=ddp"]),
+    "fsdp x4": (4, ["strategy=fsdp"]),
+    "hybrid 2x2": (4, ["strategy=fsdp", "strategy.replicate=2"]),
+}
+COMMON = [
+    "trainer.lanes=8", "data.batch_size=16", "hooks=[checkpointing,logging,evaluation]",
+    "hooks.logging.interval=2", "hooks.evaluation.interval=3",
+    "hooks.checkpointing.best_metric=null",
+]  # fmt: skip
+OWN = [
+    "digits", "model=supervised", "model.module._target_=support.modules.TiedAndFrozen",
+    "data.num_workers=2", "optimizer=lion", "trainer.max_grad_norm=null",
+]  # fmt: skip
+HOOKS = [
+    "hooks=[checkpointing,logging,evaluation,ema,skip_spikes,gradients,nan_report,replay_step]",
+    "hooks.ema.decay=0.9", "hooks.skip_spikes.warmup=1", "hooks.skip_spikes.sigmas=0.5",
+    "hooks.skip_spikes.interval=1", "hooks.gradients.interval=1", "hooks.replay_step.interval=2",
+]  # fmt: skip
+RUNS = {
+    "gpt, dropout": ["model.dropout=0.1"],
+    "gpt, bf16": ["model.dropout=0.1", "precision=bf16", "optimizer=sgd"],
+    "mlp, hooks": ["digits", "optimizer.lr=0.3", *HOOKS],
+    "own module": OWN,
+}
+STEPS, BOUNDARIES = 6, (2, 3, 5, 6)
+PHASES = 1, 4, 2, 4, 1
+"""Ranks that are started one group after the other: starting is what costs."""
+CHAINS = {
+    "1, 4, 2, 1 ranks": ("none", "fsdp x4", "ddp x2", "none"),
+    "none, fsdp, ddp, fsdp with replicas": ("none", "fsdp x2", "ddp x4", "hybrid 2x2"),
+}
+TIMES = "time", "attempt", "train/step_time", "train/data_time"
+
+
+def numbers(folder: Path) -> list[dict[str, Any]]:
+    """metrics.jsonl without the times."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [
+        {key: value for key, value in json.loads(line).items() if key not in TIMES}
+        for line in lines
+    ]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Any]:
+    """Tensors of the checkpoint and numbers of metrics.jsonl, by run and layout or chain."""
+    root = tmp_path_factory.mktemp("lanes")
+    left = {(run, layout): [(layout, STEPS)] for run in RUNS for layout in LAYOUTS}
+    for chain, layouts in CHAINS.items():
+        left["gpt, dropout", chain] = [*zip(layouts, BOUNDARIES, strict=True)]
+    place = {key: root / str(i) / "name" / "id" for i, key in enumerate(left)}
+    results: dict[tuple[str, str], Any] = {key: [] for key in left}
+    for number, count in enumerate(PHASES):
+        tasks: list[tuple[tuple[str, str], Task]] = []
+        for key, parts in left.items():
+            while parts and LAYOUTS[parts[0][0]][0] == count:
+                layout, until = parts.pop(0)
+                words = [*COMMON, *RUNS[key[0]], *LAYOUTS[layout][1]]
+                task = {"folder": str(place[key]), "overrides": words, "until": until}
+                tasks.append((key, ("lanes_run", task)))
+        found = together(count, root / f"phase-{number}", [task for _, task in tasks])
+        for (key, _), ranks in zip(tasks, found, strict=True):
+            results[key].append(ranks)
+    assert not any(left.values())
+    return {
+        key: {"tensors": stored(str(place[key]))["tensors"], "numbers": numbers(place[key]),
+              "ranks": results[key]}
+        for key in place
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*LAYOUTS, *CHAINS])
+@pytest.mark.parametrize("run", RUNS)
+def test_every_layout_gives_the_same_bits(
+    found: dict[tuple[str, str], Any], run: str, name: str
+) -> None:
+    if (run, name) not in found:
+        return
+    expected, actual = found[run, "none"], found[run, name]
+    assert len(expected["tensors"]) > 4 and len(expected["numbers"]) > 3
+    assert actual["tensors"] == expected["tensors"]
+    assert actual["numbers"] == expected["numbers"]
+    last, straight = actual["ranks"][-1], expected["ranks"][-1][0]
+    for rank in last:
+        assert rank["norms"] == straight["norms"][-len(rank["norms"]) :]
+        assert rank["rng"] == straight["rng"] and rank["skipped"] == straight["skipped"]
+
+
+def test_the_runs_do_what_their_rows_say(found: dict[tuple[str, str], Any]) -> None:
+    hooks = found["mlp, hooks", "none"]["numbers"]
+    assert any(row.get("spikes/skipped") for row in hooks), "no update was skipped"
+    assert any(key.startswith("gradients/") for row in hooks for key in row)
+    assert any(name.startswith("ema/") for name in found["mlp, hooks", "none"]["tensors"])
+    norms = found["gpt, dropout", "none"]["ranks"][0][0]["norms"]
+    assert len(norms) == 6 and len(set(norms)) == 6

@@ -1,0 +1,131 @@
+"""The sum in a tree, and the norm by rows."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from torch import nn
+
+from launcher.config.identity import run_id
+from launcher.config.lanes import lane_issues
+from launcher.config.sections import TrainerSettings
+from launcher.errors import ConfigError
+from launcher.strategies.lanes import Buffers, PartialSums, check_model, check_optimizer, tree_sum
+from launcher.strategies.norms import row_norm, row_squares
+from support.composition import composed
+
+
+@given(levels=st.integers(0, 5), seed=st.integers(0, 99), absent=st.sets(st.integers(0, 31)))
+def test_a_binary_counter_adds_as_the_tree_does(levels: int, seed: int, absent: set[int]) -> None:
+    count = 1 << levels
+    leaves = torch.randn(count, 7, generator=torch.Generator().manual_seed(seed))
+    for lane in absent & set(range(count)):
+        leaves[lane] = -0.0  # to which everything can be added without a change
+    sums = PartialSums(count)
+    for lane in range(count):
+        total = sums.add([None if lane in absent else leaves[lane].clone()])
+        assert (total is None) == (lane < count - 1)
+    assert total is not None
+    if total[0] is None:
+        assert absent >= set(range(count))
+    else:
+        assert torch.equal(total[0], tree_sum(leaves))
+
+
+@given(
+    rows=st.integers(1, 9),
+    width=st.integers(1, 70),
+    cut=st.integers(0, 9),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+)
+def test_rows_have_the_same_sum_however_they_are_divided(
+    rows: int, width: int, cut: int, dtype: torch.dtype
+) -> None:
+    matrix = torch.randn(rows, width, generator=torch.Generator().manual_seed(rows)).to(dtype)
+    (whole,) = row_squares([matrix])
+    parts = row_squares([matrix[: min(cut, rows)], matrix[min(cut, rows) :]])
+    assert torch.equal(whole, torch.cat(parts))
+    assert torch.allclose(whole, matrix.double().square().sum(1))
+
+
+def test_the_norm_of_rows_is_the_norm() -> None:
+    model = nn.Sequential(nn.Linear(5, 7), nn.LayerNorm(7))
+    model.scale = nn.Parameter(torch.tensor(2.0))
+    assert row_norm([[*model.parameters()]]) == 0, "no gradient"
+    (model(torch.randn(3, 5)).square().sum() * model.scale).backward()
+    gradients = [p.grad for p in model.parameters()]
+    assert torch.allclose(
+        row_norm([[*model.parameters()]]), nn.utils.get_total_norm(gradients), rtol=1e-6
+    )
+    model.scale.grad.fill_(math.nan)
+    assert row_norm([[*model.parameters()]]).isnan()
+
+
+@pytest.mark.parametrize(
+    "module",
+    [nn.BatchNorm1d(3), nn.SyncBatchNorm(3), nn.InstanceNorm1d(3, track_running_stats=True)],
+)
+def test_statistics_of_the_samples_are_rejected(module: nn.Module) -> None:
+    with pytest.raises(ConfigError, match=r"trainer.lanes: 0 .*GroupNorm or LayerNorm"):
+        check_model(nn.Sequential(module))
+    for p in (frozen := nn.Sequential(module, nn.Linear(3, 3))).parameters():
+        p.requires_grad_(False)
+    frozen.train = lambda mode=True: frozen  # type: ignore[method-assign]
+    check_model(frozen.eval() and nn.Sequential())
+
+
+def test_a_changed_buffer_is_named() -> None:
+    model = nn.BatchNorm1d(3)
+    before = Buffers(model)
+    assert before.changed() is None
+    model(torch.randn(4, 3))
+    assert before.changed() == "running_mean"
+
+
+def test_sparse_gradients_and_fused_kernels_of_the_cpu_are_rejected() -> None:
+    with pytest.raises(ConfigError, match="sparse gradients"):
+        check_model(nn.Embedding(3, 3, sparse=True))
+    optimizer = torch.optim.AdamW(nn.Linear(2, 2).parameters(), fused=True)
+    with pytest.raises(ConfigError, match=r"use optimizer.fused=null"):
+        check_optimizer(optimizer, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "batch", "ranks", "message"),
+    [
+        ({"lanes": 6}, 12, 1, "should be a power of two; e.g. trainer.lanes=4 or 8"),
+        (
+            {"lanes": 8},
+            12,
+            1,
+            "data.batch_size=12: is not divisible by trainer.lanes=8; use 8 or 16",
+        ),
+        ({"lanes": 8}, 16, 3, "trainer.lanes=8: is not divisible by 3 ranks; use 2 or 4 ranks"),
+        ({"lanes": 2}, 16, 4, "trainer.lanes=2: is not divisible by 4 ranks; use 2 ranks"),
+        ({"lanes": 8, "micro_batch_size": 4}, 16, 1, "a lane is a micro-batch of 2 samples"),
+        ({"lanes": 8, "micro_batch_size": 2}, 16, 1, None),
+        ({"lanes": 8, "compile": True}, 16, 1, "trainer.compile=true: the compiler"),
+        ({"lanes": 8, "sync_every_micro_batch": True}, 16, 1, "sync_every_micro_batch=true"),
+        ({"lanes": 1}, 3, 1, None),
+        ({}, 3, 2, None),
+    ],
+)
+def test_settings(settings: dict[str, Any], batch: int, ranks: int, message: str | None) -> None:
+    issues = [*map(str, lane_issues(TrainerSettings(max_steps=1, **settings), batch, [ranks]))]
+    assert (message is None) == (not issues)
+    assert message is None or message in issues[0]
+
+
+def test_with_lanes_the_strategy_is_not_part_of_the_id() -> None:
+    def of(*overrides: str) -> str:
+        return run_id(OmegaConf.create(composed(["run.name=a", *overrides])))
+
+    fsdp = ["strategy=fsdp", "strategy.replicate=2"]
+    assert of("trainer.lanes=8") == of("trainer.lanes=8", *fsdp)
+    assert of("trainer.lanes=8") == of("trainer.lanes=8", "trainer.micro_batch_size=4")
+    assert of("trainer.lanes=8") != of("trainer.lanes=4")
+    assert of() != of(*fsdp) and of() != of("trainer.lanes=8")
