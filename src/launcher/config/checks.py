@@ -111,8 +111,6 @@ def _lanes(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     tasks = _count(tree, "dispatch.tasks_per_node") or _count(tree, "dispatch.gpus_per_node") or 1
     nproc = _count(tree, "dispatch.nproc")
     counts = [nproc] if nproc else [count * tasks for count in nodes.counts]
-    if nodes.is_open:
-        counts = [tasks]  # a job uses as many of its nodes as divide the lanes
     given = get(tree, "trainer")
     settings = TrainerSettings(
         **{name: given[name] for name in section(TrainerSettings).names if name in given}
