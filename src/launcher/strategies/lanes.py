@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from launcher.errors import ConfigError
+from launcher.optim.optimizers import needs_closure
 from launcher.process.ranks import any_rank
 from launcher.strategies.sharded import local
 
@@ -190,6 +191,11 @@ def check_optimizer(optimizer: torch.optim.Optimizer, device: torch.device) -> N
             rounds the last elements of a shard in another way.
     """
     name = type(optimizer).__name__
+    if needs_closure(optimizer):
+        raise ConfigError(
+            f"optimizer={name}: computes several gradients in a step, which trainer.lanes does not"
+            " support; use another optimizer, or trainer.lanes=null."
+        )
     if device.type == "cpu" and any(group.get("fused") for group in optimizer.param_groups):
         raise ConfigError(
             f"optimizer.fused=true: on the CPU, {name}'s fused kernel rounds by the position in a"
