@@ -28,6 +28,13 @@ NEEDS = {
         ("data", kind): ["data.files=tests", "data.tokenizer=tests", "data.vocab_size=256"]
         for kind in ("jsonl", "parquet", "datasets")
     },
+    ("data", "table"): [
+        f"data.files='{__file__}'",
+        "data.target=price",
+        "data.features=[rooms,area]",
+        "model=mlp",
+        "data.num_classes=2",
+    ],
     ("data", "mixture"): [
         "data.sources={a: {_target_: torch.utils.data.TensorDataset, weight: 2}}",
         "data.vocab_size=256",

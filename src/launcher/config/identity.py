@@ -245,4 +245,5 @@ if "replace" not in signature(register).parameters:
 register("launcher.id", lambda *, _root_: _resolve_id(_root_), replace=True)
 register("launcher.name", lambda *, _root_: run_name(_root_), replace=True)
 register("launcher.path", _resolve_path, replace=True)
+register("launcher.count", len, replace=True)
 register("launcher.steps", default_steps, replace=True)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
 from launcher.config.identity import choices
 from launcher.config.messages import ConfigIssue, hint
@@ -136,6 +136,8 @@ class _Resolver:
     def note(self, path: str, written: str, error: Exception) -> None:
         """Report an interpolation that does not resolve: usually it refers to a key that does not
         exist."""
+        if isinstance(error, InterpolationToMissingValueError):
+            return  # the missing value is reported itself
         for reference in REFERENCE.findall(written):
             try:
                 value = OmegaConf.select(

@@ -1,0 +1,145 @@
+"""data=table: numbers in CSV, Parquet or JSON lines files."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from launcher.data.base import DataSource
+from launcher.data.digits import Labelled
+from launcher.data.files import find_files
+from launcher.data.records import Record, read_jsonl, read_parquet
+from launcher.errors import ConfigError
+from launcher.types import PositiveInt, UnitInterval
+
+
+@dataclass(kw_only=True, eq=False)
+class TableData(DataSource):
+    """Rows of numbers: input [B, num_features] float32; target [B] int64 with `num_classes`, else
+    [B, 1] float32. All rows are kept in memory.
+
+    Args:
+        files: a path or glob, or a list of them; by their ending .csv (with a heading), .parquet,
+            or .jsonl.
+        val_fraction: the share of the rows that is held out if val_files is null, evenly spread.
+    """
+
+    files: str | list[str]
+    target: str
+    features: list[str]
+    num_features: PositiveInt | None = None
+    num_classes: PositiveInt | None = None
+    val_files: str | list[str] | None = None
+    val_fraction: UnitInterval = 0.1
+
+    def check(self) -> None:
+        if not self.features or self.target in self.features:
+            raise ConfigError(
+                f"data.features={self.features}: should name columns other than the target"
+                f" {self.target}."
+            )
+        if self.num_features not in (None, len(self.features)):
+            raise ConfigError(
+                f"data.num_features={self.num_features}: is the number of data.features,"
+                f" {len(self.features)}; leave it out."
+            )
+        for key, patterns in (("data.files", self.files), ("data.val_files", self.val_files)):
+            for path in [] if patterns is None else find_files(key, patterns):
+                if path.suffix not in READERS:
+                    raise ConfigError(f"{key}={path}: should end in {', '.join(READERS)}.")
+
+    def train_dataset(self) -> Table:
+        rows = self._read("data.files", self.files)
+        return Table(*(each[~self._held_out(len(each))] for each in rows))
+
+    def val_dataset(self) -> Table | None:
+        if self.val_files is not None:
+            return Table(*self._read("data.val_files", self.val_files))
+        rows = self._read("data.files", self.files)
+        held_out = self._held_out(len(rows[0]))
+        return Table(*(each[held_out] for each in rows)) if held_out.any() else None
+
+    def _held_out(self, count: int) -> np.ndarray:
+        share = 0.0 if self.val_files is not None else self.val_fraction
+        held_out: np.ndarray = np.diff(np.floor(np.arange(count + 1) * share)) > 0
+        return held_out
+
+    def _read(self, key: str, patterns: str | list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The inputs and targets of all rows, in the order of the files."""
+        columns = [*self.features, self.target]
+        rows = [
+            [_number(key, record, column, where) for column in columns]
+            for path in find_files(key, patterns)
+            for record, where in READERS[path.suffix](path, columns)
+        ]
+        if not rows:
+            raise ConfigError(f"{key}: the files have no rows.")
+        table = np.array(rows, dtype=np.float64)
+        inputs, targets = table[:, :-1].astype(np.float32), table[:, -1]
+        if self.num_classes is None:
+            return inputs, targets[:, None].astype(np.float32)
+        wrong = (targets != np.floor(targets)) | (targets < 0) | (targets >= self.num_classes)
+        if wrong.any():
+            raise ConfigError(
+                f"data.target={self.target}: has the value {targets[wrong][0]:g}; with"
+                f" data.num_classes={self.num_classes} it should be 0 to {self.num_classes - 1}."
+            )
+        return inputs, targets.astype(np.int64)
+
+
+class Table(Labelled):
+    """Rows in memory."""
+
+    def __init__(self, inputs: np.ndarray, targets: np.ndarray):
+        super().__init__(inputs, targets)
+        self.fingerprint = hashlib.sha256(inputs.tobytes() + targets.tobytes()).hexdigest()[:16]
+
+
+def read_csv(path: Path, fields: list[str]) -> Iterator[Record]:
+    """Rows of a file with a heading, separated by commas.
+
+    Raises:
+        ConfigError: it has not these columns, or is not text.
+    """
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            missing = [field for field in fields if field not in (reader.fieldnames or ())]
+            if missing:
+                raise ConfigError(
+                    f"data.files: {path}: has no column {missing[0]}; it has"
+                    f" {', '.join(reader.fieldnames or ())}."
+                )
+            for record in reader:
+                yield record, f"{path}, line {reader.line_num}"
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ConfigError(f"data.files: {path}: cannot be read as CSV ({error}).") from error
+
+
+READERS: dict[str, Callable[[Path, list[str]], Iterator[Record]]] = {
+    ".csv": read_csv,
+    ".parquet": read_parquet,
+    ".jsonl": read_jsonl,
+}
+
+
+def _number(key: str, record: dict[str, Any], column: str, where: str) -> float:
+    """
+    Raises:
+        ConfigError: the column has no finite number there.
+    """
+    value = record.get(column)
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ConfigError(f"{key}: {where}: {column} is {value!r}, not a finite number.")
+    return number

@@ -1,0 +1,113 @@
+"""data=table: what a table of numbers becomes, and what is rejected."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from launcher.config.compose import compose
+from launcher.config.schema import validate
+from launcher.data.table import TableData
+from launcher.errors import ConfigError
+from support.runner import launch, metrics
+
+COLUMNS = ["rooms", "area", "price"]
+ROWS = [[index % 5, 10.5 * index, index % 3] for index in range(20)]
+
+
+def write(folder: Path, kind: str, rows: list[list[float]] = ROWS) -> Path:
+    path = folder / f"houses.{kind}"
+    if kind == "csv":
+        lines = [",".join(map(str, row)) for row in [COLUMNS, *rows]]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8-sig")
+    elif kind == "jsonl":
+        path.write_text(
+            "".join(json.dumps(dict(zip(COLUMNS, row, strict=True))) + "\n" for row in rows)
+        )
+    else:
+        pyarrow = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        columns = {name: [row[at] for row in rows] for at, name in enumerate(COLUMNS)}
+        parquet.write_table(pyarrow.table(columns), path)
+    return path
+
+
+def source(files: Path | str, **more: object) -> TableData:
+    settings = {"target": "price", "features": ["area", "rooms"], "batch_size": 4} | more
+    made = TableData(files=str(files), **settings)  # type: ignore[arg-type]
+    made.check()
+    return made
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_each_kind_of_file_has_the_same_rows(tmp_path: Path, kind: str) -> None:
+    made = source(write(tmp_path, kind), num_features=2)
+    train, val = made.train_dataset(), made.val_dataset()
+    assert (len(train), len(val)) == (18, 2) and train.fingerprint != val.fingerprint
+    inputs, targets = val.get_batch(np.arange(2))
+    assert torch.equal(inputs, torch.tensor([[94.5, 4.0], [199.5, 4.0]]))
+    assert torch.equal(targets, torch.tensor([[0.0], [1.0]]))
+    assert source(tmp_path / "*", num_classes=3).train_dataset()[1][1].dtype == torch.int64
+    assert source(tmp_path / "*", val_fraction=0.0).val_dataset() is None
+    other = source(tmp_path / "*", val_files=str(tmp_path / "*"))
+    assert len(other.train_dataset()) == len(other.val_dataset()) == 20
+
+
+MISTAKES = {
+    "a text": ([[1, "much", 2]], {}, "line 2: area is 'much', not a finite number."),
+    "no value": ([[1, "", 2]], {}, "line 2: area is '', not a finite number."),
+    "infinite": ([[1, "inf", 2]], {}, "line 2: area is 'inf'"),
+    "a short row": ([[1]], {}, "line 2: area is None"),
+    "no row": ([], {}, "the files have no rows."),
+    "no such column": (ROWS, {"target": "prize"}, "no column prize; it has rooms, area, price."),
+    "a class": (ROWS, {"num_classes": 2}, "data.target=price: has the value 2; with"),
+    "the target": (ROWS, {"features": ["price"]}, "columns other than the target price."),
+    "no features": (ROWS, {"features": []}, "should name columns"),
+    "a number of features": (ROWS, {"num_features": 3}, "is the number of data.features, 2"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_name_the_place(tmp_path: Path, mistake: str) -> None:
+    rows, settings, said = MISTAKES[mistake]
+    path = write(tmp_path, "csv", rows)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError) as error:
+        source(path, **settings).train_dataset()
+    assert said in str(error.value)
+
+
+def test_an_unknown_ending(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(ConfigError, match=r"should end in \.csv, \.parquet, \.jsonl"):
+        source(tmp_path / "a.txt")
+
+
+def test_one_line_trains_on_a_table(tmp_path: Path) -> None:
+    """The number of features is counted."""
+    path = write(tmp_path, "csv")
+    done = launch(
+        tmp_path / "outputs", "model=mlp", "data=table", f"data.files={path}",
+        "data.target=price", "data.features=[area,rooms]", "data.num_classes=3",
+        "data.batch_size=4", "trainer.max_steps=3",
+    )  # fmt: skip
+    assert done.returncode == 0, done.output
+    assert metrics(tmp_path / "outputs")[-1]["step"] == 3
+
+
+def test_features_that_are_not_named_are_one_sentence() -> None:
+    config = compose(
+        [
+            f"data.files='{__file__}'",
+            "data=table",
+            "data.target=a",
+            "model=mlp",
+            "data.num_classes=2",
+        ]
+    )
+    with pytest.raises(ConfigError) as error:
+        validate(config)
+    (sentence,) = error.value.messages
+    assert sentence.startswith("data.features: needs a value")
