@@ -328,20 +328,18 @@ def _in_step(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
 
 def batch_size(batch: Any) -> int:
     """Samples in a batch: the first dimension of its first tensor; 1 if it has none."""
+    tensor = first_tensor(batch)
+    return 1 if tensor is None or tensor.dim() == 0 else tensor.shape[0]
+
+
+def first_tensor(batch: Any) -> torch.Tensor | None:
+    """The first tensor in nested lists, tuples and mappings; None: there is none."""
     if isinstance(batch, torch.Tensor):
-        return batch.shape[0] if batch.dim() else 1
-    values = (
-        batch.values()
-        if isinstance(batch, Mapping)
-        else batch
-        if isinstance(batch, (list, tuple))
-        else ()
-    )
-    return next(
-        (
-            batch_size(value)
-            for value in values
-            if isinstance(value, (torch.Tensor, list, tuple, dict))
-        ),
-        1,
-    )
+        return batch
+    values: Iterable[Any] = ()
+    if isinstance(batch, Mapping):
+        values = batch.values()
+    elif isinstance(batch, (list, tuple)):
+        values = batch
+    tensors = (first_tensor(value) for value in values)
+    return next((tensor for tensor in tensors if tensor is not None), None)

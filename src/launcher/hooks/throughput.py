@@ -1,13 +1,13 @@
 """Logs samples, tokens and model FLOPs per second."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from launcher.hooks.base import BaseHook, TrainerView
-from launcher.hooks.evaluation import batch_size
+from launcher.hooks.evaluation import batch_size, first_tensor
 from launcher.hooks.flops import forward_flops, peak_tflops
 from launcher.types import PositiveFloat, PositiveInt
 
@@ -143,22 +143,7 @@ class ThroughputHook(BaseHook):
 def num_tokens(batch: Any) -> int | None:
     """The size of the first tensor of a batch, if it has integers [B, T, ...]; None: it has no
     tokens."""
-    if isinstance(batch, torch.Tensor):
-        return (
-            batch.numel() if batch.dtype in (torch.int64, torch.int32) and batch.dim() > 1 else None
-        )
-    values = (
-        batch.values()
-        if isinstance(batch, Mapping)
-        else batch
-        if isinstance(batch, (list, tuple))
-        else ()
-    )
-    return next(
-        (
-            num_tokens(value)
-            for value in values
-            if isinstance(value, (torch.Tensor, list, tuple, dict))
-        ),
-        None,
-    )
+    tensor = first_tensor(batch)
+    if tensor is None or tensor.dim() < 2 or tensor.dtype not in (torch.int64, torch.int32):
+        return None
+    return tensor.numel()

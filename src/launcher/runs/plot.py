@@ -213,18 +213,22 @@ def draw(
     return figure
 
 
-def draw_panel(panel: Any, runs: Sequence[StoredRun], metric: str, axis: Axis, log: bool) -> None:
-    """One metric of all runs. The training loss has the validation loss next to it."""
-    dots = "val/loss" if metric == LOSS else None
-    names = [metric, dots] if dots else [metric]
-    values = [
+def finite_values(runs: Sequence[StoredRun], names: Sequence[str], axis: Axis) -> list[float]:
+    """All finite values of some metrics of all runs."""
+    return [
         value
         for run in runs
         for name in names
         for value in axis.curve(run, name).y
         if math.isfinite(value)
     ]
-    is_log = log or is_wide(values)
+
+
+def draw_panel(panel: Any, runs: Sequence[StoredRun], metric: str, axis: Axis, log: bool) -> None:
+    """One metric of all runs. The training loss has the validation loss next to it."""
+    dots = "val/loss" if metric == LOSS else None
+    names = [metric, dots] if dots else [metric]
+    is_log = log or is_wide(finite_values(runs, names, axis))
     for run, label, color in zip(runs, labels_of(runs), cycle(COLORS), strict=False):
         draw_curve(
             panel,
@@ -251,14 +255,7 @@ def draw_bands(panel: Any, groups: Sequence[Group], metric: str, axis: Axis, log
     dots = "val/loss" if metric == LOSS else None
     runs = [run for group in groups for run in group.runs]
     names = [metric, dots] if dots else [metric]
-    values = [
-        value
-        for run in runs
-        for name in names
-        for value in axis.curve(run, name).y
-        if math.isfinite(value)
-    ]
-    is_log = log or is_wide(values)
+    is_log = log or is_wide(finite_values(runs, names, axis))
     for group, color in zip(groups, cycle(COLORS), strict=False):
         count, label = len(group.runs), group.label or group.runs[0].name
         style = {"color": color, "label": plain_text(f"{label} (n={count})")}
