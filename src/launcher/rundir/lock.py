@@ -200,7 +200,10 @@ class RunLock:
     @contextmanager
     def _lock_file(self, holder: Holder) -> Iterator[Path]:
         """A complete lock file under a hidden name, to be linked."""
-        temporary = self.path.with_name(f".{self.path.name}.{holder.token}")
+        # Both threads may put the lock back. With one name, the second would truncate the file that
+        # the first has linked, and a reader would take the lock for lost.
+        name = f".{self.path.name}.{holder.token}.{threading.get_ident()}"
+        temporary = self.path.with_name(name)
         try:
             temporary.write_text(json.dumps(asdict(holder), indent=2) + "\n")
             yield temporary
