@@ -163,6 +163,9 @@ class Lab:
         text = self.run("scontrol", "show", "job", "-o", job)
         return dict(word.partition("=")[::2] for word in text.splitlines()[0].split())
 
+    def state_of(self, node: str) -> str:
+        return self.run("sinfo", "--noheader", "-n", node, "-o", "%T").splitlines()[0].upper()
+
     def wait_until_ended(self, job: str, timeout: float = MAX_WAIT_S) -> str:
         """The job's last state; a requeued job has not ended."""
         ended = (

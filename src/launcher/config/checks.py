@@ -89,33 +89,45 @@ def _nearest(size: int, unit: int) -> str:
 
 
 def _batch(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """`nproc=auto` counts as one rank, which any batch fits."""
-    size, nproc = _count(tree, "data.batch_size"), _count(tree, "dispatch.nproc")
-    nodes = NodeRange.parse(get(tree, "dispatch.nodes")) or NodeRange(1, 1)
-    tasks = _count(tree, "dispatch.tasks_per_node") or _count(tree, "dispatch.gpus_per_node") or 1
-    if size and nodes.is_open:
+    """The samples of a step must divide evenly over any number of ranks; with lanes, what divides
+    the lanes divides them."""
+    size, nodes, tasks = _count(tree, "data.batch_size"), _node_range(tree), _tasks_per_node(tree)
+    if get(tree, "trainer.lanes") is not None or not size:
+        return
+    if nodes.is_open:
         yield from _nodes(size, nodes, tasks)
-    elif size:
-        source = f"dispatch.nproc={nproc}" if nproc else f"{tasks} per node"
-        source += f" x {nodes} nodes" if nodes.min > 1 else ""
-        if issue := batch_issue(size, (nproc or tasks) * nodes.min, source):
-            yield issue
+    elif issue := batch_issue(size, *_fewest_ranks(tree)):
+        yield issue
+
+
+def _node_range(tree: dict[str, Any]) -> NodeRange:
+    return NodeRange.parse(get(tree, "dispatch.nodes")) or NodeRange(1, 1)
+
+
+def _tasks_per_node(tree: dict[str, Any]) -> int:
+    return _count(tree, "dispatch.tasks_per_node") or _count(tree, "dispatch.gpus_per_node") or 1
+
+
+def _fewest_ranks(tree: dict[str, Any]) -> tuple[int, str]:
+    """The smallest number of ranks that a start may have, and the keys that it comes from.
+    `nproc=auto` counts as one rank, which any batch fits."""
+    nproc, nodes, tasks = _count(tree, "dispatch.nproc"), _node_range(tree), _tasks_per_node(tree)
+    source = f"dispatch.nproc={nproc}" if nproc else f"{tasks} per node"
+    source += f" x {nodes} nodes" if nodes.max > 1 else ""
+    return (nproc or tasks) * nodes.min, source
 
 
 def _lanes(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """`trainer.lanes`, which also must be divisible by each number of ranks that a job may get."""
+    """A SLURM job uses the largest number of its nodes whose ranks divide `trainer.lanes`, so the
+    smallest number must divide it."""
     lanes = get(tree, "trainer.lanes")
     if type(lanes) is not int or lanes < 1:
         return
-    nodes = NodeRange.parse(get(tree, "dispatch.nodes")) or NodeRange(1, 1)
-    tasks = _count(tree, "dispatch.tasks_per_node") or _count(tree, "dispatch.gpus_per_node") or 1
-    nproc = _count(tree, "dispatch.nproc")
-    counts = [nproc] if nproc else [count * tasks for count in nodes.counts]
     given = get(tree, "trainer")
     settings = TrainerSettings(
         **{name: given[name] for name in section(TrainerSettings).names if name in given}
     )
-    yield from lane_issues(settings, _count(tree, "data.batch_size"), counts)
+    yield from lane_issues(settings, _count(tree, "data.batch_size"), *_fewest_ranks(tree))
     if get(tree, "strategy._target_") == DEEPSPEED:
         yield unsupported_by(lanes, "deepspeed")
 

@@ -1,6 +1,6 @@
 """Rules of `trainer.lanes`. The code that depends on a rule calls the same function."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from launcher.config.messages import ConfigIssue, show
 from launcher.config.sections import TrainerSettings
@@ -13,13 +13,13 @@ def without_effect(lanes: object) -> set[str]:
 
 
 def lane_issues(
-    settings: TrainerSettings, batch_size: int | None, world_sizes: Sequence[int]
+    settings: TrainerSettings, batch_size: int | None, world_size: int, source: str | None = None
 ) -> Iterator[ConfigIssue]:
     """The issues of `trainer.lanes`, which nothing but the configuration shows.
 
     Args:
         batch_size: samples of a step; None: it is not known.
-        world_sizes: numbers of ranks that a job may get.
+        source: the keys that the number of ranks comes from.
     """
     lanes = settings.lanes
     if lanes is None:
@@ -36,11 +36,11 @@ def lane_issues(
             f"is not divisible by trainer.lanes={lanes}; use {' or '.join(map(str, near))}.",
         )
         return
-    for count in dict.fromkeys(world_sizes):
-        if lanes % count:
-            ways = (1 << (count.bit_length() - 1), 1 << count.bit_length())
-            fits = " or ".join(str(n) for n in ways if n <= lanes) or str(lanes)
-            yield _issue(lanes, f"is not divisible by {count} ranks; use {fits} ranks.")
+    if lanes % world_size:
+        ways = (1 << (world_size.bit_length() - 1), 1 << world_size.bit_length())
+        fits = " or ".join(str(n) for n in ways if n <= lanes) or str(lanes)
+        ranks = f"{world_size} ranks{f' ({source})' if source else ''}"
+        yield _issue(lanes, f"is not divisible by {ranks}; use {fits} ranks.")
     lane, micro = (batch_size or 0) // lanes, settings.micro_batch_size
     if lane and micro is not None and micro != lane:
         yield ConfigIssue(

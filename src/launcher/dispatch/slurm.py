@@ -5,7 +5,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -334,7 +334,7 @@ class SlurmDispatch:
         try:
             if code is None and self.snapshot:
                 code = snapshot.take(folder)
-            script = self._script(due[0], [] if code is None else snapshot.lines(code))
+            script = self._script(due, [] if code is None else snapshot.lines(code))
             first, rest, max_tasks, part = (
                 script.flags.get("dependency"),
                 due,
@@ -368,21 +368,23 @@ class SlurmDispatch:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
 
-    def _script(self, run: SubmittedRun, snapshot_lines: list[str]) -> Script:
+    def _script(self, runs: Sequence[SubmittedRun], snapshot_lines: list[str]) -> Script:
+        # One script for all: what divides the fewest lanes, a power of two, divides all.
+        lanes = [n for run in runs if (n := get(run.config, "trainer.lanes")) is not None]
         script = Script(
-            str(run.config["run"]["name"]),
+            str(runs[0].config["run"]["name"]),
             self.flags(),
             self.srun_flags(),
             self.prefix(),
             [*self.setup_lines(), *snapshot_lines],
-            size=self.size,
+            size=replace(self.size, lanes=min(lanes, default=None)),
         )
         if self.python is not None:
             script.python = self.python
         return script
 
     def _show(self, runs: list[SubmittedRun]) -> None:
-        script = self._script(runs[0], [])
+        script = self._script(runs, [])
         folder = runs[0].outputs.absolute() / ".slurm" / "<submission>"
         count = min(len(runs), 1000) if len(runs) > 1 else None
         text = script.text(folder / "job-0.sh", count, self.array_parallelism)
@@ -400,7 +402,7 @@ class SlurmDispatch:
             code: as in `submit`.
         """
         for run in due[:1]:
-            for message in self._problems(self._script(run, []), run, code):
+            for message in self._problems(self._script([run], []), run, code):
                 print(f"! {message}", file=sys.stderr, flush=True)
 
     def _problems(self, script: Script, run: SubmittedRun, code: Path | None) -> Iterator[str]:

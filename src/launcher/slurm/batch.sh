@@ -80,6 +80,21 @@ guarded() { # run a command and exit with its code
 	while wait $! && code=0 || code=$?; kill -0 $! 2>/dev/null; do :; done
 	exit $code
 }
+usable() { # COUNT RANKS_PER_NODE LANES: the largest number of nodes, at most COUNT, whose ranks divide LANES; 0 lanes: COUNT
+	local count=$1
+	while ((count > 1 && $3 % (count * $2))); do ((count--)); done
+	echo "$count"
+}
+say_unused() { # COUNT USED LANES
+	(($1 == $2)) || echo "$1 nodes allocated, $2 used: trainer.lanes=$3 should be divisible by the number of ranks."
+}
+on_nodes() { # RANKS_PER_NODE LANES SRUN_FLAG...: `guarded srun` on as many of the job's nodes as the lanes allow
+	local ranks=$1 lanes=$2 count
+	count=$(usable "$SLURM_JOB_NUM_NODES" "$ranks" "$lanes")
+	say_unused "$SLURM_JOB_NUM_NODES" "$count" "$lanes"
+	shift 2
+	guarded srun --nodes="$count" --ntasks="$((count * ranks))" --ntasks-per-node="$ranks" "$@"
+}
 __launcher_before=$(starts)
 trap requeue_if_preempted TERM
 trap 'ended $? "$BASH_COMMAND"' EXIT

@@ -77,9 +77,12 @@ watch_first_node() { # NODE: SLURM would keep the job without its script, until 
 		trap "exit 0" TERM
 	done
 }
-on_nodes_left() { # LEAST SPARES RANKS_PER_NODE SRUN_FLAG...: as `guarded srun`, and again each time nodes are lost
-	local least=$1 spares=$2 ranks=$3 user_port=${MASTER_PORT:-} most count pid code names next left lost watcher=
-	shift 3
+usable_of_nodes() { # without the spares, which replace lost nodes
+	usable "$((${#nodes[@]} < most ? ${#nodes[@]} : most))" "$ranks" "$lanes"
+}
+on_nodes_left() { # LEAST SPARES RANKS_PER_NODE LANES SRUN_FLAG...: as `on_nodes`, and again each time nodes are lost
+	local least=$1 spares=$2 ranks=$3 lanes=$4 user_port=${MASTER_PORT:-} most count pid code names next left lost watcher=
+	shift 4
 	__launcher_guarded=srun
 	skip_numbers 2 # the ranks and the watcher
 	export LAUNCHER_RANK_ENDED="$__launcher_run/.rank-ended-$SLURM_JOB_ID"
@@ -89,7 +92,8 @@ on_nodes_left() { # LEAST SPARES RANKS_PER_NODE SRUN_FLAG...: as `guarded srun`,
 	give_signs_of_life &
 	beats=$!
 	while :; do
-		count=$((${#nodes[@]} < most ? ${#nodes[@]} : most))
+		count=$(usable_of_nodes)
+		say_unused "$((${#nodes[@]} < most ? ${#nodes[@]} : most))" "$count" "$lanes"
 		names=$(IFS=, && echo "${nodes[*]:0:count}")
 		[[ -n $user_port ]] || choose_port
 		rm -f "$LAUNCHER_RANK_ENDED"
@@ -106,7 +110,7 @@ on_nodes_left() { # LEAST SPARES RANKS_PER_NODE SRUN_FLAG...: as `guarded srun`,
 		kill -0 "$pid" 2>/dev/null || { ended_as "$pid" && code=0 || code=$?; }
 		[[ $code != 0 ]] && find_lost "$pid" || break
 		nodes=("${left[@]}")
-		count=$((${#nodes[@]} < most ? ${#nodes[@]} : most))
+		count=$(usable_of_nodes)
 		next="restarts on $count node$( ((count == 1)) || echo s)"
 		((count >= least)) || next="requeued, since $count of $least nodes are left"
 		record_loss "$next" || count=0 # the old ranks do not end

@@ -22,6 +22,8 @@ class Size:
     ranks_per_node: int = 1
     no_kill: bool = False
     spares: int = 0
+    lanes: int | None = None
+    """`trainer.lanes`: a start uses the largest number of its nodes whose ranks divide it."""
 
     @classmethod
     def of(cls, nodes: int | str, ranks_per_node: int, no_kill: bool, spares: int) -> "Size":
@@ -67,15 +69,10 @@ class Size:
 
     def command(self) -> str:
         """The shell command that starts the tasks."""
+        ranks, lanes = self.ranks_per_node, self.lanes or 0
         if self.no_kill:
-            return f"on_nodes_left {self.nodes.min} {self.spares} {self.ranks_per_node}"
-        if not self.varies:
-            return "guarded srun"
-        nodes, ranks = "SLURM_JOB_NUM_NODES", self.ranks_per_node
-        return (
-            f"guarded srun --nodes=${nodes} --ntasks=$(({nodes} * {ranks}))"
-            f" --ntasks-per-node={ranks}"
-        )
+            return f"on_nodes_left {self.nodes.min} {self.spares} {ranks} {lanes}"
+        return f"on_nodes {ranks} {lanes}" if self.varies else "guarded srun"
 
     @property
     def start(self) -> str:

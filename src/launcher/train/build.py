@@ -214,7 +214,7 @@ def step_plan(
     Raises:
         ConfigError: the ranks do not divide it.
     """
-    if issues := list(lane_issues(settings, batch, [world_size])):
+    if issues := list(lane_issues(settings, batch, world_size)):
         raise ConfigError(*map(str, issues))
     if issue := batch_issue(batch, world_size):
         raise ConfigError(str(issue))

@@ -5,8 +5,9 @@ from itertools import pairwise
 import pytest
 
 from launcher.rundir.folder import RunFolder
-from support.lab import INTERVAL, run_folders, steps_done, wait_for, wait_for_step
-from support.runner import metrics, record, run_folder
+from support.drive import stored
+from support.lab import INTERVAL, run_folders, steps_done, wait_for
+from support.runner import TIMES, metrics, record, run_folder
 from support.witness import samples_of_steps
 
 RUN = [
@@ -48,28 +49,63 @@ def losses_of(outputs):
     return [line["train/loss"] for line in lines]
 
 
-def test_a_run_changes_its_number_of_nodes(start_lab, tmp_path, undisturbed):
-    """It starts on four, is preempted, continues on one, and ends on two."""
+def test_with_lanes_a_run_on_changing_nodes_equals_one_on_one_rank(
+    start_lab, tmp_path, undisturbed
+):
+    """It is preempted three times, gets another number of nodes each time, and then loses one."""
     lab = start_lab(NODES="4", DBD="0")
-    pace = ["tracker.pace.seconds=0.3", "+tracker.pace.starts=2"]
-    place = ["dispatch.nodes=1-4", "dispatch.partition=preempt"]
-    job = lab.submit(tmp_path, *RUN, *place, *pace)
-    wait_for_step(tmp_path)
-    kept = [occupy(lab, node) for node in ("node2", "node3", "node4")]
-    wait_for(lambda: len(record(tmp_path)["attempts"]) == 2, "the second start")
-    first = record(tmp_path)["attempts"][0]["end_step"]
+    lanes = ["trainer.lanes=8", "data.batch_size=32", "model.dropout=0.1", "trainer.max_steps=60"]
+    place = ["strategy=fsdp", "dispatch.nodes=1-4", "dispatch.partition=preempt"]
+    pace = ["tracker.pace.seconds=0.3", "+tracker.pace.starts=4"]
+    job = lab.submit(tmp_path, *lanes, *place, *pace)
     (folder,) = run_folders(tmp_path)
-    wait_for(lambda: steps_done(folder) > first + 2, "steps on one node")
-    lab.run("scancel", kept[0])
-    lab.run("scontrol", "requeue", job)
-    assert lab.wait_until_ended(job) == "COMPLETED"
 
-    attempts = record(tmp_path)["attempts"]
-    assert [attempt["world_size"] for attempt in attempts] == [4, 1, 2]
-    assert [attempt["end_step"] for attempt in attempts[:-1]] == [
-        attempt["start_step"] for attempt in attempts[1:]
-    ]
-    assert_same_run(tmp_path, undisturbed(1, *RUN))
+    def attempts():
+        return record(tmp_path)["attempts"]
+
+    def wait_for_start(number):
+        def has_trained():
+            assert record(tmp_path)["state"] != "failed", log(folder, job)
+            started = len(attempts()) == number
+            return started and steps_done(folder) > attempts()[-1]["start_step"] + 2
+
+        wait_for(has_trained, f"start {number} to train")
+
+    wait_for_start(1)
+    kept = [occupy(lab, "node4")]
+    wait_for_start(2)
+    kept += [occupy(lab, node) for node in ("node2", "node3")]
+    wait_for_start(3)
+    for each in kept:
+        lab.run("scancel", each)
+    wait_for(lambda: all(lab.state_of(node) == "IDLE" for node in OTHERS), "free nodes")
+    occupy(lab, "node1")
+    wait_for_start(4)
+    lab.node("crash", "node2")
+    lab.run("scontrol", "update", "nodename=node2", "state=down", "reason=test")
+    assert lab.wait_until_ended(job) == "COMPLETED", log(folder, job)
+
+    assert [attempt["world_size"] for attempt in attempts()] == [4, 2, 1, 2, 2], log(folder, job)
+    assert [attempt["outcome"] for attempt in attempts()][:4] == [*["preempted"] * 3, "killed"]
+    assert log(folder, job).count("3 nodes allocated, 2 used: trainer.lanes=8") == 2
+    alone = undisturbed(1, *lanes)
+    assert run_folder(alone).name == folder.name
+    assert stored(str(folder))["tensors"] == stored(str(run_folder(alone)))["tensors"]
+    assert without_times(tmp_path) == without_times(alone)
+
+
+OTHERS = "node2", "node3", "node4"
+
+
+def log(folder, job):
+    return (folder / "logs" / f"slurm-{job}.log").read_text()
+
+
+def without_times(outputs):
+    """metrics.jsonl."""
+    lines = metrics(outputs)
+    assert [line["step"] for line in lines if "train/loss" in line] == list(range(1, 61))
+    return [{key: line[key] for key in line if key not in TIMES} for line in lines]
 
 
 def test_a_run_restarts_when_nodes_are_lost(start_lab, tmp_path, undisturbed):

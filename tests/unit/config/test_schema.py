@@ -163,6 +163,13 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
             ),
         ),
         (
+            ["trainer.lanes=8", "dispatch=slurm", "dispatch.nodes=3-4"],
+            (
+                "trainer.lanes=8: is not divisible by 3 ranks (1 per node x 3-4 nodes); use 2 or 4"
+                " ranks."
+            ),
+        ),
+        (
             ["data.batch_size=3", "dispatch.nproc=2"],
             "data.batch_size=3: is not divisible by 2 ranks (dispatch.nproc=2); use 2 or 4.",
         ),

@@ -4,6 +4,8 @@ import subprocess
 import sys
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.lock import RunLock
@@ -28,7 +30,7 @@ def folder(tmp_path, slurm):
     return folder
 
 
-def run_script(folder, slurm, least, spares, *starts):
+def run_script(folder, slurm, least, spares, *starts, lanes=0):
     """Let each start of the ranks do one of the commands; the script's exit code."""
     ranks = (
         f"commands=(: {' '.join(map(repr, starts))}); eval ${{commands[$(wc -l"
@@ -37,7 +39,7 @@ def run_script(folder, slurm, least, spares, *starts):
     lines = [
         f"__launcher_run={folder.path}; __launcher_pythons=({sys.executable})",
         f"source {GUARD}; source {NODE_LOSS}",
-        f'on_nodes_left {least} {spares} 2 bash -c "$0"',
+        f'on_nodes_left {least} {spares} 2 {lanes} bash -c "$0"',
     ]
     done = subprocess.run(
         ["bash", "-c", "\n".join(lines), ranks], capture_output=True, text=True, timeout=120
@@ -67,6 +69,24 @@ def test_the_run_starts_again_on_a_spare_and_then_on_fewer_nodes(folder, slurm, 
         record.attempt.reason == "lost node3: restarts on 1 node" and "requeue 6" not in slurm.calls
     )
     assert not [*folder.path.glob(".rank-ended*"), *folder.path.glob(".alive*")]
+
+
+def test_with_lanes_the_run_uses_what_divides_them(folder, slurm):
+    """8 lanes, two ranks a node."""
+    output = run_script(folder, slurm, 1, 0, lost(slurm, "node2", then=HANGS), "exit 0", lanes=8)[1]
+    assert slurm.steps == ["4 on node1,node2", "4 on node1,node3"], output
+    assert output.count("3 nodes allocated, 2 used: trainer.lanes=8 ") == 1
+
+
+@given(st.integers(1, 40), st.integers(1, 8), st.integers(0, 6))
+@settings(max_examples=10)
+def test_usable_nodes_are_the_most_whose_ranks_divide_the_lanes(allocated, ranks, exponent):
+    lanes = 2**exponent
+    script = f"__launcher_run=/tmp; source {GUARD}; trap - EXIT TERM; usable"
+    command = f"{script} {allocated} {ranks} {lanes}; usable {allocated} {ranks} 0"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    fits = [n for n in range(1, allocated + 1) if lanes % (n * ranks) == 0]
+    assert [*map(int, done.stdout.split())] == [max(fits, default=1), allocated]
 
 
 def test_a_job_with_too_few_nodes_is_requeued(folder, slurm):

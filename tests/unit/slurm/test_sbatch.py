@@ -67,25 +67,34 @@ def test_sbatch_asks_for_one_task_per_gpu(settings, tasks):
     assert SlurmDispatch(**settings).flags()["ntasks-per-node"] == tasks
 
 
-def test_a_job_of_any_size_counts_its_nodes_at_its_start(tmp_path):
-    settings = SlurmDispatch(nodes="1-4", gpus_per_node=2, cpus_per_task=3)
-    flags = settings.flags()
-    assert (flags["nodes"], flags["mincpus"]) == ("1-4", 6)
-    assert not {"ntasks-per-node", "cpus-per-task"} & flags.keys()
+def run_of(tmp_path, lanes):
     config = {
         "run": {"name": "mlp", "dir": tmp_path},
         "paths": {"outputs": tmp_path},
         "job": {"_target_": TRAIN_JOB},
+        "trainer": {"lanes": lanes},
     }
-    run = SubmittedRun("mlp/1", config, None)
-    command = settings._script(run, []).command(tmp_path / "job-0.sh").splitlines()[-1]
+    return SubmittedRun("mlp/1", config, None)
+
+
+@pytest.mark.parametrize(("lanes", "nodes"), [([None], 3), ([None, 16, 8], 2)])
+def test_a_job_of_any_size_counts_its_nodes_at_its_start(tmp_path, lanes, nodes):
+    settings = SlurmDispatch(nodes="1-4", gpus_per_node=2, cpus_per_task=3)
+    flags = settings.flags()
+    assert (flags["nodes"], flags["mincpus"]) == ("1-4", 6)
+    assert not {"ntasks-per-node", "cpus-per-task"} & flags.keys()
+    runs = [run_of(tmp_path, count) for count in lanes]
+    command = settings._script(runs, []).command(tmp_path / "job-0.sh").splitlines()[-1]
     script = (
-        f"guarded() {{ echo $@; }}; SLURM_JOB_NUM_NODES=3; __launcher_run={tmp_path}; {command}"
+        f"__launcher_run={tmp_path}; SLURM_JOB_NUM_NODES=3; source {GUARD}; trap - EXIT"
+        f"\nguarded() {{ echo $@; }}; {command}"
     )
-    words = subprocess.check_output(["bash", "-c", script], text=True)
+    *said, words = subprocess.check_output(["bash", "-c", script], text=True).splitlines()
     assert words.startswith(
-        "srun --nodes=3 --ntasks=6 --ntasks-per-node=2 --export=ALL --kill-on-bad-exit=1 --cpus"
+        f"srun --nodes={nodes} --ntasks={2 * nodes} --ntasks-per-node=2 --export=ALL"
+        " --kill-on-bad-exit=1 --cpus"
     )
+    assert len(said) == (nodes != 3)
 
 
 def test_a_container_is_around_python_or_srun():
@@ -303,7 +312,7 @@ def test_an_unescaped_variable_is_a_sentence_with_the_escaped_form(tmp_path, lin
 
 @pytest.mark.parametrize(
     ("command", "steps"),
-    [("guarded srun --ntasks=2 --nodelist=node1", 1), ("on_nodes_left 1 0 2", 2)],
+    [("guarded srun --ntasks=2 --nodelist=node1", 1), ("on_nodes_left 1 0 2 0", 2)],
 )
 def test_the_steps_of_consecutive_starts_differ_in_number(tmp_path, monkeypatch, command, steps):
     """srun of a frozen node that wakes ends the step that has its number."""

@@ -1,5 +1,7 @@
 """How many nodes and tasks a job has."""
 
+from dataclasses import replace
+
 import pytest
 
 from launcher.dispatch.slurm import SlurmDispatch
@@ -18,21 +20,24 @@ from launcher.slurm.size import Size
         (
             ("1-4", 4, False, 0),
             {"nodes": "1-4", "no-kill": None, "mincpus": 12},
-            (
-                "guarded srun --nodes=$SLURM_JOB_NUM_NODES --ntasks=$((SLURM_JOB_NUM_NODES * 4))"
-                " --ntasks-per-node=4"
-            ),
+            "on_nodes 4 0",
         ),
-        ((2, 4, True, 1), {"nodes": "3", "no-kill": True, "mincpus": 12}, "on_nodes_left 2 1 4"),
+        (
+            ("1-4", 2, False, 0, 8),
+            {"nodes": "1-4", "no-kill": None, "mincpus": 6},
+            "on_nodes 2 8",
+        ),
+        ((2, 4, True, 1), {"nodes": "3", "no-kill": True, "mincpus": 12}, "on_nodes_left 2 1 4 0"),
         (
             ("2-4", 1, True, 2),
             {"nodes": "4-6", "no-kill": True, "mincpus": 3},
-            "on_nodes_left 2 2 1",
+            "on_nodes_left 2 2 1 0",
         ),
     ],
 )
 def test_flags_of_sbatch_and_srun(settings, expected, command):
-    size = Size.of(*settings)
+    *settings, lanes = settings if len(settings) == 5 else (*settings, None)
+    size = replace(Size.of(*settings), lanes=lanes)
     assert (size.flags(3), size.command()) == (expected, command)
 
 

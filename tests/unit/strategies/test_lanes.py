@@ -115,7 +115,7 @@ def test_sparse_gradients_and_fused_kernels_of_the_cpu_are_rejected() -> None:
     ],
 )
 def test_settings(settings: dict[str, Any], batch: int, ranks: int, message: str | None) -> None:
-    issues = [*map(str, lane_issues(TrainerSettings(max_steps=1, **settings), batch, [ranks]))]
+    issues = [*map(str, lane_issues(TrainerSettings(max_steps=1, **settings), batch, ranks))]
     assert (message is None) == (not issues)
     assert message is None or message in issues[0]
 
