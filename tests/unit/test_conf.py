@@ -18,6 +18,7 @@ OPTIONS = [(group, option) for group, names in groups([FOLDER]).items() for opti
 NEEDS = {
     ("model", "mlp"): ["data=digits"],
     ("data", "digits"): ["model=mlp"],
+    ("job", "predict"): [f"data.predict='{__file__}'"],
     ("data", "tokens"): [f"data.files='{__file__}'"],
     ("model", "supervised"): [
         "data=digits",

@@ -21,7 +21,8 @@ from launcher.rundir.files import expanded
 from launcher.rundir.folder import checkpoint_of, checkpoint_steps
 from launcher.rundir.space import parse_size
 
-NO_TRAINING = ("launcher.jobs.evaluate.EvaluateJob", "launcher.jobs.export.ExportJob")
+PREDICT, EXPORT = "launcher.jobs.predict.PredictJob", "launcher.jobs.export.ExportJob"
+NO_TRAINING = ("launcher.jobs.evaluate.EvaluateJob", EXPORT, PREDICT)
 """Jobs that use the model (and the data) of a run, and do not train."""
 CHECKPOINTING = "launcher.hooks.checkpointing.CheckpointingHook"
 DEEPSPEED = "launcher.strategies.deepspeed.DeepSpeedStrategy"
@@ -45,7 +46,9 @@ def crosschecks(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
         yield from _without_checkpoints(tree)
         yield from need_issues(tree)
         yield from _recomputed(tree)
-    if job != "launcher.jobs.export.ExportJob":
+    if job == PREDICT:
+        yield from _new_data(tree)
+    elif job != EXPORT:
         yield from _files(tree)
     yield from _names(tree)
     yield from _start(tree)
@@ -259,9 +262,30 @@ def _files(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     data = get(tree, "data")
     for key, value in data.items() if isinstance(data, dict) else ():
         if key == "files" or key.endswith("_files"):
-            for pattern in value if isinstance(value, list) else [value]:
-                if isinstance(pattern, str) and not _matches(expanded(pattern)):
-                    yield no_file(f"data.{key}", pattern)
+            yield from _patterns(f"data.{key}", value)
+
+
+def _new_data(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+    """`data.predict`, the only data that job=predict reads."""
+    data, value = get(tree, "data"), get(tree, "data.predict")
+    if value is None and isinstance(data, dict) and "predict" in data:
+        yield ConfigIssue(
+            "data.predict", "null", "job=predict needs new data; e.g. data.predict=new.jsonl."
+        )
+    elif value is None:
+        yield ConfigIssue(
+            "job",
+            "predict",
+            f"the data source {str(get(tree, 'data._target_')).rpartition('.')[2]} reads no new"
+            " data; use data=table, jsonl, parquet, datasets, text or custom.",
+        )
+    yield from _patterns("data.predict", value)
+
+
+def _patterns(key: str, value: Any) -> Iterator[ConfigIssue]:
+    for pattern in value if isinstance(value, list) else [value]:
+        if isinstance(pattern, str) and not _matches(expanded(pattern)):
+            yield no_file(key, pattern)
 
 
 def _matches(path: Path) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +73,11 @@ class DataSource(LoaderSettings, ABC):
 
     def test_dataset(self) -> Any | None:
         """The samples of the final test, which training never reads; or None."""
+        return None
+
+    def predict_dataset(self) -> Any | None:
+        """The new samples of `job=predict`, which `data.predict` names; or None. If they have no
+        targets, `has_targets` of the dataset is False, and its batches have placeholders."""
         return None
 
     def named_val_dataset(self, name: str) -> Any:
@@ -154,6 +159,16 @@ class DataSource(LoaderSettings, ABC):
         """One pass over the test samples, as `val_loader`. None: there are none."""
         place = (batch_size, rank, world_size, device)
         return self._pass_over(self.test_dataset(), *place, max_samples, has_chunks)
+
+    def batches(
+        self, dataset: Any, ranges: Iterable[tuple[int, int]], device: torch.device
+    ) -> Iterator[Any]:
+        """The batches of these ranges [start, stop) of a map-style dataset, without training's
+        order; close the iterator to end its workers."""
+        from launcher.data.loader import batches_of
+
+        collate, seeds = self.val_collate or self.collate, self.seed_samples
+        return batches_of(dataset, ranges, self.num_workers, device, collate, seeds)
 
     def _pass_over(
         self,

@@ -5,6 +5,7 @@ from typing import Any
 
 from launcher.config.construct import instantiate
 from launcher.data.base import DataSource
+from launcher.errors import ConfigError
 from launcher.types import NonNegativeInt, PositiveInt
 
 
@@ -19,6 +20,7 @@ class CustomData(DataSource):
         val_dataset: the held-out samples, likewise; null: none.
         val_datasets: further sets of held-out samples by name; their metrics are `val/<name>/...`.
         test_dataset: the samples of `job=evaluate job.split=test`, likewise; null: none.
+        predict: the samples of `job=predict`, likewise; null: none.
         collate_fn: makes a batch from a list of samples: a node with `_target_` (and `_partial_:
             true` for a function), or a callable; null: `torch.utils.data.default_collate`.
         val_collate_fn: makes a batch of held-out samples, likewise; null: the same as `collate_fn`.
@@ -47,6 +49,7 @@ class CustomData(DataSource):
         val_datasets: dict[str, Any] | None = None,
         test_dataset: Any = None,
         val_collate_fn: Any = None,
+        predict: Any = None,
     ):
         super().__init__(batch_size=batch_size, num_workers=num_workers, shuffle=shuffle)
         self.seed_samples = seed_samples
@@ -58,6 +61,7 @@ class CustomData(DataSource):
         self._val_dataset = val_dataset
         self._val_datasets = val_datasets or {}
         self._test_dataset = test_dataset
+        self._predict = predict
         self.val_names = [str(name) for name in self._val_datasets]
         self.collate = make(collate_fn)
         self.val_collate = make(val_collate_fn)
@@ -70,6 +74,14 @@ class CustomData(DataSource):
 
     def test_dataset(self) -> Any | None:
         return make(self._test_dataset)
+
+    def predict_dataset(self) -> Any | None:
+        if isinstance(self._predict, str | list):
+            raise ConfigError(
+                f"data.predict={self._predict}: should be a dataset with this data source; name it,"
+                " e.g. data.predict={_target_:my_package.MyDataset}."
+            )
+        return make(self._predict)
 
     def named_val_dataset(self, name: str) -> Any:
         return make(self._val_datasets[name])

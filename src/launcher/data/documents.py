@@ -53,6 +53,7 @@ class DocumentData(DataSource):
         num_classes: the number of classes; models refer to it.
         vocab_size: models with new weights refer to it; None: models have their own.
         cache: folder for the tokens.
+        predict: the same as files, for job=predict; a row is a document, and classes are not read.
     """
 
     files: str | list[str]
@@ -68,6 +69,7 @@ class DocumentData(DataSource):
     num_classes: PositiveInt | None = None
     vocab_size: PositiveInt | None = None
     cache: str = "outputs/.tokens"
+    predict: str | list[str] | None = None
 
     def __post_init__(self) -> None:
         self.tokenizer_folder, self.cache_folder = expanded(self.tokenizer), expanded(self.cache)
@@ -86,8 +88,11 @@ class DocumentData(DataSource):
 
     def check(self) -> None:
         self.fields.check()
-        self.find("data.files", self.files)
-        if self.val_files is not None:
+        if self.predict is not None:  # a model may be elsewhere than its training data
+            self.find("data.predict", self.predict)
+        else:
+            self.find("data.files", self.files)
+        if self.predict is None and self.val_files is not None:
             self.find("data.val_files", self.val_files)
         if not self.tokenizer_folder.is_dir():
             raise ConfigError(
@@ -115,21 +120,18 @@ class DocumentData(DataSource):
             else None
         )
 
+    def predict_dataset(self) -> PackedDataset | None:
+        if self.predict is None:
+            return None
+        store = self._store("data.predict", self.predict, 0.0, "train", is_new=True)
+        rows = PackedDataset(store, self.seq_len, pack=False)
+        rows.has_targets = self.fields.label is None
+        return rows
+
     def _rows(
         self, key: str, patterns: str | list[str], val_fraction: float, part: str
     ) -> PackedDataset:
-        from launcher.process.ranks import on_main  # imports torch
-
-        files = self.find(key, patterns)
-        folder = self.cache_folder.absolute() / self._name(files, val_fraction)
-        shared(folder, partial(self._tokenize, folder, key, files, val_fraction), on_main)
-        store = TokenStore(folder / part)
-        if self.vocab_size is not None and self.vocab_size < store.meta["vocab_size"]:
-            raise ConfigError(
-                f"data.vocab_size={self.vocab_size}: the tokenizer of {self.tokenizer_folder} has"
-                f" {store.meta['vocab_size']} tokens; set"
-                f" data.vocab_size={store.meta['vocab_size']} or more."
-            )
+        store = self._store(key, patterns, val_fraction, part)
         rows = PackedDataset(store, self.seq_len, self.pack)
         if not len(rows):
             other = (
@@ -149,7 +151,34 @@ class DocumentData(DataSource):
             )
         return rows
 
-    def _name(self, files: list[Path], val_fraction: float) -> str:
+    def _store(
+        self,
+        key: str,
+        patterns: str | list[str],
+        val_fraction: float,
+        part: str,
+        is_new: bool = False,
+    ) -> TokenStore:
+        """The tokens of one part of the documents.
+
+        Args:
+            is_new: for predictions: without classes, and no document may be empty.
+        """
+        from launcher.process.ranks import on_main  # imports torch
+
+        files = self.find(key, patterns)
+        folder = self.cache_folder.absolute() / self._name(files, val_fraction, is_new)
+        shared(folder, partial(self._tokenize, folder, key, files, val_fraction, is_new), on_main)
+        store = TokenStore(folder / part)
+        if self.vocab_size is not None and self.vocab_size < store.meta["vocab_size"]:
+            raise ConfigError(
+                f"data.vocab_size={self.vocab_size}: the tokenizer of {self.tokenizer_folder} has"
+                f" {store.meta['vocab_size']} tokens; set"
+                f" data.vocab_size={store.meta['vocab_size']} or more."
+            )
+        return store
+
+    def _name(self, files: list[Path], val_fraction: float, is_new: bool) -> str:
         """A hash of everything that the tokens depend on."""
         stats = [[str(file), *_stamp(file)] for file in files]
         what = [
@@ -159,11 +188,22 @@ class DocumentData(DataSource):
             tokenizer_digest(self.tokenizer_folder),
             vars(self.fields),
         ]
-        text = json.dumps([*what, val_fraction, self.num_classes if self.fields.label else None])
+        text = json.dumps(
+            [
+                *what,
+                val_fraction,
+                self.num_classes if self.fields.label else None,
+                *(["new"] if is_new else []),
+            ]
+        )
         return xxhash.xxh3_64_hexdigest(text.encode())
 
-    def _tokenize(self, folder: Path, key: str, files: list[Path], val_fraction: float) -> None:
-        encoder = Encoder(self.tokenizer_folder, self.fields, self.num_classes)
+    def _tokenize(
+        self, folder: Path, key: str, files: list[Path], val_fraction: float, is_new: bool
+    ) -> None:
+        encoder = Encoder(
+            self.tokenizer_folder, self.fields, self.num_classes, has_labels=not is_new
+        )
         size = len(encoder.tokenizer)
         logger.info("Tokenizing %d files of %s; the tokens stay in %s.", len(files), key, folder)
         meta: dict[str, Any] = {"vocab_size": size, "pad": encoder.pad}
@@ -180,12 +220,14 @@ class DocumentData(DataSource):
     def _documents(self, encoder: Encoder, key: str, files: list[Path]) -> Iterator[Document]:
         for file in files:
             is_empty = True
-            for record, where in type(self).reader(file, self.fields.names()):
+            for record, where in type(self).reader(file, encoder.names()):
                 is_empty = False
                 signals.check()
                 document = encoder(record, where)
                 if len(document.ids):
                     yield document
+                elif not encoder.has_labels:
+                    raise ConfigError(f"{key}: {where} has no token; leave it out.")
             if is_empty:
                 raise ConfigError(f"{key}: {file}: is empty; leave it out.")
 

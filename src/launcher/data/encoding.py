@@ -9,6 +9,9 @@ import xxhash
 
 from launcher.errors import ConfigError
 
+IGNORED = -100
+"""The target value that is left out of losses and metrics."""
+
 
 @dataclass
 class Document:
@@ -55,12 +58,15 @@ class Encoder:
     Args:
         folder: of a transformers tokenizer.
         num_classes: labels must be less than this.
+        has_labels: False: the field with the class is not read, and the class is `IGNORED`.
     Raises:
         ConfigError: transformers is not installed, or the folder has no tokenizer (with a chat
             template, for messages).
     """
 
-    def __init__(self, folder: Path, fields: Fields, num_classes: int | None):
+    def __init__(
+        self, folder: Path, fields: Fields, num_classes: int | None, has_labels: bool = True
+    ):
         try:
             from transformers import AutoTokenizer
         except ImportError as error:
@@ -81,7 +87,7 @@ class Encoder:
                 f"data.messages_field={fields.messages}: the tokenizer of {folder} has no chat"
                 " template; use that of a chat model."
             )
-        self.fields, self.num_classes = fields, num_classes
+        self.fields, self.num_classes, self.has_labels = fields, num_classes, has_labels
         self.end: int | None = self.tokenizer.eos_token_id
 
     @property
@@ -89,6 +95,11 @@ class Encoder:
         """The token that fills rows; it is never a target."""
         pad_id = self.tokenizer.pad_token_id
         return int(pad_id if pad_id is not None else self.end or 0)
+
+    def names(self) -> list[str]:
+        """The fields that are read."""
+        names = self.fields.names()
+        return names if self.has_labels else [name for name in names if name != self.fields.label]
 
     def __call__(self, record: dict[str, Any], where: str) -> Document:
         """
@@ -99,7 +110,8 @@ class Encoder:
             return self._chat(record, where)
         text = _field(record, "text", self.fields.text, str, where)
         if self.fields.label is not None:
-            return Document(self._ids(text, special=True), label=self._label(record, where))
+            label = self._label(record, where) if self.has_labels else IGNORED
+            return Document(self._ids(text, special=True), label=label)
         if self.fields.prompt is None:
             return Document(self._ended(self._ids(text, special=True)))
         prompt = self._ids(_field(record, "prompt", self.fields.prompt, str, where), special=True)

@@ -3,7 +3,7 @@ evaluation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -301,10 +301,7 @@ class EvaluationLoader:
             yield self._request(start, min(start + self.batch_size, size))
 
     def _request(self, start: int, stop: int) -> Request:
-        indices = np.arange(start, stop, dtype=np.int64)
-        if self.seed is None:
-            return indices, None
-        return indices, sample_seeds(self.seed, np.zeros_like(indices), indices)
+        return _request(start, stop, self.seed)
 
     def _requests(self, size: int) -> Iterator[Request]:
         full = self.batch_size * self.world_size
@@ -357,6 +354,31 @@ def evaluation_loader(
         max_samples,
         has_chunks,
     )
+
+
+def batches_of(
+    dataset: Any,
+    ranges: Iterable[tuple[int, int]],
+    num_workers: int,
+    device: torch.device,
+    collate: Collate | None = None,
+    seed_samples: bool = False,
+) -> Iterator[Any]:
+    """A batch for each range [start, stop) of indices. Close the iterator (it is a generator) to
+    end its workers."""
+    requests = (_request(start, stop, 0 if seed_samples else None) for start, stop in ranges)
+    batches = _load(Fetch(dataset, collate or default_collate), requests, num_workers, device)
+    try:
+        yield from on_device(batches, device)
+    finally:
+        batches.close()
+
+
+def _request(start: int, stop: int, seed: int | None) -> Request:
+    indices = np.arange(start, stop, dtype=np.int64)
+    if seed is None:
+        return indices, None
+    return indices, sample_seeds(seed, np.zeros_like(indices), indices)
 
 
 def order_of(dataset: Any, seed: int, shuffle: bool) -> SampleOrder | MixtureOrder:

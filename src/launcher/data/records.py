@@ -2,6 +2,7 @@
 folder."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,31 @@ def read_jsonl(path: Path, fields: list[str]) -> Iterator[Record]:
             yield record, where
 
 
+def parquet_columns(path: Path) -> list[str]:
+    """
+    Raises:
+        ConfigError: pyarrow is not installed, or this is not a Parquet file.
+    """
+    with _parquet(path) as file:
+        return list(file.schema_arrow.names)
+
+
 def read_parquet(path: Path, fields: list[str]) -> Iterator[Record]:
     """
     Raises:
         ConfigError: pyarrow is not installed, or this is not a Parquet file with these columns.
     """
+    with _parquet(path) as file:
+        _check_columns(path, fields, file.schema_arrow.names)
+        row = 0
+        for batch in file.iter_batches(batch_size=ROWS, columns=fields):
+            for record in batch.to_pylist():
+                row += 1
+                yield record, f"{path}, row {row}"
+
+
+@contextmanager
+def _parquet(path: Path) -> Iterator[Any]:
     try:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
@@ -48,12 +69,7 @@ def read_parquet(path: Path, fields: list[str]) -> Iterator[Record]:
         raise _not_installed("parquet") from error
     try:
         with ParquetFile(path) as file:
-            _check_columns(path, fields, file.schema_arrow.names)
-            row = 0
-            for batch in file.iter_batches(batch_size=ROWS, columns=fields):
-                for record in batch.to_pylist():
-                    row += 1
-                    yield record, f"{path}, row {row}"
+            yield file
     except (ArrowException, OSError) as error:
         raise ConfigError(
             f"data.files: {path}: cannot be read as Parquet ({reason(error)})."

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from launcher.data.encoding import IGNORED
 from launcher.data.token_store import TokenStore
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-IGNORED = -100
 
 
 class PackedDataset:
@@ -25,6 +24,9 @@ class PackedDataset:
     Otherwise a row is one document, cut to `seq_len`, and a batch is as long as its longest row:
     `input_ids`, `attention_mask` and `labels` [B, T], or `labels` [B] if documents have classes.
     """
+
+    has_targets = True
+    """False for new documents whose class is not known."""
 
     def __init__(self, store: TokenStore, seq_len: int, pack: bool):
         self.store, self.seq_len = store, seq_len

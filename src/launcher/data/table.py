@@ -14,8 +14,9 @@ import numpy as np
 
 from launcher.data.base import DataSource
 from launcher.data.digits import Labelled
+from launcher.data.encoding import IGNORED
 from launcher.data.files import find_files
-from launcher.data.records import Record, read_jsonl, read_parquet
+from launcher.data.records import Record, parquet_columns, read_jsonl, read_parquet
 from launcher.errors import ConfigError
 from launcher.types import PositiveInt, UnitInterval
 
@@ -29,6 +30,7 @@ class TableData(DataSource):
         files: a path or glob, or a list of them; by their ending .csv (with a heading), .parquet,
             or .jsonl.
         val_fraction: the share of the rows that is held out if val_files is null, evenly spread.
+        predict: the same as files, for job=predict; the target may be missing.
     """
 
     files: str | list[str]
@@ -38,6 +40,7 @@ class TableData(DataSource):
     num_classes: PositiveInt | None = None
     val_files: str | list[str] | None = None
     val_fraction: UnitInterval = 0.1
+    predict: str | list[str] | None = None
 
     def check(self) -> None:
         if not self.features or self.target in self.features:
@@ -50,56 +53,118 @@ class TableData(DataSource):
                 f"data.num_features={self.num_features}: is the number of data.features,"
                 f" {len(self.features)}; leave it out."
             )
-        for key, patterns in (("data.files", self.files), ("data.val_files", self.val_files)):
-            for path in [] if patterns is None else find_files(key, patterns):
-                if path.suffix not in READERS:
-                    raise ConfigError(f"{key}={path}: should end in {', '.join(READERS)}.")
+        if self.predict is not None:  # a model may be elsewhere than its training data
+            self._find("data.predict", self.predict)
+            return
+        self._find("data.files", self.files)
+        if self.val_files is not None:
+            self._find("data.val_files", self.val_files)
 
     def train_dataset(self) -> Table:
-        rows = self._read("data.files", self.files)
-        return Table(*(each[~self._held_out(len(each))] for each in rows))
+        return self._part(training=True)
 
     def val_dataset(self) -> Table | None:
         if self.val_files is not None:
             return Table(*self._read("data.val_files", self.val_files))
-        rows = self._read("data.files", self.files)
-        held_out = self._held_out(len(rows[0]))
-        return Table(*(each[held_out] for each in rows)) if held_out.any() else None
+        held_out = self._part(training=False)
+        return held_out if len(held_out) else None
+
+    def predict_dataset(self) -> Table | None:
+        if self.predict is None:
+            return None
+        rows = self._read("data.predict", self.predict, needs_target=False)
+        return Table(*rows, missing=math.nan if self.num_classes is None else IGNORED)
+
+    def _part(self, training: bool) -> Table:
+        inputs, targets = self._read("data.files", self.files)
+        chosen = self._held_out(len(inputs)) != training
+        assert targets is not None
+        return Table(inputs[chosen], targets[chosen])
 
     def _held_out(self, count: int) -> np.ndarray:
         share = 0.0 if self.val_files is not None else self.val_fraction
         held_out: np.ndarray = np.diff(np.floor(np.arange(count + 1) * share)) > 0
         return held_out
 
-    def _read(self, key: str, patterns: str | list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The inputs and targets of all rows, in the order of the files."""
-        columns = [*self.features, self.target]
+    @staticmethod
+    def _find(key: str, patterns: str | list[str]) -> list[Path]:
+        files = find_files(key, patterns)
+        for path in files:
+            if path.suffix not in READERS:
+                raise ConfigError(f"{key}={path}: should end in {', '.join(READERS)}.")
+        return files
+
+    def _read(
+        self, key: str, patterns: str | list[str], needs_target: bool = True
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """The inputs and targets of all rows, in the order of the files.
+
+        Args:
+            needs_target: reject files without the target.
+        Returns:
+            The targets are None for files without them.
+        """
+        files = self._find(key, patterns)
+        has_target = needs_target or all(self.target in columns_of(key, path) for path in files)
+        columns = [*self.features, *([self.target] if has_target else [])]
         rows = [
             [_number(key, record, column, where) for column in columns]
-            for path in find_files(key, patterns)
+            for path in files
             for record, where in READERS[path.suffix](path, columns)
         ]
         if not rows:
             raise ConfigError(f"{key}: the files have no rows.")
         table = np.array(rows, dtype=np.float64)
-        inputs, targets = table[:, :-1].astype(np.float32), table[:, -1]
+        inputs = table[:, : len(self.features)].astype(np.float32)
+        return inputs, self._targets(table[:, -1]) if has_target else None
+
+    def _targets(self, targets: np.ndarray) -> np.ndarray:
+        """The column of targets as the model gets it.
+
+        Raises:
+            ConfigError: a value is not a class.
+        """
         if self.num_classes is None:
-            return inputs, targets[:, None].astype(np.float32)
+            return targets[:, None].astype(np.float32)
         wrong = (targets != np.floor(targets)) | (targets < 0) | (targets >= self.num_classes)
         if wrong.any():
             raise ConfigError(
                 f"data.target={self.target}: has the value {targets[wrong][0]:g}; with"
                 f" data.num_classes={self.num_classes} it should be 0 to {self.num_classes - 1}."
             )
-        return inputs, targets.astype(np.int64)
+        return targets.astype(np.int64)
 
 
 class Table(Labelled):
-    """Rows in memory."""
+    """Rows in memory.
 
-    def __init__(self, inputs: np.ndarray, targets: np.ndarray):
+    Args:
+        targets: None: the rows have none, and batches have `missing` in their place.
+        missing: NaN for numbers, `IGNORED` for classes.
+    """
+
+    def __init__(self, inputs: np.ndarray, targets: np.ndarray | None, missing: float = math.nan):
+        self.has_targets = targets is not None
+        if targets is None and math.isnan(missing):
+            targets = np.full((len(inputs), 1), missing, dtype=np.float32)
+        elif targets is None:
+            targets = np.full(len(inputs), missing, dtype=np.int64)
         super().__init__(inputs, targets)
         self.fingerprint = hashlib.sha256(inputs.tobytes() + targets.tobytes()).hexdigest()[:16]
+
+
+def columns_of(key: str, path: Path) -> list[str]:
+    """The names of a file's columns; for JSON lines the fields of the first one.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    if path.suffix == ".parquet":
+        return parquet_columns(path)
+    first = next(READERS[path.suffix](path, []), None)
+    if first is None:
+        raise ConfigError(f"{key}={path}: has no rows.")
+    return list(first[0])
 
 
 def read_csv(path: Path, fields: list[str]) -> Iterator[Record]:

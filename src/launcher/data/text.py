@@ -32,6 +32,7 @@ class TextData(DataSource):
         val_samples: samples of the validation set, spread evenly over what is held out; null: all
             of it.
         vocab_size: always 256; a model's configuration refers to it.
+        predict: the same as files, for job=predict.
     """
 
     seq_len: PositiveInt = 128
@@ -39,9 +40,12 @@ class TextData(DataSource):
     val_fraction: UnitInterval = 0.05
     val_samples: PositiveInt | None = None
     vocab_size: Literal[256] = 256
+    predict: str | list[str] | None = None
 
     def check(self) -> None:
-        if self.files is not None:
+        if self.predict is not None:  # a model may be elsewhere than its training data
+            find_files("data.predict", self.predict)
+        elif self.files is not None:
             find_files("data.files", self.files)
 
     def train_dataset(self) -> TokenWindows:
@@ -49,6 +53,17 @@ class TextData(DataSource):
 
     def val_dataset(self) -> TokenWindows | None:
         return self._windows(self._parts[1], self.val_samples) if self.val_fraction else None
+
+    def predict_dataset(self) -> TokenWindows | None:
+        if self.predict is None:
+            return None
+        data = _read(find_files("data.predict", self.predict))
+        if len(data) <= self.seq_len:
+            raise ConfigError(
+                f"data.predict={self.predict}: the files hold {len(data)} bytes, too few for a"
+                f" sample of data.seq_len={self.seq_len} and the byte that follows."
+            )
+        return self._windows(data, None)
 
     def _windows(self, part: np.ndarray, max_windows: int | None) -> TokenWindows:
         fingerprint = f"{len(part)} bytes, xxh3 {xxhash.xxh3_64_hexdigest(part.data)}"

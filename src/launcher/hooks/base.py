@@ -91,6 +91,8 @@ class RunContext:
     """Makes this rank's loader of the test set; returns None if there is none."""
     val_names: tuple[str, ...] = ()
     """The names of further validation sets."""
+    data: Any = None
+    """The data source of the configuration."""
     texts: dict[str, str] = field(default_factory=dict)
     """Small files to store next to each checkpoint, by name: the resolved configuration, the
     versions of the code."""

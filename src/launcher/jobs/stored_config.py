@@ -74,9 +74,7 @@ def config_for(
             OmegaConf.update(merged, key, now, force_add=True)
     if wrong:
         raise ConfigError(*wrong)
-    origin = Origin(
-        file, checkpoint.parent.parent, "job.trust=true (for `runs evaluate` and `export`: --trust)"
-    )
+    origin = Origin(file, checkpoint.parent.parent, "job.trust=true (for `runs VERB RUN`: --trust)")
     run_overrides = [
         *names_in(OmegaConf.to_container(composed, resolve=True)),
         *names_in_files(composed_from({})),

@@ -122,6 +122,7 @@ class RunFolder:
     logs/                          launcher.log (rank 0), rank-<r>.log, slurm-<job>.log
     checkpoints/step-00000100/     latest -> step-00000100, best -> ...
     export/                        what job=export writes
+    predictions/                   what job=predict writes, and predictions.jsonl about it
     ```
     """
 

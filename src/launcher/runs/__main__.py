@@ -23,6 +23,7 @@ VERBS = (
     "resume",
     "evaluate",
     "export",
+    "predict",
     "fork",
     "cancel",
     "retry",

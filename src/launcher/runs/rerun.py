@@ -30,6 +30,10 @@ VERBS = {
         "Export the weights of each run as export/model.safetensors; job.checkpoint=1400 chooses"
         " the checkpoint."
     ),
+    "predict": (
+        "Write the predictions of a checkpoint of each run for new data; job.checkpoint=1400"
+        " chooses the checkpoint."
+    ),
 }
 
 
@@ -48,6 +52,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--split", choices=("val", "test"), help="the validation set, or the test set"
         )
+    if parser.prog.endswith(" predict"):
+        parser.add_argument(
+            "--data",
+            action="append",
+            metavar="FILE",
+            help="a path or glob of the new data; may be repeated",
+        )
+        parser.add_argument(
+            "--out",
+            metavar="FILE",
+            help="*.jsonl or *.parquet (default: predictions/<data>.jsonl in the run's folder)",
+        )
     add_trust(parser)
 
 
@@ -65,8 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     job = None if arguments.verb == "resume" else arguments.verb
     trust = arguments.trust or (job is not None and "job.trust=true" in arguments.overrides)
     chosen = selected(arguments.run, arguments.outputs)
-    split = getattr(arguments, "split", None)
-    overrides = [*arguments.overrides, *([f"job.split={split}"] if split else [])]
+    overrides = [*arguments.overrides, *_options(arguments, len(chosen))]
     runs = [run_command(run, overrides, job, trust) for run in chosen]
     if len(runs) == 1:
         start_in_place(runs[0])
@@ -76,6 +91,32 @@ def run(arguments: argparse.Namespace) -> int:
         if codes[-1] >= SIGNALLED:
             break
     return next((code for code in codes if code), 0)
+
+
+def _options(arguments: argparse.Namespace, count: int) -> list[str]:
+    """The overrides that a verb's own options are.
+
+    Args:
+        count: of the chosen runs.
+    Raises:
+        ConfigError: the predictions of several runs would be one file.
+    """
+    split, data, out = (getattr(arguments, name, None) for name in ("split", "data", "out"))
+    if out and count > 1:
+        raise ConfigError(
+            f"--out {out}: {count} runs are selected, and each has predictions of its own; leave"
+            " it out, and each run's folder gets them."
+        )
+    files = ",".join(map(quoted, data or ()))
+    return [
+        *([f"job.split={split}"] if split else []),
+        *(
+            [f"data.predict=[{files}]" if len(data) > 1 else f"data.predict={files}"]
+            if data
+            else []
+        ),
+        *([f"job.file={quoted(out)}"] if out else []),
+    ]
 
 
 def selected(word: str, outputs: Path) -> list[StoredRun]:
@@ -117,8 +158,8 @@ def run_command(
     `overrides`.
 
     Args:
-        job: `evaluate` or `export` instead of the job that the run was started with. It runs here,
-            not on SLURM.
+        job: `evaluate`, `export` or `predict` instead of the job that the run was started with.
+            It runs here, not on SLURM.
     Raises:
         ConfigError: the run has no record of its command line, or this names code that is not
             allowed.

@@ -65,6 +65,7 @@ def build_trainer(
     folder: RunFolder,
     extra_hooks: list[BaseHook] | None = None,
     to_train: bool = True,
+    has_loader: bool = True,
 ) -> Trainer:
     """The trainer of a configuration, its parts built, nothing of it written yet.
 
@@ -72,6 +73,7 @@ def build_trainer(
         extra_hooks: called before the configured ones.
         to_train: False: only the model is needed, so the optimizer has no state, and there is no
             schedule.
+        has_loader: False: the training data are not read.
 
     Raises:
         ConfigError: a part cannot be built from the configuration.
@@ -103,24 +105,28 @@ def build_trainer(
         order, chunks = {"lanes": strategy.lanes}, {"has_chunks": True}
     else:
         order, chunks = {}, {}
-    loader = data.train_loader(
-        seed=config.seed, micro_batch_size=plan.micro_batch_size, **place, **order
-    )
+    loader = None
+    if has_loader:
+        loader = data.train_loader(
+            seed=config.seed, micro_batch_size=plan.micro_batch_size, **place, **order
+        )
     place |= {"batch_size": plan.micro_batch_size, **chunks}
-    if isinstance(loader.dataset, Mixture):
-        hooks.insert(0, SourcesHook(OmegaConf.select(config, "hooks.logging.interval") or 10))
-    schedule = in_steps(schedule, loader.dataset, config.data.batch_size)
+    if loader is not None:
+        if isinstance(loader.dataset, Mixture):
+            hooks.insert(0, SourcesHook(OmegaConf.select(config, "hooks.logging.interval") or 10))
+        schedule = in_steps(schedule, loader.dataset, config.data.batch_size)
     trainer = Trainer(
         strategy=strategy,
         build_model=partial(build_model, config.model),
         build_optimizer=_optimizer_factory(config, plan) if to_train else _no_optimizer,
         build_scheduler=partial(build_scheduler, schedule) if schedule else None,
-        data_loader=loader,
+        data_loader=() if loader is None else loader,
         hooks=hooks,
         context=RunContext(
             val_loader=partial(data.val_loader, **place),
             test_loader=partial(data.test_loader, **place),
             val_names=tuple(data.val_names),
+            data=data,
             texts={"config.yaml": resolved_yaml(config)},
             fork=_fork(config, run),
         ),
@@ -130,7 +136,8 @@ def build_trainer(
         logger=logger,
     )
     trainer.build()
-    check_packing(trainer, loader.dataset, loader.micro_batch_size)
+    if loader is not None:
+        check_packing(trainer, loader.dataset, loader.micro_batch_size)
     if compiling is not None:
         if (graphs := _compiled_graphs(config, compiling, trainer)) is not None:
             trainer.hooks.append(graphs)

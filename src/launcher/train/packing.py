@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from launcher.data.rows import IGNORED, PackedDataset
+from launcher.data.encoding import IGNORED
+from launcher.data.rows import PackedDataset
 from launcher.errors import ConfigError
 from launcher.hooks.base import Records
 from launcher.process.ranks import broadcast
