@@ -1,9 +1,9 @@
 """Annotations read from source. A name counts by its last part: `nn.Module` is `Module`.
 
-The types are those that YAML can express: int, float, bool, str, None, list, dict, Literal, unions
-and `Annotated` bounds. `Path` counts as text; tuples, sets and sequences count as lists. A class
-that YAML cannot express (`Tensor`) is dropped from a union: `lr: float | Tensor` must be a number
-in a configuration. Every other name is `Any`, unless it is an alias in the same module (`Kind =
+A type is kept if YAML can express it: int, float, bool, str, None, list, dict, Literal, unions and
+`Annotated` bounds. `Path` counts as text; tuples, sets and sequences count as lists. A class that
+YAML cannot express (`Tensor`) is dropped from a union: `lr: float | Tensor` must be a number in a
+configuration. Every other name is `Any`, unless it is an alias in the same module (`Kind =
 Literal["a", "b"]`).
 """
 
@@ -57,7 +57,7 @@ WRAPPERS = {"Final", "ClassVar", "InitVar", "Required", "NotRequired"}
 
 
 class _Names(dict[str, Any]):
-    """The meaning of each name in a module."""
+    """The names that a module binds, as a namespace for `eval`."""
 
     def __init__(self, statements: Mapping[str, Any]):
         super().__init__(NAMES)

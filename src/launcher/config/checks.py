@@ -29,8 +29,7 @@ DEEPSPEED = "launcher.strategies.deepspeed.DeepSpeedStrategy"
 RESUME = ("auto", "never", "must", "best")
 STEP = re.compile(r"(step-)?\d+")
 SIMILAR = 4
-"""A batch size is suggested if it is at most this many times the one that does not divide
-evenly."""
+"""A batch size is suggested if it is at most this many times the rejected one."""
 NAME = re.compile(r"\w[\w.+=@-]{0,127}")
 PICKLES = {".pt", ".pth", ".ckpt", ".bin", ".pkl"}
 PICKLES_OF_FOLDERS = ("pytorch_model.bin", "pytorch_model.pt", "model.pt")
@@ -92,8 +91,8 @@ def _nearest(size: int, unit: int) -> str:
 
 
 def _batch(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """The samples of a step must divide evenly over any number of ranks; with lanes, what divides
-    the lanes divides them."""
+    """Check that the samples of a step divide evenly over any number of ranks. With lanes it is
+    enough that the number of ranks divides the lanes."""
     size, nodes, tasks = _count(tree, "data.batch_size"), _node_range(tree), _tasks_per_node(tree)
     if get(tree, "trainer.lanes") is not None or not size:
         return
@@ -112,8 +111,8 @@ def _tasks_per_node(tree: dict[str, Any]) -> int:
 
 
 def _fewest_ranks(tree: dict[str, Any]) -> tuple[int, str]:
-    """The smallest number of ranks that a start may have, and the keys that it comes from.
-    `nproc=auto` counts as one rank, which any batch fits."""
+    """The smallest number of ranks that an attempt may have, and the keys that it comes from.
+    `nproc=auto` counts as one rank, so no batch size is rejected."""
     nproc, nodes, tasks = _count(tree, "dispatch.nproc"), _node_range(tree), _tasks_per_node(tree)
     source = f"dispatch.nproc={nproc}" if nproc else f"{tasks} per node"
     source += f" x {nodes} nodes" if nodes.max > 1 else ""
@@ -121,8 +120,8 @@ def _fewest_ranks(tree: dict[str, Any]) -> tuple[int, str]:
 
 
 def _lanes(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """A SLURM job uses the largest number of its nodes whose ranks divide `trainer.lanes`, so the
-    smallest number must divide it."""
+    """Check that the smallest number of nodes divides `trainer.lanes`. A SLURM job uses the largest
+    number of its nodes whose ranks divide the lanes."""
     lanes = get(tree, "trainer.lanes")
     if type(lanes) is not int or lanes < 1:
         return
@@ -136,7 +135,7 @@ def _lanes(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
 
 
 def _nodes(size: int, nodes: NodeRange, tasks: int) -> Iterator[ConfigIssue]:
-    """Each number of nodes that a job may get must divide the batch."""
+    """Check that each number of nodes that a job may get divides the batch."""
     bad = [count for count in nodes.counts if size % (count * tasks)]
     if not bad:
         return
@@ -161,7 +160,8 @@ def _nodes(size: int, nodes: NodeRange, tasks: int) -> Iterator[ConfigIssue]:
 
 
 def warmup_issue(steps: int | None, ratio: float | None, total: int | None) -> ConfigIssue | None:
-    """Check that at most one of the two is set, and that the warm-up is not longer than the run."""
+    """Check that at most one of the two settings is set, and that the warm-up is not longer than
+    the run."""
     if steps and ratio:
         text = (
             f"scheduler.warmup_ratio={show(ratio)} is set too, and only one may be; e.g."
@@ -228,13 +228,13 @@ def has_checkpointing(config: Mapping[str, Any]) -> bool:
 
 
 def replays_random_state(backend: str) -> bool:
-    """Return whether a compiled block that is recomputed draws the same dropout masks again. Only
-    backends with AOT autograd are known to: the compiler leaves the random state to them."""
+    """Return whether a recomputed compiled block draws the same dropout masks again. Only backends
+    with AOT autograd are known to do so, since the compiler leaves the random state to them."""
     return backend in ("inductor", "cudagraphs") or backend.startswith("aot_")
 
 
 def _recomputed(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """Activation checkpointing in a compiled model."""
+    """Check activation checkpointing in a compiled model."""
     backend = get(tree, "trainer.compile.backend")
     if not isinstance(backend, str) or replays_random_state(backend):
         return
@@ -258,7 +258,7 @@ def no_file(key: str, pattern: str) -> ConfigIssue:
 
 
 def _files(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """`data.files`, and keys like `data.val_files`."""
+    """Check `data.files`, and keys like `data.val_files`."""
     data = get(tree, "data")
     for key, value in data.items() if isinstance(data, dict) else ():
         if key == "files" or key.endswith("_files"):
@@ -326,8 +326,11 @@ def _start(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
 
 
 def no_weights(source: Path) -> str | None:
-    """Why weights cannot be read from a file, or from a folder that has only pickles; None: they
-    may be readable."""
+    """Return why weights cannot be read from a file, or from a folder that has only pickles.
+
+    Returns:
+        None if they may be readable.
+    """
     file = source
     if source.is_dir() and not any(source.glob("*.safetensors")):
         file = next(
@@ -351,8 +354,8 @@ def no_weights(source: Path) -> str | None:
 
 
 def _fork(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """The checkpoint that a fork starts from. Once the fork has checkpoints of its own, it is not
-    needed."""
+    """Check the checkpoint that a fork starts from. Once the fork has checkpoints of its own, it is
+    not needed."""
     source, without = get(tree, "run.fork_from"), get(tree, "run.fork_without")
     if without and source is None:
         yield ConfigIssue(
@@ -374,7 +377,7 @@ def _fork(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
 
 
 def _folders(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """A folder that is written to must exist, or it must be possible to create it."""
+    """Check that a folder that is written to exists, or can be created."""
     keys = ["paths.outputs"]
     keys += ["job.folder"] if get(tree, "job._target_") == "launcher.jobs.lr_find.LRFindJob" else []
     keys += ["data.cache"] if str(get(tree, "data._target_")).startswith("launcher.data.") else []
@@ -399,7 +402,8 @@ def _why_not_writable(folder: str) -> str | None:
 
 
 def parse_signal(value: str | int) -> signal.Signals | None:
-    """A signal by name (`SIGUSR1`, `USR1`) or number; None if there is no such signal."""
+    """Parse a signal's name (`SIGUSR1`, `USR1`) or number; return None if there is no such
+    signal."""
     try:
         if isinstance(value, str):
             return signal.Signals["SIG" + value.upper().removeprefix("SIG")]
@@ -420,7 +424,7 @@ def signal_issue(key: str, value: str | int) -> ConfigIssue | None:
 
 
 def _signals(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """`exit_signals` of any hook."""
+    """Check `exit_signals` of any hook."""
     hooks = get(tree, "hooks")
     for name in hooks if isinstance(hooks, dict) else ():
         key = f"hooks.{name}.exit_signals"

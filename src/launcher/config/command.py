@@ -9,8 +9,8 @@ from launcher.rundir.record_format import json_value
 
 
 def task_overrides() -> list[str]:
-    """The overrides of the command line as they were typed, none where Hydra did not start the job:
-    an interpolation in them may be that of a secret."""
+    """The overrides of the command line as they were typed, none if Hydra did not start the job.
+    Typed text is used because an interpolation in it may refer to a secret."""
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
 
@@ -45,8 +45,8 @@ def command_record(config: Mapping[str, Any], hydra: Mapping[str, Any] | None) -
 
 
 def stored_identity(run: Mapping[Any, Any]) -> tuple[str, dict[str, Any]] | None:
-    """The id that a configuration gives its run, and the run's identity, without values from the
-    environment; None: they are not known.
+    """The id that a configuration gives its run, and the run's identity without values from the
+    environment. Both are None if they are not known.
 
     Args:
         run: the node `run`.

@@ -17,14 +17,14 @@ from launcher.errors import ConfigError
 def not_applicable(
     values: Sequence[str], overrides: Sequence[str], config_dir: str | Path | None
 ) -> list[str]:
-    """
+    """Find the values that do not apply to the groups that the command line chooses.
+
     Args:
         values: overrides of values.
-        overrides: those and all others of the command line.
+        overrides: those and all other overrides of the command line.
 
     Returns:
-        The values that do not apply to the groups that the command line chooses; none if the groups
-            do not compose.
+        The values that do not apply; none if the groups do not compose.
     """
     with session(config_dir, overrides):
         parsed = [parse(normalize(override)) for override in overrides]

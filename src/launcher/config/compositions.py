@@ -29,9 +29,11 @@ MAX_CACHED = 64
 
 
 def normalize(override: str) -> str:
-    """An override as Hydra takes it. Names that start with a digit get quotes: an id like 12345e67
-    would be a number; `~hooks` becomes `hooks=[]`, since Hydra deletes only groups with a single
-    option; `hpo.space` becomes texts; keys of `OPEN` nodes are added.
+    """Return an override in the form that Hydra accepts.
+
+    Names that start with a digit get quotes, since an id like 12345e67 would be a number. `~hooks`
+    becomes `hooks=[]`, since Hydra deletes only groups with a single option. `hpo.space` becomes
+    texts. Keys of `OPEN` nodes are added.
 
     Raises:
         ConfigError: `hpo.space` cannot be parsed.
@@ -51,8 +53,9 @@ def normalize(override: str) -> str:
 
 
 def _normalize_space(key: str, value: str) -> str:
-    """`hpo.space.KEY=RANGE` or `hpo.space={KEY:RANGE}` as Hydra takes it. As written, the first
-    would be a sweep, and the second would set keys that the configuration does not have."""
+    """Return `hpo.space.KEY=RANGE` or `hpo.space={KEY:RANGE}` in the form that Hydra accepts. As
+    written, the first would be a sweep, and the second would set keys that the configuration does
+    not have."""
     if key:
         text = value if value.startswith(("[", "'", '"')) else _range_text(value)
         return f"++{SPACE}={{{key}:{text}}}"
@@ -183,7 +186,7 @@ class Compositions:
         return texts
 
     def groups(self, overrides: Sequence[str]) -> DictConfig:
-        """The same for overrides of groups, and of Hydra's own node."""
+        """Compose overrides of groups, and of Hydra's own node."""
         key = tuple(overrides)
         if key not in self._groups:
             if len(self._groups) >= MAX_CACHED:
@@ -193,14 +196,15 @@ class Compositions:
         return config
 
     def is_value(self, override: Override) -> bool:
-        """Return whether Hydra applies an override after it has composed the groups, and it does
-        not change Hydra's node."""
+        """Return whether Hydra applies an override after it has composed the groups. An override of
+        Hydra's own node is never such a value."""
         key = override.key_or_group
         is_hydras = override.is_hydra_override() or key == "hydra" or override.is_sweep_override()
         return not is_hydras and not self.is_group(override)
 
     def is_group(self, override: Override) -> bool:
-        """The same as the function, with what it has looked up kept."""
+        """Return whether an override chooses an option of a group, like the function `is_group`,
+        with a cache of the lookups."""
         return not isinstance(override.value(), dict) and self._is_group(override.key_or_group)
 
 
@@ -230,9 +234,11 @@ def parameters(node: DictConfig) -> list[str]:
 
 
 def _with_plus(override: Override, config: DictConfig) -> Override:
-    """`++key=value` if the key's node does not have it and its `_target_` takes it, or if it makes
-    a part of a name (`model.loss._target_=...` in place of `model.loss=mse`); else the override as
-    it is."""
+    """Return an override with `++` where its key does not exist and may be added.
+
+    That is so if the node's `_target_` takes the key, or if the override makes a part of a name
+    (`model.loss._target_=...` in place of `model.loss=mse`).
+    """
     path, _, name = override.key_or_group.rpartition(".")
     if override.type != OverrideType.CHANGE or override.package is not None or not path:
         return override

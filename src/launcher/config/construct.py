@@ -1,7 +1,7 @@
-"""Builds parts from their settings. Only here are Hydra's own functions for it imported.
+"""Build parts from their settings. Only this module imports Hydra's own functions for it.
 
-Whatever a configuration names as `_target_` is imported and called: a stored configuration that may
-come from somebody else is checked before (see `launcher.config.trust`).
+Every `_target_` of a configuration is imported and called. A stored configuration that may come
+from somebody else is checked before (see `launcher.config.trust`).
 """
 
 from collections.abc import Mapping
@@ -16,13 +16,13 @@ from omegaconf import OmegaConf
 from launcher.config.resolve import escaped
 
 UNCHECKED = getattr(hydra_utils, "UNSAFE_DISABLE_EXECUTION_CHECKS", None)
-"""Since Hydra 1.4: Hydra's own list of what may be called is not used, since
-`launcher.config.trust` has decided; None: Hydra has no such list."""
+"""A setting of Hydra since 1.4: its own list of allowed targets is not used, since
+`launcher.config.trust` has decided. None if this version of Hydra has no such list."""
 
 
 def decided_here() -> AbstractContextManager[Any]:
-    """Build without Hydra's own list of what may be called: also what Hydra builds itself, its
-    callbacks."""
+    """Build without Hydra's own list of allowed targets. This includes the callbacks that Hydra
+    builds itself."""
     if UNCHECKED is None:
         return nullcontext()
     context: AbstractContextManager[Any] = hydra_utils.execution_whitelist(UNCHECKED)  # type: ignore[attr-defined]
@@ -43,12 +43,13 @@ def instantiate(node: object, **changes: object) -> Any:
 
 
 def construct(settings: Mapping[str, Any]) -> Any:
-    r"""Call what `_target_` names with the other settings. `instantiate` would resolve them once
-    more: a shell line with `${HOME}`, which is written `\${HOME}` in a configuration, would become
-    an interpolation.
+    r"""Call the `_target_` with the other settings.
+
+    `instantiate` would resolve them once more, so that a shell line with `${HOME}`, which is
+    written `\${HOME}` in a configuration, would become an interpolation.
 
     Args:
-        settings: plain containers, as they are stored: values from the environment are read now.
+        settings: plain containers, as they are stored. Values from the environment are read now.
     """
     stored: Any = OmegaConf.to_container(OmegaConf.create(escaped(settings)), resolve=True)
     arguments = {

@@ -1,7 +1,7 @@
-"""A DeepSpeed configuration file (`strategy.config_file`): the keys that it may have.
+"""Read a DeepSpeed configuration file (`strategy.config_file`) and check its keys.
 
-It tunes DeepSpeed. What Launcher sets is not in it; all such keys are reported at once. A value of
-"auto" is left out. https://www.deepspeed.ai/docs/config-json/ documents the keys.
+The file tunes DeepSpeed. Keys that Launcher sets are rejected, all in one report. A value of "auto"
+is left out. https://www.deepspeed.ai/docs/config-json/ documents the keys.
 """
 
 import json
@@ -37,7 +37,7 @@ SUPPORTED = frozenset(
         "zero_force_ds_cpu_optimizer",
     }
 )
-"""Other keys would be ignored, or would change what a checkpoint must hold."""
+"""Supported keys. Other keys would be ignored, or would change the content of a checkpoint."""
 SET_BY_LAUNCHER = {
     "train_batch_size": "data.batch_size",
     "train_micro_batch_size_per_gpu": "trainer.micro_batch_size",
@@ -115,7 +115,7 @@ def _parse(path: Path) -> tuple[dict[str, Any], list[ConfigIssue]]:
     """Read the file and check its keys.
 
     Returns:
-        The content without values of "auto", and what is wrong with it.
+        The content without values of "auto", and the errors in it.
     """
     try:
         config = json.loads(expanded(path).read_bytes())
@@ -173,7 +173,7 @@ def _unsupported(file: dict[str, Any]) -> Iterator[str]:
 
 
 def _options(path: Path, strategy: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """Options that are set next to the file, which replaces them all."""
+    """Reject options that are set next to the file, which replaces them all."""
     known = signature(TARGET)
     for option in known.parameters if known else ():
         value = strategy.get(option.name, option.default)

@@ -61,8 +61,8 @@ def diagnose(
 
 
 def _searches(overrides: Sequence[str]) -> bool:
-    """Return whether the chosen sweeper takes intervals. Grid sweepers, ours and Hydra's, do
-    not."""
+    """Return whether the chosen sweeper takes intervals. The grid sweepers of Launcher and of Hydra
+    do not."""
     chosen = [text.partition("=")[2] for text in overrides if text.startswith("hydra/sweeper=")]
     return bool(chosen) and chosen[-1] not in GRID_SWEEPERS
 
@@ -102,7 +102,7 @@ def _unreadable(text: str, error: Exception) -> str:
     detail = (
         first_line(error).rstrip(".") if isinstance(error, OverrideParseException) else str(error)
     )
-    # The names of the grammar's tokens help nobody.
+    # The names of the grammar's tokens do not help a user.
     detail = detail.partition(" expecting {")[0]
     return (
         f"{text}: cannot be read ({detail}); quote a text with special characters:"
@@ -162,7 +162,7 @@ class _Diagnosis:
         return any(re.search(rf"\b{re.escape(group)}[.=]", message) for group in self.bad_groups)
 
     def _choose(self, groups: Sequence[Override]) -> list[str] | None:
-        """The options that compose; None: not even the defaults do."""
+        """Return the options that compose, or None if not even the defaults do."""
         options: list[str] = []
         for override in groups:
             if issue := _unknown_option(override):
@@ -201,7 +201,7 @@ def _broken_base(config_name: str, error: Exception) -> str:
 
 
 def _unknown_option(override: Override) -> str | None:
-    """Why a group does not have the chosen options; None if it has them."""
+    """Explain why a group does not have the chosen options; return None if it has them."""
     group, value = override.key_or_group, override.value()
     if value is None:
         return None if override.is_delete() else f"to remove the group, write ~{group}."
@@ -220,7 +220,7 @@ def _unknown_option(override: Override) -> str | None:
 
 
 def _bad_option(error: Exception) -> str:
-    """Why an option of a group does not compose."""
+    """Explain why an option of a group does not compose."""
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         folder, _, name = error.missing_cfg_file.rpartition("/")
         near = hint(name, error.options or (), folder + "/{}")
@@ -239,7 +239,7 @@ def _bad_option(error: Exception) -> str:
 
 
 def _bad_key(override: Override, config: DictConfig, error: Exception) -> str:
-    """Why an override of a value does not apply."""
+    """Explain why an override of a value does not apply."""
     key = override.key_or_group
     if message := renamed(key):
         return message
@@ -273,7 +273,7 @@ def _select(config: DictConfig, path: str) -> Any:
 
 
 def _unknown_key(override: Override, config: DictConfig) -> str:
-    """The message for a first part that is neither a group nor a top-level key."""
+    """Return the message for a first part that is neither a group nor a top-level key."""
     name, dot, rest = override.key_or_group.partition(".")
     keys = [str(key) for key in config if key != "hydra"]
     groups = [group for group in loader().list_groups("") if group != "hydra"]
@@ -291,7 +291,8 @@ def _unknown_key(override: Override, config: DictConfig) -> str:
 
 
 def _unknown_part(override: Override, path: str, part: str, node: DictConfig) -> str:
-    """The message for a key that its node does not have; the node's `_target_` may take it."""
+    """Return the message for a key that its node does not have. The node's `_target_` may take
+    it."""
     keys, taken = [str(key) for key in node], parameters(node)
     if near := nearest(part, keys) or nearest(part, taken):
         rest = override.key_or_group.removeprefix(f"{path}.{part}")

@@ -1,4 +1,4 @@
-"""Which of two values of a metric is better, for all that steers training and ranks runs."""
+"""Decide which of two values of a metric is better, for training and for the ranking of runs."""
 
 import math
 import re
@@ -10,8 +10,8 @@ Mode = Literal["min", "max"]
 T = TypeVar("T")
 
 NOISE = 1e-6
-"""Share of the value; a smaller difference is rounding. The order of summation changes a float32
-mean by about 1e-7."""
+"""Relative difference below which two values count as equal. The order of summation changes a
+float32 mean by about 1e-7."""
 LESS_IS_BETTER = {
     "loss", "logloss", "error", "err", "perplexity", "ppl", "nll", "entropy", "ce", "bce", "mse",
     "rmse", "mae", "mape",
@@ -34,7 +34,7 @@ QUALIFIERS = {
     "weighted", "overall", "all", "ema", "best", "last", "final", "train", "val", "valid",
     "validation", "dev", "test",
 }  # fmt: skip
-"""They may follow the word that decides, and do not change its direction."""
+"""Words that may follow the deciding word and do not change its direction."""
 PREPOSITIONS = {
     "at",
     "of",
@@ -67,11 +67,14 @@ NEGATIONS = {
 
 
 def direction(metric: str) -> Mode | None:
-    """The direction in which a metric improves, by its name; None: the name does not say.
+    """Infer the direction in which a metric improves from its name.
 
-    As in English, the last word of a compound decides (`top1_error`), but for qualifiers
-    (`loss_total`) and what follows a preposition (`recall_at_5`). An unknown word there may turn
-    the meaning round (`accuracy_drop`), and so does a negation (`neg_mse`).
+    The last word of a compound decides, as in English (`top1_error`). Exceptions are qualifiers
+    (`loss_total`) and words after a preposition (`recall_at_5`). An unknown word there may reverse
+    the meaning (`accuracy_drop`), and so does a negation (`neg_mse`).
+
+    Returns:
+        None if the name does not show it.
     """
     parts = re.findall(r"[a-z]+", metric.lower())
     head = list(takewhile(lambda word: word not in PREPOSITIONS, parts))
@@ -101,8 +104,8 @@ def is_better(new: float, old: float | None, mode: Mode, min_delta: float = 0.0)
 
 
 def best_index(values: Iterable[float], mode: Mode) -> int | None:
-    """The place of the best value, as training keeps it: of equal ones the first; None: no value is
-    finite."""
+    """Return the index of the best value, or None if no value is finite. Of equal values the first
+    is the best, as in training."""
     best, place = None, None
     for index, value in enumerate(values):
         if is_better(value, best, mode):
@@ -111,8 +114,8 @@ def best_index(values: Iterable[float], mode: Mode) -> int | None:
 
 
 def ranked(items: Iterable[T], value: Callable[[T], float | None], mode: Mode) -> list[T]:
-    """The items, the best first; those whose values differ by rounding only keep their order, those
-    without a finite value come last."""
+    """Sort the items, the best first. Items whose values differ only by rounding keep their order,
+    and items without a finite value come last."""
 
     def finite(item: T) -> float | None:
         number = value(item)

@@ -23,7 +23,8 @@ ELSEWHERE: list[Schema] = [
     {"const": "???"},
     {"type": "object", "required": ["_target_"]},
 ]
-"""Values that any key may have: an interpolation, one that the command line must give, a part."""
+"""Values that any key may have: an interpolation, a missing value that the command line must give,
+or a part."""
 EPOCHS: Schema = {"type": "string", "pattern": r"^[0-9.]+ *epochs?$"}
 LIMITS: dict[type, tuple[str, str]] = {
     Gt: ("gt", "exclusiveMinimum"),
@@ -33,7 +34,7 @@ LIMITS: dict[type, tuple[str, str]] = {
 }
 TYPES = {int: "integer", float: "number", bool: "boolean", str: "string", NoneType: "null"}
 OF_MANY = ("hooks", "tracker")
-"""Groups of which several options are chosen: each is a node under its own name."""
+"""Groups of which several options are chosen. Each option is a node under its own name."""
 EXPERIMENT, CONFIG = "experiment", "config"
 REFERENCE = re.compile(r"\$\{(\w+)\.(\w+)\}")
 
@@ -42,7 +43,7 @@ def schemas(folders: Sequence[Traversable]) -> dict[str, Schema]:
     """The schema of the files of each group, and of `config.yaml`.
 
     Args:
-        folders: with the options; the first ones hide those of the later.
+        folders: folders with options. An option hides options of the same name in later folders.
     """
     return _Schemas(folders).all()
 

@@ -11,7 +11,8 @@ PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*epochs?")
 
 
 def number_of_epochs(value: object) -> Fraction | None:
-    """
+    """Parse a number of epochs.
+
     Returns:
         The number in a text such as `2epochs`; None for every other value.
     """

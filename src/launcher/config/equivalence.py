@@ -1,9 +1,9 @@
-"""Identities that name the same run although they differ: by keys that have the value which the
-code uses without them, or by declared renames.
+"""Identities that name the same run although they differ.
 
-`canonical` leaves out every key that has its default, so two identities are equivalent exactly if
-their canonical trees are equal. A value that changed is never equivalent, even if the default
-changed to the same value: only the identity that has the new value loses the key.
+They may differ by keys whose value is the code's default, or by declared renames. `canonical`
+leaves out every key that has its default, so two identities are equivalent exactly if their
+canonical trees are equal. A value that changed is never equivalent, even if the default changed to
+the same value: only the identity that has the new value loses the key.
 """
 
 import hashlib
@@ -113,12 +113,13 @@ def _reduced(tree: Any, path: str) -> Any:
 
 
 def _is_absent(group: str, node: Any) -> bool:
-    """Return whether a node at the top is the same as none: all that it had does not count."""
+    """Return whether a top-level node is equivalent to no node at all, so that none of its keys
+    count."""
     return node == {} or (node is None and group in OPTIONAL_GROUPS)
 
 
 def _defaults(node: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """The values that the code uses for the keys that a node does not have."""
+    """The code's default values of the keys that a node does not have."""
     if isinstance(target := node.get("_target_"), str):
         return _defaults_of_target(target)
     return _defaults_of(section(SETTINGS[path])) if path in SETTINGS else {}

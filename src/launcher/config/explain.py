@@ -43,10 +43,10 @@ def report(messages: Sequence[str]) -> None:
 
 
 def explain(error: BaseException, arguments: Namespace | None = None) -> list[str]:
-    """The messages for an exception that the user can fix; none for other exceptions.
+    """Return the messages for an exception that the user can fix; empty for other exceptions.
 
     Args:
-        arguments: the command line, if it failed before its task started: Hydra's own errors are
+        arguments: the command line, if it failed before its task started. Hydra's own errors are
             then explained too.
     """
     if (rejected := config_error(error)) is not None:
@@ -80,7 +80,7 @@ def explain(error: BaseException, arguments: Namespace | None = None) -> list[st
 
 
 def _not_located(error: InstantiationException) -> str | None:
-    """A message for a `_target_` that Hydra could not import; None if it was imported."""
+    """Return a message for a `_target_` that Hydra could not import, or None if it was imported."""
     message = str(error)
     if "Error locating target '" not in message:
         return None
@@ -117,7 +117,8 @@ def unwrapped(error: BaseException) -> BaseException:
 
 
 def user_traceback(error: BaseException) -> str:
-    """A traceback with the frames of the user's code only; all frames where there are none."""
+    """Format a traceback with the frames of the user's code only, or with all frames if there are
+    none."""
     stack = traceback.TracebackException.from_exception(unwrapped(error))
     whole, any_own = "".join(stack.format()), False
     chain: traceback.TracebackException | None = stack
@@ -136,6 +137,7 @@ def log_traceback(error: BaseException, folder: RunFolder, rank: int = 0) -> Non
     """Append the whole traceback of a crash to a run's log; `user_traceback` then names the log."""
     log = folder.log_path(rank)
     if config_error(error) is None and not isinstance(error, TrainingError) and log.parent.is_dir():
-        with suppress(OSError), log.open("a") as file:  # the folder may be another user's
+        # The folder may belong to another user.
+        with suppress(OSError), log.open("a") as file:
             file.write("".join(traceback.format_exception(error)))
             unwrapped(error).__dict__[LOG] = log

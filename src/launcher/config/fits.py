@@ -23,7 +23,7 @@ LIMITS = {
 
 
 def describe(annotation: Any) -> str:
-    """A type in words: `int | None` is "a whole number or null"."""
+    """Describe a type in words: `int | None` is "a whole number or null"."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         limits = {type(mark): getattr(mark, LIMITS[type(mark)][0]) for mark in bounds(annotation)}

@@ -37,12 +37,12 @@ LOCATION_PREFIXES = (
     "${launcher.name",
     "${launcher.path",
 )
-"""Interpolations that tell where a run is stored, not what it computes; they are hashed as
-written."""
+"""Interpolations that contain where a run is stored and do not affect its numbers. They are hashed
+as written."""
 
 HASHED_RUN_KEYS = ("run.tag", "run.init_from", "run.fork_from", "run.fork_without")
-"""The keys of `run` that are hashed if they are set: they make another run, or start it from
-another state."""
+"""Keys of `run` that are hashed if they are set, since they name another run or another initial
+state."""
 
 NEVER_HASHED = {"run", "hydra", "identity_renames"}
 
@@ -117,8 +117,8 @@ def _without(tree: Any, excluded: set[str], keys: tuple[Any, ...] = ()) -> Any:
 
 
 def _steering(tree: dict[str, Any], config: DictConfig) -> set[str]:
-    """The hooks that measure a metric by which a counted part steers training, as early stopping by
-    `val/loss`."""
+    """The hooks that measure a metric which steers training, such as `val/loss` for early
+    stopping."""
     nodes = {f"hooks.{name}": node for name, node in parts(tree, "hooks").items()}
     if (
         isinstance(tree.get("scheduler"), dict)
@@ -132,7 +132,7 @@ def _steering(tree: dict[str, Any], config: DictConfig) -> set[str]:
 
 
 def _content(file: Path) -> Any:
-    """The content of a file, parsed if it is JSON; its path if it cannot be read."""
+    """Read a file's content, parsed if it is JSON. If it cannot be read, return its path."""
     try:
         text = file.read_text()
     except (OSError, UnicodeDecodeError):
@@ -176,8 +176,10 @@ def run_name(config: DictConfig) -> str:
 
 def fix_name(config: DictConfig) -> None:
     """Replace the interpolations of the run's name and id by their values, and set `run.identity`.
+
     Each access would hash the configuration again, and a stored configuration no longer has the
-    interpolations that are hashed as written. If they do not resolve, validation reports why."""
+    interpolations that are hashed as written. If they do not resolve, validation reports why.
+    """
     try:
         hashed = hashed_identity(config)
         own = digest(hashed)
@@ -197,7 +199,7 @@ def _class_name(config: DictConfig, group: str) -> str:
 
 
 def _file_name(choice: Any) -> str:
-    """`nested/option` and several options become one folder name."""
+    """Join `nested/option` or several options into the name of one folder."""
     parts: Iterable[Any] = choice if isinstance(choice, list) else [choice]
     return "+".join(str(part).replace("/", "-") for part in parts)
 

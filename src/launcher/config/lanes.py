@@ -7,18 +7,21 @@ from launcher.config.sections import TrainerSettings
 
 
 def without_effect(lanes: object) -> set[str]:
-    """The keys that cannot change a run's numbers with these `trainer.lanes`; None: the key is not
-    set."""
+    """Return the keys that cannot change a run's numbers with this value of `trainer.lanes`.
+
+    Args:
+        lanes: the value; None if the key is not set.
+    """
     return set() if lanes is None else {"strategy", "trainer.micro_batch_size"}
 
 
 def lane_issues(
     settings: TrainerSettings, batch_size: int | None, world_size: int, source: str | None = None
 ) -> Iterator[ConfigIssue]:
-    """The issues of `trainer.lanes`, which nothing but the configuration shows.
+    """Find the issues of `trainer.lanes` that are visible in the configuration alone.
 
     Args:
-        batch_size: samples of a step; None: it is not known.
+        batch_size: samples of a step, or None if it is not known.
         source: the keys that the number of ranks comes from.
     """
     lanes = settings.lanes

@@ -11,12 +11,13 @@ DEFAULT_STEPS = 500
 
 
 def default_steps(epochs: float | None) -> int | None:
-    """`trainer.max_steps` where it is not set."""
+    """Default of `trainer.max_steps`."""
     return DEFAULT_STEPS if epochs is None else None
 
 
 def length_issues(tree: dict[str, Any], sources: Mapping[str, str]) -> Iterator[ConfigIssue]:
-    """
+    """Find the issues of the run's length.
+
     Args:
         tree: resolved.
         sources: the keys that take their value from another key

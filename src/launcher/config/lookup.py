@@ -1,4 +1,4 @@
-"""Which run on disk a configuration names."""
+"""Find the run on disk that a configuration names."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -25,12 +25,12 @@ MAX_SHOWN = 5
 KEPT = ("state", "best", "attempts", "identity", "identity_id")
 """Keys of a record that a look-up reads."""
 MAX_NEAR = 3
-"""A run that differs in more keys is not near."""
+"""Maximum number of differing keys for a run to be near."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """A run on disk that its configuration has named."""
+    """A run on disk that a configuration names."""
 
     folder: Path
     record: dict[str, Any]
@@ -48,7 +48,7 @@ class Known:
 
 @dataclass
 class Runs:
-    """The runs of a name, which a command reads once however many jobs it has. The first job
+    """The runs of a name. A command reads them once, however many jobs it has, and its first job
     decides the renames."""
 
     _in_files: dict[str, str] | None = None
@@ -56,8 +56,8 @@ class Runs:
     _by_key: dict[Path, dict[str, list[Known]]] = field(default_factory=dict)
 
     def declare_renames(self, config: DictConfig) -> None:
-        """Add the renames of the project's files to a configuration, which has those of the command
-        line.
+        """Add the renames of the project's files to a configuration, which already has the renames
+        of the command line.
 
         Raises:
             ConfigError: a file is not a mapping of names.
@@ -105,12 +105,14 @@ def _known(folder: Path) -> Iterator[Known]:
 
 
 def name_run(config: DictConfig, runs: Runs) -> Known | None:
-    """Set a run's name and id. The id is a hash of the configuration, unless a run of an equivalent
-    configuration exists, and none of this one: then the id of that run.
+    """Set a run's name and id.
+
+    The id is a hash of the configuration. If no run of this configuration exists and one of an
+    equivalent configuration does, the new run gets its id.
 
     Returns:
-        The equivalent run; None: the run has the id of its own configuration, or one that was
-            typed.
+        The equivalent run, or None if the run has the id of its own configuration or a typed id.
+
     Raises:
         ConfigError: several runs are equivalent, or the project's renames cannot be read.
     """
@@ -145,8 +147,8 @@ def _has_files(folder: Path) -> bool:
 
 
 def _has_equal_secrets(config: DictConfig, known: tuple[str, dict[str, Any]], run: Known) -> bool:
-    """Return whether the values from the environment, which are not stored, are those that the run
-    was named by: with them, its identity has its id."""
+    """Return whether the values from the environment, which are not stored, equal the values that
+    the run was named by. With equal values, its identity has its id."""
     if not any(_is_kept(path, value) for path, value in leaves(run.identity).items()):
         return True
     values = leaves(hashed_identity(config))
@@ -174,7 +176,7 @@ def news(config: DictConfig, run: Known) -> str:
 
 
 def continues(config: DictConfig, run: Known) -> str:
-    """Return the line that says which run `name_run` has found."""
+    """Return the line that names the run which `name_run` has found."""
     changes = news(config, run)
     return (
         f"Continues {config.run.id}: {changes}"
@@ -184,11 +186,13 @@ def continues(config: DictConfig, run: Known) -> str:
 
 
 def nearest(config: DictConfig, runs: Runs) -> str | None:
-    """A line about the run of the same name that differs in the fewest keys; None: this run exists,
-    or no run is near.
+    """Describe the run of the same name that differs in the fewest keys.
 
     Args:
-        config: of the new run, named by `name_run`.
+        config: configuration of the new run, named by `name_run`.
+
+    Returns:
+        A line, or None if this run exists or no run is near.
     """
     known = stored_identity(config.run)
     if known is None or known[0] != config.run.id or _has_files(Path(config.run.dir)):
@@ -227,12 +231,14 @@ def is_same(before: DictConfig, now: DictConfig) -> bool:
 
 
 def check_identity(run: Mapping[Any, Any]) -> None:
-    """
+    """Check that the folder of a run's id has no run of another configuration.
+
     Args:
         run: the node `run` of a configuration. A run that it names outright (`run.id=...`) may have
             any configuration.
+
     Raises:
-        ConfigError: the folder of its id has a run of another configuration.
+        ConfigError: the folder has a run of another configuration.
     """
     known, folder = stored_identity(run), Path(run["dir"])
     if known is None or known[0] != run["id"]:

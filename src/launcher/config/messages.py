@@ -27,8 +27,8 @@ class WrongType(ConfigIssue):
 
 
 def show(value: object, limit: int = 60) -> str:
-    """A value as on a command line: null, true, 'text', 0.001, [1,2]; shortened to `limit`
-    characters."""
+    """Format a value as on a command line: null, true, 'text', 0.001, [1,2]. It is shortened to
+    `limit` characters."""
     if value is None:
         text = "null"
     elif isinstance(value, bool):
@@ -62,15 +62,15 @@ def as_typed(value: object) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """The first line of an error's message, without a full stop; its type where it has no
+    """Return the first line of an error's message without a full stop, or its type if it has no
     message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0].rstrip(".") if lines else type(error).__name__
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The most similar name, else the shortest that contains it or is part of it; None if there is
-    none."""
+    """Return the most similar name, or the shortest name that contains it or is part of it, or
+    None."""
     candidates = list(names)
     folded = {candidate.lower(): candidate for candidate in candidates}
     for close in get_close_matches(name.lower(), folded):
@@ -85,6 +85,7 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 
 
 def hint(name: str, names: Iterable[str], template: str = "{}") -> str:
-    """`; did you mean X?` or a full stop; `template` is how X is written (`model={}`)."""
+    """Format a suggestion: `; did you mean X?`, or a full stop. `template` is how X is written
+    (`model={}`)."""
     near = nearest(name, names)
     return f"; did you mean {template.format(near)}?" if near else "."

@@ -11,12 +11,12 @@ SYNONYMS = {
 
 
 def meant(metric: str, logged: Iterable[str]) -> list[str]:
-    """The names to choose from instead of a metric that has not been logged; none if it may still
+    """Find the names that may be meant by a metric that has not been logged; none if it may still
     come.
 
-    It cannot come if its group (`val`) has logged its loss without it, or if it is a logged name in
-    other words: `val_loss`, `eval/loss` and `loss` are `val/loss`. A hook of the user's own may log
-    anything else later.
+    It cannot come if its group (`val`) has logged its loss without it, or if it is another spelling
+    of a logged name: `val_loss`, `eval/loss` and `loss` mean `val/loss`. A hook of the user's own
+    may log anything else later.
     """
     names = sorted(logged)
     group = metric.partition("/")[0]

@@ -1,4 +1,4 @@
-"""Hooks that have no effect without another hook, which their class names in `needs`."""
+"""Find hooks that have no effect without another hook, which their class lists in `needs`."""
 
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
@@ -50,9 +50,12 @@ def validation_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
 
 
 def _needed(tree: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """A hook's path, the setting for which it needs another one, and the name of that. Next to a
-    hook of the user's own nothing is known to be missing: it may log what another one follows, or
-    use what it makes."""
+    """List each hook's path, the setting for which it needs another hook, and the name of that
+    hook.
+
+    If the user has a hook of their own, nothing is reported: it may log the metric or make the
+    object that another hook uses.
+    """
     nodes = {
         f"{group}.{name}": node
         for group in COLLECTIONS
@@ -89,7 +92,7 @@ def parts(tree: dict[str, Any], group: str) -> dict[str, Node]:
 
 
 def needs(node: Node) -> Iterator[tuple[str, str]]:
-    """The settings of a hook for which it needs another one, and the name of that."""
+    """List the settings of a hook for which it needs another hook, with the name of that hook."""
     try:
         declared, spec = attribute(node["_target_"], "needs"), signature(node["_target_"])
     except NotFound:  # it is reported
@@ -118,7 +121,7 @@ def measuring(path: str, node: Node, value: Callable[[str], Any]) -> Iterator[st
 
 
 def _with(hooks: dict[str, Node], other: str) -> list[str]:
-    """The list of hooks to choose: with `default` where none of its hooks was chosen."""
+    """The list of hooks to choose, with `default` if none of its hooks was chosen."""
     chosen = [name for name in hooks if name in options([main_folder()], "hooks")]
     entries = plain_yaml.load((main_folder() / "hooks" / "default.yaml").read_bytes())["defaults"]
     return [*chosen, other] if {*entries} & {*chosen} else ["default", *chosen]

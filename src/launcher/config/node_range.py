@@ -13,7 +13,7 @@ class NodeRange:
 
     @classmethod
     def parse(cls, nodes: object) -> "NodeRange | None":
-        """The value of `dispatch.nodes`; None: it is neither a number of nodes nor a range."""
+        """Parse `dispatch.nodes`; return None if it is neither a number of nodes nor a range."""
         if type(nodes) is int and nodes > 0:
             return cls(nodes, nodes)
         match = RANGE.fullmatch(nodes) if isinstance(nodes, str) else None
@@ -26,7 +26,7 @@ class NodeRange:
 
     @property
     def is_open(self) -> bool:
-        """Return whether a start may have more nodes than another."""
+        """Return whether two attempts may have different numbers of nodes."""
         return self.min < self.max
 
     @property

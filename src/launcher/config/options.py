@@ -30,7 +30,7 @@ def main_folder() -> Traversable:
 
 
 def own_folder() -> Path | None:
-    """`conf/` in the current folder, if it has options of our groups; else None.
+    """Return `conf/` in the current folder if it has options of our groups, else None.
 
     A `conf/` with a `config.yaml` belongs to another Hydra program, or is a checkout of Launcher.
     """
@@ -42,8 +42,11 @@ def own_folder() -> Path | None:
 
 
 def installed() -> dict[str, Path | None]:
-    """The configuration folders of installed packages, by the package's dotted name: entry points
-    of the group `launcher.conf`. None: the package does not exist. Nothing is imported."""
+    """Return the configuration folders of installed packages, by the package's dotted name.
+
+    They are entry points of the group `launcher.conf`. Nothing is imported. The folder is None if
+    the package does not exist.
+    """
     from importlib.metadata import entry_points
 
     from launcher.config.source import find_module

@@ -26,7 +26,7 @@ def project_renames(config: DictConfig) -> dict[str, str]:
 
 def renames_in_files(tree: Mapping[str, Any]) -> dict[str, str]:
     """The renames in the folders of options that a configuration was composed from: the project's
-    own, that of `--config-dir`, and those of installed packages.
+    own folder, the folder of `--config-dir`, and the folders of installed packages.
 
     Args:
         tree: the configuration as plain containers.

@@ -23,7 +23,7 @@ NOT_KEYS = ("_target_", "_partial_", "_convert_", "_recursive_", "defaults")
 @dataclass(frozen=True)
 class Key:
     name: str
-    """The dotted key of the command line: optimizer.lr."""
+    """The dotted key on the command line: optimizer.lr."""
     default: str
     kind: str
     """Its type and bounds in words; empty if unknown."""
@@ -176,8 +176,8 @@ def _has_target(node: yaml.Node) -> bool:
 
 
 def _comment_of(lines: Sequence[str], value: yaml.Node) -> str:
-    """The comment on the line of a value. For a mapping or list in block style: on its key's line,
-    or above it."""
+    """The comment on the line of a value. For a mapping or list in block style, it is on the key's
+    line or above it."""
     first = value.start_mark.line
     if isinstance(value, yaml.ScalarNode) or (
         isinstance(value, yaml.CollectionNode) and value.flow_style

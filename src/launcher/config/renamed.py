@@ -1,4 +1,4 @@
-"""Keys that have another name now. An old name is an error that says the new one."""
+"""Keys that were renamed. An old name is an error whose message has the new name."""
 
 RENAMED = {
     "run.not_identity": "run.identity_exclude",

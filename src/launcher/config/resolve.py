@@ -32,7 +32,7 @@ def resolve(config: DictConfig) -> tuple[dict[str, Any], list[ConfigIssue]]:
 def resolve_tree(
     config: DictConfig, tree: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[ConfigIssue]]:
-    """The same for a configuration whose plain containers are known."""
+    """Resolve a configuration whose plain containers are known; see `resolve`."""
     written = {key: value for key, value in tree.items() if key != "hydra"}
     resolver = _Resolver(config, tree)
     # run.id hashes everything, so it resolves only if everything else does: it comes last
@@ -51,15 +51,16 @@ def without_unresolved(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def resolved(config: DictConfig) -> dict[str, Any]:
-    """A valid configuration as plain containers, as it is stored: resolved, but for values from the
-    environment (see `launcher.config.secrets`); without `hydra`, and without the settings of a
-    search, on which a run does not depend.
+    """Return a valid configuration as plain containers, as it is stored.
+
+    It is resolved, except for values from the environment (see `launcher.config.secrets`). It has
+    no `hydra` node and no settings of a search, since a run does not depend on them.
     """
     return of_the_run(stored(config))
 
 
 def stored(config: DictConfig) -> dict[str, Any]:
-    """The same with all its nodes."""
+    """Return a valid configuration as it is stored, with all its nodes."""
     tree = OmegaConf.to_container(config, resolve=True)
     assert isinstance(tree, dict)
     return as_stored(to_plain(config), {str(key): value for key, value in tree.items()})
@@ -70,8 +71,10 @@ def resolved_yaml(config: DictConfig) -> str:
 
 
 def escaped(tree: Any, key: Any = "") -> Any:
-    r"""A tree as it is stored, in which OmegaConf takes no other text for an interpolation than the
-    expressions of `launcher.config.secrets`: `${HOME}` becomes `\${HOME}`."""
+    r"""Escape a tree for storage, so that `${HOME}` becomes `\${HOME}`.
+
+    OmegaConf then reads only the expressions of `launcher.config.secrets` as interpolations.
+    """
     if isinstance(tree, Mapping):
         return {key: escaped(value, key) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
@@ -134,7 +137,7 @@ class _Resolver:
         return mapped(value, self.value, keys) if isinstance(value, dict | list) else value
 
     def note(self, path: str, written: str, error: Exception) -> None:
-        """Report an interpolation that does not resolve: usually it refers to a key that does not
+        """Report an interpolation that does not resolve. Usually it refers to a key that does not
         exist."""
         if isinstance(error, InterpolationToMissingValueError):
             return  # the missing value is reported itself
@@ -144,7 +147,8 @@ class _Resolver:
                     self.config, reference, default=UNRESOLVED, throw_on_missing=False
                 )
             except OmegaConfBaseException:
-                return  # the key exists and does not resolve either: it is reported itself
+                # The key exists and does not resolve either, so it is reported itself.
+                return
             if value is not UNRESOLVED:
                 continue
             group, _, name = reference.partition(".")

@@ -53,8 +53,8 @@ SCHEDULER_METRIC = Parameter("metric", str, REQUIRED)
 SOURCE = re.compile(r"data\.sources\.[^.]+")
 """The path of a source of `data=mixture`."""
 SOURCE_WEIGHT = Parameter("weight", NonNegativeFloat, 1.0)
-"""`weight` and `val_dataset` of a source are used by the mixture, and its `batch_size` is that of
-the mixture."""
+"""A key that the mixture uses. It also uses `val_dataset` of a source, and sets each source's
+`batch_size` to its own."""
 INSTANTIATION = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")
 
 
@@ -72,7 +72,7 @@ def validate(config: DictConfig) -> dict[str, Any]:
 
 
 def validate_tree(config: DictConfig, written: dict[str, Any]) -> dict[str, Any]:
-    """The same for a configuration whose plain containers are known, interpolations as written.
+    """Check a configuration whose plain containers are known, with interpolations as written.
 
     Raises:
         ConfigError: with a message for every error.
@@ -98,7 +98,8 @@ def validate_tree(config: DictConfig, written: dict[str, Any]) -> dict[str, Any]
 def _with_length_issues(
     issues: list[ConfigIssue], tree: dict[str, Any], sources: dict[str, str]
 ) -> list[ConfigIssue]:
-    """`scheduler.max_steps` is null until the steps of `trainer.max_epochs` are known."""
+    """Check the length. `scheduler.max_steps` is null until the steps of `trainer.max_epochs` are
+    known."""
     if not _trains(tree):
         return issues
     if get(tree, "trainer.max_epochs") is not None and get(tree, "scheduler.max_steps") is None:
@@ -156,8 +157,8 @@ def _check_hydra(tree: dict[str, Any]) -> None:
 
 
 def _several_options(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """Overrides that choose several options of a group that has one: Hydra would merge them into
-    one node."""
+    """Report overrides that choose several options of a group that has one. Hydra would merge them
+    into one node."""
     for text in get(tree, "hydra.overrides.task") or ():
         override = parse(text)
         group, value = override.key_or_group, override.value()
@@ -179,8 +180,8 @@ def bad_searchpath(value: Any) -> ConfigIssue:
 
 
 def _hidden_options(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """Chosen options that several folders have, with different content: Hydra silently uses the
-    first."""
+    """Report chosen options that several folders have with different content. Hydra silently uses
+    the first."""
     folders = composed_from(tree)
     choices = get(tree, "hydra.runtime.choices") if len(folders) > 1 else None
     for group, choice in (choices or {}).items():
@@ -198,8 +199,8 @@ def _hidden_options(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
 
 
 def without_own_keys(node: DictConfig) -> DictConfig:
-    """A node, resolved, without the keys that its `_target_` does not take: other keys refer to
-    them."""
+    """Return a resolved node without the keys that its `_target_` does not take and that other keys
+    refer to."""
     spec = signature(str(node.get("_target_")))
     if spec is None or spec.takes_more:
         return node
@@ -210,8 +211,8 @@ def without_own_keys(node: DictConfig) -> DictConfig:
 
 
 def _at_their_source(issues: list[ConfigIssue], written: dict[str, Any]) -> list[ConfigIssue]:
-    """Each error once. If a key refers to another key that has an error itself, only that key is
-    reported. If it refers to a valid key of the wrong type for it, the message names both."""
+    """Deduplicate errors. If a key refers to another key with an error, only that key is reported.
+    If it refers to a valid key of the wrong type for it, the message names both."""
     sources = references(written)
     keys = {issue.key for issue in issues}
     kept = []
@@ -227,8 +228,7 @@ def _at_their_source(issues: list[ConfigIssue], written: dict[str, Any]) -> list
 
 
 def _from_environment(issue: ConfigIssue, written: dict[str, Any]) -> ConfigIssue:
-    """The error of a value of the wrong type; a value of the environment is text, whatever it looks
-    like."""
+    """Return the error of a value of the wrong type. A value of the environment is always text."""
     value = get(written, issue.key)
     if not (
         isinstance(issue, WrongType) and isinstance(value, str) and value.startswith("${oc.env:")
@@ -255,14 +255,16 @@ def _sections(tree: dict[str, Any], trains: bool) -> Iterator[ConfigIssue]:
         if isinstance(value, dict):
             spec = section(keys, takes_more=name in OPEN_SECTIONS)
             yield from _keys(name, value, spec, partial=True)
-            if trains or name != "trainer":  # no constructor has defaults for these keys
+            # No constructor has defaults for these keys.
+            if trains or name != "trainer":
                 yield from _missing(name, value, spec.name, spec.parameters)
             if name == "trainer" and isinstance(value.get("compile"), dict):
                 yield from _keys(
                     "trainer.compile", value["compile"], section(CompileSettings), partial=False
                 )
         elif name == "hpo" and name not in tree:
-            continue  # a stored configuration: one run has no search
+            # This is a stored configuration, and a single run has no search.
+            continue
         elif value is not UNRESOLVED and not (value is None and name == "trainer"):
             yield ConfigIssue(
                 name, show(value), f"should have the keys {', '.join(section(keys).names)}."
@@ -270,7 +272,7 @@ def _sections(tree: dict[str, Any], trains: bool) -> Iterator[ConfigIssue]:
 
 
 def _groups(tree: dict[str, Any], written: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """Unknown keys at the top, missing groups, and groups without a `_target_`."""
+    """Report unknown keys at the top, missing groups, and groups without a `_target_`."""
     known = [*section(Top).names, *SECTIONS, *GROUPS, *COLLECTIONS]
     for key, value in tree.items():
         if key not in known and not _is_referred_to(written, key):
@@ -362,7 +364,8 @@ def target_not_found(path: str, target: str, error: NotFound) -> ConfigIssue:
 
 
 def _keys(path: str, node: dict[str, Any], spec: Signature, partial: bool) -> Iterator[ConfigIssue]:
-    """Compare the keys of a node with a signature. With `partial`, missing arguments come later."""
+    """Compare the keys of a node with a signature. With `partial`, missing arguments are not
+    errors, since training adds them."""
     for key, value in node.items():
         if key in spec.names:
             yield from _typed(join(path, key), value, spec[key])
@@ -410,8 +413,8 @@ def _typed(key: str, value: Any, parameter: Parameter) -> Iterator[ConfigIssue]:
 
 
 def _counts_epochs(value: Any, annotation: Any) -> bool:
-    """Return whether numbers of epochs are in place of whole numbers of steps; `build_trainer`
-    converts them."""
+    """Return whether numbers of epochs may replace numbers of steps here. `build_trainer` converts
+    them."""
     whole, *fractions = (
         with_epochs(value, convert)
         for convert in (lambda n, _: ceil(n), lambda *_: 0.5, lambda *_: 1.5)

@@ -1,4 +1,4 @@
-"""Values that come from the environment: a run stores the interpolation, not the value.
+"""Values that come from the environment. A run stores the interpolation, not the value.
 
 `tracker.wandb.settings.api_key=${oc.env:WANDB_API_KEY}` is stored as it is written, and resolved
 again where the run starts. The run's id is a hash over the resolved values, so a variable that
@@ -22,7 +22,7 @@ SECRET = re.compile(
 )
 DEEPEST = 40
 SHORTEST_TOKEN = 16
-"""`token` alone also names words of a vocabulary; a shorter literal is not a secret."""
+"""Minimum length of a secret under a key `token`, which also names words of a vocabulary."""
 RESOLVED = (
     "paths",
     "trainer",
@@ -32,12 +32,12 @@ RESOLVED = (
     "run.resume",
     "run.identity_exclude",
 )
-"""Keys that are stored resolved: where the run is, and the lengths that listings read."""
+"""Keys that are stored resolved: where the run is stored, and the lengths that listings read."""
 
 
 def as_stored(written: Mapping[str, Any], resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """A resolved configuration, in which each value that comes from the environment, and each
-    secret that is an interpolation, is an expression again. The expression refers to no other key.
+    """Return a resolved configuration with expressions in place of secrets and of values from the
+    environment. An expression refers to no other key.
 
     Args:
         written: the same configuration, interpolations as written.
@@ -53,7 +53,7 @@ def _may_be_kept(path: str, value: Any) -> bool:
 
 
 def secret_issues(tree: Mapping[str, Any]) -> Iterator[ConfigIssue]:
-    """Secrets that are written out, and would be stored with the run.
+    """Find secrets that are written out, and would be stored with the run.
 
     Args:
         tree: the configuration, interpolations as written.
@@ -82,18 +82,19 @@ def secret_issues(tree: Mapping[str, Any]) -> Iterator[ConfigIssue]:
 
 @cache
 def is_secret(name: str) -> bool:
-    """True: the key looks like the key of a secret."""
+    """Return whether a key looks like the key of a secret."""
     return SECRET.fullmatch(name) is not None
 
 
 def is_expression(text: str, key: object) -> bool:
-    """True: a text of a stored configuration is an interpolation, and does not only look like
-    one."""
+    """Return whether a text of a stored configuration is an interpolation, and does not only look
+    like one."""
     return ENVIRONMENT.search(text) is not None or is_secret(str(key))
 
 
 def _literal(value: str, path: str, tree: Mapping[str, Any]) -> str | None:
-    """The text that a value is, or refers to; None: it comes from a resolver or from no text."""
+    """Return the text that a value is or refers to, or None if it comes from a resolver or is not
+    text."""
     for _ in range(DEEPEST):
         if not is_interpolation(value):
             return value
@@ -106,7 +107,8 @@ def _literal(value: str, path: str, tree: Mapping[str, Any]) -> str | None:
 
 
 class _Expressions:
-    """Values of a configuration that has interpolations (`tree`) and of the same, resolved."""
+    """Values of a configuration with interpolations (`tree`) and of the same configuration after
+    resolution."""
 
     def __init__(self, tree: Mapping[str, Any], resolved: Mapping[str, Any]):
         self.tree, self.resolved = tree, resolved
@@ -147,7 +149,7 @@ class _Expressions:
         return expression if is_kept else resolved
 
     def expression(self, written: str, parents: tuple[str, ...], depth: int) -> str:
-        """An interpolation with the references to other keys replaced by what these are."""
+        """Replace references to other keys in an interpolation by the values of these keys."""
 
         def replace(match: re.Match[str]) -> str:
             path = _absolute(match[1], parents)
@@ -167,7 +169,7 @@ class _Expressions:
 
 
 def _absolute(path: str, parents: Sequence[str]) -> str:
-    """The dotted path that a reference means; `.x` is next to it, `..x` one node higher."""
+    """The dotted path of a reference. `.x` is in the same node, `..x` one node higher."""
     name = path.lstrip(".")
     up = len(path) - len(name)
     name = name.replace("[", ".").replace("]", "")

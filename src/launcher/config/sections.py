@@ -59,7 +59,7 @@ class TrainerSettings:
 
     @property
     def recompute_every(self) -> int:
-        """Recompute every n-th block in the backward pass; 0: none."""
+        """Recompute every n-th block in the backward pass; 0 recomputes none."""
         every = self.activation_checkpointing
         return {"none": 0, "full": 1}[every] if isinstance(every, str) else every
 

@@ -72,14 +72,14 @@ def run_application(task: TaskFunction, arguments: Namespace) -> None:
 
 
 def _is_about_mode(error: Exception, overrides: Sequence[str]) -> bool:
-    """Return whether Hydra has rejected a run that might be a sweep, before a job starts. Hydra 1.3
-    asserts the mode without a text, Hydra 1.4 explains."""
+    """Return whether Hydra rejected a run that might be a sweep before a job started. Hydra 1.3
+    asserts the mode without a text, Hydra 1.4 explains it."""
     is_swept = any(parse(override).is_sweep_override() for override in overrides)
     return is_swept or isinstance(error, AssertionError) or "hydra.mode changed" in str(error)
 
 
 def _sets_multirun(name: str, overrides: Sequence[str]) -> bool:
-    """Return whether the configuration itself asks for a sweep."""
+    """Return whether the configuration itself requests a sweep."""
     try:
         return bool(
             loader().load_configuration(name, list(overrides), RunMode.MULTIRUN).hydra.mode
@@ -95,8 +95,8 @@ def loader() -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text, as a message; both lines of Hydra's on a key that does
-    not exist."""
+    """The first line of an error's text as a message. If Hydra reports a key that does not exist,
+    both lines."""
     if "To append to your config use +" in str(error):
         return f"{' '.join(str(error).split())}."
     if isinstance(error, YAMLError):

@@ -1,5 +1,5 @@
-"""The signature of a `_target_`, without importing it: a constructor's parameters are its
-configuration's schema."""
+"""Read the signature of a `_target_` without importing it. A constructor's parameters are the
+schema of its configuration."""
 
 import ast
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ class Signature:
     """Last part of the target, for messages."""
     parameters: tuple[Parameter, ...] = ()
     takes_more: bool = False
-    """Has `**kwargs`, so any other key passes."""
+    """True with `**kwargs`: any other key passes."""
 
     def __getitem__(self, name: str) -> Parameter:
         return next(each for each in self.parameters if each.name == name)
@@ -64,7 +64,8 @@ class Signature:
 
 @cache
 def signature(target: str) -> Signature | None:
-    """The parameters of a class or function, without `self`; None: only running code defines them.
+    """Return the parameters of a class or function without `self`, or None if only running code
+    defines them.
 
     Raises:
         launcher.config.source.NotFound: there is no such module, or no such name in it.
@@ -109,7 +110,8 @@ def _attribute(definition: Definition, name: str) -> Any:
 
 
 def _constructor(definition: Definition, name: str) -> Signature | None:
-    """The signature of a class's constructor, its own or inherited; None: it has none."""
+    """Return the signature of a class's constructor, its own or inherited, or None without a
+    constructor."""
     node = definition.node
     assert isinstance(node, ast.ClassDef)
     marks = [
@@ -133,7 +135,7 @@ def _constructor(definition: Definition, name: str) -> Signature | None:
 
 
 def _bases(definition: Definition) -> Iterator[Definition | None]:
-    """The base classes whose constructors count; None for each that cannot be read."""
+    """List the base classes whose constructors count, with None for each that cannot be read."""
     assert isinstance(definition.node, ast.ClassDef)
     for base in definition.node.bases:
         base = base.value if isinstance(base, ast.Subscript) else base  # Generic[T]

@@ -1,5 +1,4 @@
-"""Finds the definition of a dotted name in source code. Nothing is imported, so torch is not
-loaded.
+"""Find the definition of a dotted name in source code. Nothing is imported, so torch is not loaded.
 
 `torch.optim.AdamW` is looked up as Python would: the module's file, in it a class, a function, an
 assignment, or an import to follow. Names that only exist in running code (extension modules,
@@ -21,8 +20,8 @@ Binding = str | ast.stmt
 
 
 class NotFound(LookupError):
-    """The name does not exist in the module `where`, which has `names`. `where` is "": there is no
-    such module."""
+    """The name does not exist in the module `where`, which has `names`. If there is no such module,
+    `where` is ""."""
 
     def __init__(self, where: str, name: str, names: tuple[str, ...] = ()):
         super().__init__(f"{name} in {where}")
@@ -37,7 +36,7 @@ class Unresolvable(LookupError):
 class Module:
     name: str
     path: Path | None
-    """The source file; None for a namespace package, and for a module without Python source."""
+    """Source file, or None for a namespace package or a module without Python source."""
     folders: tuple[str, ...] = ()
     """The folders of a package's submodules."""
 
@@ -52,7 +51,7 @@ class Definition:
 
 @cache
 def find_module(name: str) -> Module | None:
-    """The module of a dotted name; None if there is none. Imports no package."""
+    """Find the module of a dotted name; return None if there is none. Imports no package."""
     parent, _, last = name.rpartition(".")
     package = find_module(parent) if parent else None
     if parent and not (package and package.folders):
@@ -85,9 +84,10 @@ def find_module(name: str) -> Module | None:
 
 @cache
 def tree(path: Path) -> ast.Module:
-    """
+    """Parse a source file.
+
     Raises:
-        Unresolvable: the file cannot be read or parsed; importing it will report why.
+        Unresolvable: the file cannot be read or parsed. Importing it will report why.
     """
     try:
         return ast.parse(path.read_bytes())
@@ -140,7 +140,8 @@ def bind(body: list[ast.stmt], package: str = "") -> tuple[dict[str, Binding], l
 
 @cache
 def bindings(module: Module) -> tuple[dict[str, Binding], list[str]]:
-    """
+    """Return the names that a module binds.
+
     Raises:
         Unresolvable: as `tree`.
     """
@@ -232,7 +233,7 @@ def _is_dynamic(path: Path) -> bool:
 
 
 def dotted_name(node: ast.AST) -> str | None:
-    """`a.b.c` of a Name or an Attribute of names; None for other expressions."""
+    """Return `a.b.c` for a Name or an Attribute of names, and None for other expressions."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute) and (base := dotted_name(node.value)):

@@ -15,14 +15,15 @@ def is_interpolation(value: Any) -> bool:
 
 
 def get(tree: Any, path: str) -> Any:
-    """The value at a dotted path; None if there is none."""
+    """Return the value at a dotted path, or None if there is none."""
     for key in path.split("."):
         tree = tree.get(key) if isinstance(tree, Mapping) else None
     return tree
 
 
 def walk(tree: Any, path: str = "", lists: bool = False) -> Iterator[tuple[str, Any]]:
-    """Every value with its dotted path, outer ones first; with `lists`, also the items of lists."""
+    """Yield every value with its dotted path, outer ones first. With `lists`, the items of lists
+    too."""
     items = (
         tree.items()
         if isinstance(tree, Mapping)
@@ -37,13 +38,13 @@ def walk(tree: Any, path: str = "", lists: bool = False) -> Iterator[tuple[str, 
 
 
 def leaves(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The values by dotted path; lists and empty mappings are values."""
+    """The values by dotted path. Lists and empty mappings count as values."""
     return {path: value for path, value in walk(tree) if not (isinstance(value, Mapping) and value)}
 
 
 def of_the_run(tree: Mapping[Any, Any]) -> dict[str, Any]:
-    """A resolved configuration without what a run does not depend on: `hydra` and the settings of a
-    search; and without `run.identity`, which follows from it."""
+    """Return a resolved configuration without the nodes that a run does not depend on: `hydra`, the
+    settings of a search, and `run.identity`, which follows from the others."""
     kept = {str(key): value for key, value in tree.items() if key not in ("hydra", "hpo")}
     if isinstance(kept.get("run"), Mapping):
         kept["run"] = {key: value for key, value in kept["run"].items() if key != "identity"}

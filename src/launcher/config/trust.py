@@ -1,10 +1,11 @@
-"""Which code a stored configuration may name. A run folder, a checkpoint or an export may come from
-somebody else, and a `_target_` in it would be imported and called: it is checked before anything of
-it is built.
+"""Decide which code a stored configuration may name.
 
-Allowed is what this command's own YAML files and command line name; Launcher's own parts; classes
-of torch.nn, torch.optim and torch.utils.data; and what the project's own files define. All else
-needs `--trust`.
+A run folder, a checkpoint or an export may come from somebody else, and a `_target_` in it would be
+imported and called. So it is checked before anything of it is built.
+
+A name is allowed if this command's own YAML files or command line contain it, if it is one of
+Launcher's own parts or a class of torch.nn, torch.optim or torch.utils.data, or if the project's
+own files define it. Everything else needs `--trust`.
 
 A target counts for the definition that it leads to: `launcher.dispatch.local.os.system` is not
 Launcher's. Every module on the way counts too, since importing a module runs it. Nothing is
@@ -40,8 +41,8 @@ LAUNCHER = Path(__file__).resolve().parents[1]
 PARTS = tuple(
     f"launcher.{name}." for name in ("data", "hooks", "models", "optim", "strategies", "trackers")
 )
-"""Launcher's classes in these packages are allowed; of its functions only those that its YAML files
-name."""
+"""Packages whose classes are allowed. Functions in them are allowed only if Launcher's YAML files
+name them."""
 TORCH = ("torch.nn.", "torch.optim.", "torch.utils.data.")
 UNPICKLES = "torch.utils.data.datapipes."
 SHELL = (
@@ -81,9 +82,9 @@ RESOURCES = (
 )
 """Flags of `dispatch.sbatch` that run nothing."""
 TEXT = ("run", "paths", "trainer", "dispatch", "hpo", "hydra")
-"""Nodes of which nothing is built, so their text stays text."""
+"""Nodes that contain only text: nothing in them is built."""
 KERNEL = "attn_implementation"
-"""A setting of models of transformers; with a slash, it is code of the hub."""
+"""A setting of transformers models. With a slash, it names code of the hub."""
 LITERAL = re.compile(r"\$\{oc\.env:\w+(?:,[^${}]*)?\}|\\\$\{")
 """Pattern of interpolations whose meaning depends on no other key."""
 
@@ -93,7 +94,7 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True)
 class Code:
-    """A value that decides which code runs. `written` is the same before interpolations were
+    """A value that decides which code runs. `written` is the same value before interpolations were
     resolved."""
 
     path: str
@@ -103,8 +104,8 @@ class Code:
 
     @property
     def names(self) -> set[Name]:
-        """Names by which it may be allowed. Text that Hydra would resolve once more has none:
-        anywhere else it stays text."""
+        """Names by which it may be allowed. Text that Hydra would resolve once more has none, since
+        its final value is not known."""
         if is_interpolation(self.value) and not self.path.startswith("dispatch."):
             return set()
         is_plain = isinstance(self.written, str) and "${" not in LITERAL.sub("", self.written)
@@ -137,13 +138,14 @@ class Origin:
     def checked(
         self, config: DictConfig, keys: Iterable[str], trust: bool, own: Iterable[Name] = ()
     ) -> DictConfig:
-        """Nodes of a stored configuration, all interpolations resolved.
+        """Return nodes of a stored configuration, all interpolations resolved, after checking them.
 
         Args:
-            keys: of the nodes that will be built.
-            trust: whatever they name may run.
-            own: what this command itself names, in addition to the YAML files of Launcher and of
-                the project.
+            keys: keys of the nodes that will be built.
+            trust: allow everything that they name.
+            own: names in this command itself, in addition to the YAML files of Launcher and of the
+                project.
+
         Raises:
             ConfigError: they do not resolve, or name code that is not allowed.
         """
@@ -169,9 +171,11 @@ class Origin:
     def check(
         self, resolved: object, written: object, own: Iterable[Name], retype: bool = False
     ) -> None:
-        """
+        """Check that a tree names only allowed code.
+
         Args:
-            retype: the message says how to name the code on the command line.
+            retype: the message contains how to name the code on the command line.
+
         Raises:
             ConfigError: the tree names code that is not allowed.
         """
@@ -188,12 +192,12 @@ class Origin:
             self.reject(", ".join(map(str, rejected[:8])), "names it", again)
 
     def in_project(self, folder: Path) -> bool:
-        """Return whether a folder that the stored configuration names is one of the current
-        project."""
+        """Return whether a folder in the stored configuration belongs to the current project."""
         return folder.resolve().is_relative_to(Path.cwd().resolve()) and self._is_own(folder)
 
     def reject(self, what: str, how: str, otherwise: str = "") -> None:
-        """
+        """Raise the error that names the code.
+
         Raises:
             ConfigError: always.
         """
@@ -235,8 +239,8 @@ class Origin:
         return self._is_own(module.path.parent)
 
     def _is_own(self, folder: Path) -> bool:
-        """Return whether the files of a folder are the user's own: neither installed, nor next to
-        the stored configuration in the same folder of the project (`outputs`)."""
+        """Return whether the files of a folder are the user's own. Installed files are not, nor are
+        files next to the stored configuration in the same folder of the project (`outputs`)."""
         project, stored, folder = Path.cwd().resolve(), self.folder.resolve(), folder.resolve()
         inside = stored.relative_to(project).parts[:1] if stored.is_relative_to(project) else ()
         foreign = [stored, *(project / name for name in inside)]
@@ -246,8 +250,8 @@ class Origin:
 
 
 def code_in(resolved: object, written: object, path: str = "", key: str = "") -> Iterator[Code]:
-    """Every value of a tree that decides which code runs, at any depth: also in lists, in `_args_`,
-    and in nodes with `_partial_` or `_recursive_`."""
+    """List every value of a tree that decides which code runs, at any depth. Lists, `_args_`, and
+    nodes with `_partial_` or `_recursive_` are included."""
     if _decides(path, key, resolved):
         yield Code(path, KERNEL if KERNEL in path else key, resolved, written)
     elif isinstance(resolved, Mapping):
@@ -296,7 +300,7 @@ def _modules(target: str) -> list[Module]:
 
 
 def _is_missing(name: str) -> bool:
-    """Return whether importing a module certainly fails, so that nothing runs; the error is then
+    """Return whether importing a module certainly fails, so that nothing runs. The error is then
     reported."""
     try:
         return (
@@ -309,7 +313,7 @@ def _is_missing(name: str) -> bool:
 
 
 def names_in(tree: object, key: str = "") -> Iterator[Name]:
-    """Each value of a tree with its key; an item of a list with the key of the list."""
+    """Yield each value of a tree with its key, an item of a list with the key of the list."""
     if isinstance(tree, Mapping):
         for name, value in tree.items():
             yield from names_in(value, str(name))
@@ -321,14 +325,14 @@ def names_in(tree: object, key: str = "") -> Iterator[Name]:
 
 
 def names_typed(overrides: Iterable[str]) -> Iterator[Name]:
-    """The same for the overrides of a command line."""
+    """Yield each value of the overrides of a command line with its key."""
     for override in map(parse, overrides):
         if not override.is_delete() and not override.is_sweep_override():
             yield from names_in(override.value(), override.key_or_group.rpartition(".")[2])
 
 
 def names_in_files(folders: Iterable[Traversable | None]) -> Iterator[Name]:
-    """The same for the YAML files of folders, and of the folders inside them."""
+    """Yield each value in the YAML files of folders and of their subfolders with its key."""
     for folder in folders:
         for entry in folder.iterdir() if folder is not None and folder.is_dir() else ():
             if entry.is_dir():

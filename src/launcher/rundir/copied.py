@@ -1,5 +1,5 @@
-"""Copies of a run that train in a scratch folder: the job, the process, and the lines of metrics to
-compare."""
+"""Copies of a run that train in a scratch folder: writing the job, running the process, and
+comparing the lines of metrics."""
 
 import errno
 import os
@@ -18,22 +18,22 @@ COMMAND = (sys.executable, "-m", "launcher.cli.job")
 LAST_LINES = 15
 FULL = os.strerror(errno.ENOSPC)
 OF_A_RANK = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""Variables by which a process would take itself for one of several ranks."""
+"""Variables by which a process would consider itself one of several ranks."""
 OF_A_STEP = "SLURM_"
-"""Beginning of the variables of a SLURM job, whose end and requeueing are not the copy's
-concern."""
+"""Prefix of the variables of a SLURM job. The copy must not react to the end or requeueing of that
+job."""
 
 
 def write_job(
     file: Path, config: Any, hydra: Any, folder: RunFolder, outputs: Path, end: int, ranks: object
 ) -> None:
-    """Write the job of a copy: it trains in a folder of its own up to a step, on this machine and
+    """Write the job of a copy. It trains in a folder of its own up to a step, on this machine and
     without trackers.
 
     Args:
-        file: where the job is written, for `train`.
-        config: a run's configuration; it is changed.
-        hydra: what Hydra recorded with it.
+        file: file of the job, for `train`.
+        config: a run's configuration, which is changed.
+        hydra: Hydra's node that was recorded with it.
         folder: the copy's folder.
         outputs: `paths.outputs` of that folder.
         end: the step at which the copy pauses.
@@ -42,7 +42,7 @@ def write_job(
     from omegaconf import OmegaConf
 
     config.paths.outputs, config.run.dir = str(outputs), str(folder.path)
-    # The folder is the copy's own: there is no other configuration to compare with.
+    # The folder is the copy's own, so there is no other configuration to compare with.
     config.run.resume, config.run.identity = "auto", None
     config.tracker = {}
     config.dispatch = {
@@ -101,11 +101,13 @@ def start(file: Path, log: Path, poll: Callable[[], Any] | None = None) -> int:
 
 
 def check_ended(code: int, log: Path, what: str) -> None:
-    """
+    """Check that a copy has ended without an error.
+
     Args:
         code: the exit code of a copy.
         log: what it has printed.
         what: describes the copy.
+
     Raises:
         ConfigError: the copy has failed.
     """

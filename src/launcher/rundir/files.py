@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 PAUSES = (0.05, 0.2, 0.5)
-"""Seconds between two tries."""
+"""Seconds between two attempts."""
 PERMANENT = (
     FileNotFoundError,
     FileExistsError,
@@ -19,7 +19,7 @@ PERMANENT = (
     NotADirectoryError,
     PermissionError,
 )
-"""Errors that the next try would meet again."""
+"""Errors that another attempt would meet again."""
 
 
 def expanded(path: str | Path) -> Path:
@@ -30,11 +30,12 @@ def expanded(path: str | Path) -> Path:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """The path of a temporary file that replaces `path` at the end: readers see the old file or the
-    new one.
+    """Yield the path of a temporary file that replaces `path` at the end. Readers see the old file
+    or the new one.
 
     If anything fails, the old file stays and the temporary one is removed. The temporary file has a
-    fixed name, since each file has one writer at a time: a killed writer leaves one behind at most.
+    fixed name, since each file has one writer at a time. So a killed writer leaves at most one
+    behind.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     try:
@@ -45,7 +46,7 @@ def replacing(path: Path) -> Iterator[Path]:
         with suppress(OSError):
             temporary.unlink()
         raise
-    # Some network file systems reject to sync a folder, and sync renames by themselves.
+    # Some network file systems do not let a folder be synced, and sync renames by themselves.
     with suppress(OSError):
         fsync_folder(path.parent)
 
@@ -57,12 +58,12 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def patiently(act: Callable[[], T], pauses: Sequence[float] = PAUSES) -> T:
-    """`act()`, called again after an error of the disk. On a network file system (EIO, ESTALE) it
-    may be gone by then.
+    """Call `act()`, and call it again after an error of the disk. On a network file system, such an
+    error (EIO, ESTALE) may be gone by then.
 
     Raises:
-        OSError: it fails each time; at once, if it is no error of the disk: the file does not
-            exist, say.
+        OSError: each call fails. An error that is not the disk's (the file does not exist, say) is
+            raised at once.
     """
     for pause in pauses:
         try:
@@ -75,7 +76,8 @@ def patiently(act: Callable[[], T], pauses: Sequence[float] = PAUSES) -> T:
 
 
 def parse_json(data: bytes) -> Any:
-    """
+    """Parse JSON.
+
     Raises:
         ValueError: it is not JSON, or is nested too deeply.
     """
@@ -86,13 +88,13 @@ def parse_json(data: bytes) -> Any:
 
 
 def unused(path: Path) -> Path:
-    """A name next to `path` for a damaged file."""
+    """An unused name next to `path` for a damaged file."""
     names = (path.with_name(f"{path.name}.damaged" + (f".{n}" if n > 1 else "")) for n in count(1))
     return next(name for name in names if not os.path.lexists(name))
 
 
 def fsync_folder(path: Path) -> None:
-    """Make the names in a folder durable: without it, a rename may be lost in a power cut."""
+    """Make the names in a folder durable. Without it, a rename may be lost in a power failure."""
     fsync_file(path, os.O_DIRECTORY)
 
 

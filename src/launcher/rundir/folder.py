@@ -1,4 +1,5 @@
-"""The run folder and the names in it. People and scripts use these names: they are an interface."""
+"""The run folder and the names in it. People and scripts use these names, so they are an
+interface."""
 
 import os
 import re
@@ -35,7 +36,8 @@ def checkpoint_steps(root: Path, broken: bool = False) -> list[int]:
 
 
 def checkpoint_of(outputs: Path, name: str) -> Path | None:
-    """The folder of a checkpoint that `<run id>/<step>` or a path names; None: there is none."""
+    """Find the folder of a checkpoint that `<run id>/<step>` or a path names; return None if there
+    is none."""
     run_id, _, step = name.rpartition("/")
     if step.isdecimal() and run_id and "/" not in run_id:
         matches = [*outputs.glob(f"**/{run_id}/checkpoints/step-{int(step):08d}")]
@@ -75,13 +77,15 @@ def named_folders(outputs: Path, word: str) -> list[Path]:
 
 
 def place_of(workspace: Path | None, path: str | Path, is_file: bool = False) -> Path:
-    """Return the place of an option's files. In the run's folder, that is the path itself. Runs
-    share any place outside it, so there each run gets a folder `<name>/<id>` of its own.
+    """Return the place of an option's files.
+
+    In the run's folder, it is the path itself. A place outside it is shared by runs, so there each
+    run gets a folder `<name>/<id>` of its own.
 
     Args:
-        workspace: the run's folder; None: the path is used as it is.
+        workspace: the run's folder; None if the path is used as it is.
         path: relative to the run's folder.
-        is_file: the path is a file's; its folder gets the run's folder.
+        is_file: the path is a file's. Its folder gets the run's folder.
     """
     path = expanded(path)
     if workspace is None:
@@ -96,8 +100,8 @@ def place_of(workspace: Path | None, path: str | Path, is_file: bool = False) ->
 
 
 def is_copy(folder: Path, written_for: str | None) -> bool:
-    """Return whether a file in a run's folder was copied there: the folder for which it was written
-    exists, and is another."""
+    """Return whether a file in a run's folder was copied there. Then the folder for which it was
+    written exists, and is another one."""
     try:
         return written_for is not None and not folder.samefile(written_for)
     except OSError:  # it was moved, or is not visible from this machine
@@ -168,11 +172,11 @@ class RunFolder:
         return max(checkpoint_steps(self.checkpoints), default=0)
 
     def log_path(self, rank: int = 0) -> Path:
-        """The log of one rank; rank 0's is the run's."""
+        """The log of one rank. The log of rank 0 is the log of the run."""
         return self.logs / ("launcher.log" if rank == 0 else f"rank-{rank}.log")
 
     def check_links(self) -> None:
-        """Check that what is written here stays here. `checkpoints` may be elsewhere
+        """Check that no link leads out of the folder. `checkpoints` may be elsewhere
         (`hooks.checkpointing.path`).
 
         Raises:
@@ -196,7 +200,8 @@ class RunFolder:
 
     @contextmanager
     def being_written(self) -> Iterator[None]:
-        """
+        """Turn errors of writing within the context into a ConfigError.
+
         Raises:
             ConfigError: a write within failed: the disk is full or read-only, or `paths.outputs` is
                 not a folder.
@@ -211,7 +216,8 @@ class RunFolder:
 
     @contextmanager
     def being_read(self) -> Iterator[None]:
-        """
+        """Turn errors of reading within the context into a ConfigError.
+
         Raises:
             ConfigError: a read within failed.
         """
@@ -225,6 +231,7 @@ class RunFolder:
             ) from error
 
     def create(self) -> "RunFolder":
-        """Create the folder and its `logs`. The others are created by whoever writes them."""
+        """Create the folder and its `logs`. The others are created when they are first written
+        to."""
         self.logs.mkdir(parents=True, exist_ok=True)
         return self

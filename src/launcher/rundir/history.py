@@ -13,7 +13,8 @@ from launcher.rundir.folder import RunFolder
 
 TIMES, MEASURED = ("time", "times"), ("throughput", "memory")
 SMALL = 1 << 16
-"""Bytes. Of a larger file, only a few places are read where a few values are enough."""
+"""Size in bytes up to which a file is read in full. Of a larger file, only a few places are read
+where a few values are enough."""
 PLACE = 1 << 12
 """Bytes read at each of these places."""
 BARS = "▁▂▃▄▅▆▇█"
@@ -24,17 +25,18 @@ WIDE_RANGE = 1000.0
 
 @dataclass
 class Curve:
-    """A metric over the course of a run; `x` is what it is drawn against."""
+    """A metric over the course of a run; `x` is its horizontal axis."""
 
     x: list[float] = field(default_factory=list)
     y: list[float] = field(default_factory=list)
 
     def smoothed(self, weight: float, log: bool = False) -> "Curve":
-        """An exponential moving average, corrected for its start; 0 changes nothing. Values that
-        are not finite are left out.
+        """Compute an exponential moving average, corrected for its start; 0 changes nothing. Values
+        that are not finite are left out.
 
         Args:
-            log: average the logarithms, for a logarithmic scale; values without one are left out.
+            log: average the logarithms, for a logarithmic scale. Values without a logarithm are
+                left out.
         """
         mean = total = 0.0
         result = Curve()
@@ -49,7 +51,8 @@ class Curve:
         return result
 
     def thinned(self, limit: int) -> "Curve":
-        """Maximum number of points, evenly spaced; the first and the last are kept."""
+        """Reduce points to at most a number of them, evenly spaced. The first and the last are
+        kept."""
         places = evenly(len(self.x), limit)
         return Curve([self.x[place] for place in places], [self.y[place] for place in places])
 
@@ -133,7 +136,7 @@ def _elapsed(rows: Sequence[Mapping[str, Any]], starts: Mapping[int, float]) -> 
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a metrics.jsonl; none if it does not exist. Incomplete and broken lines are
+    """Read the lines of a metrics.jsonl; none if it does not exist. Incomplete and broken lines are
     skipped."""
     try:
         with open(path, "rb") as file:
@@ -166,7 +169,7 @@ def values_of(rows: Iterable[Mapping[str, Any]], metric: str) -> list[float]:
 
 
 def sampled(path: Path, metric: str, count: int) -> list[float]:
-    """About `count` values of a metric over a whole metrics.jsonl. Of a large file, only a few
+    """Read about `count` values of a metric over a whole metrics.jsonl. Of a large file, only a few
     places are read."""
     try:
         size = path.stat().st_size
@@ -190,7 +193,7 @@ def _in_places(file: Any, size: int, metric: str, count: int) -> Iterator[float]
 
 
 def sparkline(values: Sequence[float], width: int = SPARK_WIDTH) -> str:
-    """Values as a row of at most `width` bars; on a logarithmic scale where they differ by orders
+    """Draw values as a row of at most `width` bars, on a logarithmic scale if they differ by orders
     of magnitude. A value that is not finite is a cross."""
     groups = [
         values[i * len(values) // width : (i + 1) * len(values) // width] for i in range(width)
@@ -211,7 +214,8 @@ def _mean(values: Sequence[float]) -> float:
 def _bar(value: float, low: float, high: float) -> str:
     if not math.isfinite(value):
         return "×"
-    span = high / 2 - low / 2  # halves: a difference of the largest floats is infinite
+    # Halves, since a difference of the largest floats is infinite.
+    span = high / 2 - low / 2
     return BARS[round((value / 2 - low / 2) / span * (len(BARS) - 1))] if span > 0 else BARS[0]
 
 
@@ -222,13 +226,14 @@ def is_wide(values: Iterable[float]) -> bool:
 
 
 def is_measured(name: str) -> bool:
-    """Return whether a logged value depends on the moment and the machine, by its name: times,
+    """Return whether a logged value depends on the time and the machine, by its name: durations,
     throughput and memory."""
     return any(part.endswith(TIMES) or part in MEASURED for part in name.split("/"))
 
 
 def as_number(value: object) -> float | None:
-    """A number of metrics.jsonl, where "nan" and "inf" are strings; None for anything else."""
+    """Return a number of metrics.jsonl, where "nan" and "inf" are strings, or None for anything
+    else."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:

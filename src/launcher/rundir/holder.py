@@ -1,4 +1,4 @@
-"""Who holds the lock of a run folder, and whether that process is alive."""
+"""The holder of a run folder's lock, and whether its process is alive."""
 
 import os
 import socket
@@ -13,15 +13,16 @@ from launcher.rundir.folder import RunFolder, is_copy
 from launcher.rundir.provenance import slurm_job_id
 from launcher.rundir.record_format import iso
 
-SILENCE = 30.0  # seconds without a heartbeat after which a holder on another machine counts as dead
+# Seconds without a heartbeat after which a holder on another machine counts as dead.
+SILENCE = 30.0
 HELD = "is on this run"
 """Fragment of the error message for a second process on a run."""
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lock. `space` identifies the process table that `pid` belongs to (see
-    `process_space`), `folder` is the locked folder: a copy of it has a copy of the lock."""
+    """Process that holds a lock. `space` identifies the process table that `pid` belongs to (see
+    `process_space`). `folder` is the locked folder: a copy of the folder has a copy of the lock."""
 
     token: str
     host: str
@@ -63,15 +64,17 @@ class Holder:
 
 
 def is_earlier_start(held: Holder) -> bool:
-    """Return whether the holder belongs to an earlier start of this SLURM job. SLURM restarts a job
-    only once it considers the earlier start ended. After the loss of a node that may be wrong, but
-    then the new start is the one that counts."""
+    """Return whether the holder belongs to an earlier launch of this SLURM job.
+
+    SLURM restarts a job only once it considers the earlier launch ended. After the loss of a node
+    that may be wrong, but then the new launch is the one that counts.
+    """
     restarted = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
     return restarted and held.slurm_job_id is not None and held.slurm_job_id == slurm_job_id()
 
 
 def is_held(folder: RunFolder, silence: float = SILENCE) -> bool:
-    """Return whether a live process is on the run, without waiting: a holder on another machine is
+    """Return whether a live process is on the run, without waiting. A holder on another machine is
     judged by the age of its heartbeat."""
     beat = last_beat(folder.lock_path)
     if beat is None:
@@ -106,10 +109,13 @@ def refusal(folder: RunFolder, held: Holder | None) -> str:
 
 
 def read_holder(path: Path) -> Holder | None:
-    """Who holds the lock at `path`; None if nobody does, or if its file cannot be parsed.
+    """Read the holder of the lock at `path`.
+
+    Returns:
+        None if nobody holds it, or if the file cannot be parsed.
 
     Raises:
-        OSError: it cannot be read, at several tries: who holds it is not known.
+        OSError: it cannot be read, at several attempts, so its holder is not known.
     """
     try:
         data = parse_json(patiently(path.read_bytes))
@@ -120,10 +126,10 @@ def read_holder(path: Path) -> Holder | None:
 
 
 def last_beat(path: Path) -> float | None:
-    """The lock's modification time; None without a lock.
+    """Return the lock's modification time, or None without a lock.
 
     Raises:
-        OSError: it cannot be read, at several tries.
+        OSError: it cannot be read, at several attempts.
     """
     try:
         return patiently(lambda: _modified(path))

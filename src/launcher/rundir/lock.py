@@ -4,10 +4,10 @@ The lock is a file that names its holder. It needs neither flock nor a common cl
 network file systems: an atomic hard link creates it complete, and its holder touches it every few
 seconds.
 
-Is a holder alive? On this machine, if the kernel has a process with its id *and* start time (ids
-are reused). On another machine, only its heartbeat shows that: the holder is alive if the lock's
-time changes while we watch, and dead if it does not for `silence` seconds. Two readings of one file
-server's clock are compared, never two machines' clocks.
+A holder on this machine is alive if the kernel has a process with its id *and* start time (ids are
+reused). On another machine, only its heartbeat shows that: the holder is alive if the lock's time
+changes while we watch, and dead if it does not change for `silence` seconds. Two readings of one
+file server's clock are compared, never two machines' clocks.
 
 filelock's SoftFileLease (4.2) is no replacement: where two PID namespaces share a host name
 (containers), it takes over a live holder's lock. It also waits for the whole lease to reject a live
@@ -119,7 +119,7 @@ class RunLock:
         self._thread.start()
 
     def release(self) -> None:
-        """Give the lock back. Does nothing without one, or in a process forked from the holder."""
+        """Release the lock. Does nothing without a lock, or in a process forked from the holder."""
         if self.holder is None or self.holder.pid != os.getpid():
             return
         self._stop.set()
@@ -136,7 +136,7 @@ class RunLock:
         """Return whether the lock file still names this process.
 
         Raises:
-            OSError: it cannot be read, at several tries. The lock may be held, and may be lost.
+            OSError: it cannot be read, at several attempts. The lock may be held or lost.
         """
         if self.holder is None:
             return False
@@ -144,16 +144,16 @@ class RunLock:
         return current is not None and current.token == self.holder.token
 
     def check(self) -> None:
-        """Call this before every write that commits something. Does nothing before the lock is
-        acquired.
+        """Check that the run still belongs to this process. Call this before every write that
+        commits something.
 
-        A process that was suspended, or cut off from the file system, looks dead to the others: one
-        of them may have taken over the run, and even completed it. A lock file that was merely
-        removed is put back.
+        Does nothing before the lock is acquired. A process that was suspended, or cut off from the
+        file system, looks dead to the others: one of them may have taken over the run, and even
+        completed it. A lock file that was merely removed is put back.
 
         Raises:
             LockLost: the run is no longer this process's, and `on_lost` has returned.
-            OSError: whose it is cannot be read. Then nothing may be written for now, as after any
+            OSError: the holder cannot be read. Then nothing may be written for now, as after any
                 other error of the disk.
         """
         holder = self.holder
@@ -224,7 +224,7 @@ class RunLock:
 
     def _is_alive(self, held: Holder | None, fresh: Path) -> bool:
         """Return whether the lock's holder is alive. `fresh` is a new file, which has the file
-        server's present time."""
+        server's current time."""
         if held is not None and is_copy(self.folder.path, held.folder):
             return False
         if held is not None and held.is_local():
@@ -244,7 +244,10 @@ class RunLock:
         return False
 
     def _replace_dead(self, temporary: Path) -> bool:
-        """Return whether a dead holder's lock was replaced by `temporary`; False: look again.
+        """Replace a dead holder's lock by `temporary`.
+
+        Returns:
+            Whether it was replaced; False if the lock must be examined again.
 
         Raises:
             ConfigError: the holder is alive.
@@ -260,18 +263,18 @@ class RunLock:
             return False
         logger.info("Took over the lock of %s, which is gone.", held or "an unknown process")
         if held is not None and is_earlier_start(held) and (now or 0) - (beat or 0) < 2 * self.beat:
-            # The holder may be alive, and ends once it finds its lock gone.
+            # The holder may be alive. It ends once it finds its lock gone.
             self.sleep(2 * self.beat)
         return True
 
     def _take_over(self, dead: Holder | None, temporary: Path) -> bool:
-        """Replace a dead holder's lock by the file `temporary`; False if another process got there
-        first.
+        """Replace a dead holder's lock by the file `temporary`; return False if another process was
+        faster.
 
-        One process at a time may do so, else two that saw the same dead holder would both win: the
-        slower one would replace the faster one's new lock. The right to do so is another such file,
-        the claim. A process keeps its claim for two system calls only, so a claim that stays
-        belongs to a process that was killed between them.
+        Only one process at a time may do so. Otherwise two that saw the same dead holder would both
+        win, since the slower one would replace the faster one's new lock. The right to do so is
+        another such file, the claim. A process keeps its claim for two system calls only, so a
+        claim that stays belongs to a process that was killed between them.
         """
         claim = self.path.with_name(f".{self.path.name}.claim")
         if not place(temporary, claim):

@@ -47,10 +47,12 @@ class _Terminal(io.TextIOWrapper):
 
 
 def prepare_output() -> None:
-    """Make standard streams safe to print to: a closed one (`>&-`) becomes the null device before
-    another file can get its number, and a terminal may go away. Hide a warning of Hydra 1.4 about
-    configurations from strangers: `_target_` is the only registry here, and names what the user's
-    own code has."""
+    """Make standard streams safe to print to.
+
+    A closed stream (`>&-`) becomes the null device before another file can get its number, and a
+    terminal may disappear. A warning of Hydra 1.4 about configurations from strangers is hidden,
+    since `_target_` is the only registry here and names the user's own code.
+    """
     warnings.filterwarnings(
         "ignore", r"hydra\.utils\.instantiate\(\) resolved _target_=", UserWarning
     )
@@ -110,7 +112,7 @@ def announce_imports(what: str = "Loading torch") -> None:
 
 
 def file_only(logger: logging.Logger, line: str) -> None:
-    """Log a line to the run's file only, where a live bar shows the same on the screen."""
+    """Log a line to the run's file only, since a live bar shows the same on the screen."""
     if any(isinstance(handler, _TerminalHandler) for handler in logging.getLogger().handlers):
         logger.info(line, extra={"file_only": True})
 
@@ -139,7 +141,8 @@ class _TerminalHandler(logging.Handler):
 
 
 class _IgnoresOSErrors:
-    """A full disk or a closed pipe must not stop training, nor print a traceback for each line."""
+    """A handler that ignores errors of the disk. A full disk or a closed pipe must not stop
+    training, nor print a traceback for each line."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         if not isinstance(sys.exc_info()[1], OSError):
@@ -147,7 +150,7 @@ class _IgnoresOSErrors:
 
 
 class _Keeping(logging.Handler):
-    """Keeps records in memory for a file that is not to be written yet."""
+    """A handler that keeps records in memory for a file that is not to be written yet."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -168,14 +171,16 @@ class _StreamHandler(_IgnoresOSErrors, logging.StreamHandler[TextIO]):
 
 
 def setup_logging(file: Path | None, rank: int = 0, keep: bool = False) -> None:
-    """Rank 0 logs to the screen, and to `file` unless that is None. Other ranks log to their file,
-    and warnings to the screen. A rank that our own command started leaves the screen to rank 0: its
-    file gets everything it prints.
+    """Set up the log of a rank.
 
-    Each call replaces the handlers of the previous call: every run of a sweep has its own file.
+    Rank 0 logs to the screen, and to `file` unless that is None. Other ranks log to their file, and
+    warnings to the screen. A rank that our own command launched leaves the screen to rank 0, and
+    its file gets everything it prints.
+
+    Each call replaces the handlers of the previous call, so every run of a sweep has its own file.
 
     Args:
-        keep: also keep the lines in memory, for the file that the next call names: a start that is
+        keep: also keep the lines in memory, for the file that the next call names. A launch that is
             rejected must not write a log.
     """
     root, kept = logging.getLogger(), []
@@ -213,7 +218,7 @@ def setup_logging(file: Path | None, rank: int = 0, keep: bool = False) -> None:
 
 @contextmanager
 def without_launcher_logging() -> Iterator[None]:
-    """Undo `setup_logging` at the end of the context, in a process that is not the run's alone."""
+    """Undo `setup_logging` at the end of the context, in a process that does more than one run."""
     root = logging.getLogger()
     level = root.level
     try:
@@ -227,7 +232,7 @@ def without_launcher_logging() -> Iterator[None]:
 
 
 def _divert(file: Path) -> None:
-    """Send standard output and standard error to a file, including those of native code."""
+    """Send standard output and standard error to a file, including the output of native code."""
     sys.stdout.flush()
     sys.stderr.flush()
     target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)

@@ -13,7 +13,7 @@ from launcher.rundir.record_format import json_value
 LOSS, CURVE_WIDTH = "train/loss", 10
 TAIL_BYTES = 1 << 20
 MAX_TEXT = 1 << 14
-"""Characters of a summary, which is a part of run.json."""
+"""Maximum length of a summary, which is a part of run.json."""
 
 
 class Value(NamedTuple):
@@ -24,7 +24,7 @@ class Value(NamedTuple):
 
 
 def summary(path: Path) -> dict[str, Any] | None:
-    """The same as `curve_and_newest` for run.json; None if nothing is logged, or it is too long for
+    """Return `curve_and_newest` for run.json, or None if nothing is logged or it is too long for
     that."""
     curve, newest = curve_and_newest(path)
     plain = {name: [json_value(value), json_value(step)] for name, (value, step) in newest.items()}
@@ -34,7 +34,7 @@ def summary(path: Path) -> dict[str, Any] | None:
 
 
 def curve_and_newest(path: Path) -> tuple[str, dict[str, Value]]:
-    """The training loss in a metrics.jsonl of any length as a row of bars, and its
+    """Return the training loss in a metrics.jsonl of any length as a row of bars, and its
     `newest_metrics`."""
     with suppress(OSError):
         if path.stat().st_size <= SMALL:

@@ -9,8 +9,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-# Module and distribution of what may change a run's numbers. Recorded only if imported: not every
-# run uses them.
+# Modules and distributions that may change a run's numbers. They are recorded only if imported,
+# since not every run uses them.
 VERSIONED = {
     "torch": "torch",
     "hydra": "hydra-core",
@@ -25,20 +25,25 @@ MACHINE = "machine.yaml"
 
 
 def slurm_job_id() -> str | None:
-    """The SLURM job this process belongs to, an array's task as `1234_5`; None outside SLURM."""
+    """Return the SLURM job this process belongs to, an array's task as `1234_5`, or None outside
+    SLURM."""
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
 
 
 def is_restart() -> bool:
-    """Return whether SLURM, or the batch script after the loss of a node, has started this job
-    before."""
+    """Return whether this job was launched before, by SLURM or by the batch script after the loss
+    of a node."""
     return int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0 or "LAUNCHER_RESTARTED" in os.environ
 
 
 def git_state(folder: str | os.PathLike[str], timeout: float = 2.0) -> dict[str, Any] | None:
-    """{"commit": hash, "dirty": bool} of the repository around `folder`; None without one, without
-    git, or past `timeout` seconds. Untracked files do not count as dirty. Never raises.
+    """Return {"commit": hash, "dirty": bool} of the repository around `folder`. Never raises.
+
+    Untracked files do not count as dirty.
+
+    Returns:
+        None without a repository, without git, or if it takes more than `timeout` seconds.
     """
     command = [
         "git",
@@ -49,7 +54,8 @@ def git_state(folder: str | os.PathLike[str], timeout: float = 2.0) -> dict[str,
         "--ignore-submodules=dirty",
     ]
     try:
-        # Optional locks off: a run must not disturb a commit that its user makes at the same time.
+        # Optional locks are off, since a run must not disturb a commit that its user makes at the
+        # same time.
         done = subprocess.run(
             command,
             cwd=folder,
@@ -74,8 +80,8 @@ def git_state(folder: str | os.PathLike[str], timeout: float = 2.0) -> dict[str,
 
 
 def versions(also: Collection[str] = ()) -> dict[str, str]:
-    """Versions of Python, this package, and those libraries that may change a run's numbers: the
-    imported ones, and those in `also`."""
+    """Versions of Python, this package, and the libraries that may change a run's numbers: the
+    imported ones, and the ones in `also`."""
     from importlib import metadata  # 0.05 s, needed only to start a run
 
     result = {"python": sys.version.split()[0]}
@@ -104,7 +110,7 @@ def machine_state(device: str, threads: int, data: str | None = None) -> dict[st
     Args:
         device: the name of the device that trains.
         threads: threads of an operation on the CPU.
-        data: the fingerprint of the training data; None: they have none.
+        data: the fingerprint of the training data, or None if they have none.
     """
     state = {"processor": processor(), "threads": threads, "device": device}
     state |= {} if (version := driver()) is None else {"driver": version}
@@ -112,7 +118,7 @@ def machine_state(device: str, threads: int, data: str | None = None) -> dict[st
 
 
 def driver() -> str | None:
-    """The version of NVIDIA's driver; None: there is none."""
+    """Return the version of NVIDIA's driver, or None without a driver."""
     try:
         text = Path("/proc/driver/nvidia/version").read_text()
     except OSError:
@@ -122,7 +128,7 @@ def driver() -> str | None:
 
 
 def processor() -> str:
-    """The processor's model; the architecture where that is not known."""
+    """Return the processor's model, or the architecture if the model is not known."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -41,8 +41,8 @@ SOONEST = 1.0
 
 
 def seconds_up() -> float:
-    """Seconds that no clock changes; those of a suspended machine count where the system counts
-    them."""
+    """Seconds of a clock that cannot be set. They include the time of a suspended machine if the
+    system counts it."""
     return (
         time.clock_gettime(time.CLOCK_BOOTTIME)
         if hasattr(time, "CLOCK_BOOTTIME")
@@ -53,10 +53,10 @@ def seconds_up() -> float:
 class RunRecord:
     """Reads and writes one `run.json`.
 
-    `clock` gives seconds since the epoch, and `timer` seconds since some moment: a clock that is
-    set back while a run trains would give it a negative duration. `interval` is the least time, in
-    seconds of that clock, between two writes of `progress`, except in an attempt's first seconds:
-    each is an fsync, which a training loop of millisecond steps would feel.
+    `clock` gives seconds since the epoch. `timer` gives seconds since some moment, since a clock
+    that is set back while a run trains would give it a negative duration. `interval` is the minimum
+    time, in seconds of that clock, between two writes of `progress`, except in an attempt's first
+    seconds. Each write is an fsync, which would slow down a training loop of millisecond steps.
     """
 
     def __init__(
@@ -107,8 +107,8 @@ class RunRecord:
 
     @property
     def state(self) -> str | None:
-        """queued, running, paused, preempted, cancelled, completed or failed; None before the first
-        attempt."""
+        """One of queued, running, paused, preempted, cancelled, completed and failed, or None
+        before the first attempt."""
         state: str | None = self.data["state"]
         return state
 
@@ -143,9 +143,9 @@ class RunRecord:
         """Open an attempt that resumes from `start_step`; returns its number (1 for the first).
 
         An earlier attempt that never closed was killed: the caller holds the run's lock, so nobody
-        else is on it. `resume` is the request (`run.resume`) that it has followed, `launched` and
-        `device` are those of `Attempt`, `code` is the folder whose git state is recorded (default:
-        the working directory), `command` what is stored of the command (see
+        else is on it. `resume` is the request (`run.resume`) that it has followed. `launched` and
+        `device` are described at `Attempt`. `code` is the folder whose git state is recorded
+        (default: the working directory). `command` is the stored command (see
         `launcher.config.command`). Raises OSError when the record cannot be written.
         """
         self._began_at, self._began = self.clock(), self.timer()
@@ -185,7 +185,7 @@ class RunRecord:
         return number
 
     def add_failure(self, outcome: Outcome, *, reason: str, exit_code: int) -> None:
-        """Add an attempt that ended before it began: nothing else is known to have changed.
+        """Add an attempt that ended before it began. Nothing else in the record changes.
 
         Raises OSError when the record cannot be written.
         """
@@ -210,8 +210,8 @@ class RunRecord:
         self.attempts.append(attempt)
 
     def queue(self, command: Mapping[str, Any] = MappingProxyType({})) -> None:
-        """Note that the run waits for a scheduler, and what is stored of the command that submitted
-        it.
+        """Note that the run waits for a scheduler, with the stored data of the command that
+        submitted it.
 
         Raises OSError when the record cannot be written.
         """
@@ -229,11 +229,12 @@ class RunRecord:
         exit_code: int | None = None,
         slurm_job_id: str | None = None,
     ) -> None:
-        """Correct how the newest attempt ended: why a signal came is known only after the attempt
-        was closed.
+        """Correct how the newest attempt ended. The cause of a signal is known only after the
+        attempt was closed.
 
-        An attempt of another SLURM job than `slurm_job_id` (that of this process) is not changed,
-        nor is a completed or cancelled run. Raises OSError when the record cannot be written.
+        An attempt of another SLURM job than `slurm_job_id`, the job of this process, is not
+        changed. Neither is a completed or cancelled run. Raises OSError when the record cannot be
+        written.
         """
         attempt = self.attempt
         if self.state in ("completed", "cancelled"):
@@ -248,7 +249,7 @@ class RunRecord:
         self._write()
 
     def note_times(self, seconds: Mapping[str, float]) -> None:
-        """Note where the time of the attempt went so far (`Attempt.seconds`), for the next
+        """Note the durations of the attempt's phases so far (`Attempt.seconds`), for the next
         write."""
         if self.attempt is not None:
             self.attempt.seconds = {name: round(value, 3) for name, value in seconds.items()}
@@ -261,7 +262,7 @@ class RunRecord:
         best: dict[str, Any] | None = None,
         force: bool = False,
     ) -> bool:
-        """Note how far the run is; True when that was written.
+        """Note the progress of the run; return True if it was written.
 
         `best` is {"metric": name, "value": number, "step": step}. A write that fails is logged and
         training continues: the next write may succeed, and no run depends on this file.
@@ -278,8 +279,8 @@ class RunRecord:
         return True
 
     def _is_due(self) -> bool:
-        """Return whether `progress` writes again: in an attempt's first seconds after 1, 2, 4 and 8
-        of them, so that a listing soon shows that it trains."""
+        """Return whether `progress` writes again. In an attempt's first seconds it does so after 1,
+        2, 4 and 8 of them, so that a listing soon shows that it trains."""
         if self.written_at is None:
             return True
         age = self.written_at - self._began_at if self._began_at else self.interval
@@ -340,8 +341,8 @@ class RunRecord:
         self._write()
 
     def _note_command(self, command: Mapping[str, Any]) -> None:
-        """Note the newest command. The identity is that of the first: what a run is named by does
-        not change."""
+        """Note the newest command. The identity stays the identity of the first command, since it
+        names the run."""
         is_named = self.data["identity"] is not None
         named_by = self.data if is_named else command
         identity, configured_id = named_by.get("identity"), named_by.get("identity_id")
@@ -409,7 +410,7 @@ class RunRecord:
         self.written_at = self.clock()
 
     def _set_aside(self, damage: str) -> None:
-        """Keep a damaged file under another name, rather than when it is read: a reader may not
+        """Keep a damaged file under another name. This happens at a write, since a reader may not
         write."""
         aside = unused(self.path)
         os.replace(self.path, aside)

@@ -75,15 +75,15 @@ class Attempt:
     reason: str | None = None
     world_size: int | None = None
     resume: str | None = None
-    """The value of `run.resume`, once it was followed."""
+    """Value of `run.resume`, once it was followed."""
     queued: str | None = None
-    """Since when it had waited for SLURM: submitted, or ended by the attempt before it in the same
-    job."""
+    """Time since which it had waited for SLURM: when it was submitted, or when the previous attempt
+    in the same job ended."""
     launched: str | None = None
-    """When SLURM, or a user, launched it. `started` is later: modules are imported and the model is
-    built then."""
+    """Time at which SLURM or a user launched it. `started` is later, since modules are imported and
+    the model is built in between."""
     device: str | None = None
-    """The kind of device of each rank: a GPU's name, or cpu."""
+    """Kind of device of each rank: a GPU's name, or cpu."""
     seconds: dict[str, float] | None = None
     """Seconds that it was `starting` (until its first step), `evaluating` and `saving` while
     training waited."""
@@ -94,7 +94,7 @@ class NewerRecord(ValueError):
 
 
 def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """A `run.json` as a dictionary.
+    """Read a `run.json` as a dictionary.
 
     Raises:
         FileNotFoundError: there is none.
@@ -104,8 +104,8 @@ def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def run_names(folder: Path) -> list[str]:
-    """The names (`<name>/<id>`) that a run's checkpoints may have: by its folder, and by its
-    record, if the folder was renamed."""
+    """The names (`<name>/<id>`) that a run's checkpoints may have: one by its folder, and one by
+    its record, if the folder was renamed."""
     names = [run_name(folder)]
     with suppress(OSError, ValueError):
         record = read_record(folder / "run.json")
@@ -114,7 +114,8 @@ def run_names(folder: Path) -> list[str]:
 
 
 def parse_record(content: bytes) -> dict[str, Any]:
-    """
+    """Parse a run record.
+
     Raises:
         ValueError: it is not a run record.
     """
@@ -147,7 +148,11 @@ def parse_record(content: bytes) -> dict[str, Any]:
 
 
 def _check(data: Any, types: dict[str, Any], path: str, every_key: bool = False) -> None:
-    """Raises ValueError for a value of the wrong type."""
+    """Check the types of the values.
+
+    Raises:
+        ValueError: a value has the wrong type.
+    """
     if not isinstance(data, dict):
         raise ValueError(f"{path.rstrip('.')} is not a mapping")
     for key in types if every_key else data:
@@ -161,15 +166,15 @@ def iso(seconds: float) -> str:
 
 
 def plain_number(value: float) -> float | str:
-    """A number for JSON, which has no nan and inf: those become the strings "nan", "inf" and
+    """Convert a number for JSON, which has no nan and inf. They become the strings "nan", "inf" and
     "-inf"."""
     value = float(value)
     return value if math.isfinite(value) else str(value)
 
 
 def json_value(value: Any) -> Any:
-    """A value for JSON. What its readers do not agree on becomes text: infinite and huge numbers,
-    and objects."""
+    """Convert a value for JSON. Values that JSON readers interpret differently become text:
+    infinite and huge numbers, and objects."""
     if isinstance(value, float):
         return plain_number(value)
     if isinstance(value, int):
@@ -180,8 +185,8 @@ def json_value(value: Any) -> Any:
 def has_followed(
     attempts: Iterable[Mapping[str, Any]], resume: str, slurm_job_id: str | None
 ) -> bool:
-    """Return whether an attempt of this SLURM job has done what this value of `run.resume`
-    requests. The value holds for the first start of a submission alone."""
+    """Return whether an attempt of this SLURM job has followed this value of `run.resume`. The
+    value applies to the first launch of a submission only."""
     return slurm_job_id is not None and any(
         one.get("resume") == resume and one["slurm_job_id"] == slurm_job_id for one in attempts
     )

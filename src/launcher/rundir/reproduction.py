@@ -1,4 +1,4 @@
-"""Files that a run keeps to be reproduced elsewhere: uncommitted changes of its code, and all
+"""Files by which a run can be reproduced elsewhere: uncommitted changes of its code, and all
 distributions."""
 
 import atexit
@@ -33,9 +33,9 @@ SOURCES = (
     ".h",
     ".hpp",
 )
-"""Ends of the names of untracked files that are kept."""
+"""Suffixes of untracked files that are kept."""
 LARGEST_FILE, LARGEST = 1 << 20, 1 << 23
-"""Bytes of a file's difference, and of all."""
+"""Maximum size in bytes of one file's difference, and of all differences together."""
 MOST_UNTRACKED = 500
 TIMEOUT = 60.0
 NAME = re.compile(r"^Name: *(.*?)\s*$", re.MULTILINE)
@@ -60,15 +60,16 @@ def keep(folder: Path, outputs: Path, is_new: bool) -> subprocess.Popen[bytes] |
     """Write `code.diff` and `environment.txt` into a run's folder, in a process that training does
     not wait for.
 
-    Not in a thread: the data workers are forked at the same time, and a lock that the thread holds
-    (the one of `tempfile` had this effect) would stay locked in a worker forever.
+    A thread would not do: the data workers are forked at the same time, and a lock that the thread
+    holds (the lock of `tempfile` had this effect) would stay locked in a worker forever.
 
     Args:
-        folder: the run's.
+        folder: the run's folder.
         outputs: the folder of all runs, none of which is code.
         is_new: the run starts at step 0, so files of an earlier attempt are replaced.
+
     Returns:
-        The process, which is waited for when this one exits; None: the files are there.
+        The process, which is waited for when this one exits, or None if the files exist.
     """
     if not is_new and (folder / ENVIRONMENT).exists():
         return None
@@ -80,13 +81,14 @@ def keep(folder: Path, outputs: Path, is_new: bool) -> subprocess.Popen[bytes] |
 
 
 def _write(folder: Path, outputs: Path) -> None:
-    with suppress(OSError):  # the run's own files are more important: it reports a full disk itself
+    # The run's own files are more important, and it reports a full disk itself.
+    with suppress(OSError):
         replace_file(folder / CODE, code_diff(Path.cwd(), outputs))
         replace_file(folder / ENVIRONMENT, environment().encode())
 
 
 def environment() -> str:
-    """List all installed distributions, one a line; a comment has the interpreter."""
+    """List all installed distributions, one per line. A comment contains the interpreter."""
     from importlib.metadata import distributions
 
     found = set()
@@ -118,10 +120,11 @@ def code_diff(code: Path, outputs: Path) -> bytes:
     Args:
         code: a folder of the repository.
         outputs: a folder whose files are not code.
+
     Returns:
-        Nothing without a repository with a commit. Comments at the beginning have the commit, and
-            the files that are
-        left out: those that look like secrets, by name or content, and those that are too large.
+        Nothing without a repository with a commit. Comments at the beginning list the commit and
+            the files that are left out, because they are too large or look like secrets by name or
+            content.
     """
     commit, top = (
         _git(code, "rev-parse", "--verify", "HEAD"),
@@ -133,9 +136,10 @@ def code_diff(code: Path, outputs: Path) -> bytes:
     root = Path(os.fsdecode(top.strip()))
     with tempfile.TemporaryDirectory(prefix="launcher-index-") as place:
         copy = Path(place) / "index"
-        with suppress(FileNotFoundError):  # nothing was ever added
-            # With its time, by which git finds files that were changed within the second in which
-            # it was written.
+        # Nothing was ever added.
+        with suppress(FileNotFoundError):
+            # Keep the index's time: git uses it to find files that were changed within the second
+            # in which the index was written.
             shutil.copy2(os.fsdecode(index.strip()), copy)
         untracked = list(_untracked(root, outputs))
         if untracked:
@@ -187,7 +191,7 @@ def _untracked(root: Path, outputs: Path) -> Iterator[str]:
 
 
 def _bounded(diff: bytes) -> bytes:
-    """A difference without the files that look like secrets, or are too large."""
+    """Remove files that look like secrets or are too large from a difference."""
     kept: list[bytes] = []
     comments: list[bytes] = []
     total = 0
@@ -205,10 +209,10 @@ def _bounded(diff: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class StoredCode:
-    """The code of a run, as `code_diff` has stored it.
+    """Code of a run, as `code_diff` has stored it.
 
     Args:
-        commit: the commit's hash; None: the run had no repository.
+        commit: the commit's hash, or None if the run had no repository.
         diff: the changes since, for `git apply`; empty if there are none.
         left_out: the files that are missing in it, each with the reason.
     """
@@ -219,7 +223,7 @@ class StoredCode:
 
 
 def parse_code(stored: bytes) -> StoredCode:
-    """Read what `code_diff` returned."""
+    """Parse the text that `code_diff` returned."""
     header, mark, rest = stored.partition(b"diff --git ")
     lines = header.decode(errors="replace").splitlines()
     commits = [line.removeprefix(COMMIT) for line in lines if line.startswith(COMMIT)]
@@ -229,7 +233,7 @@ def parse_code(stored: bytes) -> StoredCode:
 
 
 def _git(folder: Path, *arguments: str, index: Path | None = None) -> bytes | None:
-    """Return what a git command prints; None: it failed, or there is no git."""
+    """Return the output of a git command, or None if it failed or there is no git."""
     env = {
         **os.environ,
         "GIT_OPTIONAL_LOCKS": "0",

@@ -1,8 +1,8 @@
-"""The user's own source files: which of them a process has imported, and which have changed since.
+"""The user's own source files that a process has imported, and their changes since.
 
 A file is known by the path that its module's name gives it (`my_project/model.py`), so a project
 that was moved, and a copy of its code, have the same names. Files of Launcher, of Python and of
-installed packages are left out: their versions are compared instead.
+installed packages are left out, since their versions are compared instead.
 """
 
 import hashlib
@@ -18,17 +18,16 @@ from typing import Any
 
 INSTALLED = ("site-packages", "dist-packages")
 LARGEST = 1 << 24
-"""Larger files count by their size and first bytes only."""
+"""Size above which files count by their size and first bytes only."""
 MOST_NAMES = 8
 
 _imported: dict[str, tuple[Any, str]] = {}
-"""The digest of each file, as it was when its module was first seen, and the module's spec at that
-time."""
+"""The digest of each file when its module was first seen, and the module's spec at that time."""
 
 
 def imported_sources() -> dict[str, str]:
     """The digests of the user's own files that this process has imported, by name. A file that was
-    edited after its import keeps the digest of what runs."""
+    edited after its import keeps the digest of the running code."""
     sources = {}
     for name, module in list(sys.modules.items()):
         if (found := _own_file(name, module)) is None:
@@ -36,7 +35,8 @@ def imported_sources() -> dict[str, str]:
         key, path = found
         spec = getattr(module, "__spec__", None)
         known = _imported.get(path)
-        if known is None or known[0] is not spec:  # reloading a module gives it another spec
+        # Reloading a module gives it another spec.
+        if known is None or known[0] is not spec:
             if (digest := digest_of(path)) is None:
                 continue
             known = _imported[path] = (spec, digest)
@@ -45,12 +45,12 @@ def imported_sources() -> dict[str, str]:
 
 
 def source_changes(stored: Mapping[str, Any], current: Mapping[str, str]) -> list[str]:
-    """A message each for the files that were edited, are gone, or are new.
+    """Return a message for each file that was edited, is gone, or is new.
 
     Args:
         stored: the files that an earlier process had imported.
-        current: those that this one has imported. The other stored files are looked up, but not
-            imported: modules may be imported late.
+        current: the files that this one has imported. The other stored files are looked up, but not
+            imported, since modules may be imported late.
     """
     found = {name: current[name] if name in current else _look_up(name) for name in stored}
     kinds = {
@@ -64,7 +64,7 @@ def source_changes(stored: Mapping[str, Any], current: Mapping[str, str]) -> lis
 
 
 def digest_of(path: str | os.PathLike[str]) -> str | None:
-    """A digest of a file's content; None: it cannot be read, or is not a file."""
+    """Return the digest of a file's content, or None if it cannot be read or is not a file."""
     try:
         with open(path, "rb") as file:
             data = file.read(LARGEST)
@@ -76,14 +76,15 @@ def digest_of(path: str | os.PathLike[str]) -> str | None:
 
 
 def _own_file(name: str, module: ModuleType) -> tuple[str, str] | None:
-    """The name and the path of a module's file; None: it has no source file, or is not the user's
-    own."""
+    """Return the name and the path of a module's file, or None if it has no source file or is not
+    the user's own."""
     path = getattr(module, "__file__", None)
     if not isinstance(path, str) or not path.endswith(".py") or is_installed(os.path.dirname(path)):
         return None
     top = getattr(sys.modules.get(name.partition(".")[0]), "__file__", None)
     if isinstance(top, str) and is_installed(os.path.dirname(top)) and name != "__main__":
-        return None  # a file that a library wrote for itself, as torch.compile does
+        # A library wrote this file for itself, as torch.compile does.
+        return None
     module_path = name.replace(".", "/")
     key = PurePath(
         f"{module_path}/__init__.py"
@@ -100,8 +101,7 @@ def _own_file(name: str, module: ModuleType) -> tuple[str, str] | None:
 
 @cache
 def is_installed(folder: str) -> bool:
-    """Return whether a folder's files are those of an installed package, of Python, or of
-    Launcher."""
+    """Return whether a folder belongs to an installed package, to Python, or to Launcher."""
     path = Path(folder)
     package = Path(__file__).parents[1]
     python = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")]
@@ -112,7 +112,7 @@ def is_installed(folder: str) -> bool:
 
 
 def _look_up(name: str) -> str | None:
-    """The digest of a file that importing its module would read now. Nothing is imported."""
+    """Digest the file that importing its module would read now. Nothing is imported."""
     first, *rest = PurePath(name).parts
     for place in _places(first.removesuffix(".py")):
         path = place if not rest else os.path.join(place, *rest)

@@ -1,4 +1,4 @@
-"""Space on the disk: what files take, and amounts as people write them."""
+"""Disk space that files take, and amounts as people write them."""
 
 import os
 import re
@@ -9,8 +9,8 @@ AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE)
 
 
 def folder_size(folder: str | os.PathLike[str]) -> int:
-    """Bytes in all files below a folder, which may be a link. Files that are removed meanwhile do
-    not count.
+    """Count the bytes in all files below a folder, which may be a link. Files that are removed
+    meanwhile do not count.
 
     Returns:
         0 for a folder that does not exist.
@@ -26,7 +26,7 @@ def folder_size(folder: str | os.PathLike[str]) -> int:
 
 
 def size(bytes: float) -> str:
-    """Bytes in the unit that fits: 512 B, 1.2 MB."""
+    """Format bytes in the unit that fits: 512 B, 1.2 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if bytes < 1000:
             return f"{bytes:.0f} {unit}" if unit == "B" else f"{bytes:.1f} {unit}"
@@ -35,7 +35,8 @@ def size(bytes: float) -> str:
 
 
 def parse_size(text: str) -> float | None:
-    """Bytes of an amount: `2TB`, `1.5 TiB`, `500G`, `1000`; None: it is not an amount.
+    """Parse an amount such as `2TB`, `1.5 TiB`, `500G` or `1000`; return None if it is not an
+    amount.
 
     Args:
         text: a number and a unit; kB, MB, GB, TB and PB are powers of 1000, KiB and so on powers of
@@ -48,8 +49,7 @@ def parse_size(text: str) -> float | None:
 
 
 def owner(path: str | os.PathLike[str]) -> str:
-    """The name of the user whom a file belongs to, or the number where the machine knows no
-    name."""
+    """Return the name of a file's owner, or the number if the machine knows no name."""
     try:
         return Path(path).owner()
     except (KeyError, NotImplementedError):
@@ -57,8 +57,7 @@ def owner(path: str | os.PathLike[str]) -> str:
 
 
 def over_quota(outputs: Path, quota: str) -> str | None:
-    """A warning where the files below a folder take more than they may (`paths.quota`); None: they
-    do not.
+    """Return a warning if the files below a folder take more than `paths.quota` allows, else None.
 
     Args:
         quota: see `parse_size`.
