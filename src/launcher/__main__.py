@@ -35,7 +35,7 @@ def main() -> None:
 
         return print_help()
     if {"-c", "--cfg", "-i", "--info"} & set(sys.argv[1:]):
-        # A command that only prints ends when its reader does.
+        # A command that only prints ends when the reader of its output ends.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     from launcher.cli.main import main as run
 

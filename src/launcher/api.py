@@ -1,4 +1,4 @@
-"""The public names: `from launcher import ...` finds each of them."""
+"""The public names, which `from launcher import ...` finds."""
 
 from launcher.compat.trainloop import CudaMaxMemoryHook as CudaMaxMemoryHook
 from launcher.compat.trainloop import EMAHook as EMAHook

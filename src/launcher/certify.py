@@ -1,6 +1,6 @@
 """Find out whether any training command resumes: `python -m launcher.certify -- python train.py`.
 
-The command is trained to its end, then again with a stop and a second start, each in an empty
+The command is trained to its end, then again with a stop and a second launch, each in an empty
 folder. The losses that it prints are compared step by step. It may use any library; it only has to
 print its step and its loss.
 """
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Check a command, and print the report.
 
     Args:
-        argv: the command line; None: that of this process.
+        argv: the command line. Default None: the command line of this process.
     Returns:
         The exit code.
     """
@@ -122,7 +122,8 @@ class Patterns:
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> "Patterns":
-        """
+        """Compile the patterns of a command line.
+
         Raises:
             ConfigError: a pattern is not a regular expression with a group.
         """
@@ -143,8 +144,7 @@ class Patterns:
         return cls(compiled["loss"], compiled["step"], compiled["epoch"])
 
     def read(self, line: str) -> tuple[float, tuple[float, str]] | None:
-        """Return the step of a line, its loss and its epoch; None: it has not both step and
-        loss."""
+        """Return the step of a line, its loss and its epoch, or None without a step or a loss."""
         step, loss = self.step.search(line), self.loss.search(line)
         if step is None or loss is None:
             return None
@@ -157,14 +157,14 @@ class Patterns:
 
 @dataclass
 class Started:
-    """Output of a start of the command, and its end.
+    """Output of one launch of the command, and its end.
 
     Args:
         steps: loss and epoch by step.
         code: the exit code; negative for a signal.
         lines: the last lines of the output.
-        seconds: from the signal to the end; None: no signal was sent.
-        was_killed: whether it had to be killed after the grace.
+        seconds: time from the signal to the end, or None if no signal was sent.
+        was_killed: whether it had to be killed after the grace period.
     """
 
     steps: dict[float, tuple[float, str]] = field(default_factory=dict)
@@ -176,17 +176,17 @@ class Started:
 
 @dataclass
 class Report:
-    """The result for a command. The numbers are those of the losses that it printed.
+    """The result for a command.
 
     Args:
-        verdict: exact, close, or what is wrong in a few words.
+        verdict: exact, close, or the problem in a few words.
         findings: messages.
-        steps: that the straight training has printed.
+        steps: steps that the uninterrupted training has printed.
         stopped_at: the last step before the stop.
-        resumed_at: the first step after the second start; None: it printed none.
-        repeated, missing: steps that the second start printed again, and steps that neither has
-            printed.
-        largest_difference: relative, of a loss after the stop.
+        resumed_at: the first step after the second launch, or None if it printed none.
+        repeated, missing: steps that the second launch printed again, and steps that neither launch
+            has printed.
+        largest_difference: largest relative difference of a loss after the stop.
     """
 
     verdict: str
@@ -254,10 +254,10 @@ def start(
 
     Args:
         command: with `{dir}` for the folder.
-        folder: the folder; it is made.
+        folder: the folder, which is made.
         patterns: see `Patterns`.
         arguments: of the command line.
-        at: the step after which it is stopped; None: it runs to its end.
+        at: the step after which it is stopped. Default None: it runs to its end.
     Raises:
         ConfigError: it cannot be started, or takes too long.
     """
@@ -342,7 +342,7 @@ def lines_of(process: "subprocess.Popen[bytes]") -> Iterator[str]:
 def judged(
     straight: Started, first: Started, second: Started, arguments: argparse.Namespace
 ) -> Report:
-    """Compare the losses of three starts.
+    """Compare the losses of three launches.
 
     Args:
         straight: the training without a stop.

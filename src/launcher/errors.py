@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 
 class ConfigError(Exception):
-    """A bad command line or configuration.
+    """A wrong command line or configuration.
 
-    Each message names the key, its value and the fix:
-    `optimizer.lr='abc': should be a number; e.g. optimizer.lr=0.001.`
+    Each message names the key, its value and the fix: `optimizer.lr='abc': should be a number; e.g.
+    optimizer.lr=0.001.`
     """
 
     def __init__(self, *messages: str):
@@ -16,7 +16,7 @@ class ConfigError(Exception):
 
 
 def config_error(error: BaseException) -> ConfigError | None:
-    """The ConfigError that `error` is, or was raised from, since Hydra wraps exceptions of
+    """Return the ConfigError that `error` is or was raised from, since Hydra wraps exceptions of
     constructors."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ConfigError):
@@ -25,7 +25,7 @@ def config_error(error: BaseException) -> ConfigError | None:
 
 
 class TrainingError(RuntimeError):
-    """Training cannot continue: a limit was exceeded (non-finite gradients, losses of None) or a
+    """Training cannot continue. A limit was exceeded (non-finite gradients, losses of None), or a
     state does not fit."""
 
 

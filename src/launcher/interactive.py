@@ -1,8 +1,8 @@
 """Runs from Python and notebooks: `launcher.compose`, `launcher.sweep`.
 
-They are the runs of the command line: the same configuration has the same id, folder, lock and
+They are the runs of the command line, so the same configuration has the same id, folder, lock and
 checkpoints. A run trains in the calling process, whose signal handlers, log handlers and Hydra are
-as before once it has ended.
+restored once it has ended.
 """
 
 import logging
@@ -55,7 +55,7 @@ SLURM = "dispatch=slurm"
 
 
 class Run:
-    """A run, as its configuration names it. `launcher.compose` makes one; nothing is written
+    """A run, as its configuration names it. `launcher.compose` makes one, and nothing is written
     before it trains."""
 
     def __init__(
@@ -109,15 +109,15 @@ class Run:
         return StoredRun.read(self.folder)
 
     def train(self) -> dict[str, float]:
-        """Train in this process until the run is complete; a run that is complete already returns
+        """Train in this process until the run is complete. A run that is already complete returns
         at once. Interrupting the cell saves, as Ctrl-C does, and the same call resumes.
 
         Returns:
             The newest value of each metric.
         Raises:
-            ConfigError: the run was rejected; nothing was written.
+            ConfigError: the run was rejected, and nothing was written.
             TrainingError: training failed for a reason that needs no traceback.
-            KeyboardInterrupt: it was interrupted; the state is durable.
+            KeyboardInterrupt: it was interrupted, and the state is durable.
         """
         if self.config["job"]["_target_"] != TRAIN_JOB:
             raise ConfigError(f"{self._option('job')}: train() needs job=train; leave it out.")
@@ -138,7 +138,7 @@ class Run:
         submits.
 
         Returns:
-            The id of the job; None if there is nothing to submit.
+            The id of the job, or None if there is nothing to submit.
         Raises:
             ConfigError: it cannot be submitted.
         """
@@ -179,11 +179,11 @@ class Sweep(Sequence[Run]):
 
     def train(self) -> "Sweep":
         """Train the runs, one after the other, or `dispatch.parallel` of them at a time, each as a
-        process. One that fails leaves the others.
+        process. A run that fails does not stop the others.
 
         Raises:
-            TrainingError: some failed; the others are complete.
-            KeyboardInterrupt: it was interrupted; the running ones have saved, and the same call
+            TrainingError: some failed, and the others are complete.
+            KeyboardInterrupt: it was interrupted. The running ones have saved, and the same call
                 resumes them.
         """
         dispatch = construct(self[0].config["dispatch"])
@@ -224,10 +224,10 @@ class Sweep(Sequence[Run]):
         }
 
     def submit(self) -> list[str | None]:
-        """Submit the runs to SLURM as an array; `dispatch=slurm` must be among the overrides.
+        """Submit the runs to SLURM as an array. `dispatch=slurm` must be among the overrides.
 
         Returns:
-            The id of the job of each run; None if there was nothing to submit.
+            The id of the job of each run, or None if there was nothing to submit.
         """
         dispatch = construct(self[0].config["dispatch"])
         if not hasattr(dispatch, "sweep"):
@@ -242,10 +242,10 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> Run:
     is the run of `python -m launcher model=mlp optimizer.lr=1e-3`.
 
     Args:
-        config_dir: a folder of options, as `--config-dir`; None: `conf/` in the current folder, if
-            it has some.
+        config_dir: a folder of options, as `--config-dir`. Default None: `conf/` in the current
+            folder, if it has options.
     Raises:
-        ConfigError: with a sentence for each mistake.
+        ConfigError: with a message for each mistake.
     """
     folder = _folder(config_dir)
     words = _checked(overrides)
@@ -268,11 +268,11 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> Run:
 
 
 def sweep(overrides: Sequence[str], config_dir: str | Path | None = None) -> Sweep:
-    """Name the runs of a sweep: `sweep(["model=mlp", "seed=1,2,3"])` has those of
-    `python -m launcher -m model=mlp seed=1,2,3`. All are checked.
+    """Name the runs of a sweep: `sweep(["model=mlp", "seed=1,2,3"])` has the runs of `python -m
+    launcher -m model=mlp seed=1,2,3`. All are checked.
 
     Raises:
-        ConfigError: with a sentence for each mistake in any of them.
+        ConfigError: with a message for each mistake in any of them.
     """
     folder = _folder(config_dir)
     words = [normalize(override) for override in _checked(overrides)]
@@ -351,7 +351,8 @@ def _run(plain: dict[str, Any]) -> None:
         task(config)
     except signals.SignalExit:
         raise
-    except SystemExit as stop:  # a rank failed, and its error is printed
+    # A rank failed, and its error is printed.
+    except SystemExit as stop:
         reason = StoredRun.read(RunFolder(plain["run"]["dir"]).path).failure
         raise TrainingError(reason or f"exit code {stop.code}") from None
     except Exception as error:
@@ -362,8 +363,8 @@ def _run(plain: dict[str, Any]) -> None:
 
 @contextmanager
 def _as_command(hydra: dict[str, Any]) -> Iterator[None]:
-    """Act as the process of a command within the context: signals stop the run, and Hydra's node
-    is that of its command line. Afterwards all is as it was.
+    """Act as the process of a command within the context. Signals stop the run, and Hydra's node is
+    the node of its command line. Afterwards the previous state is restored.
 
     Raises:
         KeyboardInterrupt: SIGINT has stopped it.
@@ -376,7 +377,8 @@ def _as_command(hydra: dict[str, Any]) -> Iterator[None]:
     try:
         with without_launcher_logging():
             yield
-            signals.check()  # one that came too late to stop anything
+            # This signal came too late to stop anything.
+            signals.check()
     except signals.SignalExit as stop:
         if stop.signum == signal.SIGINT:
             raise KeyboardInterrupt from None
@@ -387,7 +389,7 @@ def _as_command(hydra: dict[str, Any]) -> Iterator[None]:
 
 
 def _signals_installed() -> Callable[[], None]:
-    """Install the signal handlers; returns a function that puts back what there was."""
+    """Install the signal handlers; return a function that restores the previous handlers."""
     if threading.current_thread() is not threading.main_thread():
         logging.getLogger("launcher").warning("not in the main thread: an interrupt does not save.")
         return lambda: None

@@ -1,4 +1,4 @@
-"""Writes, commits, verifies, finds and retains checkpoints. The hook decides when."""
+"""Writes, commits, verifies, finds and retains checkpoints. The hook decides when this happens."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +7,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "weights_digest":  # late: it needs torch, and `runs list` does not
+    # Imported late, since it needs torch and `runs list` does not.
+    if name == "weights_digest":
         from launcher.checkpoint.stored import weights_digest
 
         return weights_digest

@@ -20,8 +20,8 @@ SOURCES = "sources.json"
 
 
 def changes_since(checkpoint: Path, config: dict[str, Any], code: dict[str, Any]) -> list[str]:
-    """A message for each difference in configuration, code and versions between a checkpoint and
-    now."""
+    """Return a message for each difference in configuration, code and versions between a checkpoint
+    and the current process."""
     messages: list[str] = []
     for name, present in (("config.yaml", config), ("code.yaml", code)):
         if (file := checkpoint / name).exists() and _loaded_fast(file) != present:
@@ -31,8 +31,8 @@ def changes_since(checkpoint: Path, config: dict[str, Any], code: dict[str, Any]
 
 
 def with_sources(texts: Mapping[str, str]) -> dict[str, str]:
-    """The texts of a checkpoint, with the source files that this process has imported, if it has
-    any."""
+    """Return the texts of a checkpoint, with the source files that this process has imported, if
+    there are any."""
     sources = imported_sources()
     return {**texts, **({SOURCES: json.dumps(sources, indent=1) + "\n"} if sources else {})}
 

@@ -1,6 +1,5 @@
-"""Large files are written past the page cache: allocating, filling and evicting its pages would
-slow the training that continues during a save. Two chunks are being written while the next is
-filled."""
+"""Write large files past the page cache. Allocating, filling and evicting its pages would slow the
+training that continues during a save. Two chunks are being written while the next is filled."""
 
 import ctypes
 import errno
@@ -13,10 +12,10 @@ from queue import SimpleQueue
 from typing import Any
 
 CHUNK = 2 << 20
-"""Bytes that are written at a time: so few that all chunks stay in the processor's cache, where the
-disk reads them."""
+"""Chunk size in bytes. All chunks together fit in the processor's cache, from which the disk reads
+them."""
 READ = 4 << 20
-"""Bytes that are read and hashed at a time, while they are in the processor's cache."""
+"""Bytes that are read and hashed at a time. They fit in the processor's cache."""
 WRITERS = 2
 SMALL = 16 << 20
 """Bytes below which a file gets ordinary writes only."""
@@ -24,11 +23,12 @@ DIRECT = getattr(os, "O_DIRECT", 0)
 
 
 class ChunkWriter:
-    """Writes a new file. On leaving, the kernel has all bytes; the caller does the fsync.
+    """Writes a new file. At the end of the context, the kernel has all bytes; the caller does the
+    fsync.
 
-    Full chunks are written with O_DIRECT, from page-aligned memory, into reserved space: writes
-    that make a file longer wait for each other. The rest, small files, and file systems without
-    O_DIRECT use ordinary writes.
+    Full chunks are written with O_DIRECT, from page-aligned memory, into reserved space, since
+    writes that make a file longer wait for each other. The rest, small files, and file systems
+    without O_DIRECT use ordinary writes.
 
     Args:
         size: the approximate number of bytes.
@@ -42,11 +42,12 @@ class ChunkWriter:
         self._threads: list[threading.Thread] = []
         self._error: BaseException | None = None
         self._start = 0
-        """Offset in the file of the next bytes; for large files, of the bytes in `_chunk`."""
+        """Offset in the file of the next bytes; for large files, of the first byte in `_chunk`."""
         self._filled = 0
 
     def __enter__(self) -> "ChunkWriter":
-        """
+        """Open the file and reserve its space.
+
         Raises:
             OSError: the disk has no room for `size` bytes.
         """
@@ -56,7 +57,8 @@ class ChunkWriter:
             self._chunk = mmap.mmap(-1, CHUNK)
             for _ in range(WRITERS):
                 self._empty.put(mmap.mmap(-1, CHUNK))
-                # A daemon: a hanging disk must not keep the process from exiting.
+                # The thread is a daemon, since a hanging disk must not keep the process from
+                # exiting.
                 self._threads.append(
                     threading.Thread(target=self._work, name="checkpoint-disk", daemon=True)
                 )
@@ -64,15 +66,17 @@ class ChunkWriter:
         return self
 
     def write(self, view: memoryview) -> None:
-        """
+        """Write some bytes.
+
         Raises:
-            OSError: this write failed, or an earlier one. On leaving, the last ones are reported.
+            OSError: this write or an earlier one failed. The end of the context reports the last
+                writes.
         """
         if self.is_small:
             write_all(self.fd, view, self._start)
             self._start += len(view)
             return
-        # Its copies release the GIL; imported late, since small files do not need it.
+        # Numpy's copies release the GIL. It is imported late, since small files do not need it.
         import numpy as np
 
         source = np.frombuffer(view, np.uint8)
@@ -95,7 +99,8 @@ class ChunkWriter:
         while (work := self._full.get()) is not None:
             try:
                 self._write_chunk(*work)
-            except BaseException as error:  # of any kind: the waiting thread raises it
+            # The waiting thread raises an error of any kind.
+            except BaseException as error:
                 self._error = self._error or error
             self._empty.put(work[0])
 
@@ -132,7 +137,9 @@ class ChunkWriter:
 
 def reserve(fd: int, size: int) -> None:
     """Make an empty file `size` bytes long and give it space on the disk, if the file system can.
-    Python has only `posix_fallocate`, which writes to every block where the file system cannot.
+
+    Python has only `posix_fallocate`, which writes to every block if the file system cannot reserve
+    space.
 
     Raises:
         OSError: the disk is full.

@@ -12,15 +12,15 @@ from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.rundir.history import is_measured
 
 OF_THE_ATTEMPT = ("max_steps", "stop_reason", "attempt")
-"""Ends of the names of values that say how far to train, and do not change the numbers."""
+"""Suffixes of the names of values that say how far to train, and do not change the numbers."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A tensor or a value that two checkpoints do not share.
+    """A tensor or a value that differs between two checkpoints.
 
     Args:
-        name: of the tensor, or the path of the value within its state.
+        name: name of the tensor, or path of the value within its state.
         text: how they differ.
         is_tensor: whether it is a tensor of the model, the optimizer or a hook.
     """
@@ -58,7 +58,11 @@ def _of_tensors(left: StoredCheckpoint, right: StoredCheckpoint) -> Iterator[Dif
 
 def tensor_difference(before: torch.Tensor, after: torch.Tensor) -> str | None:
     """Describe the difference between two tensors: how many elements, the first one, and the
-    largest distance. None if they are bitwise identical."""
+    largest distance.
+
+    Returns:
+        None if they are bitwise identical.
+    """
     if before.dtype != after.dtype or before.shape != after.shape:
         return f"{after.dtype} {list(after.shape)} instead of {before.dtype} {list(before.shape)}"
     rows = before.numel(), -1

@@ -11,7 +11,7 @@ import xxhash
 from launcher.checkpoint.chunks import ChunkWriter
 
 CHUNK = 1 << 20
-"""Bytes that are hashed and then written at a time: small enough to still be in the cache for the
+"""Bytes that are hashed and then written at a time. They are few enough to be in the cache for the
 write."""
 
 
@@ -22,11 +22,11 @@ class FileEntry:
     name: str
     size: int
     xxh3: str
-    """xxh3-128 of its bytes, in hex; for a file in pieces, of their concatenated checksums. It
-    detects rot and torn writes, not forgery."""
+    """xxh3-128 checksum of its bytes, in hex; of a file in pieces, the checksum of their
+    concatenated checksums. It detects rot and torn writes, not forgery."""
     pieces: tuple[tuple[int, str], ...] = ()
-    """Length and checksum of the header and of each tensor, in order, so that each can be verified
-    on its own."""
+    """Length and checksum of the header and of each tensor, in order, so that each of them can be
+    verified without the others."""
 
 
 def nothing() -> None:
@@ -39,12 +39,13 @@ def write_file(
     advanced: Callable[[], None] = nothing,
     size: int = 0,
 ) -> FileEntry:
-    """Write, hash, fsync. The folder's own fsync is the caller's.
+    """Write, hash, fsync. The caller does the fsync of the folder.
 
     Args:
         buffers: each is a piece with its own checksum.
-        advanced: called after each chunk; it may raise to abort the write.
+        advanced: called after each chunk. It may raise to abort the write.
         size: the approximate number of bytes.
+
     Raises:
         OSError: the disk is full, read-only or broken.
     """

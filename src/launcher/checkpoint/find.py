@@ -1,5 +1,5 @@
-"""Finds the checkpoint that `latest`, `best`, a step or a path means; one message for each way
-that can fail."""
+"""Find the checkpoint that `latest`, `best`, a step or a path names. There is one message for each
+way in which that can fail."""
 
 from pathlib import Path
 
@@ -11,15 +11,17 @@ from launcher.rundir.files import expanded
 
 
 def find_checkpoint(root: Path, which: str | int | Path, key: str, hashes: bool = True) -> Path:
-    """A verified checkpoint.
+    """Return a verified checkpoint.
 
     Args:
         root: the `checkpoints` folder of a run.
         which: `latest`, `best`, a step (`1400` or `step-00001400`), or the folder of a checkpoint.
-        key: what the user set, for messages (`job.checkpoint`).
-        hashes: False: read only the small files, since tensors are verified as they are loaded.
+        key: the key that the user set, for messages (`job.checkpoint`).
+        hashes: whether to verify the tensors. With False, only the small files are read, since
+            tensors are verified as they are loaded.
+
     Raises:
-        ConfigError: it does not exist, is damaged, or is of a newer format version.
+        ConfigError: it does not exist, is damaged, or has a newer format version.
     """
     path = checkpoint_path(root, which)
     if path is None:
@@ -34,7 +36,7 @@ def find_checkpoint(root: Path, which: str | int | Path, key: str, hashes: bool 
 
 
 def checkpoint_path(root: Path, which: str | int | Path) -> Path | None:
-    """The folder of the checkpoint, not verified; None: it does not exist."""
+    """Return the folder of the checkpoint, not verified, or None if it does not exist."""
     store, name = CheckpointStore(root), str(which)
     if name == LATEST:
         return store.path(steps[-1]) if (steps := store.steps_with_broken()) else None
@@ -51,8 +53,8 @@ def checkpoint_path(root: Path, which: str | int | Path) -> Path | None:
 
 
 def request_name(root: Path, which: str | int | Path) -> str:
-    """One name for each way to spell a request: a checkpoint of this run by its name, another by
-    its path."""
+    """Return one name for all spellings of a request. A checkpoint of this run has its name,
+    another checkpoint its path."""
     name = str(which)
     if name.removeprefix("step-").isdecimal():
         return step_name(int(name.removeprefix("step-")))
@@ -78,7 +80,7 @@ def has_checkpoints(store: CheckpointStore) -> ConfigError:
 
 
 def has_no_checkpoint(store: CheckpointStore) -> ConfigError:
-    """The error of `run.resume=must` in a run without one."""
+    """The error of `run.resume=must` in a run without checkpoints."""
     return ConfigError(f"run.resume=must: {store.root} has no checkpoint; use run.resume=auto.")
 
 

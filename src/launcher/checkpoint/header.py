@@ -22,15 +22,16 @@ DTYPES = {
 TORCH = {name: dtype for dtype, name in DTYPES.items()}
 PARTS = "launcher.parts"
 OTHER_DTYPES = "launcher.dtypes"
-"""The dtypes that safetensors does not have. Such a tensor is stored as bytes, with one more
+"""Dtypes that safetensors does not have. A tensor of such a dtype is stored as bytes, with one more
 dimension."""
 
 
 def read_header(path: Path, checksum: str | None = None) -> tuple[dict[str, Any], int]:
-    """The header of a safetensors file and where its data start.
+    """Read the header of a safetensors file and the position at which its data start.
 
     Args:
-        checksum: of the header; None: unknown.
+        checksum: checksum of the header, or None if it is not known.
+
     Raises:
         CorruptCheckpoint: it does not have this checksum, or is not the header of a safetensors
             file of this size.
@@ -48,8 +49,8 @@ def read_header(path: Path, checksum: str | None = None) -> tuple[dict[str, Any]
 
 
 def _header_fault(text: bytes, size: int, length: int) -> str | None:
-    """Why these bytes cannot be the header of a safetensors file of `size` bytes; None if they
-    can."""
+    """Explain why these bytes cannot be the header of a safetensors file of `size` bytes; None if
+    they can."""
     if not length or 8 + length > size:
         return (
             f"it has {size} bytes, its header should have {length}"
@@ -69,7 +70,7 @@ def _header_fault(text: bytes, size: int, length: int) -> str | None:
 
 
 def _entry_fault(entry: Any, num_bytes: int) -> str | None:
-    """Why this cannot describe a tensor in `num_bytes` of data; None if it can."""
+    """Explain why this cannot describe a tensor in `num_bytes` of data; None if it can."""
     try:
         dtype, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         if dtype not in TORCH:

@@ -1,5 +1,5 @@
-"""The manifest is written last: a folder is a checkpoint only if it has one that matches its
-files."""
+"""The manifest of a checkpoint. It is written last, since a folder is a checkpoint only if it has a
+manifest that matches its files."""
 
 import json
 import os
@@ -21,11 +21,11 @@ VERSION = 1
 
 
 class CorruptCheckpoint(Exception):
-    """Files are not as they were written.
+    """A file differs from what was written.
 
     Args:
-        name: of the checkpoint's folder, or of a file.
-        problem: the file and what is wrong with it.
+        name: name of the checkpoint's folder, or of a file.
+        problem: the file and its problem.
     """
 
     def __init__(self, name: str, problem: str = ""):
@@ -34,7 +34,7 @@ class CorruptCheckpoint(Exception):
 
 
 class UnsupportedCheckpoint(ConfigError):
-    """The checkpoint is in the format of a newer version. It is not damaged, so it must not be set
+    """The checkpoint has the format of a newer version. It is not damaged, so it must not be set
     aside."""
 
 
@@ -46,7 +46,7 @@ class Manifest:
     checkpoint_format: str
     samples: int | None = None
     run: str | None = None
-    """`<name>/<id>` of the run that wrote it; None: a program without a workspace."""
+    """`<name>/<id>` of the run that wrote it, or None for a program without a workspace."""
     rollbacks: list[str] = field(default_factory=list)
     """Names of the checkpoints that the run was rolled back to, in order (see
     `checkpoint.find.request_name`)."""
@@ -63,12 +63,13 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
-        """
+        """Read the manifest of a folder.
+
         Raises:
-            CorruptCheckpoint: it is missing, or not as it was written.
-            UnsupportedCheckpoint: it is of a newer format version, or has keys that this version
-                does not know.
-            OSError: it cannot be read; that says nothing about its content.
+            CorruptCheckpoint: it is missing, or differs from what was written.
+            UnsupportedCheckpoint: it has a newer format version, or keys that this version does not
+                know.
+            OSError: it cannot be read, so its content is not known.
         """
         try:
             content = (folder / NAME).read_bytes()
@@ -80,12 +81,14 @@ class Manifest:
 
     @classmethod
     def parse(cls, folder: Path, content: bytes) -> "Manifest":
-        """
+        """Parse a manifest.
+
         Args:
             folder: its name is used in messages.
+
         Raises:
-            CorruptCheckpoint: it is not as it was written.
-            UnsupportedCheckpoint: it is of a newer format version.
+            CorruptCheckpoint: it differs from what was written.
+            UnsupportedCheckpoint: it has a newer format version.
         """
         try:
             return _parse(folder, content)
@@ -134,8 +137,8 @@ def _entry(name: str, size: int, xxh3: str, pieces: Any = ()) -> FileEntry:
 
 
 def _digest(data: dict[str, Any]) -> str:
-    """A checksum of all other fields: a flipped bit in the step or in a file's size must be noticed
-    as well."""
+    """A checksum of all other fields, since a flipped bit in the step or in a file's size must be
+    noticed as well."""
     return xxhash.xxh3_128_hexdigest(json.dumps(data, sort_keys=True).encode())
 
 
@@ -143,12 +146,13 @@ def verify(folder: Path, hashes: bool | Callable[[FileEntry], bool] = True) -> M
     """Compare a folder with its manifest.
 
     Args:
-        hashes: whether to read the files, or which of them. Of the others only the size is
+        hashes: whether to read the files, or which of them. Only the size of the others is
             compared.
+
     Raises:
         CorruptCheckpoint: a file is missing or differs.
-        UnsupportedCheckpoint: it is of a newer format version.
-        OSError: the folder cannot be read; that says nothing about its content.
+        UnsupportedCheckpoint: it has a newer format version.
+        OSError: the folder cannot be read, so its content is not known.
     """
     manifest = Manifest.read(folder)
     if wrong := issues(folder, manifest, hashes):
@@ -165,7 +169,7 @@ def is_small(entry: FileEntry) -> bool:
 def issues(
     folder: Path, manifest: Manifest, hashes: bool | Callable[[FileEntry], bool] = True
 ) -> list[str]:
-    """Messages about damaged files, one for each file; see `verify`."""
+    """Yield a message for each damaged file; see `verify`."""
     if (named := re.match(r"(?:corrupt-)?step-(\d+)", folder.name)) and int(
         named.group(1)
     ) != manifest.step:
@@ -183,7 +187,8 @@ def issues(
             wrong.append(f"{entry.name} has {status.st_size} bytes, should have {entry.size}")
         elif hashes(entry) if callable(hashes) else hashes:
             to_read.append(entry)
-    with ThreadPoolExecutor(max_workers=4) as pool:  # hashing is faster than one disk queue
+    # Hashing is faster than one disk queue.
+    with ThreadPoolExecutor(max_workers=4) as pool:
         entries = pool.map(
             lambda entry: hash_file(folder / entry.name, entry.name, entry.pieces), to_read
         )

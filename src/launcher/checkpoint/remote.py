@@ -1,4 +1,4 @@
-"""A remote copy of checkpoints, through any of fsspec's schemes: for machines that lose their
+"""A remote copy of checkpoints, through any of fsspec's schemes, for machines that may lose their
 disk."""
 
 import hashlib
@@ -18,8 +18,8 @@ from launcher.rundir.folder import STEP, run_name
 
 CHUNK = 8 << 20
 BUCKETS = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "oci"}
-"""Schemes of object stores. They have no folders: creating one could create a bucket, perhaps with
-a misspelt name."""
+"""Schemes of object stores. They have no folders, and creating one could create a bucket, perhaps
+with a misspelt name."""
 
 
 def open_remote(url: str) -> tuple[Any, str]:
@@ -38,14 +38,14 @@ def open_remote(url: str) -> tuple[Any, str]:
 
 
 class RemoteStore(CheckpointStore):
-    """A folder of checkpoints; each is copied to `<url>/` when it is committed.
+    """A folder of checkpoints, each of which is copied to `<url>/` when it is committed.
 
     An object store has no rename. So each save gets its own folder name there, and its manifest is
-    written last: a folder without one is no checkpoint. A killed upload leaves existing checkpoints
-    unchanged, also of the same step.
+    written last, since a folder without a manifest is not a checkpoint. A killed upload leaves
+    existing checkpoints unchanged, including a checkpoint of the same step.
 
     Args:
-        url: for this run's checkpoints only.
+        url: URL for this run's checkpoints only.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class RemoteStore(CheckpointStore):
     def commit(
         self, folder: Path, manifest: Manifest, check: Callable[[], None] = lambda: None
     ) -> Path:
-        """Commit as any store does, then copy; `check` is called after each chunk.
+        """Commit as any store does, then copy. `check` is called after each chunk.
 
         Raises:
             Exception: the file system's own, if the copy failed. The local checkpoint is valid.
@@ -112,10 +112,11 @@ class RemoteStore(CheckpointStore):
             for name in [name for at, name in folders if at in old]:
                 if self._is_own(self._manifest(name)):
                     self._remove(name)
-            for _, name in self._listed(complete=False):  # left by interrupted uploads
+            # Interrupted uploads have left these.
+            for _, name in self._listed(complete=False):
                 self.fs.rm(f"{self.base}/{name}", recursive=True)
         except Exception as error:
-            # Each file system has its own errors; the checkpoint is already copied.
+            # Each file system has its own errors. The checkpoint is already copied.
             self.logger.error(
                 "Step %d is saved to %s, but tidying up after it failed: %s", step, self.url, error
             )
@@ -128,14 +129,17 @@ class RemoteStore(CheckpointStore):
         return int(match.group(1)) if match else None
 
     def _remove(self, name: str) -> None:
-        """The manifest first: half a checkpoint must not count as one."""
+        """Remove a remote folder, its manifest first, so that half a checkpoint does not count as
+        one."""
         self.fs.rm_file(f"{self.base}/{name}/{NAME}")
         self.fs.rm(f"{self.base}/{name}", recursive=True)
 
     def _rename(self, name: str, new: str) -> None:
-        """Object stores have no folders, and s3fs moves only objects: there, file by file."""
+        """Rename a remote folder. On object stores this is done file by file, since they have no
+        folders and s3fs moves only objects."""
         source, target = f"{self.base}/{name}", f"{self.base}/{new}"
-        if self.fs.exists(target):  # its name has the hash of its content, so it is the same
+        # Its name contains the hash of its content, so it is the same.
+        if self.fs.exists(target):
             self.fs.rm(target, recursive=True)
         if not self.in_bucket:
             self.fs.mv(source, target, recursive=True)
@@ -153,8 +157,8 @@ class RemoteStore(CheckpointStore):
         return Manifest.parse(Path(name), self.fs.cat_file(f"{self.base}/{name}/{NAME}"))
 
     def _listed(self, complete: bool = True) -> list[tuple[int, str]]:
-        """Step and name of each remote folder with a manifest; `complete=False`: of each
-        without."""
+        """List step and name of each remote folder with a manifest; with `complete=False`, of each
+        folder without."""
         self.fs.invalidate_cache()
         try:
             names = [PurePosixPath(path).name for path in self.fs.ls(self.base, detail=False)]
@@ -176,12 +180,12 @@ class RemoteStore(CheckpointStore):
     def newest_valid(
         self, hashes: bool | Callable[[FileEntry], bool] = True
     ) -> tuple[Path, Manifest] | None:
-        """The newest valid checkpoint, local or remote; a remote one is fetched first. A remote one
-        that was saved before a rollback of this machine's run is set aside there.
+        """Return the newest valid checkpoint, local or remote. A remote one is fetched first. A
+        remote one that was saved before a rollback of this machine's run is set aside there.
 
         Raises:
-            ConfigError: the newest is another run's; or the remote copy cannot be reached, so it is
-                unknown whether it has a newer one.
+            ConfigError: the newest belongs to another run, or the remote copy cannot be reached, so
+                it is unknown whether it has a newer one.
         """
         newest, problem = None, None
         try:
@@ -213,7 +217,8 @@ class RemoteStore(CheckpointStore):
                         "In %s, %s; set aside as %s%s.", self.url, error, CORRUPT, name
                     )
             if newest is not None and newest[1].step not in self.remote_steps():
-                self._copy(*newest)  # the copy failed when it was saved
+                # The copy failed when it was saved.
+                self._copy(*newest)
         except ConfigError:
             raise
         except Exception as error:  # each file system has its own errors
@@ -225,8 +230,8 @@ class RemoteStore(CheckpointStore):
     def _is_abandoned(
         self, name: str, manifest: Manifest, newest: tuple[Path, Manifest] | None
     ) -> bool:
-        """Return whether a remote checkpoint belongs to a course of the run that was given up on
-        this machine: a rollback may have been made while the remote copy was out of use."""
+        """Return whether a remote checkpoint is later than a step that this machine rolled the run
+        back to. A rollback may have been made while the remote copy was unreachable."""
         given_up = {
             _digest(folder)
             for folder in self.root.glob(f"{ABANDONED}step-*")
@@ -238,7 +243,8 @@ class RemoteStore(CheckpointStore):
         return manifest.rollbacks[: len(ours)] != ours
 
     def abandon(self, after: int) -> list[str]:
-        """Set aside as any store does, and in the remote copy, so that nothing is fetched again.
+        """Set checkpoints aside as any store does, and in the remote copy, so that they are not
+        fetched again.
 
         Raises:
             ConfigError: the remote copy cannot be reached.
@@ -259,7 +265,7 @@ class RemoteStore(CheckpointStore):
         )
 
     def _fetch(self, name: str, step: int) -> tuple[Path, Manifest]:
-        """Download a checkpoint, and name it once it is verified.
+        """Download a checkpoint, and give it its name once it is verified.
 
         Raises:
             CorruptCheckpoint: it is damaged.
@@ -286,7 +292,8 @@ class RemoteStore(CheckpointStore):
 
 
 def _digest(folder: Path) -> str:
-    """Part of the remote name of a checkpoint: it tells apart two of the same step."""
+    """Part of the remote name of a checkpoint, which distinguishes two checkpoints of the same
+    step."""
     return hashlib.sha256((folder / NAME).read_bytes()).hexdigest()[:8]
 
 

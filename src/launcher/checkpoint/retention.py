@@ -1,4 +1,4 @@
-"""Which checkpoints are kept."""
+"""Decide which checkpoints are kept."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Retention:
-    """
+    """Rule for the checkpoints that are kept.
+
     Args:
         keep_previous: keep this many checkpoints before the newest.
-        keep_interval: keep every checkpoint whose step is a multiple of this; 0: none.
+        keep_interval: keep every checkpoint whose step is a multiple of this; 0 keeps none.
         keep_steps: keep the checkpoints of these steps.
     """
 
@@ -26,12 +27,12 @@ class Retention:
     def to_remove(
         self, steps: Iterable[int], newest: int, protected: Collection[int] = ()
     ) -> list[int]:
-        """The checkpoints to delete once `newest` is durable.
+        """Return the checkpoints to delete once `newest` is durable.
 
         Args:
-            steps: those that exist.
-            newest: later ones are not touched.
-            protected: never deleted, like the best.
+            steps: steps of the existing checkpoints.
+            newest: later ones are not deleted.
+            protected: steps that are never deleted, such as the best.
         """
         older = sorted(step for step in steps if step < newest)
         candidates = older[: max(0, len(older) - self.keep_previous)]

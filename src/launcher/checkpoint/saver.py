@@ -1,5 +1,5 @@
-"""Saving: each rank writes its files, then rank 0 commits; in a thread, so that training need not
-wait for the disk."""
+"""Save a checkpoint. Each rank writes its files, then rank 0 commits. A thread does so, and
+training need not wait for the disk."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -24,13 +24,13 @@ from launcher.process.ranks import Ranks, maximum, world_size
 from launcher.strategies.base import ShardSpec, Snapshot
 
 POLL = 1.0
-"""Seconds between two looks at a writer while waiting for it."""
+"""Seconds between two checks of a writer while waiting for it."""
 DONE, ALIVE, HUNG = 0, 1, 2
 
 
 class SaveFailed(Exception):
-    """A checkpoint could not be written; every rank raises the same. The previous one is
-    unchanged."""
+    """A checkpoint could not be written. Every rank raises the same error, and the previous
+    checkpoint is unchanged."""
 
 
 @dataclass
@@ -38,8 +38,7 @@ class Payload:
     """State that one rank saves at a step boundary.
 
     Args:
-        tensors: live tensors of this rank, by name; `parts` gives the place of pieces of sharded
-            ones.
+        tensors: live tensors of this rank, by name. `parts` contains the positions of shards.
         rank_state: tree of this rank (random state, hooks).
         global_state: tree that rank 0 writes (counters, scheduler, optimizer settings).
         texts: further small files of rank 0.
@@ -56,10 +55,10 @@ class Payload:
 
 
 class Saver:
-    """Writes one checkpoint at a time, in a thread. Waiting for it is bounded.
+    """Writes one checkpoint at a time, in a thread. The time of waiting for it is bounded.
 
     Args:
-        retention: what to delete once a newer one is durable.
+        retention: decides which checkpoints are deleted once a newer one is durable.
         patience: seconds without progress after which a writer is abandoned.
     """
 
@@ -74,17 +73,19 @@ class Saver:
         self._open()
 
     def _open(self) -> None:
-        # Its own group, so that the thread's collectives never mix with those of training.
+        # The thread has its own group, so that its collectives never mix with training's
+        # collectives.
         self._group = dist.new_group(backend="gloo") if world_size() > 1 else None
         self._buffers = HostBuffers()
 
     def save(self, payload: Payload, wait: bool) -> None:
-        """Save. All ranks must call it, with the same `wait`.
+        """Save a checkpoint. All ranks must call it, with the same `wait`.
 
         Args:
-            wait: return once it is durable; else once the state has been copied.
+            wait: return once it is durable. Otherwise return once the state has been copied.
+
         Raises:
-            SaveFailed: `wait`, and it failed.
+            SaveFailed: it failed, and `wait` is true.
         """
         rank_tensors: dict[str, torch.Tensor] = {}
         rank_tree = encode(payload.rank_state, rank_tensors)
@@ -106,12 +107,12 @@ class Saver:
 
     @property
     def in_flight(self) -> bool:
-        """Return whether a save was started and not yet waited for. The same on all ranks, even
-        once it is done."""
+        """Return whether a save was started and `finish` has not been called since. The answer is
+        the same on all ranks, even once the save is done."""
         return self._writing is not None
 
     def finish(self) -> None:
-        """Wait for the save in flight. All ranks must call it.
+        """Wait for the current save. All ranks must call it.
 
         Raises:
             SaveFailed: it failed, or its writer hangs and was abandoned.
@@ -128,7 +129,8 @@ class Saver:
                 else ALIVE
             )
             worst = maximum(state)
-            progress()  # all ranks have answered, and none has a hanging writer
+            # All ranks have answered, and none has a hanging writer.
+            progress()
             if worst == DONE:
                 break
             if worst == HUNG:
@@ -139,8 +141,8 @@ class Saver:
             raise SaveFailed(str(writing.error)) from writing.error
 
     def close(self) -> None:
-        """Wait for the save in flight for as long as it makes progress. The other ranks may be
-        gone.
+        """Wait for the current save for as long as it makes progress. The other ranks may have
+        ended.
 
         Raises:
             SaveFailed: as `finish`.
@@ -165,7 +167,8 @@ class Saver:
     def _run(self, job: "_Job", writing: Writing) -> None:
         try:
             self._write(job, writing, self._group)
-        except BaseException as error:  # of any kind: it is passed to the training thread
+        # An error of any kind is passed to the training thread.
+        except BaseException as error:
             writing.error = writing.error or error
 
     def _write(self, job: "_Job", writing: Writing, group: object) -> None:
@@ -191,7 +194,7 @@ class Saver:
         self.store.tidy(job.payload.step, self.retention, job.payload.is_best)
 
     def _collect(self, act: Callable[[], Any], writing: Writing, group: object) -> list[Any]:
-        """Call `act` on each rank; every rank gets all results, and learns whether it failed
+        """Call `act` on each rank. Every rank gets all results, and learns whether it failed
         anywhere.
 
         Raises:
@@ -267,7 +270,8 @@ def _on_cpu(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def check_storable(snapshot: Snapshot) -> None:
-    """
+    """Check that the state can be stored.
+
     Raises:
         ConfigError: a save of this state would fail.
     """

@@ -1,10 +1,10 @@
 """Tensors on disk: one file per rank in the safetensors format, and a reader for all of them.
 
 The format is eight bytes of header length (little endian), a JSON header, and the tensors' bytes;
-any safetensors library opens the files (https://huggingface.co/docs/safetensors). They are written
-here and not by that library, so that the bytes go straight from the host buffers to the disk and
-are hashed on the way. For a tensor that is sharded over ranks, the header's metadata has the
-position of each piece in the full tensor.
+any safetensors library opens the files (https://huggingface.co/docs/safetensors). They are not
+written by that library, so that the bytes go straight from the host buffers to the disk and are
+hashed on the way. For a tensor that is sharded over ranks, the header's metadata contains the
+position of each shard in the full tensor.
 """
 
 import json
@@ -28,19 +28,19 @@ from launcher.checkpoint.manifest import CorruptCheckpoint, changed
 from launcher.strategies.base import ShardSpec
 
 READERS = 4
-"""Reading threads: enough to keep a disk busy while other bytes are hashed."""
+"""Number of reading threads, enough to keep a disk busy while other bytes are hashed."""
 
 
 def as_bytes(tensor: torch.Tensor) -> memoryview:
     """The memory of a CPU tensor, copied only if it is not contiguous."""
-    # Not `reshape`: for torch a single value is contiguous with any stride, and keeps it.
+    # `reshape` would not do: for torch a single value is contiguous with any stride, and keeps it.
     flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))
     return memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]
 
 
 def why_not_stored(tensor: torch.Tensor) -> str | None:
-    """The property of a tensor that a checkpoint does not support, as a noun; None if it can be
-    stored."""
+    """Return the property of a tensor that a checkpoint does not support, as a noun, or None if it
+    can be stored."""
     if tensor.layout is not torch.strided:
         return f"layout {str(tensor.layout).removeprefix('torch.')}"
     try:
@@ -61,8 +61,9 @@ def write_tensors(
     """Write CPU tensors.
 
     Args:
-        parts: the positions of those that are pieces of sharded tensors.
+        parts: the positions of the tensors that are shards.
         advanced: see `write_file`.
+
     Raises:
         OSError: see `write_file`.
     """
@@ -108,17 +109,19 @@ class _Piece:
     shape: tuple[int, ...]
     offset: tuple[int, ...]
     checksum: str | None = None
-    """Compared when it is read; None: unknown."""
+    """Checksum that is compared when it is read, or None if it is not known."""
 
 
 class ShardReader:
-    """All tensors of some safetensors files, sharded or whole. Each is read straight into its
+    """All tensors of some safetensors files, sharded or full. Each is read straight into its
     target.
 
     Args:
-        entries: the manifest's entries by file name; what is read is compared with their checksums.
+        entries: the manifest's entries by file name. Bytes that are read are compared with their
+            checksums.
+
     Raises:
-        CorruptCheckpoint: a checksum differs; the methods raise it too.
+        CorruptCheckpoint: a checksum differs. The methods raise it too.
     """
 
     def __init__(
@@ -171,8 +174,8 @@ class ShardReader:
 
     @contextmanager
     def concurrent_reads(self) -> Iterator[None]:
-        """Reads inside this context run concurrently; their targets have their values when it
-        ends."""
+        """Let reads inside this context run concurrently. Their targets have their values at its
+        end."""
         with ThreadPoolExecutor(READERS, "checkpoint-reader") as self._pool:
             try:
                 yield
@@ -185,12 +188,12 @@ class ShardReader:
     def read_into(
         self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None
     ) -> None:
-        """Fill `target`, the box or range (see `ShardSpec`) of the full tensor at `offset`
-        (default: the origin)."""
+        """Fill `target`, a box or range (see `ShardSpec`) of the full tensor at `offset` (default:
+        the origin)."""
         target = target.detach()
         offset = offset or (0,) * target.dim()
         whole, pieces = self._shapes[name], self._pieces[name]
-        # One is a box, the other a run.
+        # One is a box, the other a contiguous range.
         if any(len(piece.offset) != len(offset) for piece in pieces):
             start = _run_start(whole, tuple(target.shape), offset)
             runs = [_as_run(piece, whole) for piece in pieces]
@@ -214,7 +217,7 @@ class ShardReader:
         _expect(name, filled, target)
 
     def _now(self, name: str) -> torch.Tensor:
-        """The full tensor, read in this thread."""
+        """Read the full tensor in this thread."""
         whole = torch.empty(self._shapes[name], dtype=self.dtype(name))
         filled = 0
         for piece in self._pieces[name]:
@@ -242,7 +245,7 @@ class ShardReader:
             raise CorruptCheckpoint(piece.file.parent.name, changed(piece.file.name))
 
     def _read_overlap(self, piece: _Piece, target: torch.Tensor, offset: tuple[int, ...]) -> int:
-        """Copy the overlap of a piece and the target's box; returns its number of values."""
+        """Copy the overlap of a shard and the target's box; return its number of values."""
         low = [max(a, b) for a, b in zip(piece.offset, offset, strict=True)]
         high = [
             min(a + n, b + m)
@@ -260,8 +263,8 @@ class ShardReader:
         return source.numel()
 
     def _read_rows(self, piece: _Piece, first: int, last: int) -> torch.Tensor:
-        """Rows are contiguous on disk, so only these are read; with a checksum the whole piece is,
-        to verify it."""
+        """Read only the needed rows, which are contiguous on disk. With a checksum, read and verify
+        the entire shard."""
         if piece.checksum is not None:
             whole = torch.empty(piece.shape, dtype=piece.dtype)
             self._read_whole(piece, whole)
@@ -282,8 +285,8 @@ def _expect(name: str, filled: int, target: torch.Tensor) -> None:
 def _run_start(
     whole: tuple[int, ...], shape: tuple[int, ...], offset: tuple[int, ...]
 ) -> int | None:
-    """The position of a run, or of a box of whole rows, among the full tensor's values; None for
-    other boxes."""
+    """Return the position of a contiguous range, or of a box of full rows, among the full tensor's
+    values; None for other boxes."""
     if len(offset) != len(whole):
         return offset[0]
     return (offset[0] * prod(whole[1:]) if whole else 0) if shape[1:] == whole[1:] else None
@@ -295,7 +298,7 @@ def _as_run(piece: _Piece, whole: tuple[int, ...]) -> _Piece | None:
 
 
 def _cut(whole: torch.Tensor, target: torch.Tensor, offset: tuple[int, ...]) -> torch.Tensor:
-    """The part of the full tensor that is `target`'s box or run."""
+    """Return the part of the full tensor that is `target`'s box or range."""
     if len(offset) != whole.dim():
         return whole.view(-1)[offset[0] : offset[0] + target.numel()].view(target.shape)
     return whole[

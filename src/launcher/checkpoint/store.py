@@ -1,5 +1,5 @@
-"""The folder of a run's checkpoints: how one is committed, which exist, and which one a run resumes
-from."""
+"""The folder of a run's checkpoints: committing one, listing them, and finding the one that a run
+resumes from."""
 
 import json
 import logging
@@ -32,16 +32,16 @@ class CheckpointStore:
     """`checkpoints/step-00000100/`, and the links `latest` and `best` next to it. Only one process
     writes: rank 0.
 
-    The links are a convenience for people: they are rebuilt from the checkpoints where they are
+    The links are a convenience for people. They are rebuilt from the checkpoints if they are
     missing or wrong.
 
     Args:
         root: the folder of the checkpoints.
         link: the place of that folder within the run's folder, where people and `launcher.runs`
-            look for it. If it is another folder, this becomes a link to `root`. None: no link is
+            look for it. If it is another folder, this becomes a link to `root`. None if no link is
             needed.
-        own: names (`<name>/<id>`) of the run that they belong to. Checkpoints of others are neither
-            resumed from nor deleted. Empty: all are its own.
+        own: names (`<name>/<id>`) of the run that they belong to. Checkpoints of other runs are
+            neither resumed from nor deleted. If it is empty, all checkpoints are its own.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class CheckpointStore:
         self.root, self.place, self.own = root, link, own
         self.logger = logger or logging.getLogger("launcher.checkpoint")
         self.check_lock: Callable[[], None] = lambda: None
-        """Called before each commit: another process may have taken the run over."""
+        """Called before each commit, since another process may have taken the run over."""
         self._begun = 0
         self._set_aside: set[str] = set()
 
@@ -95,7 +95,7 @@ class CheckpointStore:
         return folder
 
     def discard(self, folder: Path) -> None:
-        """Remove what a failed save has written: on a full disk the next one needs the space."""
+        """Remove the files of a failed save. On a full disk the next save needs the space."""
         shutil.rmtree(folder, ignore_errors=True)
 
     def commit(
@@ -105,8 +105,9 @@ class CheckpointStore:
         previous one valid.
 
         Args:
-            check: called before the checkpoint gets its name; raises if it must not be committed
+            check: called before the checkpoint gets its name. It raises if it must not be committed
                 any more.
+
         Raises:
             OSError: it is not committed, and the earlier checkpoints are unchanged.
         """
@@ -119,7 +120,7 @@ class CheckpointStore:
         if final.exists() and not self.is_own(final):
             self._rename_aside(final, ABANDONED)
         if final.exists():
-            # Two renames: between them the old one has another name, which `recover` knows.
+            # Between the two renames, the old one has another name, which `recover` knows.
             shutil.rmtree(replaced, ignore_errors=True)
             os.rename(final, replaced)
         try:
@@ -153,15 +154,16 @@ class CheckpointStore:
             )
 
     def remove(self, step: int) -> None:
-        """Delete a checkpoint: under a hidden name first, so that half of one is never visible."""
+        """Delete a checkpoint. It gets a hidden name first, so that half a checkpoint is never
+        visible."""
         self._delete(self.path(step))
 
     def _delete(self, folder: Path) -> None:
         shutil.rmtree(self.hide(folder), ignore_errors=True)
 
     def hide(self, folder: Path) -> Path:
-        """Give a checkpoint the hidden name under which it is deleted; `recover` deletes what a
-        kill leaves there."""
+        """Give a checkpoint the hidden name under which it is deleted. `recover` deletes the rest
+        after a kill."""
         hidden = self.root / f"{TEMPORARY}remove-{folder.name}"
         shutil.rmtree(hidden, ignore_errors=True)
         os.rename(folder, hidden)
@@ -169,8 +171,8 @@ class CheckpointStore:
 
     # ---------------------------------------------------------------------------------------- whose
     def is_own(self, folder: Path) -> bool:
-        """Return whether a checkpoint is this run's. One whose manifest cannot be read is: nobody
-        else's name is on it."""
+        """Return whether a checkpoint is this run's. A checkpoint whose manifest cannot be read is,
+        since it has no other run's name."""
         try:
             return self._is_own(Manifest.read(folder))
         except (CorruptCheckpoint, UnsupportedCheckpoint, OSError):
@@ -180,7 +182,8 @@ class CheckpointStore:
         return not self.own or manifest.run is None or manifest.run in self.own
 
     def _check_own(self, manifest: Manifest, place: Path | str) -> None:
-        """
+        """Check that a checkpoint is this run's.
+
         Raises:
             ConfigError: the checkpoint is another run's.
         """
@@ -235,8 +238,8 @@ class CheckpointStore:
         return step if step is not None and self.path(step).is_dir() else None
 
     def best(self) -> int | None:
-        """The step of the best checkpoint: what `best` points to, else the one that the newest
-        checkpoints name."""
+        """Return the step of the best checkpoint, which `best` points to or the newest checkpoints
+        name."""
         if (step := self.linked(BEST)) is not None:
             return step
         steps = self.steps()
@@ -308,22 +311,25 @@ class CheckpointStore:
     def newest_valid(
         self, hashes: bool | Callable[[FileEntry], bool] = True
     ) -> tuple[Path, Manifest] | None:
-        """The newest checkpoint that verifies. Newer ones that do not are set aside and reported;
-        one that was set aside earlier and verifies now gets its name back.
+        """Return the newest checkpoint that verifies. Newer ones that do not are set aside and
+        reported. A checkpoint that was set aside earlier and verifies now gets its name back.
 
         Args:
             hashes: see `verify`.
+
         Returns:
-            None: there is no checkpoint at all, not even a damaged one.
+            None if there is no checkpoint at all, not even a damaged one.
+
         Raises:
             ConfigError: the newest is another run's.
             CorruptCheckpoint: all are damaged. Starting from step 0 would lose the run silently.
-            UnsupportedCheckpoint: the newest is of a newer format version. Nothing is renamed.
+            UnsupportedCheckpoint: the newest has a newer format version. Nothing is renamed.
         """
         problems: list[str] = []
         for _, folder in self._candidates():
             is_aside = folder.name.startswith(CORRUPT)
-            if folder.name in self._set_aside:  # by this process, which could not load it
+            # This process set it aside, since it could not load it.
+            if folder.name in self._set_aside:
                 problems.append(f"{folder.name} is damaged")
                 continue
             try:
@@ -345,8 +351,8 @@ class CheckpointStore:
         return None
 
     def _candidates(self) -> list[tuple[int, Path]]:
-        """Step and folder of each checkpoint, and of those that were set aside as damaged, newest
-        first."""
+        """List step and folder of each checkpoint, including checkpoints that were set aside as
+        damaged, newest first."""
         folders = [(step, 1, self.path(step)) for step in self.steps_with_broken()]
         for folder in self.root.glob(f"{CORRUPT}step-*"):
             if match := re.match(rf"{CORRUPT}step-(\d+)", folder.name):
@@ -405,7 +411,7 @@ def _step_of_copy(folder: Path) -> int | None:
 
 
 def noted(folder: Path) -> dict[str, Any] | None:
-    """The checkpointing hook's state in a checkpoint: `best`. None where it is unreadable."""
+    """The checkpointing hook's state in a checkpoint: `best`. None if it is unreadable."""
     try:
         hooks = json.loads((folder / "rank-00000.json").read_bytes())["hooks"]
         return next(

@@ -12,7 +12,7 @@ from launcher.errors import ConfigError
 from launcher.strategies.weights import MODEL
 
 OWN = (MODEL, "optimizer/")
-"""Prefixes of the tensors that a strategy stores; the others belong to hooks."""
+"""Prefixes of the tensors that a strategy stores. The others belong to hooks."""
 
 
 class StoredCheckpoint(ShardReader):
@@ -59,12 +59,12 @@ class StoredCheckpoint(ShardReader):
             self._pieces[MODEL + name.removeprefix(f"{chosen[0]}/")] = self._pieces.pop(name)
 
     def rank_state(self, rank: int) -> dict[str, Any] | None:
-        """The state of one rank; None: it was saved with fewer ranks."""
+        """Return the state of one rank, or None if it was saved with fewer ranks."""
         state: dict[str, Any] | None = self._read_tree(f"rank-{rank:05d}")
         return state
 
     def _read_tree(self, name: str) -> Any:
-        # A copy over another save may leave that one's files.
+        # A copy over another save may leave files of the other save.
         listed = {entry.name for entry in self.manifest.files}
         if f"{name}.json" not in listed:
             return None
@@ -76,8 +76,8 @@ class StoredCheckpoint(ShardReader):
 
 
 def weights_digest(path: Path) -> str:
-    """SHA-256 over the model's tensors: name, dtype, shape and bytes of each, by name. However they
-    were sharded or saved, equal weights have equal digests."""
+    """SHA-256 over the model's tensors: name, dtype, shape and bytes of each, sorted by name. Equal
+    weights have equal digests, however they were sharded or saved."""
     stored = StoredCheckpoint(path)
     digest = hashlib.sha256()
     for name in sorted(name for name in stored.names() if name.startswith(MODEL)):

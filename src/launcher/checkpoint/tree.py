@@ -1,6 +1,6 @@
-"""Nested state as JSON and tensors: no pickle, so that reading a checkpoint can run no code.
+"""Nested state as JSON and tensors, without pickle, so that reading a checkpoint can run no code.
 
-What JSON cannot represent is a dict with the single key "$": `{"$": ["tuple", [...]]}`.
+A value that JSON cannot represent is a dict with the single key "$": `{"$": ["tuple", [...]]}`.
 """
 
 import base64

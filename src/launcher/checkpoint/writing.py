@@ -1,4 +1,4 @@
-"""A save in flight: whether its writer makes progress, and how it is abandoned."""
+"""A save in progress: whether its writer makes progress, and how it is abandoned."""
 
 import pickle
 import threading
@@ -16,7 +16,7 @@ class Abandoned(Exception):
 
 
 class Writing:
-    """A save in flight, as the training thread sees it."""
+    """A save in progress, as the training thread sees it."""
 
     def __init__(self) -> None:
         self.thread: threading.Thread | None = None
@@ -55,7 +55,7 @@ class Writing:
 
     @contextmanager
     def waiting_for_others(self) -> Iterator[None]:
-        """Inside, this rank waits for others and does not count as hanging."""
+        """Mark this rank as waiting for others, so that it does not count as hanging."""
         self._waits = True
         try:
             yield
@@ -65,8 +65,10 @@ class Writing:
 
 
 def gather(value: object, group: object, writing: Writing) -> list[Any]:
-    """Every rank's value, in rank order. A blocking collective cannot be interrupted, and crashes a
-    process that exits during it; this one is polled, so that an abandoned writer can leave it.
+    """Return every rank's value, in rank order.
+
+    A blocking collective cannot be interrupted, and crashes a process that exits during it. This
+    one is polled, so that an abandoned writer can leave it.
 
     Raises:
         Abandoned: see `Writing.advance`.

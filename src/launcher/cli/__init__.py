@@ -1,1 +1,1 @@
-"""The command line: Hydra's, in which every error of a configuration is one message."""
+"""The command line: Hydra's, with one message for every error of a configuration."""

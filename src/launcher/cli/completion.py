@@ -53,8 +53,8 @@ ZSH = "autoload -U +X compinit && compinit; autoload -U +X bashcompinit && bashc
 
 
 def request_of(arguments: Sequence[str]) -> str | None:
-    """The request of a command line: `install=bash`, `query=bash`, ...; None: it has none that is
-    handled here."""
+    """Return the request of a command line (`install=bash`, `query=bash`, ...), or None if it has
+    none that is handled here."""
     for flag, value in zip(arguments, [*arguments[1:], ""], strict=True):
         request = (
             value
@@ -67,7 +67,7 @@ def request_of(arguments: Sequence[str]) -> str | None:
 
 
 def answer(request: str) -> str:
-    """The script to evaluate, or the candidates for the line that the shell passes, one per
+    """Return the script to evaluate, or the candidates for the line that the shell passes, one per
     line."""
     kind, _, shell = request.partition("=")
     if kind == "install":
@@ -83,11 +83,11 @@ def answer(request: str) -> str:
 
 
 def candidates(arguments: Sequence[str], current: str) -> list[str]:
-    """Completions of the word that is being typed; a trailing blank means that the word is
+    """Complete the word that is being typed. After a trailing blank, the word before it is
     complete.
 
     Args:
-        arguments: before it, with the program.
+        arguments: the arguments before the word, with the program.
     """
     previous = arguments[-1] if arguments else ""
     named = [value for flag, value in pairwise(arguments) if flag in FOLDER_FLAGS]

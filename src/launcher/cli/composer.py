@@ -16,14 +16,16 @@ class Composer:
     """Composes the jobs of a sweep. Jobs that choose the same groups share one composition of them.
 
     Args:
-        runs: among which equivalent configurations are looked up; None: those on disk.
+        runs: runs among which equivalent configurations are looked up. Default None: the runs on
+            disk.
     """
 
     def __init__(self, loader: ConfigLoader, master: DictConfig, runs: Runs | None = None):
         self.loader = loader
         self.sweep = sweep_name(master)
         self.continued: dict[str, str] = {}
-        """New keys of each run, by its id, that resumes under an equivalent configuration."""
+        """Keys of each run, by its id, that are new in the equivalent configuration under which it
+        resumes."""
         self._runs = runs or Runs()
         self._compositions = Compositions(
             lambda overrides: loader.load_sweep_config(master, overrides), loader
@@ -46,8 +48,8 @@ class Composer:
 
 
 def sweep_name(master: DictConfig) -> str:
-    """A name for a sweep: the same when the command is repeated, wherever and however its jobs
-    run."""
+    """Return a name for a sweep. It is the same when the command is repeated, wherever and however
+    its jobs run."""
     overrides_used = sorted(
         word
         for word in master.hydra.overrides.task

@@ -21,7 +21,7 @@ FOR_HYDRA = (
     "config_path",
     "experimental_rerun",
 )
-"""Flags that Hydra's own `main` serves; it composes the configuration once more than a run or a
+"""Flags that Hydra's own `main` serves. It composes the configuration once more than a run or a
 sweep needs."""
 
 
@@ -60,9 +60,8 @@ def read(argv: Sequence[str]) -> Namespace:
     """Parse the flags, which may be anywhere among the overrides.
 
     Returns:
-        The flags, the overrides as Hydra takes them, and `for_hydra`: the other arguments if
-            Hydra's own `main` serves
-        the command, None for a run or a sweep.
+        The flags, the overrides in Hydra's form, and `for_hydra`: the other arguments if Hydra's
+            own `main` serves the command, None for a run or a sweep.
 
     Raises:
         ConfigError: an unknown flag, or flags that exclude each other.
@@ -88,8 +87,8 @@ def read(argv: Sequence[str]) -> Namespace:
 
 
 def with_own_folder(argv: Sequence[str]) -> list[str]:
-    """The command line with `--config-dir conf`, if there is such a folder (`own_folder`) and no
-    other is named."""
+    """Return the command line with `--config-dir conf`, if there is such a folder (`own_folder`)
+    and it names no other."""
     is_named = any(word.startswith(("--config-dir", "-cd")) for word in argv)
     folder = None if is_named else own_folder()
     return [*argv, *([] if folder is None else ["--config-dir", str(folder)])]

@@ -35,7 +35,7 @@ def folders_of(config_dir: str | None) -> list[Traversable]:
 
 
 def print_help(argv: Sequence[str] | None = None) -> None:
-    """Print the help for a command line that asks for it.
+    """Print the help for a command line that requests it.
 
     Raises:
         SystemExit: with code 2, for a topic that does not exist.

@@ -19,7 +19,8 @@ SUFFIX = ".in"
 
 
 def main(argv: Sequence[str]) -> None:
-    """
+    """Make a project.
+
     Raises:
         SystemExit: with code 2, if the project cannot be written.
     """
@@ -41,8 +42,10 @@ def main(argv: Sequence[str]) -> None:
 
 
 def make_project(folder: Path) -> str:
-    """Write the project's files. Returns the name of its package, which is derived from the
-    folder's.
+    """Write the project's files.
+
+    Returns:
+        The name of its package, which is derived from the folder's name.
 
     Raises:
         ConfigError: the folder has files, cannot be written, or its name does not fit a package.
@@ -87,7 +90,7 @@ def _is_installed(package: str, folder: Path) -> bool:
 
 
 def _templates(folder: Traversable, path: str = "") -> Iterator[tuple[str, Traversable]]:
-    """Each template, after the path of its file in the project."""
+    """Yield the path of each file in the project, and its template."""
     for each in sorted(folder.iterdir(), key=lambda item: item.name):
         if each.is_dir():
             yield from _templates(each, f"{path}{each.name}/")

@@ -1,8 +1,8 @@
-"""One job as a process of its own: `python -m launcher.cli.job FILE [RESULT]`, started by
+"""One job as a process of its own: `python -m launcher.cli.job FILE [RESULT]`, launched by
 `launcher.dispatch.pool`.
 
-FILE has a checked and resolved configuration; RESULT gets what the job returns. When the command
-that started it ends, the job saves and ends too.
+FILE has a checked and resolved configuration; RESULT gets the value that the job returns. When the
+command that launched it ends, the job saves and ends too.
 """
 
 import json

@@ -34,7 +34,7 @@ class LiveTable:
 
     @property
     def is_live(self) -> bool:
-        """Return whether a table is seen: it need not be made otherwise."""
+        """Return whether a table is visible. Otherwise it need not be made."""
         return self._live is not None
 
     @property

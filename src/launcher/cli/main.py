@@ -58,7 +58,7 @@ def _main(argv: Sequence[str]) -> None:
     _task_started = False
     # Otherwise Hydra prints exceptions itself and exits with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    # a folder of hydra.searchpath that does not exist is an error, see `schema.check_hydra`
+    # A folder of hydra.searchpath that does not exist is an error, see `schema.check_hydra`.
     warnings.filterwarnings("ignore", r"provider=.*\n?.*is not available", UserWarning)
     arguments = None
     try:
@@ -70,7 +70,7 @@ def _main(argv: Sequence[str]) -> None:
                 raise
             if messages := explain(error, arguments):
                 raise ConfigError(*messages) from error
-            # nothing is wrong but that Hydra needs a `+` for keys that the YAML files leave out
+            # The only problem is that Hydra needs a `+` for keys that the YAML files leave out.
             overrides = explicit(arguments.overrides, arguments.config_dir, arguments.config_name)
             if overrides == arguments.overrides:
                 raise ConfigError(first_line(error)) from error
@@ -91,7 +91,7 @@ def _main(argv: Sequence[str]) -> None:
 
 def _execute(arguments: Namespace) -> None:
     if arguments.for_hydra is not None:
-        # overrides come first: Hydra's parser does not take `a=1 -m b=2`
+        # Overrides come first, since Hydra's parser does not accept `a=1 -m b=2`.
         sys.argv[1:] = [*arguments.overrides, *arguments.for_hydra]
         with decided_here():
             hydra.main(config_path=config_path(), config_name="config", **VERSION)(task)()
@@ -103,9 +103,10 @@ def _execute(arguments: Namespace) -> None:
 
 
 def _reported(error: BaseException, arguments: Namespace | None) -> int:
-    """Print an error as messages, or as a traceback. Returns the exit code."""
+    """Print an error as messages, or as a traceback; return the exit code."""
     if isinstance(error, TrainingError):
-        return 1  # the job has reported it, and it needs no traceback
+        # The job has reported it, and it needs no traceback.
+        return 1
     if (
         isinstance(error, OSError)
         and error.filename
@@ -170,16 +171,16 @@ def _is_sweep() -> bool:
 
 
 def _metrics(folder: RunFolder) -> dict[str, Any]:
-    """The newest metrics of a run that was already complete: a repeated sweep returns the same as
-    the first."""
+    """The newest metrics of a run that was already complete, so that a repeated sweep returns the
+    same as the first."""
     from launcher.rundir.metrics import newest_metrics
 
     return {name: newest.value for name, newest in newest_metrics(folder.metrics_path).items()}
 
 
 def _remove_empty(folder: Path) -> None:
-    """Remove the empty folders that Hydra made for a run that did not start, but none that were
-    there before."""
+    """Remove the empty folders that Hydra made for a run that did not start, but no folders that
+    existed before."""
     for empty in (folder, *folder.parents) if _existing_folders else ():
         try:
             if empty in _existing_folders:
@@ -208,8 +209,8 @@ class Validation(Callback):
         _warn_of_quota(config)
 
     def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """The last callback. Otherwise Hydra would print its own line about a failed job, and raise
-        its error."""
+        """Exit after the last callback. Otherwise Hydra would print its own line about a failed
+        job, and raise its error."""
         job_return: JobReturn = kwargs["job_return"]
         if job_return.status == JobStatus.FAILED and isinstance(
             error := returned(job_return), Exception
@@ -217,15 +218,16 @@ class Validation(Callback):
             raise JobFailed(error)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: object) -> None:
-        collector.resume()  # before thousands of runs are composed
+        # This happens before thousands of runs are composed.
+        collector.resume()
         _check(schema.check_hydra, config)
         _note_existing(expanded(config.paths.outputs))
         _warn_of_quota(config)
 
 
 def _find_run(config: DictConfig) -> None:
-    """Choose the run that the configuration names, and print a line if it is another
-    configuration's, or a new one."""
+    """Find the run that the configuration names, and print a line if it has another configuration
+    or is new."""
     runs = Runs()
     if (run := name_run(config, runs)) is not None:
         line: str | None = continues(config, run)
@@ -240,7 +242,8 @@ def _is_later_rank() -> bool:
 
 
 def _warn_of_quota(config: DictConfig) -> None:
-    """Warn once a command, where it is given: `paths.quota` is exceeded."""
+    """Warn once per command, and only in the process of the command, that `paths.quota` is
+    exceeded."""
     quota = config.paths.get("quota")
     if quota is None or _is_later_rank():
         return
@@ -259,6 +262,7 @@ def _check(check: Callable[[DictConfig], object], config: DictConfig) -> None:
     except ConfigError as error:
         report(error.messages)
         raise SystemExit(BAD_COMMAND) from None
-    except Exception as error:  # Hydra would print a warning, and continue
+    # Hydra would print a warning, and continue.
+    except Exception as error:
         traceback.print_exc()
         raise SystemExit(1) from error

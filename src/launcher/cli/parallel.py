@@ -22,11 +22,11 @@ from launcher.runs.stored_run import StoredRun
 from launcher.runs.table import Table
 
 PAUSE = 0.3
-"""Seconds between two looks at the processes."""
+"""Seconds between two checks of the processes."""
 
 
 class JobPool(Pool):
-    """A pool whose jobs write what they return."""
+    """A pool whose jobs write their results."""
 
     def _results(self, number: int) -> list[str]:
         return [str(self._result(number))]
@@ -35,7 +35,7 @@ class JobPool(Pool):
         return self.folder / "jobs" / f"{self._name(number)}.json"
 
     def value(self, number: int) -> Any:
-        """Read what a job returned; None for one that did not come to that."""
+        """Read the result of a job, or None if it did not write one."""
         try:
             return json.loads(self._result(number).read_bytes())
         except (OSError, ValueError):
@@ -46,8 +46,8 @@ class Queue:
     """Runs the jobs of a sweep, at most so many at a time; the next one starts when one ends.
 
     Args:
-        jobs: checked.
-        slots: how many run at a time.
+        jobs: jobs that are already checked.
+        slots: number of jobs that run at a time.
         is_done: whether a job has nothing to do, so that it need not start.
         fail_fast: stop at the first job that fails.
     """
@@ -70,7 +70,7 @@ class Queue:
         Returns:
             A result for each job, in order.
         Raises:
-            signals.SignalExit: a signal came; the running jobs have saved.
+            signals.SignalExit: a signal came, and the running jobs have saved.
             SystemExit: a job failed, and `fail_fast` is set; the others have saved.
         """
         with private_folder() as folder, self.display:

@@ -46,7 +46,8 @@ PROJECT = """\
 
 
 def main(argv: Sequence[str]) -> None:
-    """
+    """Write the schemas.
+
     Raises:
         SystemExit: with code 2, if the files cannot be written.
     """
@@ -70,7 +71,10 @@ def main(argv: Sequence[str]) -> None:
 
 
 def write_schemas(project: Path) -> int:
-    """Write the schemas and mappings of a project. Returns the number of schemas.
+    """Write the schemas and mappings of a project.
+
+    Returns:
+        The number of schemas.
 
     Raises:
         ConfigError: the folder has no conf/, or its files cannot be read or written.

@@ -1,7 +1,7 @@
-"""The jobs of a sweep. All are checked before the first starts.
+"""The jobs of a sweep. All are checked before the first one starts.
 
 The plugins in `hydra_plugins.launcher_dispatch` call this. A dispatch with a method `sweep(jobs,
-task) -> Sequence[JobReturn]` gets the whole list (for an array of jobs on a cluster); otherwise
+task) -> Sequence[JobReturn]` gets the whole list (for an array of jobs on a cluster). Otherwise
 they run here, one by one.
 """
 
@@ -78,8 +78,8 @@ def check_jobs(
 
 
 def _same_run(first: SweepJob, second: SweepJob) -> str:
-    """The message that rejects two jobs with one id. It names the keys that differ but do not
-    count."""
+    """The message that rejects two jobs with one id. It names the differing keys, which are not
+    part of the id."""
     keys = changed_keys(first.plain, second.plain)
     same = (
         f"jobs {first.index + 1} and {second.index + 1} of the sweep are the same run, {second.run}"
@@ -164,9 +164,12 @@ def _run_in_turn(
 
 
 def _is_done(job: SweepJob, is_complete: IsComplete) -> bool:
-    """Return whether a job's run is complete, so that the job need not start: starting them is most
-    of the cost of a repeated sweep. It starts all the same for another package's sweeper, for
-    `job.objective`, and for a user's callback."""
+    """Return whether a job's run is complete, so that the job need not start. Starting jobs is most
+    of the cost of a repeated sweep.
+
+    It starts all the same for another package's sweeper, for `job.objective`, and for a user's
+    callback.
+    """
     plain, hydra = job.plain, job.hydra
     is_own = (
         hydra["runtime"]["choices"]["hydra/sweeper"] in OWN_SWEEPERS
@@ -181,11 +184,13 @@ def _is_done(job: SweepJob, is_complete: IsComplete) -> bool:
     try:
         return is_complete(of_the_run(plain))
     except Exception:
-        return False  # it is reported when the job starts
+        # It is reported when the job starts.
+        return False
 
 
 def _run(job: SweepJob, task: TaskFunction, context: HydraContext) -> JobReturn:
-    """One job through Hydra's own `run_job`; an exit that is not a signal's becomes its result."""
+    """Run one job through Hydra's own `run_job`. An exit that no signal caused becomes its
+    result."""
     try:
         result = run_job(
             task_function=task,
@@ -208,8 +213,8 @@ def _run(job: SweepJob, task: TaskFunction, context: HydraContext) -> JobReturn:
 
 
 def reason(job: SweepJob, result: JobReturn) -> str:
-    """Why a job failed, in a line: its error, why it was rejected, or what its processes
-    recorded."""
+    """Return the reason of a job's failure in a line: its error, why it was rejected, or the error
+    that its processes recorded."""
     error = unwrapped(returned(result))
     if not isinstance(error, SystemExit):
         return f"failed: {type(error).__name__}: {first_line(str(error))}"

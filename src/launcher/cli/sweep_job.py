@@ -21,7 +21,7 @@ class SweepJob:
     overrides: list[str]
     composer: Composer
     common: frozenset[str] = frozenset()
-    """Overrides that all jobs share; a label leaves them out."""
+    """Overrides that all jobs share. A label leaves them out."""
     plain: dict[str, Any] = field(default_factory=dict)
     """The resolved configuration, without Hydra's node; empty for an invalid job."""
     hydra: dict[str, Any] = field(default_factory=dict)
@@ -31,7 +31,8 @@ class SweepJob:
 
     @property
     def config(self) -> DictConfig:
-        """Composed at each access: a thousand of them would not fit in memory."""
+        """The configuration, composed at each access, since a thousand of them would not fit in
+        memory."""
         return self.composer.compose(self.overrides, self.index)
 
     def check(self) -> None:

@@ -1,5 +1,5 @@
 """`--help optimizer`: the options and keys of a group, of one option (`optimizer=sgd`), of a
-section or a key."""
+section or of a key."""
 
 import textwrap
 from collections.abc import Iterator, Sequence

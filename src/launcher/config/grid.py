@@ -16,7 +16,8 @@ def expand(overrides: Sequence[Override], with_intervals: bool = False) -> list[
     """The overrides of each job: every combination of the keys' values.
 
     Args:
-        with_intervals: replace an interval by its first number instead of rejecting it. Raises:
+        with_intervals: replace an interval by its first number instead of rejecting it.
+    Raises:
         ConfigError: a sweep over an interval, which has no list of values.
     """
     values: dict[str, list[str]] = {}

@@ -1,5 +1,5 @@
-"""DataSource, the target of a `data` configuration. It makes datasets; loaders handle order, ranks
-and devices."""
+"""DataSource, the target of a `data` configuration. It makes datasets, and loaders handle order,
+ranks and devices."""
 
 from __future__ import annotations
 
@@ -51,10 +51,11 @@ class DataSource(LoaderSettings, ABC):
     `launcher.data.randomness`)."""
 
     collate: Callable[[list[Any]], Any] | None = None
-    """Makes a batch from a list of samples; None: torch's `default_collate`. A subclass may define
-    a method."""
+    """Makes a batch from a list of samples. Default None: torch's `default_collate`. A subclass may
+    define a method."""
     val_collate: Callable[[list[Any]], Any] | None = None
-    """Makes a batch of held-out samples; None: as `collate`. A subclass may define a method."""
+    """Makes a batch of held-out samples. Default None: the same as `collate`. A subclass may define
+    a method."""
 
     val_names: Sequence[str] = ()
     """The names of further validation sets; their metrics are `val/<name>/...`."""
@@ -68,11 +69,11 @@ class DataSource(LoaderSettings, ABC):
         """The training samples. Raises ConfigError for files that cannot be used."""
 
     def val_dataset(self) -> Any | None:
-        """The held-out samples, or None."""
+        """The held-out samples, or None if there are none."""
         return None
 
     def test_dataset(self) -> Any | None:
-        """The samples of the final test, which training never reads; or None."""
+        """The samples of the final test, which training never reads, or None if there are none."""
         return None
 
     def predict_dataset(self) -> Any | None:
@@ -133,14 +134,17 @@ class DataSource(LoaderSettings, ABC):
         name: str | None = None,
         has_chunks: bool = False,
     ) -> EvaluationLoader | None:
-        """One pass over the held-out samples, or over the first `max_samples` of them, counted over
-        all ranks. None: nothing is held out.
+        """Make a loader of one pass over the held-out samples, or over the first `max_samples` of
+        them, counted over all ranks.
 
         Args:
-            batch_size: samples per rank and forward pass; None: the rank's share of
+            batch_size: samples per rank and forward pass. Default None: the rank's share of
                 `self.batch_size`.
-            name: one of `val_names`; None: the main validation set.
+            name: one of `val_names`. Default None: the main validation set.
             has_chunks: see `launcher.data.loader.evaluation_loader`.
+
+        Returns:
+            None if no samples are held out.
         """
         dataset = self.val_dataset() if name is None else self.named_val_dataset(name)
         place = (batch_size, rank, world_size, device)
@@ -156,7 +160,8 @@ class DataSource(LoaderSettings, ABC):
         max_samples: int | None = None,
         has_chunks: bool = False,
     ) -> EvaluationLoader | None:
-        """One pass over the test samples, as `val_loader`. None: there are none."""
+        """Make a loader of one pass over the test samples, as `val_loader` does. None if there are
+        none."""
         place = (batch_size, rank, world_size, device)
         return self._pass_over(self.test_dataset(), *place, max_samples, has_chunks)
 

@@ -16,14 +16,15 @@ class CustomData(DataSource):
     training needs them.
 
     Args:
-        dataset: the training samples: a node with `_target_`, or a dataset.
-        val_dataset: the held-out samples, likewise; null: none.
-        val_datasets: further sets of held-out samples by name; their metrics are `val/<name>/...`.
+        dataset: the training samples, as a node with `_target_` or a dataset.
+        val_dataset: the held-out samples, likewise. Default null: none.
+        val_datasets: further sets of held-out samples by name. Their metrics are `val/<name>/...`.
         test_dataset: the samples of `job=evaluate job.split=test`, likewise; null: none.
         predict: the samples of `job=predict`, likewise; null: none.
         collate_fn: makes a batch from a list of samples: a node with `_target_` (and `_partial_:
             true` for a function), or a callable; null: `torch.utils.data.default_collate`.
-        val_collate_fn: makes a batch of held-out samples, likewise; null: the same as `collate_fn`.
+        val_collate_fn: makes a batch of held-out samples, likewise. Default null: the same as
+            `collate_fn`.
         seed_samples: seed the random numbers of each sample (see
             `launcher.data.loader.ResumableLoader`). Without it a dataset's `get_batch` or
             `__getitems__` is used, and random augmentation depends on the number of workers and

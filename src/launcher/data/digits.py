@@ -52,7 +52,7 @@ class Labelled:
         return inputs[0], targets[0]
 
     def get_batch(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
-        """(input [B, ...] float32, target [B] int64) for int64 indices [B]."""
+        """Return (input [B, ...] float32, target [B] int64) for int64 indices [B]."""
         import torch
 
         return torch.from_numpy(self.inputs[indices]), torch.from_numpy(self.targets[indices])
@@ -67,7 +67,8 @@ def load_digits() -> tuple[np.ndarray, np.ndarray]:
             " 'torch-launcher[digits]'."
         )
     file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
-    if file.is_file():  # importing scikit-learn would take a second
+    # Importing scikit-learn would take a second.
+    if file.is_file():
         table = np.loadtxt(file, delimiter=",")
         pixels, digits = table[:, :-1], table[:, -1]
     else:

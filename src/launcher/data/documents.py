@@ -1,5 +1,5 @@
-"""Documents (text, chats or labelled texts), tokenized once: in JSON lines, in Parquet files, or
-elsewhere."""
+"""Documents (text, chats or labelled texts), tokenized once. They are in JSON lines, in Parquet
+files, or elsewhere."""
 
 import errno
 import json
@@ -39,19 +39,21 @@ class DocumentData(DataSource):
     memory-mapped.
 
     Args:
-        files: where the documents are: a path or glob, or a list of them.
-        val_files: the same for the held-out documents; None: every (1 / val_fraction)-th of
-            `files`.
+        files: a path or glob of the documents, or a list of them.
+        val_files: the same for the held-out documents. Default None: every (1 / val_fraction)-th
+            document of `files`.
         tokenizer: a folder written by `save_pretrained` of a transformers tokenizer.
-        seq_len: T, the most tokens in a row.
-        pack: put several documents in a row; False: one per row.
+        seq_len: T, the maximum number of tokens in a row.
+        pack: put several documents in a row, or with False one per row.
         text_field: the field with the text, on which a model is trained.
-        prompt_field: the field with a text before that one, on which the model is not trained.
+        prompt_field: the field with a prompt that precedes this text, on which the model is not
+            trained.
         messages_field: the field with a chat, a list of {role, content}; the assistant's turns are
             trained on.
         label_field: the field with the class of the text, for classification.
-        num_classes: the number of classes; models refer to it.
-        vocab_size: models with new weights refer to it; None: models have their own.
+        num_classes: the number of classes, to which models refer.
+        vocab_size: the number of tokens, to which models with new weights refer. Default None:
+            models have their own.
         cache: folder for the tokens.
         predict: the same as files, for job=predict; a row is a document, and classes are not read.
     """
@@ -83,7 +85,8 @@ class DocumentData(DataSource):
         """The records of a file or folder, with at least the named fields."""
 
     def find(self, key: str, patterns: str | list[str]) -> list[Path]:
-        """The files or folders that `patterns` names; `key` is its key, for messages."""
+        """Find the files or folders that `patterns` names. `key` is the key of `patterns`, for
+        messages."""
         return find_files(key, patterns)
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""Encodes a record: its token ids, which of them are targets, and its class."""
+"""Encodes a record as its token ids, the ones among them that are targets, and its class."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ class Document:
     ids: np.ndarray
     """int64 [N]."""
     is_target: np.ndarray | None = None
-    """bool [N]; None: all are."""
+    """bool [N], or None if all tokens are targets."""
     label: int | None = None
 
 
@@ -37,7 +37,8 @@ class Fields:
         return [name for name in (self.prompt, self.text, self.label) if name is not None]
 
     def check(self) -> None:
-        """
+        """Check the combination of fields.
+
         Raises:
             ConfigError: two fields are set that exclude each other.
         """
@@ -102,7 +103,8 @@ class Encoder:
         return names if self.has_labels else [name for name in names if name != self.fields.label]
 
     def __call__(self, record: dict[str, Any], where: str) -> Document:
-        """
+        """Encode a record.
+
         Raises:
             ConfigError: a field is missing, or has the wrong type.
         """
@@ -141,7 +143,7 @@ class Encoder:
         return int(label)
 
     def _chat(self, record: dict[str, Any], where: str) -> Document:
-        """The assistant's turns are targets, with the tokens that end them."""
+        """Encode a chat. The assistant's turns are targets, with the tokens that end them."""
         messages = _field(record, "messages", str(self.fields.messages), list, where)
         if not all(
             isinstance(each, dict) and isinstance(each.get("role"), str) for each in messages
@@ -160,7 +162,8 @@ class Encoder:
                 for i, message in enumerate(messages)
                 if message["role"] == "assistant"
             ]
-        except Exception as error:  # errors of jinja, and those that the template raises itself
+        # These are errors of jinja, and errors that the template itself raises.
+        except Exception as error:
             raise ConfigError(
                 f"data.messages_field: {where}: the chat template rejects it ({error})."
             ) from error

@@ -10,8 +10,8 @@ from launcher.rundir.files import expanded
 
 
 def find_files(key: str, patterns: str | Sequence[str]) -> list[Path]:
-    """The files that paths or globs (`**` for any depth, `~` for home) name, without folders:
-    sorted, each once.
+    """Find the files that paths or globs (`**` for any depth, `~` for home) name. Folders are left
+    out; the files are sorted, each once.
 
     Raises ConfigError, naming `key`, for a pattern that matches no file.
     """

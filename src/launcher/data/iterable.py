@@ -1,8 +1,8 @@
 """Streams: a user's `IterableDataset` as an endless, exactly resumable sequence of samples.
 
-Every rank reads the whole stream, in at most one worker process, and keeps its own share. So the
-order is that of the stream, for any number of ranks and workers. The dataset must not divide itself
-among ranks.
+Every rank reads the whole stream, in at most one worker process, and keeps its own share. So
+samples have the order of the stream, for any number of ranks and workers. The dataset must not
+divide itself among ranks.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ Run = Callable[[Callable[[], Any]], Any]
 
 
 def is_stream(dataset: object) -> bool:
-    """True for an `IterableDataset` and for anything else that can be iterated but not indexed."""
+    """Return whether this is an `IterableDataset`, or anything else that can be iterated but not
+    indexed."""
     from torch.utils.data import IterableDataset
 
     return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
 
 
 def length(dataset: Any) -> int | None:
-    """`len(dataset)`; None: it has no length."""
+    """Return `len(dataset)`, or None if it has no length."""
     try:
         return len(dataset)
     except (TypeError, NotImplementedError):
@@ -37,13 +38,13 @@ def length(dataset: Any) -> int | None:
 
 
 def stream_samples(dataset: Any, seed: int | None, position: int = 0) -> Iterator[Any]:
-    """The samples of the stream from a global position on, epoch after epoch, without end.
+    """Yield the samples of the stream from a global position on, epoch after epoch, without end.
 
-    If the dataset has a length, whole epochs before the position are skipped; the rest is read and
+    If the dataset has a length, whole epochs before the position are skipped. The rest is read and
     dropped. Calls the dataset's `set_epoch(epoch)`, if it has one. With a `seed`, seeds the global
     generators for each epoch.
 
-    Raises ConfigError if an epoch has no sample, or not as many as `len()` says.
+    Raises ConfigError if an epoch has no sample, or not as many as `len()` returns.
     """
     size = length(dataset)
     if size == 0:
@@ -79,7 +80,7 @@ def _empty(dataset: object, epoch: int) -> str:
 
 @dataclass(frozen=True)
 class Share:
-    """The micro-batches that a rank gets: those numbered `own` of each `count`."""
+    """The micro-batches of a rank: the ones numbered `own` of each `count`."""
 
     own: Sequence[int]
     count: int
@@ -168,7 +169,7 @@ class EvaluationStream:
         chunk: list[Any] = []
         ended = False
         while not ended:
-            # Reads one sample per rank ahead, so that the last chunk has at least one for each.
+            # Read one sample per rank ahead, so that the last chunk has at least one for each.
             wanted = self.full + self.world_size - len(chunk)
             read = draw(lambda: list(islice(samples, wanted)))  # noqa: B023 - called at once
             chunk += read

@@ -1,5 +1,5 @@
-"""Loaders: an endless one for training that resumes at any sample, and one exact pass for
-evaluation."""
+"""Loaders: an endless loader for training that resumes at any sample, and a loader of one exact
+pass for evaluation."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ class ResumableLoader:
     span two of them.
 
     A micro-batch of all ranks together covers the global positions [p, p + micro_batch_size *
-    world_size); rank r has the r-th part. `samples` counts the samples that all ranks have got so
-    far. With the same seed and dataset it determines everything that follows: `num_workers`,
+    world_size). Rank r has the r-th part. `samples` counts the samples that all ranks have received
+    so far. With the same seed and dataset it determines all later samples, so `num_workers`,
     `world_size` and `micro_batch_size` may change on a resume.
 
     `iter()` begins at `samples`. Close the iterator (it is a generator) to end its workers. Batches
@@ -91,18 +91,18 @@ class ResumableLoader:
 
     Args:
         dataset: map-style or iterable; see `launcher.data.base.DataSource`.
-        seed: of the order and of `seed_samples`.
+        seed: seed of the order and of `seed_samples`.
         seed_samples: seed python's, numpy's and torch's global generators with (seed, epoch, index)
             for each sample, and leave the training's generators as they were. A stream is seeded at
             each epoch's start instead.
-        device: where the batches go. On CUDA they are pinned and copied one ahead.
+        device: device of the batches. On CUDA they are pinned and copied one ahead.
         samples: global position to begin at.
         lanes: the micro-batches of a step that this rank gets, in place of the r-th part of each.
-            Begin at a step's first sample then.
+            `samples` must then be the first sample of a step.
 
     Raises:
-        ConfigError: the dataset is empty, or (`load_state_dict`) not the one that the state was
-            written with.
+        ConfigError: the dataset is empty, or (`load_state_dict`) the state was written with another
+            dataset.
     """
 
     def __init__(
@@ -136,18 +136,19 @@ class ResumableLoader:
 
     @property
     def samples_per_batch(self) -> int:
-        """Samples of one micro-batch, all ranks together: what each yield adds to `samples`."""
+        """Samples of one micro-batch of all ranks together, by which each yield increases
+        `samples`."""
         return self.micro_batch_size * self.world_size
 
     @property
     def samples_per_epoch(self) -> int | None:
-        """Samples of a pass over the dataset; None: a stream without a length."""
+        """Samples of a pass over the dataset, or None for a stream without a length."""
         return length(self.dataset)
 
     @property
     def batches_per_epoch(self) -> Fraction | None:
-        """Micro-batches in a pass over the dataset, usually a fraction; None: a stream without a
-        length."""
+        """Micro-batches in a pass over the dataset, usually a fraction, or None for a stream
+        without a length."""
         size = self.samples_per_epoch
         return Fraction(size, self.samples_per_batch) if size else None
 
@@ -189,7 +190,8 @@ class ResumableLoader:
             yield indices, seeds
 
     def state_dict(self) -> dict[str, Any]:
-        """`samples`, the `fingerprint` of the dataset, and the weights that a mixture has had."""
+        """Return `samples`, the `fingerprint` of the dataset, and the weights that a mixture has
+        had."""
         state = {"samples": self.samples, "dataset": fingerprint(self.dataset)}
         return state | (
             {"weights": self.order.state(self.samples)}
@@ -238,7 +240,7 @@ class EvaluationLoader:
         self.max_samples = max_samples
         self.has_chunks = has_chunks
         self.chunk = -1
-        """With chunks: the number of the last one."""
+        """Number of the last chunk, if there are chunks."""
         needed = 1 if has_chunks else world_size
         if max_samples is not None and max_samples < needed:
             raise ConfigError(
@@ -252,7 +254,7 @@ class EvaluationLoader:
             raise too_few(self.size, world_size)
 
     def __len__(self) -> int:
-        """Batches of one pass, the same on every rank. TypeError for a stream."""
+        """Batches of one pass, the same on every rank. Raises TypeError for a stream."""
         if self.size is None:
             raise TypeError("the number of batches of a stream is not known")
         if self.has_chunks:
@@ -293,8 +295,8 @@ class EvaluationLoader:
         return _load(fetch, requests, self.num_workers, self.device)
 
     def _chunks(self, size: int) -> Iterator[Request]:
-        """The samples of one chunk for each rank at a time. In the last round, a rank without a
-        chunk repeats the round's first one."""
+        """Yield the samples of one chunk for each rank at a time. In the last round, a rank without
+        a chunk repeats the round's first chunk."""
         for first in range(0, size, self.batch_size * self.world_size):
             start = first + self.rank * self.batch_size
             start = start if start < size else first
@@ -326,17 +328,17 @@ def evaluation_loader(
     max_samples: int | None = None,
     has_chunks: bool = False,
 ) -> EvaluationLoader:
-    """One pass over `dataset` in its own order: each sample exactly once, over all ranks together.
-    `max_samples`: only the first n of them.
+    """Make a loader of one pass over `dataset` in its own order, with each sample exactly once over
+    all ranks together. `max_samples` limits it to the first n samples.
 
     Every rank gets the same number of batches, none of them empty, since a sharded model's forward
-    is a collective. All have `batch_size` samples but the last, which shares out what is left: from
-    1 to batch_size + 1.
+    is a collective. All have `batch_size` samples except the last, which shares out the remaining
+    samples: from 1 to batch_size + 1.
 
     Args:
-        has_chunks: the batches are the same on any number of ranks, which take them in turn: chunk
+        has_chunks: the batches are the same on any number of ranks, which take them in turn. Chunk
             c has the samples from c * batch_size on. A rank that has no chunk at the end repeats
-            another one; `chunk` is the number of the last batch.
+            another one. `chunk` is the number of the last batch.
 
     Raises ConfigError when there are fewer samples than ranks.
     """
@@ -393,8 +395,8 @@ def order_of(dataset: Any, seed: int, shuffle: bool) -> SampleOrder | MixtureOrd
 
 
 def fingerprint(dataset: object) -> str | None:
-    """Return what a checkpoint stores about its data: the dataset's `fingerprint`, else its length,
-    else None."""
+    """Return the part of a checkpoint that identifies its data: the dataset's `fingerprint`, else
+    its length, else None."""
     own = getattr(dataset, "fingerprint", None)
     if own is not None:
         return str(own)
@@ -420,8 +422,8 @@ def _load(
     num_workers: int,
     device: torch.device,
 ) -> Any:
-    """An iterator with `close()` over the batches, made here or by workers; for CUDA in pinned
-    memory."""
+    """Return an iterator with `close()` over the batches. They are made here or by workers, and are
+    in pinned memory for CUDA."""
     pin = device.type == "cuda"
     if num_workers:
         return WorkerBatches(source, requests, num_workers, pin)

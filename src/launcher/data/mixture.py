@@ -25,15 +25,15 @@ class MixtureData(DataSource):
     """Samples of several map-style datasets.
 
     Args:
-        sources: by name, a node with the `_target_` of a dataset (or of a data source such as
-            `launcher.data.tokens.TokenData`), its arguments, `weight` (1 if it is missing) and
-            `val_dataset`.
-        stages: other weights from a position on, `[{at: 10000, weights: {web: 0.5}}]`; sources that
+        sources: the sources by name. Each is a node with the `_target_` of a dataset (or of a data
+            source such as `launcher.data.tokens.TokenData`), its arguments, `weight` (1 if it is
+            missing) and `val_dataset`.
+        stages: other weights from a position on, `[{at: 10000, weights: {web: 0.5}}]`. Sources that
             a stage does not name keep their weights.
         stage_unit: the unit of `at`; a sample has `seq_len` tokens.
         exhausted: what happens when a source has no more samples (see `MixtureOrder`).
         seed_samples: seed the random numbers of each sample, by (seed, epoch of its source, index).
-        collate_fn: makes a batch of a list of samples; None: torch's `default_collate`.
+        collate_fn: makes a batch of a list of samples. Default None: torch's `default_collate`.
         vocab_size, seq_len, num_features, num_classes: for models whose configuration refers to
             them.
     """
@@ -67,7 +67,7 @@ class MixtureData(DataSource):
                 )
 
     def schedule(self) -> list[tuple[int, Weights]]:
-        """Return the weights, with the sample from which on they hold.
+        """Return the weights, each with the first sample to which they apply.
 
         Raises:
             ConfigError: a weight or a stage is not valid.
@@ -126,7 +126,8 @@ class MixtureData(DataSource):
         return "val_dataset" in node or is_data_source(node)
 
     def _part(self, name: str, method: str) -> Any:
-        """A source's dataset: of a data source, what its method returns."""
+        """Return a source's dataset. If the source is a data source, it is the result of the
+        method."""
         node = self.sources[name]
         if method == "val_dataset" and "val_dataset" in node:
             return make(node["val_dataset"])
@@ -145,7 +146,8 @@ def is_data_source(node: Mapping[str, Any]) -> bool:
 
 
 def checked(weights: Mapping[str, Any], key: str) -> Weights:
-    """
+    """Check the weights.
+
     Raises:
         ConfigError: a weight is not a number of 0 or more, or all are 0.
     """

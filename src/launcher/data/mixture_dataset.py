@@ -36,7 +36,8 @@ class Mixture:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when the samples do, and not with the weights: a fork may have others."""
+        """A string that changes when the samples do, but not with the weights, since a fork may
+        have other weights."""
         own = (getattr(dataset, "fingerprint", None) for dataset in self.datasets.values())
         return "; ".join(
             f"{name}: {mark or f'{size} samples'}"

@@ -1,9 +1,9 @@
-"""The order of samples of a mixture: which source each position is from, and which of its samples.
+"""The order of samples of a mixture: the source of each position, and the sample of this source.
 
 Positions are divided into segments in which the weights stay the same, and these into blocks. In
 each block every source has its share of the samples, in an order that depends only on (seed,
-segment, block). So the source of a position, and how many samples of each source come before it,
-are known without computing what comes before.
+segment, block). So the source of a position, and the number of samples of each source before it,
+are known without computing all earlier positions.
 """
 
 from bisect import bisect_right
@@ -17,7 +17,7 @@ import numpy as np
 from launcher.data.sampler import SampleOrder, mix
 
 BLOCK = 2**14
-"""Samples of a block: weights count to 1/16384 of their sum."""
+"""Samples of a block. The resolution of a weight is 1/16384 of their sum."""
 Policy = Literal["repeat", "stop", "renormalise"]
 Weights = dict[str, float]
 
@@ -29,7 +29,7 @@ class Segment:
     Args:
         counts: samples of each source before `start`: int64 [sources].
         shares: samples of each source in a block: int64 [sources].
-        end: None: it does not end.
+        end: end of the segment, or None if it does not end.
     """
 
     start: int
@@ -43,10 +43,11 @@ class MixtureOrder:
 
     Args:
         sizes: the number of samples of each source.
-        schedule: from which position on which weights hold; the first from 0 on.
-        policy: when a source has no more samples: "repeat" begins its next epoch; "renormalise"
-            leaves it out until all others have none either, then all begin their next epoch; "stop"
-            ends the training.
+        schedule: the weights, each with the position from which on they apply. The first position
+            is 0.
+        policy: what happens when a source has no more samples. "repeat" begins its next epoch.
+            "renormalise" leaves it out until all others have none either, then all begin their next
+            epoch. "stop" ends the training.
     """
 
     def __init__(
@@ -137,12 +138,12 @@ class MixtureOrder:
         return None
 
     def state(self, position: int) -> list[list[Any]]:
-        """The weights that have held before a position."""
+        """Return the weights that applied before a position."""
         return [[at, weights] for at, weights in self.schedule if at < position or at == 0]
 
     def load(self, past: Sequence[Sequence[Any]], position: int) -> None:
-        """Continue at a position that was reached under other weights, which a fork may have: what
-        is configured holds from there on."""
+        """Continue at a position that was reached under other weights, as a fork may. The
+        configured weights apply from there on."""
         schedule = [(int(at), dict(weights)) for at, weights in past]
         now = [weights for at, weights in self._configured if at <= position][-1]
         if position > 0 and now != schedule[-1][1]:
@@ -185,7 +186,8 @@ class MixtureOrder:
         """The position after each source's last sample, if the segment goes that far."""
         for source in np.flatnonzero(segment.shares).tolist():
             left = int(self._limits[source] - segment.counts[source])
-            if left <= 0:  # a stopped training is not continued
+            # A stopped training is not continued.
+            if left <= 0:
                 continue
             block, number = divmod(left - 1, int(segment.shares[source]))
             labels, _ = self._labels(segment, block)
@@ -218,8 +220,11 @@ class MixtureOrder:
 
 
 def divided(weights: np.ndarray) -> np.ndarray:
-    """Divide a block by weights: each share is rounded down, the largest remainders get what is
-    left, and a positive weight has at least one sample. int64 [sources], of the sum `BLOCK`."""
+    """Divide a block by weights: int64 [sources], of the sum `BLOCK`.
+
+    Each share is rounded down, the largest remainders get the rest, and a positive weight has at
+    least one sample.
+    """
     exact = weights / weights.sum() * BLOCK
     shares: np.ndarray = np.maximum(np.floor(exact), weights > 0).astype(np.int64)
     by_remainder = np.argsort(shares - exact, kind="stable")

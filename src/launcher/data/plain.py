@@ -1,4 +1,5 @@
-"""A plain `torch.utils.data.DataLoader`, resumed at any batch without loading those before it."""
+"""A plain `torch.utils.data.DataLoader` that resumes at any batch without loading earlier
+batches."""
 
 from __future__ import annotations
 
@@ -27,12 +28,12 @@ GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, rando
 
 
 class PlainLoader:
-    """The epochs of a map-style DataLoader, and the position in the present one.
+    """The epochs of a map-style DataLoader, and the position in the current epoch.
 
-    The batches are those of the loader itself. A sampler may draw from the global generators, or
-    from generators that are attributes of the sampler or the loader. Their states are stored when
-    the sampler begins an epoch. A resume restores them, runs the sampler up to the position, and
-    only then loads samples.
+    The batches are unchanged. A sampler may draw from the global generators, or from generators
+    that are attributes of the sampler or the loader. Their states are stored when the sampler
+    begins an epoch. A resume restores them, runs the sampler up to the position, and only then
+    loads samples.
 
     Args:
         loader: one that `is_plain`.
@@ -103,8 +104,8 @@ class PlainLoader:
 class ResumableSampler:
     """Resumable view of a loader's sampler or batch sampler, from any position of an epoch.
 
-    `state` has the states of the generators when the sampler began the present epoch; None: it has
-    not begun.
+    `state` has the states of the generators when the sampler began the current epoch, or None
+    before its beginning.
     """
 
     def __init__(self, loader: DataLoader[Any]):
@@ -130,7 +131,7 @@ class ResumableSampler:
         return len(self.inner)
 
     def _watched(self, order: Iterator[Any]) -> Iterator[Any]:
-        """Note whether the sampler draws from the global generators with its second item, too."""
+        """Note whether the sampler draws from the global generators with its second item too."""
         assert self.state is not None
         yield from islice(order, 1)
         before = global_states()
@@ -147,7 +148,8 @@ class ResumableSampler:
         for name in generators.keys() & self.state["own"].keys():
             _set_state(generators[name], self.state["own"][name])
         rest: Iterator[Any] = iter(self.inner)
-        first = next(rest, END)  # the sampler draws its order here, even if nothing is skipped
+        # The sampler draws its order here, even if nothing is skipped.
+        first = next(rest, END)
         if position == 0:
             return rest if first is END else chain([first], rest)
         next(islice(rest, position - 1, position - 1), None)
@@ -175,7 +177,7 @@ def global_states() -> list[Any]:
 
 
 def resumable(loader: Any, logger: logging.Logger) -> Any:
-    """The loader, or a wrapper that gives the same batches and has a `state_dict`."""
+    """Return the loader, or a wrapper that gives the same batches and has a `state_dict`."""
     return PlainLoader(loader, logger) if is_plain(loader) else loader
 
 
@@ -192,7 +194,7 @@ def is_plain(loader: object) -> bool:
 
 
 def why_not_exact(loader: object) -> str:
-    """Why the position of a loader without `state_dict` is not known, for a message."""
+    """Explain why the position of a loader without `state_dict` is not known, for a message."""
     if isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset):
         return "its dataset is iterable"
     if isinstance(loader, DataLoader) and not getattr(loader, "in_order", True):
@@ -201,8 +203,8 @@ def why_not_exact(loader: object) -> str:
 
 
 def with_order(loader: DataLoader[Any], order: object) -> DataLoader[Any]:
-    """The loader with another order of its batches (or of its samples, where it makes no
-    batches)."""
+    """Return the loader with another order of its batches, or of its samples if it makes no
+    batches."""
     ordered: dict[str, Any] = {"batch_sampler": order}
     if loader.batch_sampler is None:
         ordered = {"sampler": order, "batch_size": None}
@@ -223,7 +225,7 @@ def with_order(loader: DataLoader[Any], order: object) -> DataLoader[Any]:
 
 
 def set_epoch(loader: object, epoch: int) -> None:
-    """Call `set_epoch` of the loader and its samplers, where they have it."""
+    """Call `set_epoch` of the loader and of its samplers, if they have it."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     owners = [
         loader,
@@ -237,8 +239,8 @@ def set_epoch(loader: object, epoch: int) -> None:
 
 
 def own_generators(loader: object) -> dict[str, Any]:
-    """The random generators that are attributes of a loader or of its samplers, by the path to
-    them."""
+    """List the random generators that are attributes of a loader or of its samplers, by their
+    path."""
     generators: dict[str, Any] = {}
     seen: set[int] = set()
     for path, owner in {"": loader, **samplers(loader)}.items():
@@ -253,7 +255,7 @@ def own_generators(loader: object) -> dict[str, Any]:
 
 
 def samplers(loader: object) -> dict[str, Any]:
-    """A loader's sampler and batch sampler, and the samplers inside them, by the path to their
+    """List a loader's sampler and batch sampler, and the samplers inside them, by the path of
     attributes."""
     found: dict[str, Any] = {}
 
@@ -273,7 +275,7 @@ def samplers(loader: object) -> dict[str, Any]:
 
 
 def own_numbers(loader: object) -> dict[str, float]:
-    """The plain numbers that are attributes of a loader's samplers, by the path to them."""
+    """List the plain numbers that are attributes of a loader's samplers, by their path."""
     return {
         f"{path}{name}": value
         for path, owner in samplers(loader).items()
@@ -292,8 +294,7 @@ def set_own_numbers(loader: object, numbers: dict[str, float]) -> None:
 
 @contextmanager
 def unchanged(loader: object) -> Iterator[None]:
-    """A context that restores the generators and numbers of a loader and its samplers at its
-    end."""
+    """Restore the generators and numbers of a loader and its samplers at the end of the context."""
     generators, numbers = own_generators(loader), own_numbers(loader)
     states = {name: _get_state(generator) for name, generator in generators.items()}
     try:

@@ -1,5 +1,5 @@
-"""Random numbers that depend only on (seed, epoch, sample): not on workers, ranks or what ran
-before."""
+"""Random numbers that depend only on (seed, epoch, sample), not on workers, ranks or earlier
+draws."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -19,8 +19,8 @@ def sample_seeds(seed: int, epochs: np.ndarray, indices: np.ndarray) -> np.ndarr
 
 
 class PrivateGenerators:
-    """A stream's own CPU generators. They continue from one `run` to the next, whatever else draws
-    in between."""
+    """A stream's own CPU generators. They continue from one `run` to the next, regardless of other
+    draws in between."""
 
     def __init__(self) -> None:
         self._own: HostState | None = None

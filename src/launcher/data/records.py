@@ -16,7 +16,7 @@ ROWS = 1000
 
 
 def read_jsonl(path: Path, fields: list[str]) -> Iterator[Record]:
-    """Empty lines are skipped.
+    """Read objects of JSON lines. Empty lines are skipped.
 
     Raises:
         ConfigError: a line is not a JSON object.
@@ -28,7 +28,8 @@ def read_jsonl(path: Path, fields: list[str]) -> Iterator[Record]:
             where = f"{path}, line {number}"
             try:
                 record = parse_json(line)
-            except ValueError as error:  # also text that is not UTF-8
+            # This includes text that is not UTF-8.
+            except ValueError as error:
                 raise ConfigError(f"data.files: {where}: is not JSON ({error}).") from error
             if not isinstance(record, dict):
                 raise ConfigError(
@@ -47,7 +48,8 @@ def parquet_columns(path: Path) -> list[str]:
 
 
 def read_parquet(path: Path, fields: list[str]) -> Iterator[Record]:
-    """
+    """Read rows of a Parquet file.
+
     Raises:
         ConfigError: pyarrow is not installed, or this is not a Parquet file with these columns.
     """
@@ -77,7 +79,7 @@ def _parquet(path: Path) -> Iterator[Any]:
 
 
 def read_saved(path: Path, fields: list[str]) -> Iterator[Record]:
-    """Rows of a folder written by `save_to_disk` of the package datasets.
+    """Read rows of a folder written by `save_to_disk` of the package datasets.
 
     Raises:
         ConfigError: datasets is not installed, or this is not such a folder with these columns.

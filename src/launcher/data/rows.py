@@ -17,9 +17,9 @@ class PackedDataset:
     """Sample i is a row of at most `seq_len` tokens.
 
     If packed, a row has several documents, and all rows have the same length: `input_ids`, `labels`
-    and `position_ids` [B, T], int64. Positions start at 0 in each document, so that a model keeps
-    documents apart; the first token of a document is not a target. Plain text continues in the next
-    row. A document with its own targets is never divided, but is cut if it is too long.
+    and `position_ids` [B, T], int64. Positions start at 0 in each document, so that a model
+    separates documents. The first token of a document is not a target. Plain text continues in the
+    next row. A document with its own targets is never divided, but is cut if it is too long.
 
     Otherwise a row is one document, cut to `seq_len`, and a batch is as long as its longest row:
     `input_ids`, `attention_mask` and `labels` [B, T], or `labels` [B] if documents have classes.
@@ -49,14 +49,13 @@ class PackedDataset:
             return starts, np.minimum(ends, starts + self.seq_len)
         if self.store.targets is None:
             total = int(ends[-1]) if len(ends) else 0
-            first = np.arange(
-                0, max(total - 1, 0), self.seq_len, dtype=np.int64
-            )  # a last row of one token has no target
+            # A last row of one token has no target.
+            first = np.arange(0, max(total - 1, 0), self.seq_len, dtype=np.int64)
             return first, np.minimum(first + self.seq_len, total)
         return pack_whole(starts, ends, self.seq_len)
 
     def cut(self) -> int:
-        """The number of documents that are longer than a row and lose their end."""
+        """Number of documents that are longer than a row and lose their end."""
         if self.pack and self.store.targets is None:
             return 0
         return int((np.diff(self.store.ends, prepend=0) > self.seq_len).sum())
@@ -83,7 +82,8 @@ class PackedDataset:
                 labels[row, :count][self.store.targets[start:stop] == 0] = IGNORED
             if self.pack:
                 third[row, :count] = self._positions(start, stop)
-                third[row, count:] = np.arange(width - count)  # padding is a document of its own
+                # Padding is a document of its own.
+                third[row, count:] = np.arange(width - count)
                 labels[row, :count][third[row, :count] == 0] = IGNORED
             else:
                 third[row, :count] = 1
@@ -110,8 +110,8 @@ class PackedDataset:
 
 
 def pack_whole(starts: np.ndarray, ends: np.ndarray, seq_len: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of as many consecutive documents as fit. A document that is too long is cut, and has a
-    row to itself."""
+    """Make rows of as many consecutive documents as fit. A document that is too long is cut, and
+    has a row to itself."""
     first, last, row_start, row_stop = [], [], 0, 0
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         if row_stop == start and end - row_start <= seq_len:

@@ -1,5 +1,5 @@
-"""The order of samples: maps a global position, counted from the start of training, to an index of
-the dataset."""
+"""The order of samples, which maps a global position, counted from the start of training, to an
+index of the dataset."""
 
 import numpy as np
 
@@ -28,16 +28,17 @@ def mix(*parts: int | np.ndarray) -> np.ndarray:
 
 
 LARGE = 2**24
-"""Number of samples from which indices are computed one batch at a time: sorting 10^8 keys takes 15
-s and 2 GB."""
+"""Number of samples from which on indices are computed one batch at a time. Sorting 10^8 keys takes
+15 s and 2 GB."""
 ROUNDS = 6
 
 
 def shuffled(positions: np.ndarray, size: int, *key: int) -> np.ndarray:
-    """The indices at these positions, int64, of a permutation of `size` items that depends on the
-    key.
+    """Return the indices at these positions, int64, of a permutation of `size` items that depends
+    on the key.
 
-    A Feistel network permutes the next power of four; values of `size` or more go through it again.
+    A Feistel network permutes the next power of four. Values of `size` or more pass through it
+    again.
     """
     half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
     mask = (np.uint64(1) << half) - np.uint64(1)
@@ -54,12 +55,13 @@ def shuffled(positions: np.ndarray, size: int, *key: int) -> np.ndarray:
 
 
 class SampleOrder:
-    """The endless order of a dataset's samples; epoch e is positions [e * size, (e + 1) * size).
+    """The endless order of a dataset's samples. Epoch e covers the positions [e * size, (e + 1) *
+    size).
 
     Each epoch is a permutation that depends only on (seed, epoch). It sorts the raw output of
-    PCG64, whose stream numpy never changes; `Generator.permutation` may change between versions
-    (NEP 19). A large dataset is `shuffled` instead, so that a batch takes the same time and memory
-    at any position.
+    PCG64, whose stream numpy never changes, whereas `Generator.permutation` may change between
+    versions (NEP 19). A large dataset is `shuffled` instead, so that a batch takes the same time
+    and memory at any position.
     """
 
     def __init__(self, size: int, seed: int, shuffle: bool = True):

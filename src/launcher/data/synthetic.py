@@ -23,10 +23,10 @@ class SyntheticData(DataSource):
     A model can only memorize them: the validation loss stays near log(vocab_size).
 
     Args:
-        num_samples, num_val_samples: sizes of the training and validation sets; 0 validation
-            samples: no set.
+        num_samples, num_val_samples: sizes of the training and validation sets. With 0 validation
+            samples there is no validation set.
         seq_len: T, tokens of an input.
-        seed: of the tokens; the experiment's seed does not change them.
+        seed: seed of the tokens, which the experiment's seed does not change.
     """
 
     vocab_size: PositiveInt = 256
@@ -41,7 +41,8 @@ class SyntheticData(DataSource):
     def val_dataset(self) -> SyntheticTokens | None:
         if not self.num_val_samples:
             return None
-        first = self.num_samples  # past the last training sample
+        # The validation samples follow the last training sample.
+        first = self.num_samples
         return SyntheticTokens(
             self.num_val_samples, self.seq_len, self.vocab_size, self.seed, first
         )
@@ -65,14 +66,14 @@ class SyntheticTokens:
         return self.size
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """(input [T], target [T]), int64."""
+        """Return (input [T], target [T]), int64."""
         if not 0 <= index < self.size:
             raise IndexError(f"sample {index} of {self.size}")
         inputs, targets = self.get_batch(np.array([index]))
         return inputs[0], targets[0]
 
     def get_batch(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
-        """(input [B, T], target [B, T]), int64, for int64 indices [B]."""
+        """Return (input [B, T], target [B, T]), int64, for int64 indices [B]."""
         import torch
 
         positions = np.arange(self.seq_len + 1)

@@ -27,8 +27,8 @@ class TableData(DataSource):
     [B, 1] float32. All rows are kept in memory.
 
     Args:
-        files: a path or glob, or a list of them; by their ending .csv (with a heading), .parquet,
-            or .jsonl.
+        files: a path or glob, or a list of them, with the suffix .csv (with a heading), .parquet or
+            .jsonl.
         val_fraction: the share of the rows that is held out if val_files is null, evenly spread.
         predict: the same as files, for job=predict; the target may be missing.
     """
@@ -168,10 +168,10 @@ def columns_of(key: str, path: Path) -> list[str]:
 
 
 def read_csv(path: Path, fields: list[str]) -> Iterator[Record]:
-    """Rows of a file with a heading, separated by commas.
+    """Read the rows of a file with a heading, separated by commas.
 
     Raises:
-        ConfigError: it has not these columns, or is not text.
+        ConfigError: it does not have these columns, or is not text.
     """
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
@@ -196,7 +196,8 @@ READERS: dict[str, Callable[[Path, list[str]], Iterator[Record]]] = {
 
 
 def _number(key: str, record: dict[str, Any], column: str, where: str) -> float:
-    """
+    """Convert a value to a number.
+
     Raises:
         ConfigError: the column has no finite number there.
     """

@@ -1,4 +1,4 @@
-"""Text: the bytes of any files as tokens, with some of the files held out."""
+"""Text: the bytes of any files as tokens. Some of the files are held out."""
 
 import sysconfig
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ class TextData(DataSource):
     memory.
 
     Args:
-        files: a path or glob, or a list of them; null: the modules at the top of Python's standard
-            library.
+        files: a path or glob, or a list of them. Default null: the top-level modules of Python's
+            standard library.
         seq_len: T, bytes of an input.
         val_fraction: share of the files that is held out. If either side would have less than one
             sample (with a single file, for instance), it is a share of the bytes, taken from the
             end.
-        val_samples: samples of the validation set, spread evenly over what is held out; null: all
-            of it.
+        val_samples: samples of the validation set, spread evenly over the held-out bytes. Default
+            null: all of them.
         vocab_size: always 256; a model's configuration refers to it.
         predict: the same as files, for job=predict.
     """
@@ -92,14 +92,14 @@ class TextData(DataSource):
 
 
 def standard_library() -> list[Path]:
-    """The modules at the top of the running Python's standard library: some 4 MB of source, on
-    every machine."""
+    """The top-level modules of the running Python's standard library, about 4 MB of source on every
+    machine."""
     folder = sysconfig.get_path("stdlib")
     return find_files("data.files", f"{folder}/[a-z]*.py")
 
 
 def _read(files: Sequence[Path]) -> np.ndarray:
-    """Read into one array: joining the contents would hold them in memory twice."""
+    """Read into one array, since joining the contents would hold them in memory twice."""
     ends = np.cumsum([path.stat().st_size for path in files], dtype=np.int64).tolist()
     data = np.empty(ends[-1] if ends else 0, dtype=np.uint8)
     for path, start, end in zip(files, [0, *ends], ends, strict=False):

@@ -1,4 +1,4 @@
-"""Documents as tokens on disk: written once, memory-mapped by every rank."""
+"""Documents as tokens on disk. They are written once, and memory-mapped by every rank."""
 
 from __future__ import annotations
 

@@ -23,13 +23,13 @@ class TokenData(DataSource):
     file into another.
 
     Args:
-        files: a path or glob, or a list of them: `.npy` files (which know their type), or raw ones
-            of type `dtype`.
-        val_files: the same for the held-out samples; null: none.
+        files: a path or glob, or a list of them, of `.npy` files (which contain their type) or of
+            raw files of type `dtype`.
+        val_files: the same for the held-out samples. Default null: none.
         seq_len: T, tokens of an input.
         vocab_size: number of different tokens. A token id of at least this number is rejected when
             it is read.
-        dtype: of raw (not `.npy`) files, little-endian.
+        dtype: type of raw (not `.npy`) files, little-endian.
     """
 
     files: str | list[str]
@@ -61,8 +61,8 @@ class TokenData(DataSource):
 
 
 class MappedWindows(TokenWindows):
-    """Windows of memory-mapped files. A pickle, for a worker that is not forked, has the paths and
-    not the data."""
+    """Windows of memory-mapped files. A pickle, for a worker that is not forked, contains the paths
+    and not the data."""
 
     def __init__(self, files: list[Path], seq_len: int, vocab_size: int, dtype: str):
         sequences = [map_tokens(path, dtype) for path in files]
@@ -75,7 +75,11 @@ class MappedWindows(TokenWindows):
         return MappedWindows, self.arguments
 
     def read(self, indices: np.ndarray) -> np.ndarray:
-        """Read tokens; raises ConfigError for one that is not in the vocabulary."""
+        """Read tokens.
+
+        Raises:
+            ConfigError: a token is not in the vocabulary.
+        """
         tokens = super().read(indices)
         largest = int(tokens.max())
         if largest >= self.vocab_size:
@@ -110,14 +114,14 @@ def map_tokens(path: Path, dtype: str) -> np.ndarray:
                 f" {dtype} tokens."
             )
         tokens = np.memmap(path, dtype=kind, mode="r")
-    # slices of a memmap object are slow to make
+    # Slices of a memmap object are slow to make.
     array: np.ndarray = tokens.view(np.ndarray)
     return array
 
 
 def _fingerprint(sequences: list[np.ndarray]) -> str:
-    """Lengths, and a hash of 2^18 tokens at each file's beginning and end: the whole may be
-    hundreds of gigabytes."""
+    """Hash the lengths, and 2^18 tokens at each file's beginning and end, since whole files may
+    have hundreds of gigabytes."""
     digest = xxhash.xxh3_64()
     for sequence in sequences:
         digest.update(f"{len(sequence)} {sequence.dtype}".encode())

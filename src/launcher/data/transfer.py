@@ -1,4 +1,4 @@
-"""Moves batches to a device. On CUDA the next batch is copied on its own stream while the present
+"""Move batches to a device. On CUDA the next batch is copied on its own stream while the current
 one is used."""
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ def map_tensors(
     function: Callable[[torch.Tensor], Any],
     movable: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """`function` on every tensor in tuples, named tuples, lists and dicts; `movable` on other
-    objects with a `.to`."""
+    """Apply `function` to every tensor in tuples, named tuples, lists and dicts, and `movable` to
+    other objects with a `.to`."""
     if isinstance(batch, torch.Tensor):
         return function(batch)
     if hasattr(batch, "to"):
@@ -30,7 +30,8 @@ def map_tensors(
 
 
 def on_device(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
-    """The batches on `device`; for the CPU they are unchanged. The caller closes `batches`."""
+    """Yield the batches on `device`. For the CPU they are unchanged. The caller closes
+    `batches`."""
     if device.type == "cpu":
         return iter(batches)
     if device.type == "cuda":
@@ -43,12 +44,12 @@ def on_device(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
 
 
 def pinned(batches: Iterable[Any]) -> Iterator[Any]:
-    """The batches in page-locked memory, so that copying them can overlap with computing."""
+    """Yield the batches in page-locked memory, so that copying them can overlap with computing."""
     return (map_tensors(batch, torch.Tensor.pin_memory) for batch in batches)
 
 
 def _prefetched(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
-    """One batch ahead: its copy is enqueued before the present batch is handed out."""
+    """Copy one batch ahead. Its copy is enqueued before the current batch is yielded."""
     stream = torch.cuda.Stream(device)
     ahead = None
     for batch in batches:

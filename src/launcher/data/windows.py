@@ -1,4 +1,4 @@
-"""Token windows: long sequences of token ids, cut into the samples of a language model."""
+"""Token windows: long sequences of token ids that are cut into the samples of a language model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class TokenWindows:
-    """Sample i is the i-th window of `seq_len` tokens, as (input, target); the target is shifted by
+    """Sample i is the i-th window of `seq_len` tokens, as (input, target). The target is shifted by
     one token.
 
     Windows of one sequence do not overlap, except in the token that ends a target and begins the
@@ -22,7 +22,7 @@ class TokenWindows:
         sequences: one-dimensional arrays of unsigned integers, in memory or memory-mapped.
         seq_len: T, tokens of an input.
         fingerprint: changes when the tokens do.
-        max_windows: use at most this many windows, spread evenly; None: all.
+        max_windows: use at most this many windows, spread evenly. Default None: all.
     """
 
     def __init__(
@@ -36,7 +36,8 @@ class TokenWindows:
         self.seq_len = seq_len
         self.fingerprint = fingerprint
         counts = [max(0, (len(sequence) - 1) // seq_len) for sequence in sequences]
-        self.ends = np.cumsum(counts)  # windows up to the end of each sequence
+        # Number of windows up to the end of each sequence.
+        self.ends = np.cumsum(counts)
         self.count = int(self.ends[-1]) if len(self.ends) else 0
         self.size = self.count if max_windows is None else min(self.count, max_windows)
 
@@ -44,21 +45,21 @@ class TokenWindows:
         return self.size
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """(input [T], target [T]), int64."""
+        """Return (input [T], target [T]), int64."""
         if not 0 <= index < len(self):
             raise IndexError(f"window {index} of {len(self)}")
         inputs, targets = self.get_batch(np.array([index]))
         return inputs[0], targets[0]
 
     def get_batch(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
-        """(input [B, T], target [B, T]), int64, for int64 indices [B]."""
+        """Return (input [B, T], target [B, T]), int64, for int64 indices [B]."""
         import torch
 
         tokens = torch.from_numpy(self.read(indices))
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
     def read(self, indices: np.ndarray) -> np.ndarray:
-        """The windows, each with one more token: int64 [B, T + 1]."""
+        """Read the windows, each with one more token: int64 [B, T + 1]."""
         length = self.seq_len
         if self.size < self.count:
             indices = indices * self.count // self.size

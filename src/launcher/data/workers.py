@@ -1,4 +1,4 @@
-"""Worker processes for loading: torch's DataLoader, safe against signals, and closed in bounded
+"""Worker processes for loading: torch's DataLoader, made safe against signals and closed in bounded
 time.
 
 A scheduler signals the whole process group. A worker that died of it would fail the step after
@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from launcher.process import signals
 
 CLOSE_SECONDS = 2.0
-"""A worker that is still busy this long after `close()` is killed."""
+"""Seconds after `close()` until a worker that is still busy is killed."""
 
 _open: weakref.WeakSet[WorkerBatches] = weakref.WeakSet()
 
@@ -45,7 +45,8 @@ class Failure:
         try:
             self.error = pickle.dumps(error)
             pickle.loads(self.error)
-        except Exception:  # an exception class may fail in any way when it is pickled
+        # An exception class may fail in any way when it is pickled.
+        except Exception:
             self.error = pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
 
     def reraise(self) -> None:
@@ -68,7 +69,7 @@ class GuardedFetch:
 
 
 class GuardedStream(IterableDataset[Any]):
-    """The stream's batches; an error becomes the last of them, a `Failure`."""
+    """The stream's batches. An error becomes the last batch, a `Failure`."""
 
     def __init__(self, stream: Iterable[Any]):
         self.stream = stream
@@ -83,8 +84,9 @@ class GuardedStream(IterableDataset[Any]):
 class WorkerBatches:
     """An iterator over batches that worker processes make; `close()` ends the workers.
 
-    They are `source[request]` for each of `requests`, in order. If `requests` is None, they are the
-    batches of the iterable `source`, made by one worker, so that their order is that of the stream.
+    The batches are `source[request]` for each of `requests`, in order. If `requests` is None, they
+    are the batches of the iterable `source`. A single worker makes them, so that they have the
+    order of the stream.
     """
 
     def __init__(
@@ -102,7 +104,7 @@ class WorkerBatches:
             collate_fn=_as_it_is,
             pin_memory=pin_memory,
             worker_init_fn=_begin,
-            # Else it would draw from the training's generator.
+            # Otherwise it would draw from the training's generator.
             generator=torch.Generator().manual_seed(0),
         )
         with signals.blocked():
@@ -119,8 +121,8 @@ class WorkerBatches:
         return batch
 
     def close(self) -> None:
-        """End the workers within seconds. They ignore the SIGTERM that torch sends to a slow one,
-        so it is killed."""
+        """End the workers within seconds. They ignore the SIGTERM that torch sends to a slow
+        worker, so they are killed."""
         if self not in _open:
             return
         _open.discard(self)
@@ -137,7 +139,8 @@ class WorkerBatches:
         timer.start()
         try:
             self._iterator._shutdown_workers()
-        except RuntimeError:  # torch's SIGCHLD handler reports a worker that was killed
+        # Torch's SIGCHLD handler reports a worker that was killed.
+        except RuntimeError:
             if not killed.is_set():
                 raise
         finally:
@@ -146,8 +149,8 @@ class WorkerBatches:
 
 def _begin(worker_id: int) -> None:
     signals.ignore_in_child()
-    # torch's worker now watches for a change of its parent, and would miss that the parent has died
-    # before.
+    # From here on torch's worker watches for a change of its parent, but it would miss that the
+    # parent has died before.
     parent = multiprocessing.parent_process()
     by_server = multiprocessing.get_start_method(allow_none=True) == "forkserver"
     if parent is not None and not by_server and os.getppid() != parent.pid:
@@ -160,7 +163,7 @@ def _as_it_is(batch: object) -> Any:
 
 @atexit.register
 def _kill_all() -> None:
-    """Kill workers that nobody closed: they ignore SIGTERM, so Python would wait for them forever
+    """Kill workers that were not closed. They ignore SIGTERM, so Python would wait for them forever
     at exit."""
     if _open:
         # Torch's handler would raise for each of them.

@@ -4,8 +4,8 @@
         [--end TEXT]
 
 OUT/train.npy and OUT/val.npy are rows of uint16 (uint32 for more than 65536 different tokens). They
-are written piece by piece: neither the text nor the tokens are ever whole in memory. OUT/meta.json
-describes them.
+are written in pieces, so that neither the whole text nor all tokens are ever in memory.
+OUT/meta.json describes them.
 """
 
 import argparse
@@ -22,7 +22,8 @@ from launcher.data.files import find_files, hold_out
 from launcher.errors import ConfigError
 from launcher.rundir.files import expanded, replace_file, replacing
 
-CHUNK = 2**22  # bytes of text at a time
+# Bytes of text that are read at a time.
+CHUNK = 2**22
 
 FileRange = tuple[Path, int, int]
 """A file from one byte up to another."""
@@ -31,7 +32,7 @@ Encode = Callable[[FileRange], Iterator[np.ndarray]]
 
 
 class TokenWriter:
-    """Appends tokens to a .npy file; its header gets the final length when the `with` ends.
+    """Appends tokens to a .npy file. Its header gets the final length at the end of the context.
 
     numpy pads the header so that a growing length fits in the same space
     (`GROWTH_AXIS_MAX_DIGITS`).
@@ -101,8 +102,8 @@ def tokenizer_encoder(folder: Path, end: str | None) -> tuple[Encode, int]:
             " transformers writes one."
         )
     tokenizer = Tokenizer.from_file(str(path))
-    # A stored truncation or padding is for a model's batches; each piece of text is encoded in full
-    # here.
+    # A stored truncation or padding is meant for a model's batches. Each piece of text is encoded
+    # in full here.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     end_id = None if end is None else tokenizer.token_to_id(end)
@@ -127,7 +128,7 @@ def chunks(part: FileRange) -> Iterator[bytes]:
 
 
 def pieces(part: FileRange) -> Iterator[str]:
-    """Text in pieces that end at a line's end, so that no word is cut in two."""
+    """Yield text in pieces that end at a line's end, so that no word is cut in two."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     rest = ""
     for chunk in chunks(part):
@@ -142,8 +143,8 @@ def pieces(part: FileRange) -> Iterator[str]:
 
 
 def divide(files: list[Path], fraction: float) -> tuple[list[FileRange], list[FileRange]]:
-    """(training, held out): whole files; of a single file, its beginning and its end, cut between
-    two lines."""
+    """Divide files into (training, held out). Several files are divided as wholes. A single file is
+    cut between two lines, and its end is held out."""
     if len(files) > 1 or not fraction:
         train, held_out = hold_out(files, fraction)
         return [_whole(path) for path in train], [_whole(path) for path in held_out]
@@ -164,8 +165,7 @@ def _whole(path: Path) -> FileRange:
 
 
 def write(out: Path, name: str, parts: Iterable[FileRange], encode: Encode, vocab_size: int) -> int:
-    """Write OUT/<name>.npy, which appears only when it is complete. Returns the number of
-    tokens."""
+    """Write OUT/<name>.npy, which appears only when it is complete; return the number of tokens."""
     with (
         replacing(out / f"{name}.npy") as unfinished,
         TokenWriter(unfinished, np.uint16 if vocab_size <= 2**16 else np.uint32) as writer,
@@ -214,7 +214,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: list[str]) -> None:
-    """Raises ConfigError for missing files or tokenizers, and for files that cannot be divided."""
+    """Write the files.
+
+    Raises:
+        ConfigError: a file or tokenizer is missing, or a file cannot be divided.
+    """
     options = parser().parse_args(arguments)
     if not 0 <= options.val_fraction < 1:
         raise ConfigError(f"--val-fraction={options.val_fraction}: should be from 0 to below 1.")

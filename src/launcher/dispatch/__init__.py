@@ -1,1 +1,1 @@
-"""Dispatches: a run is executed on this machine, or on a cluster."""
+"""Dispatches, which execute a run on this machine or on a cluster."""

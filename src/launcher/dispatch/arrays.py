@@ -1,4 +1,4 @@
-"""The arrays of a submission: writes their run folders, and calls sbatch once for each array."""
+"""Submit arrays: write their run folders, and call sbatch once for each array."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ WRITERS = 8
 
 
 def most_tasks(runs: Sequence[SubmittedRun]) -> int:
-    """The number of runs that an array can have: its highest index must be below MaxArraySize."""
+    """The maximum number of runs of an array. Its highest index must be below MaxArraySize."""
     if len(runs) == 1:
         return 1
     return max(1, int(scheduler.config_values("MaxArraySize").get("MaxArraySize", 1001)) - 1)
@@ -63,6 +63,6 @@ def _freeze(code: Path | None, run: SubmittedRun, note: JobNote) -> None:
 
 
 def _in_threads(write: Callable[..., object], *arguments: Sequence[Any]) -> None:
-    """Call `write` for each run, in threads: each call waits for a shared file system."""
+    """Call `write` for each run, in threads, since each call waits for a shared file system."""
     with ThreadPoolExecutor(WRITERS) as pool:
         list(pool.map(write, *arguments))

@@ -1,7 +1,7 @@
-"""Finds a job's record, and decides if there is something to submit.
+"""Find a job's record, and decide whether there is something to submit.
 
-Training writes to its run's own folder. Any other job (evaluate, export, lr_find, check) leaves
-run.json and the frozen configuration of the training alone: it has a folder of its own, `<run
+Training writes to its run's own folder. Any other job (evaluate, export, lr_find, check) does not
+change run.json and the frozen configuration of the training. It has a folder of its own, `<run
 folder>/.jobs/<job>-<hash>/`, with its frozen configuration, its run.json, its logs and its result.
 """
 
@@ -41,8 +41,7 @@ def trains(config: Mapping[str, Any]) -> bool:
 
 
 def training_of(config: Mapping[str, Any]) -> Any:
-    """The job of a configuration that trains; `TrainJob` in place of one that cannot be imported
-    here."""
+    """The job of a configuration that trains, or `TrainJob` if it cannot be imported here."""
     try:
         return construct(config["job"])
     except (ImportError, ValueError):
@@ -66,13 +65,16 @@ def folder_of(config: Mapping[str, Any]) -> RunFolder:
 def why_skipped(
     config: Mapping[str, Any], folder: RunFolder, queue: Mapping[str, QueuedJob]
 ) -> str | None:
-    """Why a job is not submitted: it has nothing to do, or it is running or queued; None: it can
-    be.
+    """Explain why a job is not submitted.
 
     Args:
         config: resolved, as plain containers.
         folder: see `folder_of`.
         queue: jobs that have not ended, see `scheduler.queue`.
+
+    Returns:
+        The reason: it has nothing to do, or it is running or queued. None if it can be submitted.
+
     Raises:
         ConfigError: the job would be rejected: the checkpoint that it names does not exist, for
             instance.

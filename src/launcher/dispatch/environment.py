@@ -1,4 +1,4 @@
-"""Who started this process: a user, or torchrun, srun or submitit, which start all ranks
+"""Find out what started this process: a user, or torchrun, srun or submitit, which start all ranks
 themselves."""
 
 import os
@@ -9,16 +9,16 @@ from zlib import crc32
 from launcher.errors import ConfigError
 
 PORTS = range(15000, 32768)
-"""Ports below those that systems use for outgoing connections. A job's batch script chooses a free
-one."""
+"""Ports below the range that systems use for outgoing connections. A job's batch script chooses a
+free one."""
 
 
 def join_ranks(env: MutableMapping[str, str] = os.environ) -> bool:
     """Return whether this process is one of several ranks that are already started.
 
-    torchrun's variables are used unchanged. Those of a SLURM step with several tasks, and of
-    submitit's local executor, are translated into torchrun's. A batch script that calls us without
-    srun is not such a step, however many tasks its job has.
+    torchrun's variables are used unchanged. The variables of a SLURM step with several tasks, and
+    of submitit's local executor, are translated into torchrun's. A batch script that calls us
+    without srun is not such a step, however many tasks its job has.
     """
     if (
         "RANK" not in env
@@ -28,12 +28,13 @@ def join_ranks(env: MutableMapping[str, str] = os.environ) -> bool:
         _translate_local(env)
     if "RANK" not in env and int(env.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
         _translate(env)
-    # `check_ranks` rejects all but a number.
+    # `check_ranks` rejects everything but a number.
     return "RANK" in env and env.get("WORLD_SIZE", "1") not in ("0", "1")
 
 
 def check_ranks(env: Mapping[str, str] = os.environ) -> None:
-    """
+    """Check the variables of a rank.
+
     Raises:
         ConfigError: the variables that describe this process's rank are invalid or incomplete.
     """
@@ -61,20 +62,21 @@ def check_ranks(env: Mapping[str, str] = os.environ) -> None:
 def _translate(env: MutableMapping[str, str]) -> None:
     local = int(env["SLURM_LOCALID"])
     if devices := [device for device in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if device]:
-        local %= len(devices)  # a task bound to its own GPU sees only that one
+        # A task bound to its own GPU sees only this GPU.
+        local %= len(devices)
     env["RANK"], env["WORLD_SIZE"] = env["SLURM_PROCID"], env["SLURM_STEP_NUM_TASKS"]
     env["LOCAL_RANK"] = str(local)
     nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "localhost")
     env.setdefault("MASTER_ADDR", first_node(nodes))
-    # Without our batch script. srun's own port makes it differ between starts, and from a job with
-    # the same id of another cluster on this host.
+    # There is no batch script of ours here. srun's own port makes the port differ between launches,
+    # and from a job with the same id of another cluster on this host.
     names = ("SLURM_SRUN_COMM_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID")
     port = crc32(" ".join(env.get(name, "") for name in names).encode()) % len(PORTS)
     env.setdefault("MASTER_PORT", str(PORTS[port]))
 
 
 def _translate_local(env: MutableMapping[str, str]) -> None:
-    """submitit's local executor: all tasks on this machine."""
+    """Translate the variables of submitit's local executor, whose tasks are all on this machine."""
     env["RANK"] = env["LOCAL_RANK"] = env["SUBMITIT_LOCAL_GLOBALID"]
     env["WORLD_SIZE"] = env["SUBMITIT_LOCAL_NTASKS"]
     env.setdefault("MASTER_ADDR", "127.0.0.1")

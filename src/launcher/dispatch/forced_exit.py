@@ -1,4 +1,4 @@
-"""Limits the time that a run may take to exit after a signal; then the process exits by force."""
+"""Limit the time that a run may take to exit after a signal. Then the process exits by force."""
 
 import math
 import os
@@ -28,9 +28,12 @@ def arm(config: DictConfig) -> None:
 
 
 def seconds_left(job: str, grace: float | None) -> float | None:
-    """Seconds until the run must have exited. None: unknown, because SLURM does not answer, or
-    because the job's end is too far away to be the reason for the signal: a preemption may not be
-    visible yet."""
+    """Return the seconds until the run must have exited.
+
+    Returns:
+        None if it is not known, because SLURM does not answer, or because the job's end is too far
+            away to be the reason for the signal. A preemption may not be visible yet.
+    """
     try:
         info = scheduler.job_info(job)
     except scheduler.SchedulerError:

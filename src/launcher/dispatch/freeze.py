@@ -21,8 +21,11 @@ from launcher.slurm.submission import JobNote, freeze
 
 
 def main() -> int:
-    """Returns the exit code: 2 for an invalid configuration, or a run that belongs to another
-    job."""
+    """Freeze the job of the command line.
+
+    Returns:
+        The exit code: 2 for an invalid configuration, or a run that belongs to another job.
+    """
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     path, *overrides = sys.argv[1:]
@@ -40,7 +43,10 @@ def main() -> int:
 
 
 def prepare(overrides: list[str]) -> Path | None:
-    """Compose, check and freeze a run. Returns its folder; None: it is already complete.
+    """Compose, check and freeze a run.
+
+    Returns:
+        Its folder, or None if it is already complete.
 
     Raises:
         ConfigError: the configuration is invalid, or a process is working on the run.

@@ -10,10 +10,12 @@ ASK = "import torch; print(torch.cuda.device_count())"
 
 
 def count_gpus(env: Mapping[str, str] = os.environ, dev: Path = Path("/dev")) -> int:
-    """Device files and the environment are enough for zero or one. Of several, only torch knows
-    which it sees (its build, MIG, a container's limits), so a short process asks it."""
+    """Count the GPUs of this process. Device files and the environment are enough for zero or one.
+    Only torch knows which of several it sees (its build, MIG, a container's limits), so a short
+    process imports it."""
     count = len([path for path in dev.glob("nvidia*") if path.name[6:].isdigit()])
-    if (dev / "kfd").exists():  # AMD: one file for all of them
+    # AMD has one file for all GPUs.
+    if (dev / "kfd").exists():
         count = max(count, len(list((dev / "dri").glob("renderD*"))))
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         if name in env:

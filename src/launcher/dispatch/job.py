@@ -11,14 +11,16 @@ from launcher.process import deadline
 from launcher.process.exits import exits_are_errors
 
 IMPORTS = 120.0
-"""Seconds that importing torch may take on a busy machine, before the grace period of a signal
+"""Seconds that importing torch may take on a busy machine before the grace period of a signal
 begins."""
 
 
 def run_job(config: DictConfig) -> Any:
-    """
+    """Run the job of a configuration.
+
     Returns:
-        What the job returns.
+        The value that the job returns.
+
     Raises:
         signals.SignalExit: a signal ended it.
     """

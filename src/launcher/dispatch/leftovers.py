@@ -1,4 +1,4 @@
-"""Removes the folders of submissions that nothing needs any more."""
+"""Removes the folders of submissions that are no longer needed."""
 
 import json
 import shutil
@@ -17,11 +17,11 @@ def remove_leftovers(outputs: Path, scripts: Collection[str]) -> None:
     """Remove each folder in `<outputs>/.slurm/` whose runs have completed, were submitted again, or
     are gone. The caller holds the lock of submissions.
 
-    A folder that cannot be read stays. So do all while a search runs here: its next trial uses the
-    snapshot of its first ones.
+    A folder that cannot be read stays. All folders stay while a search runs here, since its next
+    trial uses the snapshot of its first trials.
 
     Args:
-        scripts: of the jobs in SLURM's queue.
+        scripts: scripts of the jobs in SLURM's queue.
     """
     folders = [
         path for path in (outputs / ".slurm").glob("*") if path.is_dir() and not path.is_symlink()
@@ -39,8 +39,8 @@ def remove_leftovers(outputs: Path, scripts: Collection[str]) -> None:
 
 
 def used_by_runs(folder: Path) -> list[Path]:
-    """The script in this folder and the snapshot that a run which has not completed uses: all runs
-    of a submission have the same snapshot."""
+    """Return the script in this folder and the snapshot that a run which has not completed uses.
+    All runs of a submission have the same snapshot."""
     for run in runs_of(folder):
         try:
             state = read_record(run / "run.json").get("state")

@@ -1,4 +1,4 @@
-"""dispatch=local: on this machine, now."""
+"""dispatch=local, which runs on this machine, now."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ from launcher.rundir.record import RunRecord
 from launcher.types import PositiveFloat, PositiveInt
 
 ONE_PROCESS = ("launcher.strategies.none.NoStrategy", "launcher.jobs.export.ExportJob")
-"""Strategies and jobs that cannot use a second rank: `nproc=auto` starts one."""
+"""Strategies and jobs that cannot use a second rank. `nproc=auto` starts one rank for them."""
 STARTS_RANKS = "launcher.jobs.resume_check.ResumeCheckJob"
 """The job that starts the ranks itself, in trainings of its own."""
 COMMAND = (sys.executable, "-m", "launcher.dispatch.rank")
@@ -43,11 +43,11 @@ class LocalDispatch:
     one of their ranks.
 
     Args:
-        nproc: ranks on this machine; auto: one for each GPU, one on a CPU.
+        nproc: ranks on this machine. With auto, one for each GPU, or one on a CPU.
         grace: after a signal, exit by force once neither a micro-batch nor the save has made
-            progress for this many seconds; null: never.
-        parallel: runs of a sweep at a time, each as a process with its share of the GPUs; auto: one
-            for each GPU.
+            progress for this many seconds. With null, never.
+        parallel: runs of a sweep at a time, each as a process with its share of the GPUs. With
+            auto, one for each GPU.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class LocalDispatch:
         self.nproc, self.grace, self.parallel = nproc, grace, parallel
 
     def slots(self) -> int:
-        """The number of runs of a sweep at a time.
+        """Return the number of runs of a sweep at a time.
 
         Raises:
             ConfigError: this process is one of several ranks, which must all run the same job.
@@ -73,12 +73,12 @@ class LocalDispatch:
         return slots
 
     def run(self, config: DictConfig) -> Any:
-        """Run the job; returns what it returns on rank 0.
+        """Run the job; return the value that it returns on rank 0.
 
         Raises:
             ConfigError: the job was rejected.
-            signals.SignalExit: a signal ended it; the state is durable.
-            SystemExit: a rank failed; its error is printed, and all ranks have ended.
+            signals.SignalExit: a signal ended it, and the state is durable.
+            SystemExit: a rank failed. Its error is printed, and all ranks have ended.
         """
         if self.is_complete(resolved(config)):
             return None
@@ -90,11 +90,12 @@ class LocalDispatch:
         return run_job(config)
 
     def is_complete(self, config: Mapping[str, Any]) -> bool:
-        """Return whether there is nothing to train; then this is logged. One of several ranks
-        returns False: the job decides.
+        """Return whether there is nothing to train, and log it in this case. One of several ranks
+        returns False, since the job decides.
 
         Args:
             config: resolved, as plain containers.
+
         Raises:
             ConfigError: another process is working on the run, or the variables of a rank are
                 invalid.
@@ -140,8 +141,8 @@ def spawn(config: DictConfig, count: int) -> Any:
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """A temporary folder for the ranks' files. Also removes the folders that killed commands left
-    behind.
+    """Make a temporary folder for the ranks' files. Folders that killed commands have left are
+    removed.
 
     Raises:
         ConfigError: it cannot be written.
@@ -189,7 +190,7 @@ def _fail(config: DictConfig, cause: Rank, ranks: list[Rank], folder: Path) -> N
 
 
 def _close_record(config: DictConfig, pid: int, reason: str) -> None:
-    """Record the end of the attempt in run.json where rank 0 (process `pid`) could not."""
+    """Record the end of the attempt in run.json if rank 0 (process `pid`) could not do so."""
     folder = RunFolder(config.run.dir)
     if not folder.record_path.exists():
         return

@@ -15,7 +15,7 @@ from launcher.dispatch.gpus import count_gpus
 
 COMMAND = (sys.executable, "-m", "launcher.cli.job")
 PAUSE = 0.05
-"""Seconds between two looks at processes that were told to end."""
+"""Seconds between two checks of processes that must end."""
 
 
 class Pool:
@@ -58,8 +58,7 @@ class Pool:
             )
 
     def _results(self, number: int) -> list[str]:
-        """The file that gets what the job returns; none is needed where the run's folder tells
-        it."""
+        """The file that gets the job's result, if the run's folder does not have it."""
         return []
 
     def _share(self, slot: int) -> dict[str, str]:
@@ -71,7 +70,7 @@ class Pool:
         return set(self.processes)
 
     def ended(self) -> dict[int, int]:
-        """The exit codes of the jobs that have ended since the last call; negative for a signal
+        """The exit codes of the jobs that have ended since the last call, negative for a signal
         that killed one."""
         codes = {number: process.poll() for number, process in self.processes.items()}
         ended = {number: code for number, code in codes.items() if code is not None}
@@ -86,7 +85,7 @@ class Pool:
             self.processes[number].terminate()
 
     def close(self) -> dict[int, int]:
-        """Let all jobs save and end, and wait for them. Returns their exit codes."""
+        """Let all jobs save and end, wait for them, and return their exit codes."""
         self.stop(sorted(self.running()))
         codes: dict[int, int] = {}
         while self.running():
@@ -95,8 +94,8 @@ class Pool:
         return codes
 
     def why(self, number: int, code: int) -> str:
-        """Why a job was rejected (2) or failed, where its run has no reason: the last line that it
-        printed."""
+        """Explain why a job was rejected (2) or failed, if its run has no reason: the last line
+        that it printed."""
         if code < 0:
             return f"was killed by signal {-code}"
         lines = [line for line in self._last_lines(number) if line.strip()]

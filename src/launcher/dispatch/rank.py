@@ -24,7 +24,7 @@ from launcher.rundir.logs import prepare_output
 
 PR_SET_PDEATHSIG = 1
 CLOSING = 10.0
-"""A failed rank must exit within this many seconds."""
+"""Seconds within which a failed rank must exit."""
 
 
 def begin_as_child() -> None:
@@ -43,7 +43,8 @@ def main() -> None:
     folder = Path(sys.argv[1])
 
     def report_signal(signum: int) -> None:
-        with suppress(OSError):  # the command has ended, and its folder with it
+        # The command has ended, and its folder is gone.
+        with suppress(OSError):
             (folder / f"{SIGNAL}{signum}").touch()
 
     signals.on_first(report_signal)
@@ -70,7 +71,7 @@ def main() -> None:
 
 
 def work(folder: Path) -> tuple[dict[str, Any], int]:
-    """Run the job. Returns the report and the exit code."""
+    """Run the job; return the report and the exit code."""
     from launcher.config.explain import explain, user_traceback
     from launcher.errors import TrainingError
 

@@ -1,4 +1,5 @@
-"""dispatch=slurm: freeze the configuration, submit, and return; or wait for the results."""
+"""dispatch=slurm, which freezes the configuration, submits, and returns or waits for the
+results."""
 
 import os
 import shutil
@@ -47,36 +48,37 @@ class SlurmDispatch:
     checkpoint and resumes its run from there (see `launcher.slurm.requeue`).
 
     Args:
-        nodes: nodes per run; 1-4: as many of them as SLURM can give, at each start.
+        nodes: nodes per run. With 1-4, as many of them as SLURM can give, at each launch.
         no_kill: when a node is lost, the job keeps the others, and the run restarts on them or on a
             spare.
         spares: extra nodes of the job, unused until a node is lost.
-        gpus_per_node: 0: the run uses CPUs.
-        tasks_per_node: ranks per node; null: one per GPU, or one without GPUs.
-        cpus_per_task: null: the cluster's default.
-        mem: per node, e.g. 32G; null: the cluster's default.
-        time: limit of one start, in minutes or as 1-12:00:00; null: the partition's. A longer run
-            is requeued.
-        partition, account, qos, constraint, exclude: as in sbatch; null: the cluster's default.
-        array_parallelism: at most this many runs of a sweep at once; null: no limit.
+        gpus_per_node: GPUs per node. With 0, the run uses CPUs.
+        tasks_per_node: ranks per node. Default null: one per GPU, or one without GPUs.
+        cpus_per_task: CPUs per rank. Default null: the cluster's default.
+        mem: memory per node, e.g. 32G. Default null: the cluster's default.
+        time: time limit of one launch, in minutes or as 1-12:00:00. Default null: the partition's.
+            A longer run is requeued.
+        partition, account, qos, constraint, exclude: as in sbatch. Default null: the cluster's
+            default.
+        array_parallelism: at most this many runs of a sweep at once. Default null: no limit.
         signal_delay: the run saves and requeues itself this many seconds before the time limit.
         setup: lines of shell before the run starts.
         modules: environment modules to load before it starts.
-        container: image in which the run starts; null: none.
+        container: image in which the run starts. Default null: none.
         container_runtime: pyxis (srun --container-image) or apptainer.
         container_mounts: folders visible inside, as HOST:INSIDE.
-        interface: network interface for NCCL and gloo, e.g. ib0; null: they choose.
-        sbatch: further flags of sbatch by their long names, e.g. {nodelist: n1}; true: a bare flag,
-            false: left out.
+        interface: network interface for NCCL and gloo, e.g. ib0. Default null: they choose.
+        sbatch: further flags of sbatch by their long names, e.g. {nodelist: n1}. The value true
+            makes a bare flag, false leaves it out.
         srun: further flags of srun, e.g. [--cpu-bind=cores].
-        max_preemptions: at most this many requeues after preemptions; null: no limit.
-        max_timeouts: at most this many requeues at the time limit; null: no limit.
+        max_preemptions: at most this many requeues after preemptions. Default null: no limit.
+        max_timeouts: at most this many requeues at the time limit. Default null: no limit.
         max_fruitless_restarts: the run fails after this many restarts in a row without a newer
             checkpoint.
         wait: wait until all runs have ended, and return their metrics.
-        dry_run: print the script and its problems; submit nothing.
-        snapshot: run a copy of the code; later edits do not reach queued or requeued runs.
-        python: interpreter on the nodes; null: this one.
+        dry_run: print the script and its problems, and submit nothing.
+        snapshot: run a copy of the code, so that later edits do not reach queued or requeued runs.
+        python: interpreter on the nodes. Default null: this one.
     """
 
     nodes: PositiveInt | str = 1
@@ -135,7 +137,7 @@ class SlurmDispatch:
         return Size.of(self.nodes, ranks, self.no_kill, self.spares)
 
     def flags(self) -> dict[str, Any]:
-        """Flags of sbatch by their long names; None: not set."""
+        """Return the flags of sbatch by their long names, with None for flags that are not set."""
         return {
             **self.size.flags(self.cpus_per_task),
             "gpus-per-node": self.gpus_per_node or None,
@@ -152,7 +154,7 @@ class SlurmDispatch:
         }
 
     def srun_flags(self) -> list[str]:
-        # Not inherited since 22.05.
+        # It is not inherited since SLURM 22.05.
         flags = [f"--cpus-per-task={self.cpus_per_task}"] if self.cpus_per_task else []
         if self.container is not None and self.container_runtime == "pyxis":
             flags.append(f"--container-image={self.container}")
@@ -164,7 +166,7 @@ class SlurmDispatch:
         return [*flags, *(self.srun or [])]
 
     def prefix(self) -> list[str]:
-        """The command around Python: Apptainer's, or none."""
+        """The command before Python: Apptainer's, or none."""
         if self.container is None or self.container_runtime != "apptainer":
             return []
         gpus = ["--nv"] if self.gpus_per_node else []
@@ -217,10 +219,11 @@ class SlurmDispatch:
         self, folders: Sequence[RunFolder], snapshot: Path | None, dispatch: Mapping[str, Any]
     ) -> None:
         """Submit runs again, with the configuration frozen at their first submission, and with a
-        snapshot made then. The current folder must be that of the first submission.
+        snapshot made then. The current folder must be the folder of the first submission.
 
         Args:
             dispatch: the settings of this dispatch, which replace the frozen ones.
+
         Raises:
             ConfigError: they cannot be submitted.
         """
@@ -238,7 +241,8 @@ class SlurmDispatch:
         self._submit(runs, snapshot)
 
     def check(self) -> None:
-        """
+        """Check that runs can be submitted from this process.
+
         Raises:
             ConfigError: nothing can be submitted from here.
         """
@@ -250,11 +254,12 @@ class SlurmDispatch:
             )
 
     def submit(self, runs: Sequence[SubmittedRun], code: Path | None = None) -> list[SubmittedRun]:
-        """Submit the runs that are not completed, running or queued, and return them. Those for
+        """Submit the runs that are not completed, running or queued, and return them. Runs for
         which SLURM has no room now have the name of the `limit`.
 
         Args:
-            code: the folder of a snapshot; None: make one if the configuration asks for it.
+            code: the folder of a snapshot. Default None: make one if the configuration requests it.
+
         Raises:
             LimitReached: SLURM has room for none of them.
             ConfigError: they cannot be submitted.
@@ -282,7 +287,8 @@ class SlurmDispatch:
             self.warn(due, code)
             report(runs, due, self.wait)
             if self.wait:
-                from launcher.dispatch.waiting import wait_for  # late: only waiting needs tables
+                # Imported late, since only waiting needs tables.
+                from launcher.dispatch.waiting import wait_for
 
                 return wait_for(runs, submit_rest=lambda rest: self._submit_rest(rest, code))
             signals.check()
@@ -291,11 +297,11 @@ class SlurmDispatch:
         return [result(run, JobStatus.COMPLETED, None) for run in runs]
 
     def _submit_now(self, runs: list[SubmittedRun], code: Path | None) -> list[SubmittedRun]:
-        """Submit what SLURM has room for; with `wait`, that may be nothing, as long as other jobs
-        make room.
+        """Submit the runs for which SLURM has room. With `wait`, that may be none, as long as other
+        jobs make room.
 
         Raises:
-            LimitReached: it has room for none, and nothing is to wait.
+            LimitReached: it has room for none, and no job is left to wait for.
         """
         try:
             return self.submit(runs, code)
@@ -308,10 +314,10 @@ class SlurmDispatch:
             return due
 
     def _submit_rest(self, rest: list[SubmittedRun], code: Path | None) -> None:
-        """Submit what SLURM has room for by now, and report it.
+        """Submit the runs for which SLURM has room by now, and report them.
 
         Raises:
-            ConfigError: SLURM rejects a run for another reason; or for its limit, though no other
+            ConfigError: SLURM rejects a run for another reason, or for its limit though no other
                 job is in the queue.
         """
         for run in rest:
@@ -322,7 +328,7 @@ class SlurmDispatch:
                 print(f"{run.label}: SLURM job {run.job_id}, {run.folder.path}", flush=True)
 
     def _look_up(self, runs: Sequence[SubmittedRun]) -> dict[str, QueuedJob]:
-        """Note which runs are completed, running or queued. Returns SLURM's queue."""
+        """Note which runs are completed, running or queued; return SLURM's queue."""
         queue = submission.queue_of(run.folder for run in runs)
         for run in runs:
             run.skipped = why_skipped(run.config, run.folder, queue)
@@ -348,7 +354,8 @@ class SlurmDispatch:
                     job = arrays.submit(
                         script, chunk, path, len(due) > 1, self.array_parallelism, code
                     )
-                except submission.LimitReached as reached:  # SLURM rejects the whole array
+                # SLURM rejects the whole array.
+                except submission.LimitReached as reached:
                     if len(chunk) > 1:
                         max_tasks = len(chunk) // 2
                         continue
@@ -358,7 +365,8 @@ class SlurmDispatch:
                         run.limit = reached.limit
                     return
                 rest, part = rest[len(chunk) :], part + 1
-                if self.array_parallelism is not None:  # SLURM limits an array, not several
+                # SLURM limits one array, not several together.
+                if self.array_parallelism is not None:
                     script.flags["dependency"] = ",".join(filter(None, (first, f"afterany:{job}")))
         except BaseException:
             submitted = [run for run in due if run.job_id is not None]
@@ -369,7 +377,8 @@ class SlurmDispatch:
             raise
 
     def _script(self, runs: Sequence[SubmittedRun], snapshot_lines: list[str]) -> Script:
-        # One script for all: what divides the fewest lanes, a power of two, divides all.
+        # There is one script for all runs: a number that divides the fewest lanes, a power of two,
+        # divides all.
         lanes = [n for run in runs if (n := get(run.config, "trainer.lanes")) is not None]
         script = Script(
             str(runs[0].config["run"]["name"]),

@@ -1,4 +1,4 @@
-"""One task of a submitted job: srun starts `python -m launcher.dispatch.slurm_task RUN_FOLDER
+"""One task of a submitted job. srun starts `python -m launcher.dispatch.slurm_task RUN_FOLDER
 [SCRIPT]`."""
 
 import json
@@ -18,11 +18,12 @@ RESULT = "result.json"
 
 
 def main() -> int:
-    """Run the job of the frozen configuration. Returns the exit code for SLURM."""
+    """Run the job of the frozen configuration; return the exit code for SLURM."""
     signals.install()
     prepare_output()
     collector.pause()
-    if os.getcwd() not in sys.path:  # after a snapshot of the code, which is on PYTHONPATH
+    # It comes after a snapshot of the code, which is on PYTHONPATH.
+    if os.getcwd() not in sys.path:
         (
             sys.path.append(os.getcwd())
             if "LAUNCHER_SNAPSHOT" in os.environ
@@ -62,28 +63,32 @@ def main() -> int:
 
 
 def is_superseded(folder: Any, script: str | None = None) -> bool:
-    """Return whether the run belongs to a job of another script. So it does if its submission was
+    """Return whether a later submission has replaced this job. That is so if its submission was
     killed, and repeated before SLURM had accepted the first job."""
     from launcher.slurm.submission import FROZEN, JobNote
 
     if script is None:
         return False
     note = JobNote.read(folder)
-    if note is None:  # a network file system may fail to read it while the submission replaces it
+    # A network file system may fail to read it while the submission replaces it.
+    if note is None:
         return not (folder.path / FROZEN).exists()
     return note.script != script
 
 
 def named_folder(folder: Any) -> Path | None:
-    """The run's folder as its submission named it, if that is another one: the folder was copied or
-    moved, or is somebody else's. A submission is checked where it is made, so a job that SLURM
-    starts again needs nobody."""
+    """The run's folder as its submission named it, if that is another folder.
+
+    Then the folder was copied or moved, or belongs to somebody else. A submission is checked where
+    it is made, so a job that SLURM starts again needs no check by a person.
+    """
     from launcher.slurm.submission import frozen
 
     try:
         run_folder = Path(frozen(folder)[0]["run"]["dir"])
     except (OSError, ValueError, LookupError, TypeError):
-        return None  # reported by `work`
+        # `work` reports it.
+        return None
     return None if folder.path.resolve().is_relative_to(run_folder.resolve()) else run_folder
 
 
@@ -142,7 +147,7 @@ def recorded(folder: Any, job: Callable[[], Any]) -> Any:
 
 
 def close(folder: Any, reason: str, exit_code: int = 1) -> None:
-    """Record in run.json why a job ended before it began an attempt; an attempt records its own
+    """Record in run.json why a job ended before it began an attempt. An attempt records its own
     end."""
     from launcher.rundir.holder import is_held
     from launcher.rundir.record import RunRecord

@@ -1,10 +1,10 @@
 """The ranks of one machine, as child processes of the command.
 
-Signals: the handled ones are blocked here, received one by one, and passed on to the ranks; then we
-wait until the ranks have saved. The ranks inherit the block, and lift it once their own handlers
+Signals: the handled signals are blocked here, received one by one, and passed on to the ranks. Then
+we wait until the ranks have saved. The ranks inherit the block, and lift it once their own handlers
 are installed, so that a signal that arrives while they start is not lost. A signal to one rank
-alone reaches the others as well: while they start, no step is near at which they would agree on it.
-If this process is killed, the kernel sends the ranks a SIGTERM.
+alone reaches the others as well, since while they start, no step is near at which they would agree
+on it. If this process is killed, the kernel sends the ranks a SIGTERM.
 
 Failure: when one rank fails, the others get a SIGTERM, and a SIGKILL after a grace period. A rank
 that makes no progress after a signal exits by itself (`launcher.process.deadline`), which counts as
@@ -27,7 +27,8 @@ from launcher.process import signals
 GRACE = 15.0
 """Seconds between SIGTERM and SIGKILL for the other ranks when one has failed."""
 AFTER_HANG = 2.0
-"""The same after a rank's forced exit, since the others already had their grace period."""
+"""Seconds between the two signals after a rank's forced exit, since the others already had their
+grace period."""
 HOST = "127.0.0.1"
 JOB = "job.yaml"
 """The job description, in the folder that is passed to each rank."""
@@ -46,28 +47,29 @@ class Rank:
     killed."""
     ended: float | None = None
     terminated_by_us: bool = False
-    """We stopped it, since another rank had failed."""
+    """True if we stopped it, since another rank had failed."""
 
     @property
     def failed(self) -> bool:
         if self.ended is None or self.terminated_by_us:
             return False
-        # None: killed, or ended by os._exit.
+        # It is None if the rank was killed, or ended by os._exit.
         return self.report.get("kind") in ("failed", "rejected", None)
 
     @property
     def killed_by(self) -> int:
-        """The signal that killed it, 0 for none. SIGABRT does not count: NCCL raises it when
+        """The signal that killed it, or 0. SIGABRT does not count, since NCCL raises it when
         another rank dies."""
         code = self.process.returncode or 0
         return -code if code < 0 and -code != signal.SIGABRT and not self.report else 0
 
 
 class Spawner:
-    """
+    """Starts the ranks of this machine, and waits for them.
+
     Args:
         command: run for each rank, with the folder as its last argument.
-        count: ranks.
+        count: number of ranks.
         folder: a private folder for the ranks' reports, and for the output of ranks other than 0.
     """
 
@@ -90,7 +92,8 @@ class Spawner:
                 if signum in signals.HANDLED:
                     self._pass_on(signum)
                 elif (missed := signals.received()) and not self._is_passed_on:
-                    self._pass_on(missed)  # another thread took it, which does not block it
+                    # Another thread took it, which does not block it.
+                    self._pass_on(missed)
                 elif reported := self._reported():
                     self._pass_on(reported)
                 self._look()
@@ -109,7 +112,8 @@ class Spawner:
                     [*self.command, str(self.folder)],
                     self._environment(number, listening),
                 )
-                if number == 0:  # rank 0 uses the terminal
+                # Rank 0 uses the terminal.
+                if number == 0:
                     process = subprocess.Popen(command, env=env, pass_fds=[listening.fileno()])
                 else:
                     with open(self.folder / f"rank-{number}.out", "wb") as output:
@@ -136,7 +140,7 @@ class Spawner:
         return env
 
     def _reported(self) -> int:
-        """A signal that only a rank has received, and not from here; 0 for none."""
+        """The signal that only a rank has received, and that did not come from here; 0 for none."""
         if signals.received() or self._kill_at is not None:
             return 0
         return next(
@@ -145,9 +149,11 @@ class Spawner:
 
     def _pass_on(self, signum: int) -> None:
         self._is_passed_on = True
-        signals.note(signum)  # so that the next run of a sweep does not start
+        # The next run of a sweep must not start.
+        signals.note(signum)
         for rank in self.ranks:
-            rank.process.send_signal(signum)  # no effect on a process that has ended
+            # This has no effect on a process that has ended.
+            rank.process.send_signal(signum)
 
     def _look(self) -> None:
         """Note which ranks have ended; once one has failed, stop the others."""
@@ -167,7 +173,7 @@ class Spawner:
                 rank.process.kill()
 
     def cause(self) -> Rank | None:
-        """The rank that failed first. A killed rank comes before those that lost their connection
+        """The rank that failed first. A killed rank comes before ranks that lost their connection
         to it."""
         failed = [rank for rank in self.ranks if rank.failed]
         return min(
@@ -185,11 +191,12 @@ def _blockable() -> set[signal.Signals]:
 
 
 def _next_signal(taken: set[signal.Signals], timeout: float) -> int:
-    """The next blocked signal; 0 if none arrives in time."""
+    """Wait for the next blocked signal; 0 if none arrives in time."""
     if hasattr(signal, "sigtimedwait"):
         info = signal.sigtimedwait(taken, timeout)
         return 0 if info is None else info.si_signo
-    time.sleep(min(timeout, 0.1))  # macOS has no wait with a time limit
+    # macOS has no wait with a time limit.
+    time.sleep(min(timeout, 0.1))
     pending = signal.sigpending() & taken
     return signal.sigwait(pending) if pending else 0
 
@@ -198,7 +205,8 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         report: dict[str, Any] = json.loads(path.read_text())
         return report
-    except (OSError, ValueError):  # killed before or while it wrote
+    # It was killed before or while it wrote.
+    except (OSError, ValueError):
         return {}
 
 

@@ -1,4 +1,4 @@
-"""The runs of one submission, and what is printed and returned for them."""
+"""The runs of one submission, and their report and results."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ class SubmittedRun:
     skipped: str | None = None
     job_id: str | None = None
     limit: str | None = None
-    """SLURM's limit that keeps it from being submitted now."""
+    """Limit of SLURM that keeps it from being submitted now."""
 
     def __post_init__(self) -> None:
         self.folder = folder_of(self.config)
@@ -41,7 +41,7 @@ def report(runs: Sequence[SubmittedRun], due: Sequence[SubmittedRun], waits: boo
 
     Args:
         due: the runs that were to be submitted.
-        waits: the command submits the rest as room comes.
+        waits: the command submits the other runs once there is room.
     """
     rest = [run for run in due if run.limit is not None]
     due = [run for run in due if run.limit is None]

@@ -1,4 +1,5 @@
-"""Hydra's entry point for each job: validates the configuration, and passes it to its dispatch."""
+"""Hydra's entry point for each job, which validates the configuration and passes it to its
+dispatch."""
 
 import os
 from contextlib import suppress
@@ -19,22 +20,26 @@ from launcher.slurm.requeue import guarded
 
 
 def task(config: DictConfig) -> Any:
-    """
+    """Validate a configuration, and run it through its dispatch.
+
     Raises:
-        ConfigError: the configuration is invalid; nothing was written.
+        ConfigError: the configuration is invalid, and nothing was written.
         signals.SignalExit: a signal came before the run began, or ended it.
     """
-    if not signals.installed():  # in a process of a Hydra launcher, which has its own handlers
+    # In a process of a Hydra launcher, which has its own handlers.
+    if not signals.installed():
         signals.install()
     schema.validate(config)
-    if config.run.get("identity") is None:  # a launcher of another package has composed it
+    # A launcher of another package has composed it.
+    if config.run.get("identity") is None:
         made = config.run.dir
         if name_run(config, Runs()) is not None:
             with suppress(OSError):  # it is not empty
                 os.rmdir(made)
     check_identity(config.run)
     RunFolder(config.run.dir).check_links()
-    alone = not join_ranks()  # several ranks must exit together, so they check once they can agree
+    # Several ranks must exit together, so they check once they can agree.
+    alone = not join_ranks()
     dispatch = construct(resolved(config)["dispatch"])
 
     def work() -> Any:

@@ -1,4 +1,5 @@
-"""dispatch.wait=true: shows a live table until every run has ended, from run.json and squeue."""
+"""dispatch.wait=true, which shows a live table until every run has ended, from run.json and
+squeue."""
 
 import json
 import sys
@@ -26,8 +27,8 @@ Queue = dict[str, scheduler.QueuedJob] | None
 PAUSE = 2.0
 """Seconds between two calls of squeue."""
 GONE_LOOKS = 3
-"""A job is gone once this many calls in a row did not list it: SLURM may leave one out for a
-moment."""
+"""Number of consecutive calls that do not list a job until it counts as gone. SLURM may leave a job
+out for a moment."""
 ENDED = ("completed", "paused", "failed", "cancelled")
 
 
@@ -36,15 +37,17 @@ def wait_for(
     sleep: Callable[[float], None] = time.sleep,
     submit_rest: Callable[[list[SubmittedRun]], None] = lambda rest: None,
 ) -> list[JobReturn]:
-    """Wait until no run is left in SLURM's queue, or is still to be submitted.
+    """Wait until no run is in SLURM's queue or must still be submitted.
 
     Args:
-        submit_rest: submits those of the runs for which SLURM has room by now.
+        submit_rest: submits the runs for which SLURM has room by now.
+
     Returns:
-        A result per run, in order: of a completed run the newest value of each metric, else its
+        A result per run, in order: the newest value of each metric of a completed run, else its
             failure.
+
     Raises:
-        signals.SignalExit: a signal ended the waiting; the runs continue.
+        signals.SignalExit: a signal ended the waiting. The runs continue.
     """
     from rich.live import Live
 
@@ -96,11 +99,13 @@ def _shown(runs: list[StoredRun]) -> "Text":
 
 def is_open(label: str, stored: StoredRun, queue: Queue, missing: dict[str, int]) -> bool:
     """Return whether a run may still change, or a process is on it, which would reject the next
-    command. Its record is not final while its job is in the queue, and a job whose node failed
+    command.
+
+    A run's record is not final while its job is in the queue, and a job whose node failed
     (NODE_FAIL) may be about to return to the queue.
 
     Args:
-        missing: how many times in a row each run's job was not in the queue.
+        missing: number of consecutive checks in which each run's job was not in the queue.
     """
     if stored.state == "completed":
         return not stored.is_left

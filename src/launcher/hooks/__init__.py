@@ -1,1 +1,1 @@
-"""Hooks: what happens next to the loop, one hook a file, named in `conf/hooks/`."""
+"""Hooks, which add to the loop: one hook per file, named in `conf/hooks/`."""

@@ -36,22 +36,22 @@ class TrainState:
     """Steps whose update was skipped for a non-finite gradient, over the whole run."""
     skipped_in_row: int = 0
     epoch: int = 0
-    """Complete passes over the training data before the current batch, where these have a length;
-    else 0."""
+    """Complete passes over the training data before the current batch, or 0 if the data have no
+    length."""
     num_epochs: float | None = None
-    """Passes over the training data in `max_steps`; None: the data have no length."""
+    """Passes over the training data in `max_steps`, or None if the data have no length."""
     stop_reason: str | None = None
     """Set by a hook (such as early stopping) to end training with the current step, as if it were
     the last."""
     best: Best | None = None
-    """The best value so far of the metric that chooses the best checkpoint; None: no metric is
+    """The best value so far of the metric that chooses the best checkpoint, or None if no metric is
     set."""
 
     metrics: dict[str, Any] = field(default_factory=dict)
     """The newest value of each logged number, by flat name."""
 
     def is_at_end(self) -> bool:
-        """True: training ends with the current step."""
+        """True if training ends with the current step."""
         return self.step >= self.max_steps or self.stop_reason is not None
 
     def stop(self, reason: str) -> None:
@@ -64,7 +64,7 @@ class TrainState:
     def load_counters(self, saved: dict[str, Any]) -> None:
         for key in COUNTERS:
             setattr(self, key, saved.get(key, 0))
-        # A run that is extended is asked to train on.
+        # A run that is extended must train further.
         self.stop_reason = (
             saved.get("stop_reason") if saved.get("max_steps") == self.max_steps else None
         )
@@ -97,19 +97,20 @@ class RunContext:
     """Small files to store next to each checkpoint, by name: the resolved configuration, the
     versions of the code."""
     fork: Any = None
-    """The `hooks.forking.Fork` that a new run starts from; None: it starts from the beginning."""
+    """The `hooks.forking.Fork` that a new run starts from. Default None: it starts from the
+    beginning."""
     attempt: int = 1
     """Number of attempts of this run, the current one included."""
     check_lock: Callable[[], None] = lambda: None
-    """Must be called before writing a file in the run's folder: another process may have taken the
-    run over."""
+    """Must be called before writing a file in the run's folder, since another process may have
+    taken the run over."""
     times: Times = field(default_factory=Times)
     """The time that this attempt has spent on evaluating and saving."""
 
 
 class StepInfo(TypedDict, total=False):
-    """A step's values for hooks. Those that are tensors are on the device: reading them makes the
-    host wait."""
+    """A step's values for hooks. Tensors are on the device, and reading them makes the host
+    wait."""
 
     loss: list[torch.Tensor]
     """0-d, one for each micro-batch; with lanes, after the last of them, of all ranks in their
@@ -121,12 +122,12 @@ class StepInfo(TypedDict, total=False):
     step_time: float
     """Seconds from the first micro-batch to the update."""
     grad_norm: torch.Tensor | None
-    """Norm before clipping, 0-d; None: the strategy does not know it."""
+    """Norm before clipping, 0-d, or None if the strategy does not compute it."""
     lr: list[float | torch.Tensor]
     """Learning rate of each parameter group in this step."""
     non_finite_grad_retry_count: int
     has_all: bool
-    """With lanes: `records` are those of all ranks."""
+    """True if `records` are the records of all ranks, as with lanes."""
     max_memory: float
     """GiB; only with `MemoryHook`."""
     means: Any
@@ -150,11 +151,11 @@ class TrainerView(Protocol):
     hooks: list["BaseHook"]
     step_info: StepInfo
     restored: dict[str, Any] | None
-    """Set in `on_restore` by the hook that loads a checkpoint: the state that every
+    """Set in `on_restore` by the hook that loads a checkpoint. It is the state that every
     `on_load_state_dict` gets."""
     resumed_from: Path | None
     is_fork: bool
-    """True if this start is the first of a fork: `resumed_from` is a checkpoint of another run."""
+    """True at the first launch of a fork, when `resumed_from` is a checkpoint of another run."""
     resumed_rng: dict[str, Any] | None
 
     @property
@@ -169,8 +170,8 @@ class TrainerView(Protocol):
     def samples(self) -> int | None: ...
     @property
     def stop_signal(self) -> int:
-        """The signal on which training ends at the current boundary, the same on all ranks; 0 for
-        none."""
+        """The signal on which training ends at the current boundary, or 0. It is the same on all
+        ranks."""
 
     @property
     def is_last_step(self) -> bool: ...
@@ -196,11 +197,11 @@ class TrainerView(Protocol):
 
 class BaseHook:
     """Override the events that you need; the others cost nothing. Hooks are called in list order,
-    at each step: a hook with an interval checks it itself."""
+    at each step, and a hook with an interval checks it itself."""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Let a derived class's constructor reject numbers outside the bounds of its annotations,
-        which the schema of a configuration rejects too."""
+        """Let a derived class's constructor reject numbers outside the bounds of its annotations.
+        The schema of a configuration rejects them too."""
         super().__init_subclass__(**options)
         if (construct := vars(cls).get("__init__")) is not None:
             cls.__init__ = _checked(construct, cls.__name__)  # type: ignore[method-assign]
@@ -218,35 +219,37 @@ class BaseHook:
     `trainer.step_info`."""
 
     def bind(self, context: RunContext) -> None:
-        """Take what the run provides. Called once, before any other method."""
+        """Receive the run's context. Called once, before any other method."""
 
     def on_start(self, trainer: TrainerView) -> None:
-        """Model, optimizer and loader are built, and nothing is restored yet. Change them here."""
+        """Called when model, optimizer and loader are built, and nothing is restored yet. Change
+        them here."""
 
     def on_restore(self, trainer: TrainerView) -> None:
         """Load a checkpoint: model, optimizer, counters. Only the hook that saves checkpoints needs
         it."""
 
     def on_before_train(self, trainer: TrainerView) -> None:
-        """Model and counters are restored; the state of the hooks is not yet."""
+        """Called when model and counters are restored, but not yet the state of the hooks."""
 
     def on_ready(self, trainer: TrainerView) -> None:
-        """Everything is restored; the first step comes next."""
+        """Called when everything is restored and the first step comes next."""
 
     def on_epoch_start(self, trainer: TrainerView) -> None:
-        """`trainer.step` takes the first samples of a pass over the training data. Only for data
-        with a length."""
+        """Called when `trainer.step` takes the first samples of a pass over the training data. Only
+        for data with a length."""
 
     def on_epoch_end(self, trainer: TrainerView) -> None:
         """Called after every hook's `on_after_step`, at the step that takes the last samples of a
         pass."""
 
     def on_before_step(self, trainer: TrainerView) -> None:
-        """`trainer.step` is about to run. The step before it has logged everything that it logs."""
+        """Called when `trainer.step` is about to run. The previous step has logged all its
+        records."""
 
     def on_batch(self, trainer: TrainerView, batch: Any) -> None:
-        """A micro-batch, on the device, before its forward pass. The repeated passes of a closure
-        call it again."""
+        """Called with a micro-batch, on the device, before its forward pass. The repeated passes of
+        a closure call it again."""
 
     def on_before_optimizer_step(self, trainer: TrainerView) -> None:
         """Once a step: gradients are complete, unscaled, and not yet clipped."""
@@ -255,57 +258,61 @@ class BaseHook:
         """Called after the update; `trainer.step_info` describes the step."""
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
-        """Called after every hook's `on_after_step`: the step is complete, and its state is
+        """Called after every hook's `on_after_step`, when the step is complete and its state is
         final."""
 
     def on_evaluation_start(self, trainer: TrainerView) -> None:
-        """The validation set is about to be evaluated. Change the weights for it here."""
+        """Called before the validation set is evaluated. Change the weights for it here."""
 
     def on_evaluation_end(self, trainer: TrainerView) -> None:
-        """The evaluation is over, or a signal has ended it; its metrics are not logged yet."""
+        """Called when the evaluation is over, or a signal has ended it. Its metrics are not logged
+        yet."""
 
     def on_checkpoint_saved(self, trainer: TrainerView, path: Path) -> None:
-        """A checkpoint is durable. After an asynchronous save: called before the next save, or when
-        training ends."""
+        """Called when a checkpoint is durable. After an asynchronous save, it is called before the
+        next save, or when training ends."""
 
     def on_error(self, trainer: TrainerView, error: Exception) -> None:
-        """Training fails with this exception, at least on this rank; `on_close` comes next."""
+        """Called when training fails with this exception, at least on this rank. `on_close` comes
+        next."""
 
     def on_after_train(self, trainer: TrainerView) -> None:
-        """Training reached its end. Not called if it was stopped or failed."""
+        """Called when training reached its end, but not if it was stopped or failed."""
 
     def on_close(self, trainer: TrainerView) -> None:
-        """Training ended in any way: close files and threads."""
+        """Called when training ended in any way. Close files and threads here."""
 
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        """Nested records of numbers are logged at `trainer.step`. `dry_run`: only describe what
-        would be written."""
+        """Log nested records of numbers at `trainer.step`. With `dry_run`, only describe the
+        output."""
 
     def on_log_scalars(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        """The name of `on_log` in trainloop 0.11; called instead of it if a hook overrides this
-        one."""
+        """Like `on_log`, by its name in trainloop 0.11. Called instead of it if a hook overrides
+        this one."""
         self.on_log(trainer, records, dry_run=dry_run)
 
     def on_log_images(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        """Nested records of images: PIL images, arrays [H, W, C] or tensors [C, H, W]."""
+        """Log nested records of images: PIL images, arrays [H, W, C] or tensors [C, H, W]."""
 
     def on_log_histograms(
         self, trainer: TrainerView, records: Records, dry_run: bool = False
     ) -> None:
-        """Nested records of tensors or arrays, whose values are to be counted in bins."""
+        """Log nested records of tensors or arrays, whose values are to be counted in bins."""
 
     def on_log_text(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        """Nested records of texts."""
+        """Log nested records of texts."""
 
     def state_tensors(self, trainer: TrainerView) -> dict[str, ShardedLike]:
-        """Tensors with the shapes of the model's, by names that no other hook uses. Each rank
-        stores its own pieces, so they can be restored under any strategy and number of ranks. All
-        other state goes into `on_state_dict`."""
+        """Return tensors with the shapes of the model's tensors, by names that no other hook uses.
+
+        Each rank stores its own shards, so they can be restored under any strategy and number of
+        ranks. All other state goes into `on_state_dict`.
+        """
         return {}
 
     def load_tensors(self, trainer: TrainerView, saved: TensorReader) -> None:
-        """Read those of `state_tensors` that the checkpoint has. Called in `on_restore`, and again
-        if the checkpoint turns out to be damaged and an older one is read."""
+        """Read the `state_tensors` that the checkpoint has. Called in `on_restore`, and again if
+        the checkpoint turns out to be damaged and an older one is read."""
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         """Add the state that a resume needs, under any key: numbers, strings, tensors, and
@@ -316,9 +323,11 @@ class BaseHook:
         """
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        """Restore that state; `state_dict` also has `model` and `training_state`. Called after
-        every hook's `on_before_train`; not called if the checkpoint was written without this
-        hook."""
+        """Restore the state of `on_state_dict`. `state_dict` also has `model` and `training_state`.
+
+        Called after every hook's `on_before_train`, but not if the checkpoint was written without
+        this hook.
+        """
 
 
 def _checked(construct: Callable[..., None], name: str) -> Callable[..., None]:

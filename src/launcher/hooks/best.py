@@ -15,10 +15,9 @@ class Best:
     `observe` takes rank 0's value, and `update` uses that one.
 
     Args:
-        metric: its logged name, like `val/loss`.
-        mode: whether less or more is better; auto: by the metric's name.
-        min_delta: improvements smaller than this do not count, nor do those that are rounding
-            (`is_better`).
+        metric: the metric's logged name, like `val/loss`.
+        mode: whether less or more is better. With auto, the metric's name decides.
+        min_delta: improvements smaller than this do not count, nor does rounding (`is_better`).
         keys: the keys of `metric` and `mode` in the configuration, for messages.
     Raises:
         ConfigError: `mode` is auto, and the name does not show whether less or more is better.
@@ -60,18 +59,18 @@ class Best:
         return self.latest is not None
 
     def update(self, step: int) -> bool:
-        """Keep the observed value if it is the best so far, and return True then."""
+        """Keep the observed value if it is the best so far; return whether it is."""
         if self.latest is None or not is_better(self.latest, self.value, self.mode, self.min_delta):
             return False
         self.value, self.step = self.latest, step
         return True
 
     def check(self, trainer: Any) -> None:
-        """End the run if the metric cannot come any more. Called when a step has logged all that it
-        logs.
+        """End the run if the metric cannot come any more. Called when a step has logged all its
+        records.
 
         Raises:
-            ConfigError: it is misspelled.
+            ConfigError: the metric is misspelled.
         """
         names = trainer.state.metrics
         if self._was_logged or len(names) == self._num_checked:
@@ -93,12 +92,12 @@ class Best:
             )
 
     def check_end(self, trainer: Any, needs_validation: bool = True) -> None:
-        """Check, at the end of training, that the metric was logged; otherwise it has steered
-        nothing.
+        """Check, at the end of training, that the metric was logged. Otherwise it has had no
+        effect.
 
         Args:
-            needs_validation: False: a metric of `val` may be missing if there was no evaluation at
-                all.
+            needs_validation: with False, a metric of `val` may be missing if there was no
+                evaluation at all.
         Raises:
             TrainingError: it was never logged.
         """
@@ -119,7 +118,7 @@ class Best:
         return best | {"was_logged": self._was_logged}
 
     def load(self, saved: dict[str, Any]) -> None:
-        """The best value of another metric or mode is ignored."""
+        """Restore the best value. The best value of another metric or mode is ignored."""
         if (saved["metric"], saved["mode"]) == (self.metric, self.mode):
             self.value, self.step = saved["value"], saved["step"]
             self._was_logged, self._is_restored = saved["was_logged"], True

@@ -1,5 +1,5 @@
-"""Decides when to save, what to keep, and what to resume from. The checkpoint package does the
-rest."""
+"""Decide when to save, what to keep, and which checkpoint to resume from. The package `checkpoint`
+does the rest."""
 
 import signal
 import time
@@ -39,27 +39,29 @@ class CheckpointingHook(BaseHook):
     Args:
         interval: in optimizer steps, or in epochs (`1epoch`).
         keep_previous: keep this many checkpoints before the newest.
-        keep_interval: also save at every multiple of this step, and never delete those; 0: none.
-        keep_steps: also save at these steps, and never delete those.
+        keep_interval: also save at every multiple of this step, and never delete these checkpoints.
+            With 0, none.
+        keep_steps: also save at these steps, and never delete these checkpoints.
         path: relative to the workspace. Outside it, the checkpoints are in `<path>/<name>/<id>`,
             and the run's `checkpoints` is a link to that folder.
-        load: "auto" or "latest": resume from the newest valid checkpoint, if there is one; "must":
-            there must be one; "never": reject to start if there is one; None: do not look; else
-            "best", a step, or the folder of a checkpoint: roll back to it, once, and set later
-            checkpoints aside.
-        exit_signals: further signals to save and exit on, by name or number; None: only those that
-            `run.signals.install` handles, if any.
+        load: the checkpoint to resume from. "auto" and "latest" mean the newest valid checkpoint,
+            if there is one. "must" raises if there is none, "never" raises if there is one. None
+            ignores checkpoints. "best", a step, or the folder of a checkpoint rolls back to it,
+            once, and sets later checkpoints aside.
+        exit_signals: further signals to save and exit on, by name or number. Default None: only the
+            signals that `run.signals.install` handles, if any.
         exit_code: "128+signal" or a number.
         exit_delay: seconds (or a timedelta) to wait before exiting, for a scheduler that must see a
             time-out.
         asynchronous: training waits for a copy to host memory, not for the disk.
         write_timeout: seconds without progress after which a writer is abandoned. That save has
             failed, and training waits for each later one.
-        best_metric: its logged name; a better value is saved, linked as `best`, and kept. None: no
-            best.
-        best_mode: whether less or more is better; auto: by the metric's name.
-        remote: a URL (s3://bucket/folder) for a copy of `checkpoints`: each checkpoint is copied to
-            `<remote>/<name>/<id>`, and the newest is fetched if it is missing here. None: no copy.
+        best_metric: logged name of a metric. The checkpoint of a better value is saved, linked as
+            `best`, and kept. Default None: no metric.
+        best_mode: whether less or more is better. With auto, the metric's name decides.
+        remote: a URL (s3://bucket/folder) for a copy of `checkpoints`. Each checkpoint is copied to
+            `<remote>/<name>/<id>`, and the newest is fetched if it is missing here. Default None:
+            no copy.
     Raises:
         ValueError: an interval below 1, a negative number, or an unknown `exit_code`.
         ConfigError: an unknown signal; a `remote` with a scheme that fsspec does not have, or whose
@@ -153,14 +155,15 @@ class CheckpointingHook(BaseHook):
         checkpoint = self.resuming.restore(trainer)
         if checkpoint is not None and checkpoint.parent == self.store.root:
             self.saved_at = trainer.step
-        # As they were imported: a later edit is not part of this attempt.
+        # The source files as they were imported: a later edit is not part of this attempt.
         current = imported_sources()
         if checkpoint is not None and trainer.strategy.ranks.is_main:
             for message in source_changes(stored_sources(checkpoint), current):
                 trainer.logger.warning("Changed since the checkpoint: %s", message)
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        is_fork = self.resuming.choice.is_fork  # the checkpoint's best value belongs to another run
+        # The checkpoint's best value belongs to another run.
+        is_fork = self.resuming.choice.is_fork
         if (
             self.best is not None
             and not is_fork
@@ -170,7 +173,7 @@ class CheckpointingHook(BaseHook):
             self._best_saved = self.best.state()
             is_own = trainer.strategy.ranks.is_main and self.saved_at == trainer.step
             if is_own and self.best.value is not None and self.best.step == trainer.step:
-                # Killed between this save and its link.
+                # The process was killed between this save and its link.
                 self.store.link(BEST, step_name(trainer.step))
 
     def on_ready(self, trainer: TrainerView) -> None:
@@ -188,7 +191,7 @@ class CheckpointingHook(BaseHook):
             self._improved = True
             value = self.best.value
             assert value is not None
-            # An evaluation that a signal interrupted.
+            # A signal interrupted an evaluation.
             if self.saved_at == trainer.step and not self.saver.in_flight:
                 self._improved, self._best_saved = False, self.best.state()
                 if trainer.strategy.ranks.is_main:
@@ -205,7 +208,8 @@ class CheckpointingHook(BaseHook):
         signum, step = trainer.stop_signal, trainer.state.step
         ends = bool(signum) or trainer.is_paused or trainer.state.is_at_end()
         if ends:
-            self._await(trainer)  # a failed save of this step is tried again below
+            # A failed save of this step is tried again below.
+            self._await(trainer)
         if (ends or self._is_due(trainer, step)) and step not in (0, self.saved_at):
             self._save_unless_broken(trainer, wait=ends)
         if signum:
@@ -216,7 +220,7 @@ class CheckpointingHook(BaseHook):
             self.best.check(trainer)
 
     def on_after_train(self, trainer: TrainerView) -> None:
-        # A fork that had nothing left to train.
+        # A fork had nothing left to train.
         if trainer.step > 0 and trainer.step != self.saved_at:
             self._save_unless_broken(trainer, wait=True)
         if self.best is not None:
@@ -227,8 +231,8 @@ class CheckpointingHook(BaseHook):
         return is_due or self._improved or self._is_postponed
 
     def _save_unless_broken(self, trainer: TrainerView, wait: bool) -> None:
-        """Save, unless the gradient was not finite: a broken state must not replace the last good
-        checkpoint."""
+        """Save, unless the gradient was not finite, since a broken state must not replace the last
+        good checkpoint."""
         was_postponed, self._is_postponed = self._is_postponed, trainer.update_was_skipped()
         if not self._is_postponed:
             with self._times.measured("saving"):
@@ -241,7 +245,8 @@ class CheckpointingHook(BaseHook):
             )
 
     def _save(self, trainer: TrainerView, wait: bool) -> None:
-        """
+        """Save the state.
+
         Raises:
             TrainingError: the save failed, and `wait` is true.
         """
@@ -279,8 +284,8 @@ class CheckpointingHook(BaseHook):
         hooks = hook_states(trainer, training_state)
         snapshot = strategy.snapshot()
         tensors, parts = hook_pieces(trainer)
-        # A user's loader may have another position on each rank; ours counts the samples of all
-        # ranks.
+        # A user's loader may have another position on each rank. Our loader counts the samples of
+        # all ranks.
         rank_state = {"rng": rng_state(), "hooks": hooks}
         if strategy.ranks.world_size > 1:
             rank_state["data_loader"] = training_state["data_loader"]
@@ -308,7 +313,7 @@ class CheckpointingHook(BaseHook):
 
     # ------------------------------------------------------------------------------------------ end
     def _await(self, trainer: TrainerView, finish: str = "finish") -> None:
-        """Wait for the save in flight. A failure is logged; a later save tries again."""
+        """Wait for the current save. A failure is logged, and a later save tries again."""
         try:
             with self._times.measured("saving"):
                 getattr(self.saver, finish)()
@@ -323,9 +328,8 @@ class CheckpointingHook(BaseHook):
     def _report(self, trainer: TrainerView, error: SaveFailed) -> None:
         self.saved_at = self._in_flight = -1
         if self._best_in_flight is not None and self.best is not None and not self._improved:
-            self.best.load(
-                self._best_saved or {**self._best_in_flight, "value": None}
-            )  # the best checkpoint must exist on disk
+            # The best checkpoint must exist on disk.
+            self.best.load(self._best_saved or {**self._best_in_flight, "value": None})
         self._best_in_flight = None
         trainer.logger.error(
             "The checkpoint could not be written: %s. Training continues; the previous one is"
@@ -349,8 +353,8 @@ class CheckpointingHook(BaseHook):
 
 
 def signal_list(signums: Any) -> list[signal.Signals]:
-    """One or several signals as a list; each is a `signal.Signals`, a name (`SIGUSR1`, `USR1`) or a
-    number.
+    """Return one or several signals as a list. Each is a `signal.Signals`, a name (`SIGUSR1`,
+    `USR1`) or a number.
 
     Raises:
         ConfigError: there is no such signal, or it cannot be handled.

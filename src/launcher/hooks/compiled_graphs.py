@@ -1,5 +1,5 @@
-"""Keeps what torch.compile has compiled, so that the next start of the same program does not
-compile again."""
+"""Keep the graphs that torch.compile has compiled, so that the next launch of the same program does
+not compile them again."""
 
 import hashlib
 import json
@@ -26,20 +26,23 @@ DIGEST = hashlib.sha256().digest_size
 
 
 class UnsafeError(Exception):
-    """Someone else could have written a file. Its content is pickled, so whoever writes it can run
-    code as the user who reads it."""
+    """Someone else could have written a file. Its content is pickled, so its writer could run code
+    as the user who reads it."""
 
 
 class CompiledGraphsHook(BaseHook):
     """Stores the artifacts of `torch.compiler.save_cache_artifacts` after the first step and at the
-    end, and reads those of an earlier start. Torch looks each graph up by its content and by its
-    own version, so a graph that has changed is compiled.
+    end, and reads the artifacts of an earlier launch.
+
+    Torch looks each graph up by its content and by its own version, so a graph that has changed is
+    compiled.
 
     Args:
-        parts: what the graphs depend on. With versions, processor and the user's own imported
-            files, it names the file.
-        rank: each rank has a file of its own.
-        folder: None: `launcher/compiled` in the user's cache folder.
+        parts: parts of the program that the graphs depend on. With versions, processor and the
+            user's own imported files, they name the file.
+        rank: the rank, which has a file of its own.
+        folder: the folder of the files. Default None: `launcher/compiled` in the user's cache
+            folder.
     """
 
     def __init__(self, parts: dict[str, Any], rank: int, folder: Path | None = None):
@@ -47,10 +50,10 @@ class CompiledGraphsHook(BaseHook):
         self._known: set[str] = set()
         self._has_saved = False
         self.found = "none of an earlier start"
-        """Which graphs this start need not compile, for the start's summary."""
+        """The graphs that this launch need not compile, for its summary."""
 
     def read(self) -> None:
-        """Give torch the stored graphs. Call it before the first graph is compiled."""
+        """Pass the stored graphs to torch. Call it before the first graph is compiled."""
         try:
             data = read_own(self.path)
         except FileNotFoundError:
@@ -101,7 +104,7 @@ def cache_folder() -> Path:
 
 
 def read_own(path: Path) -> bytes:
-    """The content of a file that only the current user can have written.
+    """Return the content of a file that only the current user can have written.
 
     Raises:
         UnsafeError: another user could have written it, or has made its folder.
@@ -109,7 +112,8 @@ def read_own(path: Path) -> bytes:
     """
     folder = _open_folder(path.parent)
     try:
-        # Relative to the folder that was checked: its name may mean another one by now.
+        # Open it relative to the folder that was checked, since the folder's name may mean another
+        # one by now.
         fd = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=folder)
         with open(fd, "rb") as file:
             _check_own(os.fstat(fd), path, stat.S_IFREG)
@@ -129,7 +133,8 @@ def write_own(path: Path, data: bytes) -> None:
     path.parent.parent.mkdir(parents=True, exist_ok=True)
     path.parent.mkdir(mode=0o700, exist_ok=True)
     os.close(_open_folder(path.parent))
-    fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")  # mode 600
+    # Its mode is 600.
+    fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
     try:
         with open(fd, "wb") as file:
             file.write(data)
@@ -151,9 +156,10 @@ def _open_folder(path: Path) -> int:
 
 
 def _check_own(found: os.stat_result, path: Path, kind: int) -> None:
-    """
+    """Check that only the current user can have written something.
+
     Raises:
-        UnsafeError: it is of another kind or another user, or others may write it.
+        UnsafeError: it has another kind or another owner, or others may write it.
     """
     if stat.S_IFMT(found.st_mode) != kind or found.st_uid != os.geteuid():
         raise UnsafeError(f"{path} belongs to another user, or is not a file; remove it")

@@ -10,13 +10,15 @@ KEYS = "hooks.early_stopping.metric", "hooks.early_stopping.mode"
 
 
 class EarlyStoppingHook(BaseHook):
-    """
+    """Ends training when a metric has not improved for some time.
+
     Args:
-        patience: this many values in a row without improvement end the run. A fork counts from its
-            first step.
-        metric: its logged name.
-        mode: whether less or more is better; auto: by the metric's name.
-        min_delta: improvements smaller than this do not count; a millionth of the value never does.
+        patience: this many consecutive values without improvement end the run. A fork counts from
+            its first step.
+        metric: the metric's logged name.
+        mode: whether less or more is better. With auto, the metric's name decides.
+        min_delta: improvements smaller than this do not count. An improvement by a millionth of the
+            value never counts.
     """
 
     needs: ClassVar = {"metric=val/*": "evaluation", "metric=train/*": "logging"}
@@ -68,8 +70,8 @@ class EarlyStoppingHook(BaseHook):
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         state_dict["early_stopping"] = {"best": self.best.state(), "misses": self.misses}
         if trainer.state.stop_reason == self._reason:
-            # Decided anew in `on_ready`: the next start may have another patience, or no early
-            # stopping.
+            # This is decided again in `on_ready`, since the next launch may have another patience,
+            # or no early stopping.
             state_dict["training_state"]["stop_reason"] = None
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:

@@ -23,16 +23,16 @@ class EmaHook(BaseHook):
     the weights, in float32 if the weights have 16 bits, and are part of each checkpoint.
 
     Args:
-        decay: per optimizer step; each of several decays has its own average.
-        use_buffers: also average floating-point buffers. Otherwise an average goes with the model's
-            present buffers.
+        decay: decay per optimizer step. Each of several decays has its own average.
+        use_buffers: also average floating-point buffers. Otherwise an average is used with the
+            model's current buffers.
         name: prefix of the averages in a checkpoint, `<name>/<decay>/<parameter>`.
-        interval: steps between updates; the decay of an update is then decay^interval.
+        interval: steps between updates. The decay of an update is then decay^interval.
         warmup: limit the decay of update n to (1 + n) / (warmup + n), so that the initial weights
-            are soon forgotten; 0: no warm-up.
-        device: where the averages are kept, such as cpu; None: where the weights are.
-        start: "first_update": the first update copies the weights, as in torch's `AveragedModel`;
-            "initial": it averages them with the initial weights.
+            are soon forgotten. With 0, no warm-up.
+        device: device of the averages, such as cpu. Default None: the device of the weights.
+        start: with "first_update", the first update copies the weights, as in torch's
+            `AveragedModel`. With "initial", it averages them with the initial weights.
         evaluate: evaluate the average of the first decay instead of the weights. `val/` metrics,
             the best checkpoint and early stopping then use the average.
     Raises:
@@ -94,8 +94,8 @@ class EmaHook(BaseHook):
             )
 
     def _prepare(self, trainer: TrainerView) -> None:
-        """Allocate the averages, once, and after every hook's `on_start`, which may change the
-        model."""
+        """Allocate the averages once, after every hook's `on_start`, since a hook may change the
+        model there."""
         if self._weights:
             return
         self._model = trainer.model
@@ -114,7 +114,7 @@ class EmaHook(BaseHook):
         }
 
     def on_before_train(self, trainer: TrainerView) -> None:
-        """Averages that were not restored start from the present weights."""
+        """Set averages that were not restored to the current weights."""
         for name, companion in self.state_tensors(trainer).items():
             if name not in self._restored:
                 companion.values.copy_(local(companion.like))
@@ -155,7 +155,8 @@ class EmaHook(BaseHook):
     def on_evaluation_start(self, trainer: TrainerView) -> None:
         if not self.evaluate:
             return
-        self.on_after_step(trainer)  # this hook may come after the one that evaluates
+        # This hook may come after the hook that evaluates.
+        self.on_after_step(trainer)
         self._settle()
         weights = [local(tensor) for tensor in self._weights.values()]
         self._kept = [weight.clone() for weight in weights]
@@ -230,7 +231,7 @@ class EmaHook(BaseHook):
 
 
 class _Staging:
-    """Copies the weights to the host. The copy is queued behind the step that computed them;
+    """Copies the weights to the host. The copy is queued behind the step that computed them, and
     training does not wait for it."""
 
     def __init__(self, pieces: list[torch.Tensor], device: torch.device):
@@ -273,7 +274,8 @@ def averaged_tensors(model: torch.nn.Module, use_buffers: bool) -> dict[str, tor
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of an average: 16 bits would round away a thousandth of a difference."""
+    """Return the dtype of an average. With 16 bits, a thousandth of a difference would be rounded
+    away."""
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 

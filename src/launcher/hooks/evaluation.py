@@ -26,17 +26,20 @@ Loader = Callable[[], Iterable[Any] | None]
 
 
 class EvaluationHook(BaseHook):
-    """Logs `{"val": {"loss": ..., and what forward records}}`, means over the samples; of a named
-    loader `{"val": {name: {...}}}`.
+    """Logs `{"val": {"loss": ..., ...}}` with the records of `forward`, as means over the samples.
+    A named loader logs `{"val": {name: {...}}}`.
 
-    It does not change training: random state and the model's mode are restored. A signal ends an
-    evaluation between two batches; the run repeats it when it resumes.
+    It does not change training, since random state and the model's mode are restored. A signal ends
+    an evaluation between two batches, and the run repeats it when it resumes.
 
     Args:
-        interval: in optimizer steps, or in epochs (`1epoch`); 0: at the last step only.
-        loader: returns an iterable of this rank's validation batches, or None if there are none; or
-            several such functions by name. None: the run's own.
-        max_samples: use the first n samples of the run's validation set, over all ranks; None: all.
+        interval: interval in optimizer steps, or in epochs (`1epoch`). With 0, it evaluates at the
+            last step only.
+        loader: function that returns an iterable of this rank's validation batches, or None if
+            there are none. It may be a mapping of several such functions by name. Default None: the
+            run's own loader.
+        max_samples: use the first n samples of the run's validation set, over all ranks. Default
+            None: all.
         at_start: also evaluate before the first step.
         metrics: further metrics by name, of torchmetrics for instance, computed from the `logits`
             and `targets` that forward records in evaluation.
@@ -78,7 +81,7 @@ class EvaluationHook(BaseHook):
             }
 
     def open(self) -> bool:
-        """Make the loaders. Returns whether there is a validation set."""
+        """Make the loaders; return whether there is a validation set."""
         loaders = self.loader if isinstance(self.loader, Mapping) else {"": self.loader}
         made = {name: loader() for name, loader in loaders.items() if loader is not None}
         self._batches = {name: batches for name, batches in made.items() if batches is not None}
@@ -99,7 +102,8 @@ class EvaluationHook(BaseHook):
             self._evaluate(trainer)
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
-        if trainer.state.is_at_end():  # a hook after this one may have ended the training
+        # A hook after this one may have ended the training.
+        if trainer.state.is_at_end():
             self.on_after_step(trainer)
 
     def _is_due(self, trainer: TrainerView) -> bool:
@@ -161,7 +165,7 @@ class EvaluationHook(BaseHook):
 
 
 Part = dict[str, tuple[Any, Any]]
-"""By flat name, a sum over samples (or targets), and the number of these."""
+"""A sum over samples (or targets) and their number, by flat name."""
 
 
 def _as_numbers(part: Part) -> Part:
@@ -170,7 +174,7 @@ def _as_numbers(part: Part) -> Part:
 
 @dataclass(frozen=True)
 class ChunkOrder:
-    """Combines the batches of an evaluation in their own order, whichever ranks they are on.
+    """Combines the batches of an evaluation in their own order, regardless of their ranks.
 
     Args:
         lanes: of the run.
@@ -188,7 +192,7 @@ class ChunkOrder:
         return number
 
     def is_own(self, number: int) -> bool:
-        """Return whether this rank counts a batch; if not, it repeats another rank's."""
+        """Return whether this rank counts a batch. Otherwise it repeats another rank's batch."""
         return number % self.lanes.world_size == self.lanes.rank
 
     def of_all_ranks(self, own: dict[int, Part]) -> list[Part]:
@@ -208,15 +212,16 @@ def evaluate(
     metrics: Metrics | None = None,
     order: ChunkOrder | None = None,
 ) -> dict[str, Any] | None:
-    """Means of loss and records over the samples of all ranks' batches, by flat name. If only some
-    batches have a record, its mean is over their samples. For a language model also `perplexity`,
-    exp(loss).
+    """Compute means of loss and records over the samples of all ranks' batches, by flat name. If
+    only some batches have a record, its mean is over their samples. A language model also gets
+    `perplexity`, exp(loss).
 
     Args:
-        num_targets: returns the number of targets of a batch; the means are then over targets.
-            None: over samples.
+        num_targets: function that returns the number of targets of a batch, for means over targets.
+            Default None: means over samples.
         metrics: already reset.
-        order: the order in which batches are combined; None: those of a rank, then the ranks.
+        order: the order in which batches are combined. Default None: the batches of each rank, then
+            the ranks.
     Returns:
         None: a signal came on some rank.
     Raises:
@@ -246,8 +251,8 @@ def _summed(
     metrics: Metrics | None,
     order: ChunkOrder | None,
 ) -> dict[int, Part]:
-    """Sums of loss and records over this rank's batches: of all of them under the key 0, or with
-    an order of each by its number."""
+    """Return sums of loss and records over this rank's batches. The key is 0 for the sum of all
+    batches, or with an order the number of each batch."""
     parts: dict[int, Part] = {}
     for turn, (batch, is_new) in enumerate(_in_step(batches)):
         number = 0 if order is None else order.begin(batches, turn)
@@ -264,8 +269,8 @@ def _summed(
         for name, value in flatten({"loss": loss, **records}).items():
             if value is None:
                 continue
-            # double: a float32 sum over many batches would lose the small difference between two
-            # checkpoints
+            # The sum is in double precision. A float32 sum over many batches would lose the small
+            # difference between two checkpoints.
             value = (
                 value.double()
                 if isinstance(value, torch.Tensor) and value.device.type != "mps"
@@ -281,7 +286,8 @@ def _of_all_ranks(own: dict[int, Part]) -> list[Part]:
 
 
 def _means(parts: Sequence[Part]) -> dict[str, Any]:
-    """
+    """Divide sums by their numbers.
+
     Raises:
         ValueError: no rank has counted a loss.
     """
@@ -300,9 +306,9 @@ _DONE, _HAS_BATCH, _EMPTY, _SIGNAL = range(4)
 
 
 def _in_step(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
-    """This rank's batches, and whether each counts. Once they are used up, the last one is repeated
-    without counting while other ranks have more. So all ranks make the same number of forward
-    passes, which may be collective, and stop together on a signal.
+    """Yield this rank's batches, and whether each counts. Once they are used up, the last one is
+    repeated without counting while other ranks have more. So all ranks make the same number of
+    forward passes, which may be collective, and stop together on a signal.
 
     Raises:
         signals.Interrupted: some rank has received a signal.
@@ -327,13 +333,14 @@ def _in_step(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
 
 
 def batch_size(batch: Any) -> int:
-    """Samples in a batch: the first dimension of its first tensor; 1 if it has none."""
+    """Number of samples in a batch: the first dimension of its first tensor, or 1 without a
+    tensor."""
     tensor = first_tensor(batch)
     return 1 if tensor is None or tensor.dim() == 0 else tensor.shape[0]
 
 
 def first_tensor(batch: Any) -> torch.Tensor | None:
-    """The first tensor in nested lists, tuples and mappings; None: there is none."""
+    """Return the first tensor in nested lists, tuples and mappings, or None if there is none."""
     if isinstance(batch, torch.Tensor):
         return batch
     values: Iterable[Any] = ()

@@ -1,4 +1,4 @@
-"""Floating-point operations: of a model, by counting; of a device, by its data sheet."""
+"""Floating-point operations: of a model, by counting, and of a device, by its data sheet."""
 
 import re
 import sys
@@ -37,12 +37,14 @@ tf32, fp32."""
 
 
 def peak_tflops(device_name: str, precision: str) -> float | None:
-    """
+    """Look up the peak performance of a device.
+
     Args:
         device_name: as `torch.cuda.get_device_name` returns it.
         precision: fp32, tf32, bf16 or fp16.
+
     Returns:
-        None: the device is not in the table, or does not compute in this precision.
+        None if the device is not in the table, or does not compute in this precision.
     """
     parts = device_name.replace("-", " ").replace("_", " ")
     names = [name for name in PEAK_TFLOPS if re.search(rf"\b{name}\b", parts)]
@@ -53,12 +55,14 @@ def peak_tflops(device_name: str, precision: str) -> float | None:
 
 
 def forward_flops(trainer: TrainerView, batch: object) -> int:
-    """Operations of matrix products, convolutions and attention in a forward pass over a batch; a
-    multiplication and an addition count as two. All ranks must call it. Training does not change:
-    this is a pass as in evaluation."""
+    """Count the operations of matrix products, convolutions and attention in a forward pass over a
+    batch. A multiplication and an addition count as two.
+
+    All ranks must call it. Training does not change, since this is a pass as in evaluation.
+    """
     from torch.utils.flop_counter import FlopCounterMode
 
-    # Missing in torch's own table.
+    # These are missing in torch's own table.
     on_cpu = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}
     model, was_training = trainer.model, trainer.model.training
     model.eval()

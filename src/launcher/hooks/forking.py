@@ -38,7 +38,8 @@ class Fork:
     config: str = ""
 
     def checkpoint(self) -> Path:
-        """
+        """Return the source checkpoint.
+
         Raises:
             ConfigError: it does not exist, or is damaged.
         """
@@ -100,8 +101,8 @@ class Fork:
 
 
 def own_position(training_state: Settings, rank_state: Settings | None) -> Any:
-    """The position of this rank's data loader, if each rank has stored its own; else that of rank
-    0."""
+    """Return the position of this rank's data loader if each rank has stored its own, else the
+    position of rank 0's loader."""
     return (rank_state or {}).get("data_loader") or training_state.get("data_loader")
 
 

@@ -13,7 +13,7 @@ class FunctionHook(BaseHook):
     """Calls functions on events, with the arguments of the method of that name in `BaseHook`.
 
     Args:
-        functions: a function, or its dotted path, by the name of its event:
+        functions: a function, or its dotted path, by the name of its event, such as
             `on_after_step=print_step`.
     Raises:
         ConfigError: there is no such event or function.

@@ -17,7 +17,8 @@ class GradientsHook(BaseHook):
 
     Args:
         interval: steps between two logged lines.
-        depth: how many parts of a parameter's name make the block; None: up to the first number.
+        depth: number of parts of a parameter's name that make the block. Default None: up to the
+            first number.
     """
 
     def __init__(self, interval: PositiveInt = 10, depth: PositiveInt | None = None):

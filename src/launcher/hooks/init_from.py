@@ -22,14 +22,14 @@ INDEX = "model.safetensors.index.json"
 
 
 class InitFromHook(BaseHook):
-    """Loads model weights before other hooks look at the run. A run with a checkpoint resumes from
-    that instead.
+    """Loads model weights before other hooks see the run. A run with a checkpoint resumes from the
+    checkpoint instead.
 
     Args:
         source: a safetensors file, the folder of a checkpoint, of a run (its best, else its latest
             checkpoint) or of a Hugging Face model (its safetensors files), or a run's id.
         outputs: the folder of the runs, to find a run by its id.
-        strict: every tensor must match; False: those that do not are only reported.
+        strict: every tensor must match. With False, tensors that do not match are only reported.
     """
 
     def __init__(self, source: Path, outputs: Path = Path("outputs"), strict: bool = True):
@@ -64,13 +64,13 @@ class InitFromHook(BaseHook):
 class RenamingReader:
     """Stored weights under the model's own names.
 
-    Compared with the model's names, those in a file may lack a prefix or have an extra one
+    Compared with the model's names, names in a file may lack a prefix or have an extra one
     (`model.` of a wrapper, `transformer.` of a Hugging Face model's body, `module.` of
-    `model=supervised`). The prefix that makes most names fit is added or removed; one that all
-    names of a file have may be replaced by one that all names of the model have.
+    `model=supervised`). The prefix that makes most names fit is added or removed. A prefix that all
+    names of a file have may be replaced by a prefix that all names of the model have.
 
     Args:
-        names: of the model's tensors, tied ones under all their names.
+        names: names of the model's tensors, tied ones under all their names.
     Raises:
         ConfigError: no name fits.
     """
@@ -79,7 +79,7 @@ class RenamingReader:
         self.reader, self.path, self.meta = reader, reader.path, reader.meta
         wanted, stored = set(names), reader.names()
         if any(name.startswith(MODEL) for name in stored):
-            # A checkpoint: without its optimizer.
+            # This is a checkpoint, which is read without its optimizer.
             stored = [name for name in stored if name.startswith(MODEL)]
         plain = {name.removeprefix(MODEL): name for name in stored}
         ways = [
@@ -93,7 +93,8 @@ class RenamingReader:
             for more in _prefixes(wanted, common=True)
         ]
         fits = {way: len(wanted & set(_renamed(plain, *way))) for way in ways}
-        best = max(ways, key=lambda way: fits[way])  # in a tie the first, which changes least
+        # In a tie the first one is used, which changes least.
+        best = max(ways, key=lambda way: fits[way])
         if not fits[best]:
             some = ", ".join(sorted(plain)[:3])
             raise ConfigError(
@@ -105,8 +106,8 @@ class RenamingReader:
         return list(self._names)
 
     def differences(self, tied: Mapping[str, str]) -> list[str]:
-        """A message for each pair of stored tensors that the model ties, if they differ: they are
-        of a model that does not tie them, and only one of the two could be loaded."""
+        """Yield a message for each pair of differing stored tensors that the model ties. They
+        belong to a model that does not tie them, and only one of the two could be loaded."""
         pairs = [
             (other, source)
             for other, source in tied.items()
@@ -144,7 +145,7 @@ def _prefixes(names: Iterable[str], common: bool = False) -> list[str]:
     `model.transformer.`.
 
     Args:
-        common: only those that all names have.
+        common: only prefixes that all names have.
     """
     names = list(names)
     parts = {
@@ -166,7 +167,8 @@ def _renamed(plain: dict[str, str], less: str, more: str) -> dict[str, str]:
 
 
 def open_weights(source: Path, outputs: Path = Path("outputs")) -> ShardReader:
-    """
+    """Open the weights.
+
     Raises:
         ConfigError: there are no weights, or they are damaged.
     """
@@ -187,7 +189,7 @@ def open_weights(source: Path, outputs: Path = Path("outputs")) -> ShardReader:
 
 
 def _checkpoint(folder: Path, source: Path) -> Path | None:
-    """A checkpoint itself, or the best of a run, else its latest."""
+    """Return a checkpoint itself, the best checkpoint of a run, or its latest."""
     if (folder / "manifest.json").exists():
         return find_checkpoint(folder.parent, folder, "run.init_from")
     root = folder / "checkpoints"
@@ -200,7 +202,8 @@ def _checkpoint(folder: Path, source: Path) -> Path | None:
 
 
 def _read(source: Path, files: list[Path]) -> ShardReader:
-    """
+    """Read a safetensors file.
+
     Raises:
         ConfigError: a file is missing, or is not a complete safetensors file.
     """
@@ -218,8 +221,8 @@ def _read(source: Path, files: list[Path]) -> ShardReader:
 
 
 def _model_files(folder: Path) -> list[Path]:
-    """The safetensors files of a Hugging Face folder: those of its index, its only file, or all of
-    them.
+    """List the safetensors files of a Hugging Face folder: the files of its index, its only file,
+    or all of them.
 
     Raises:
         ConfigError: its index is broken, or names files outside the folder.

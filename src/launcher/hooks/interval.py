@@ -8,12 +8,13 @@ from launcher.errors import ConfigError
 
 
 class Interval:
-    """Every `value` steps, or every `1epoch`, `0.5epoch`, `2epochs`: at the step that takes an
-    epoch's last sample.
+    """An interval: every `value` steps, or every `1epoch`, `0.5epoch`, `2epochs`. An interval in
+    epochs is due at the step that takes an epoch's last sample.
 
     Args:
-        value: 0: never.
-        key: in the configuration, for messages.
+        value: the interval. With 0, it is never due.
+        key: the key in the configuration, for messages.
+
     Raises:
         ConfigError: `value` is neither a number of steps nor of epochs.
     """
@@ -28,7 +29,8 @@ class Interval:
             )
 
     def is_due(self, trainer: Any, step: int) -> bool:
-        """
+        """Return whether the interval is due at the current step.
+
         Raises:
             ConfigError: it is in epochs, and the training data have no length.
         """
@@ -38,7 +40,7 @@ class Interval:
         return step > 0 and step // length > (step - 1) // length
 
     def check(self, trainer: Any) -> None:
-        """Called before training starts.
+        """Check the interval. Called before training starts.
 
         Raises:
             ConfigError: see `is_due`.
@@ -56,8 +58,8 @@ class Interval:
 
 
 def steps_per_epoch(trainer: Any) -> Fraction | None:
-    """Optimizer steps in a pass over the training data, usually a fraction; None: the data have no
-    length."""
+    """Return optimizer steps in a pass over the training data, usually a fraction, or None if the
+    data have no length."""
     loader = trainer.data_loader
     try:
         batches = (

@@ -1,5 +1,5 @@
-"""`metrics.jsonl`: one line for each logged step, for people, `runs` and plots; no step is there
-twice."""
+"""Write `metrics.jsonl`: one line for each logged step, for people, `runs` and plots. No step is in
+it twice."""
 
 import errno
 import json
@@ -31,17 +31,18 @@ LAST_LINE = 1 << 20
 
 
 class JsonlHook(BaseHook):
-    """Collects what is logged at a step and appends it as one line before the next step.
+    """Collects the records of a step and appends them as one line before the next step.
 
-    The line of the current step is part of the checkpoint: a run that was stopped during a step's
-    evaluation rewrites that line, complete, when it resumes. Lines of steps after the checkpoint
-    are dropped then. Lines that cannot be written (the disk is full, say) are kept in memory and
-    written with the next line.
+    The line of the current step is part of the checkpoint, so a run that was stopped during a
+    step's evaluation rewrites that line, complete, when it resumes. Lines of steps after the
+    checkpoint are dropped then. Lines that cannot be written (the disk is full, say) are kept in
+    memory and written with the next line.
 
     Args:
-        path: relative to the workspace; outside it, the file is in a folder `<name>/<id>` there.
-        keep_dropped: keep the lines that a resume drops in a hidden file next to it: a tracker that
-            has them already can tell whether they are computed again with the same values.
+        path: path relative to the workspace. Outside it, the file is in a folder `<name>/<id>`
+            there.
+        keep_dropped: keep the lines that a resume drops in a hidden file next to it. A tracker that
+            already has them can find out whether they are computed again with the same values.
     """
 
     def __init__(
@@ -126,8 +127,7 @@ class JsonlHook(BaseHook):
             self._line = {"step": trainer.step, "time": self._clock(), "attempt": self._attempt}
             if trainer.samples is not None:
                 self._line["samples"] = trainer.samples
-                # Passes over another loader are counted anew by a resume that begins with a new
-                # one.
+                # A resume that begins with a new loader counts passes over it from zero.
                 if trainer.state.num_epochs is not None:
                     self._line["epoch"] = trainer.state.epoch
         self._line |= numbers
@@ -146,7 +146,8 @@ class JsonlHook(BaseHook):
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         if self._is_dirty and not self._unwritten:
-            sync(self.path)  # a checkpoint must not outlive the lines before it
+            # A checkpoint must not outlive the lines before it.
+            sync(self.path)
             self._is_dirty = False
         line = dict(self._line) if self._line else None
         lines = {"count": self._count, "last": self._last, "of": self._name()}
@@ -168,7 +169,8 @@ class JsonlHook(BaseHook):
         last = json.loads(self._unwritten[-1])["step"] if line is None else line["step"]
         data = "".join(self._unwritten).encode()
         try:
-            # Just before the write: a process that is suspended in between writes when it wakes up.
+            # Check just before the write, since a process that is suspended in between writes when
+            # it wakes up.
             self._check_lock()
             append(self.path, data)
         except OSError as error:
@@ -192,7 +194,8 @@ def _logs_training(trainer: TrainerView) -> bool:
 
 
 def check_written(path: Path, missing: int) -> None:
-    """
+    """Check that all lines are written.
+
     Raises:
         TrainingError: lines are missing. The last checkpoint has them.
     """
@@ -204,7 +207,7 @@ def check_written(path: Path, missing: int) -> None:
 
 
 def append(path: Path, data: bytes) -> None:
-    """All of it or nothing.
+    """Append text, all of it or nothing.
 
     Raises:
         OSError: nothing was written.
@@ -223,7 +226,8 @@ def append(path: Path, data: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """A failure is logged only: training continues without these lines on disk."""
+    """Sync the file. A failure is only logged, and training continues without these lines on
+    disk."""
     try:
         fsync_file(path)
     except OSError as error:
@@ -231,12 +235,13 @@ def sync(path: Path) -> None:
 
 
 def drop_lines_after(path: Path, step: int, once: bool = True) -> int:
-    """Keep the lines up to `step` in the order of their steps, and return how many they are. A file
-    with lines that cannot be read, are there twice or out of order is kept as it is under another
-    name; a last line that was cut off is not worth that.
+    """Keep the lines up to `step` in the order of their steps, and return their number.
+
+    If the file has lines that are corrupt, repeated or out of order, a copy of it is kept under
+    another name. A truncated last line is dropped silently.
 
     Args:
-        once: a step has one line; of several, the first is kept.
+        once: a step has one line. Of several, the first is kept.
     """
     try:
         if (count := _count_of_whole_lines(path, step, once)) is not None:
@@ -273,9 +278,11 @@ def drop_lines_after(path: Path, step: int, once: bool = True) -> int:
 
 
 def _count_of_whole_lines(path: Path, step: int, once: bool) -> int | None:
-    """The number of lines, if nothing has to be changed: each looks whole, their steps increase,
-    and the last one is not after `step`. None: a closer look is needed. To parse 10^6 lines would
-    take seconds, and a gigabyte."""
+    """Return the number of lines if nothing has to be changed, else None.
+
+    This is the case if each line looks complete, their steps increase, and the last one is not
+    after `step`. To parse 10^6 lines would take seconds, and a gigabyte.
+    """
     count, last = 0, -1
     with path.open("rb") as file:
         for line in file:
@@ -289,7 +296,7 @@ def _count_of_whole_lines(path: Path, step: int, once: bool) -> int | None:
 
 
 def last_step(path: Path) -> int:
-    """The step of the last line; 0 for none."""
+    """Return the step of the last line, or 0 without a line."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_LINE))
@@ -299,8 +306,8 @@ def last_step(path: Path) -> int:
 
 
 def keep_lines_after(path: Path, step: int) -> None:
-    """Keep the lines after `step` in the file of dropped lines. The first line of a step is the one
-    kept."""
+    """Keep the lines after `step` in the file of dropped lines. Of several lines of a step, the
+    first is kept."""
     lines: dict[float, bytes] = {}
     for file in (dropped_path(path), path):
         content = file.read_bytes() if file.is_file() else b""
@@ -322,11 +329,13 @@ def _step_of(line: bytes) -> float | None:
 
 
 def encoded(line: dict[str, Any]) -> str:
-    """JSON has no NaN and infinity: they become strings."""
+    """Encode a line. JSON has no NaN and infinity, so they become strings."""
     try:
         if math.isfinite(sum(line.values())):
-            return orjson.dumps(line).decode()  # in a tenth of the time of json
-    except (TypeError, OverflowError):  # an integer of more than 64 bits
+            # It takes a tenth of the time of json.
+            return orjson.dumps(line).decode()
+    # An integer has more than 64 bits.
+    except (TypeError, OverflowError):
         pass
     is_odd = {
         key: isinstance(value, float) and not math.isfinite(value) for key, value in line.items()

@@ -12,8 +12,8 @@ class LoggingHook(StatsHook):
     max_memory, non_finite_grad_retry_count.
 
     Args:
-        interval: in optimizer steps.
-        sync: means over all ranks.
+        interval: interval in optimizer steps.
+        sync: log means over all ranks.
     """
 
     def __init__(self, interval: PositiveInt = 10, sync: bool = True):

@@ -32,9 +32,9 @@ class MediaHook(BaseHook):
     logged twice in a step, the last value is kept.
 
     Args:
-        image_format: the extension of the files of images, which determines their format: png, jpg,
-            webp, or another one that pillow writes; or a function that returns it for the last part
-            of a key.
+        image_format: the extension of the image files, which determines their format (png, jpg,
+            webp, or another one that pillow writes). It may be a function that returns it for the
+            last part of a key.
         bins: the number of bins of a histogram.
     """
 
@@ -51,7 +51,7 @@ class MediaHook(BaseHook):
             pillow_format(image_format)
         self._folder = Path()
         self._rows: list[Row] = []
-        """Rows that are not in the file yet: of the current step, or because they could not be
+        """Rows that are not in the file yet, since they belong to the current step or could not be
         written."""
         self._writes = True
         self._is_dirty = self._is_reported = False
@@ -157,7 +157,8 @@ class MediaHook(BaseHook):
             return
         data = "".join(json.dumps(row) + "\n" for row in self._rows).encode()
         try:
-            self._check_lock()  # just before the write, as in JsonlHook
+            # Check just before the write, as in JsonlHook.
+            self._check_lock()
             append(self._path, data)
             if (images := self._folder / self.image_folder).is_dir():
                 fsync_folder(images)
@@ -195,8 +196,8 @@ def _part(part: str) -> str:
 
 
 def to_image(key: str, value: Any) -> Any:
-    """A PIL image of a PIL image, an array [H, W] or [H, W, C], or a tensor [H, W] or [C, H, W]. C
-    is 1, 3 or 4. Integers are 0 to 255, floats 0 to 1.
+    """Convert a PIL image, an array [H, W] or [H, W, C], or a tensor [H, W] or [C, H, W] to a PIL
+    image. C is 1, 3 or 4. Integers are 0 to 255, floats 0 to 1.
 
     Raises:
         ConfigError: pillow is not installed.
@@ -226,7 +227,7 @@ def to_image(key: str, value: Any) -> Any:
 
 
 def encoded(key: str, value: Any, extension: str) -> bytes:
-    """The content of an image file. JPEG stores no transparency: it is dropped.
+    """Return the content of an image file. JPEG stores no transparency, so it is dropped.
 
     Raises:
         ConfigError: pillow is not installed, or does not write this format.
@@ -266,8 +267,10 @@ def _pillow(what: str) -> Any:
 
 
 def histogram(key: str, value: Any, bins: int) -> tuple[list[int], list[float]]:
-    """Counts and edges of the finite values of an array, tensor or list; empty lists if there are
-    none. A pair (counts, edges) is returned unchanged. All ranks must call it: a sharded tensor is
+    """Return counts and edges of the finite values of an array, tensor or list; empty lists if
+    there are none.
+
+    A pair (counts, edges) is returned unchanged. All ranks must call it, since a sharded tensor is
     gathered.
 
     Raises:

@@ -17,8 +17,9 @@ class MemoryHook(BaseHook):
     largest). Logs `memory/rank_<r>`, the peak of each rank since the previous line, and at the end
     the peaks of the attempt.
 
-    On CUDA it is the peak of allocated tensors within a step; on the CPU, the peak resident set of
-    the process so far; on mps, the memory that the driver has allocated after the step.
+    On CUDA it is the peak of allocated tensors within a step. On the CPU, it is the peak resident
+    set of the process so far. On mps, it is the memory that the driver has allocated after the
+    step.
 
     Args:
         interval: steps between two logged lines.
@@ -63,5 +64,6 @@ def max_memory(device: torch.device) -> float:
         return torch.cuda.max_memory_allocated(device) / GIB
     if device.type == "mps":
         return torch.mps.driver_allocated_memory() / GIB
-    unit = 1 if sys.platform == "darwin" else 1024  # getrusage(2): bytes there, KiB elsewhere
+    # By getrusage(2), the unit is bytes there and KiB elsewhere.
+    unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GIB

@@ -1,4 +1,4 @@
-"""Metrics of an evaluation: of torchmetrics, or objects with the same `reset`, `update` and
+"""Metrics of an evaluation, from torchmetrics or as objects with the same `reset`, `update` and
 `compute`."""
 
 from collections.abc import Mapping
@@ -43,7 +43,8 @@ class Metrics:
             metric.reset()
 
     def update(self, model: torch.nn.Module, records: Mapping[str, Any]) -> None:
-        """
+        """Add a batch to all metrics.
+
         Raises:
             ConfigError: the model returned no logits and targets, or a metric does not take them.
         """
@@ -70,17 +71,20 @@ class Metrics:
 
 
 def scores(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The arguments of metrics. Classification: probabilities [N, classes] and targets [N], without
-    ignored targets (-100). Integer targets with the shape of the logits (yes or no): probabilities
-    of yes. Other targets (regression): both unchanged.
+    """Return the arguments of metrics.
 
-    These are probabilities because torchmetrics takes logits between 0 and 1 for probabilities.
+    Classification has probabilities [N, classes] and targets [N], without ignored targets (-100).
+    Integer targets with the shape of the logits (yes or no) have probabilities of yes. Other
+    targets (regression) leave both unchanged.
+
+    Probabilities are used because torchmetrics interprets logits between 0 and 1 as probabilities.
     """
     if targets.is_floating_point():
         return logits.float(), targets
     if logits.shape == targets.shape:
         return logits.float().sigmoid(), targets
-    if logits.shape[:-1] != targets.shape:  # torch's order: classes are axis 1
+    # In torch's order, classes are axis 1.
+    if logits.shape[:-1] != targets.shape:
         logits = logits.movedim(1, -1)
     logits, targets = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
     counted = targets != IGNORED

@@ -34,8 +34,8 @@ class TrackerHook(BaseHook):
     """Base of the hooks below. The first of a trainer does the work for all of them.
 
     Args:
-        config: what the trackers show as the configuration.
-        options: of the tracker.
+        config: the configuration that the trackers show.
+        options: options of the tracker.
     Raises:
         TypeError: the tracker has no such option.
     """
@@ -45,7 +45,8 @@ class TrackerHook(BaseHook):
 
     def __init__(self, config: Mapping[str, Any] | None = None, **options: Any):
         self.config, self.options = dict(config or {}), options
-        self.tracker(**options)  # rejects options that it does not have
+        # This rejects options that it does not have.
+        self.tracker(**options)
         self._context = RunContext()
         self._lock: RunLock | None = None
         self._record: RunRecord | None = None
@@ -60,8 +61,8 @@ class TrackerHook(BaseHook):
         """Take the workspace.
 
         Raises:
-            ConfigError: the trainer has a run folder already, no workspace, or another process
-                works on it; or a library is missing.
+            ConfigError: the trainer already has a run folder or has no workspace, another process
+                works on it, or a library is missing.
         """
         hooks = trackers_of(trainer)
         if hooks[0] is not self:
@@ -79,7 +80,7 @@ class TrackerHook(BaseHook):
             trainer.hooks.append(added)
             added.bind(self._context)
             added.on_start(trainer)
-        # Its end comes last: the other hooks still write when they close.
+        # Its end comes last, since the other hooks still write when they close.
         trainer.hooks.remove(self)
         trainer.hooks.append(self)
         folder = RunFolder(trainer.workspace.absolute())  # its parent's name is the run's
@@ -150,7 +151,8 @@ class TrackerHook(BaseHook):
             record.end_attempt("preempted", end_step=step, signal=name, exit_code=128 + signum)
         else:
             reason = f"{type(self._error).__name__}: {self._error}" if self._error else None
-            with suppress(OSError):  # must not hide why training has failed
+            # This must not hide why training has failed.
+            with suppress(OSError):
                 record.end_attempt("failed", end_step=step, exit_code=1, reason=reason)
 
     def node(self) -> dict[str, Any]:
@@ -160,13 +162,14 @@ class TrackerHook(BaseHook):
 
 
 class TensorBoardHook(TrackerHook):
-    """Args: those of `launcher.trackers.tensorboard.TensorBoardTracker`."""
+    """Mirrors to TensorBoard, with the arguments of
+    `launcher.trackers.tensorboard.TensorBoardTracker`."""
 
     name, tracker = "tensorboard", TensorBoardTracker
 
 
 class MlflowHook(TrackerHook):
-    """Args: those of `launcher.trackers.mlflow.MlflowTracker`."""
+    """Mirrors to MLflow, with the arguments of `launcher.trackers.mlflow.MlflowTracker`."""
 
     name, tracker = "mlflow", MlflowTracker
 
@@ -175,11 +178,11 @@ class WandbHook(TrackerHook):
     """
     Args:
         project: WANDB_PROJECT has precedence.
-        config: what W&B shows as the configuration; a path: a JSON file.
+        config: the configuration that W&B shows. A path is read as a JSON file.
         tags: in addition to those in WANDB_TAGS.
         image_format: jpeg is smaller.
-        options: those of `launcher.trackers.wandb.WandbTracker` (name, entity, group, notes, mode,
-            ...).
+        options: options of `launcher.trackers.wandb.WandbTracker` (name, entity, group, notes,
+            mode, ...).
     """
 
     name, tracker = "wandb", WandbTracker

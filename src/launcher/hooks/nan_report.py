@@ -22,7 +22,7 @@ from launcher.types import PositiveInt
 
 class NanReportHook(BaseHook):
     """Repeats the passes over the batches of an update that is skipped because its gradient is not
-    finite, and logs the first place that is not finite for each rank: a batch, a weight, a module's
+    finite. For each rank it logs the first non-finite value: in a batch, a weight, a module's
     output, or a gradient.
 
     Until then, it only keeps references to the batches of two steps. Repeating them does not change
@@ -68,7 +68,8 @@ class NanReportHook(BaseHook):
             self._report(trainer)
 
     def _is_search_for_a_scale(self, trainer: TrainerView) -> bool:
-        """Return whether the loss scale was only too high: that is how a scaler finds its scale."""
+        """Return whether the loss scale was only too high, which is how a scaler finds its
+        scale."""
         is_finite = all(math.isfinite(loss) for loss in map(float, trainer.step_info["loss"]))
         return trainer.strategy.scaler.is_enabled() and not ranks.maximum(not is_finite)
 
@@ -90,8 +91,8 @@ class NanReportHook(BaseHook):
         )
 
     def _repeat(self, trainer: TrainerView, batches: list[Any]) -> str | None:
-        """A message on the first value that is not finite on this rank, or None. All ranks make
-        the same passes."""
+        """Return a message on the first value that is not finite on this rank, or None. All ranks
+        make the same passes."""
         model = unwrap(trainer.model)
         finding = _in_batches(batches) or _in_weights(model)
         with _unchanged(model), uncompiled():
@@ -110,7 +111,8 @@ class NanReportHook(BaseHook):
             with trainer.strategy.forward_context():
                 loss, _ = trainer.forward(batch)
             if loss is not None:
-                loss.backward()  # without a loss scale
+                # This is done without a loss scale.
+                loss.backward()
         bad = [
             n
             for n, p in model.named_parameters()
@@ -210,7 +212,7 @@ def _tensors(values: object) -> list[torch.Tensor]:
 
 
 def _not_finite(values: object) -> str | None:
-    """Describe how many values are not finite; None if all are finite."""
+    """Describe how many values are not finite, or return None if all are finite."""
     nans = infinite = total = 0
     for tensor in _tensors(values):
         nans, infinite = nans + int(tensor.isnan().sum()), infinite + int(tensor.isinf().sum())

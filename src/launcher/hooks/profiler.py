@@ -16,13 +16,13 @@ class ProfilerHook(BaseHook):
     the most expensive operations.
 
     Args:
-        start: skip this many steps of each attempt first.
+        start: number of steps of each attempt that are skipped first.
         steps: record this many steps.
         ranks: which ranks record.
         record_shapes: record the shapes of the operations' inputs.
         profile_memory: record memory allocations.
         with_stack: record the source lines of the operations.
-        path: the folder, relative to the workspace; outside it, the run's files are in
+        path: the folder, relative to the workspace. Outside it, the run's files are in
             `<path>/<name>/<id>`.
     """
 
@@ -65,12 +65,13 @@ class ProfilerHook(BaseHook):
             self._finish(trainer)
 
     def on_close(self, trainer: TrainerView) -> None:
-        if self._profile is not None:  # stopped or failed within the window
+        # Training was stopped or failed within the window.
+        if self._profile is not None:
             self._finish(trainer)
 
     def _end_step(self) -> None:
-        """A record that outlives its profile is written to freed memory when a later profile
-        runs."""
+        """End the record of a step. A record that outlives its profile is written to freed memory
+        when a later profile runs."""
         step, self._step = self._step, None
         if step is not None:
             step.__exit__(None, None, None)
@@ -86,7 +87,8 @@ class ProfilerHook(BaseHook):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             profile.export_chrome_trace(str(target))
-        except OSError as error:  # a full disk must not end the training
+        # A full disk must not end the training.
+        except OSError as error:
             trainer.logger.error("The trace could not be written: %s.", error)
             return
         key = "self_device_time_total" if trainer.device.type == "cuda" else "self_cpu_time_total"

@@ -13,12 +13,12 @@ from launcher.rundir.logs import console, file_only, is_live_terminal
 from launcher.types import PositiveInt
 
 MARGIN = 4
-"""Columns that the bar leaves free: a terminal echoes ^C behind it, and a line that wraps cannot be
-erased."""
+"""Columns that the bar leaves free, since a terminal echoes ^C behind it, and a line that wraps
+cannot be erased."""
 WIDE = 80
 """Terminal width in columns from which a bar is drawn next to the percentage."""
 REFRESH = 0.1
-"""Seconds between two drawings of the bar, at least."""
+"""Minimum seconds between two drawings of the bar."""
 
 
 class ProgressHook(StatsHook):
@@ -28,12 +28,12 @@ class ProgressHook(StatsHook):
     0.0003s | records`
 
     Args:
-        interval: in optimizer steps.
-        with_records: add what `forward` records.
-        sync: means over all ranks; else those of rank 0.
-        eta_warmup: first steps that do not count for the estimate, since they are slower.
+        interval: interval in optimizer steps.
+        with_records: add the records of `forward`.
+        sync: show means over all ranks. Otherwise the means of rank 0.
+        eta_warmup: number of first steps that do not count for the estimate, since they are slower.
         show_units: write `steps/s`, `s` and `GiB`.
-        live: draw a bar; None: where standard output is a terminal that can redraw a line.
+        live: draw a bar. Default None: if standard output is a terminal that can redraw a line.
     """
 
     def __init__(
@@ -140,13 +140,13 @@ def _short(value: float) -> str:
 
 
 def percent(step: int, total: int) -> str:
-    """Rounded, but 100% is the last step alone."""
+    """Return the rounded percentage, where only the last step is 100%."""
     rounded = (200 * step + total) // (2 * total)
     return f"{rounded if step >= total else min(rounded, 99)}%"
 
 
 def fitted(step: int, total: int, parts: list[str], width: int, marks: str = "━╌") -> str:
-    """The line of a bar in at most `width` columns: parts that do not fit are left out."""
+    """Return the line of a bar in at most `width` columns. Parts that do not fit are left out."""
     share = step / total
     line = f"{step}/{total} {percent(step, total)}"
     if width >= WIDE - MARGIN:
@@ -162,7 +162,8 @@ class _Bar:
     """A line that is redrawn in place. Log records print above it; closing erases it."""
 
     def __init__(self, step: int, total: int, clock: Callable[[], float]):
-        from rich.live import Live  # 0.1 s, on a terminal alone
+        # This takes 0.1 s, and only a terminal needs it.
+        from rich.live import Live
 
         self._line, self._clock, self._drawn_at = (step, total, list[str]()), clock, -REFRESH
         self._live = Live(self, console=console(), auto_refresh=False, transient=True)

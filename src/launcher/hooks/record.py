@@ -14,17 +14,17 @@ from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import read_record, run_names
 
 OF_THE_RUN = ("run.", "paths.")
-"""Keys that another run has other values of in any case."""
+"""Keys whose values always differ between runs."""
 
 
 class RecordHook(BaseHook):
-    """The first hook whose `on_ready` is called: everything is restored then, and nothing is
+    """The first hook whose `on_ready` is called. Everything is restored then, and nothing is
     written yet.
 
     Args:
         config: the current resolved configuration, as a plain dict.
         code: the current git state and versions.
-        begin: writes that the attempt has begun.
+        begin: function that records that the attempt has begun.
     """
 
     record: RunRecord | None = None
@@ -72,7 +72,7 @@ class RecordHook(BaseHook):
             self._is_started = True
             self._note_start()
         if not self._is_noted:
-            # Only now has every hook seen what that step has logged.
+            # Only now has every hook seen the records of that step.
             self._note(trainer, trainer.step - 1)
 
     def on_close(self, trainer: TrainerView) -> None:
@@ -85,7 +85,8 @@ class RecordHook(BaseHook):
         self._is_noted = True
 
     def _note_start(self) -> None:
-        """The first step begins: all until now was the start, but for an evaluation before it."""
+        """Note that the first step begins. The time until now was the start, except for an
+        evaluation before it."""
         before = sum(self._times.seconds.values())
         self._times.seconds["starting"] = max(0.0, time.time() - self.launched - before)
 

@@ -24,7 +24,7 @@ def map_nested_tensor(f: Callable[[torch.Tensor], Any], obj: Any) -> Any:
 
 
 def flatten(records: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`{"a": {"b": 1}}` as `{"a/b": 1}`."""
+    """Flatten `{"a": {"b": 1}}` to `{"a/b": 1}`."""
     flat: dict[str, Any] = {}
     for key, value in records.items():
         # The check for a Mapping costs the most.
@@ -38,10 +38,11 @@ def flatten(records: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def key_average(
     list_of_dicts: Sequence[Mapping[str, Any]], exclude_nan: bool = False
 ) -> dict[str, Any]:
-    """The mean of each key of nested dicts, over the dicts in which it is present and not None.
+    """Compute the mean of each key of nested dicts, over the dicts in which it is present and not
+    None.
 
     Args:
-        exclude_nan: leave NaN out of the mean (which reads tensors, and so waits for the device). A
+        exclude_nan: leave NaN out of the mean. This reads tensors, and so waits for the device. A
             key with only NaN is NaN.
     """
     result: dict[str, Any] = {}
@@ -66,7 +67,8 @@ def to_numbers(records: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_number(value: Any) -> Any:
-    if type(value) is float:  # most are: the others' checks cost more
+    # Most are, and the checks of the others cost more.
+    if type(value) is float:
         return value
     if isinstance(value, Mapping):
         return to_numbers(value)

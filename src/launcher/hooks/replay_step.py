@@ -1,5 +1,5 @@
-"""Repeats the passes of a step, and compares the gradients: silent corruption, and operations that
-do not repeat."""
+"""Repeat the passes of a step and compare the gradients, to detect silent corruption and operations
+that do not repeat."""
 
 import os
 import socket
@@ -28,15 +28,15 @@ class Passes:
     """Checksums of forward and backward passes over the batches of a step.
 
     Args:
-        losses: of each batch.
-        gradients: by the parameter's name.
+        losses: checksum of each batch's loss.
+        gradients: checksum of each gradient, by the parameter's name.
     """
 
     losses: list[int]
     gradients: dict[str, int]
 
     def difference(self, other: "Passes") -> str | None:
-        """Describe what differs; None: nothing does."""
+        """Describe the difference, or return None if there is none."""
         names = [
             name for name, value in self.gradients.items() if other.gradients.get(name) != value
         ]
@@ -48,20 +48,21 @@ class Passes:
 
 
 class ReplayStepHook(BaseHook):
-    """Repeats forward and backward of a step twice more, from one random state and over the same
-    batches, and compares checksums of losses and gradients on each rank. On a difference it names
-    rank, host and device.
+    """Repeats forward and backward of a step twice, from one random state and over the same
+    batches, and compares checksums of losses and gradients on each rank. A difference is reported
+    with rank, host and device.
 
-    The training itself does not change: gradients, buffers and random state are restored. A module
-    that counts its own forward passes counts these too. Without sharding, each rank compares the
-    gradients of its own batches; sharded gradients are already exchanged, so there the rank is
-    known by its loss, or all ranks are named.
+    The training itself does not change, since gradients, buffers and random state are restored. A
+    module that counts its own forward passes counts these too. Without sharding, each rank compares
+    the gradients of its own batches. Sharded gradients are already exchanged, so with them the rank
+    is found by its loss, or all ranks are named.
 
     Args:
         interval: steps between two checks.
-        on_difference: stop: raise before the update; warn: log and continue; requeue_elsewhere:
-            raise as well, and a SLURM job is requeued without the nodes that differ (those whose
-            loss differs, if there are any), unless all of several nodes differ.
+        on_difference: reaction to a difference. "stop" raises before the update, and "warn" logs it
+            and continues. "requeue_elsewhere" raises as well, and a SLURM job is requeued without
+            the nodes that differ, unless all of several nodes differ. If a loss differs on some
+            nodes, only these nodes count.
     """
 
     def __init__(
@@ -123,7 +124,8 @@ class ReplayStepHook(BaseHook):
         parameters = dict(unwrap(trainer.model).named_parameters())
         for p in parameters.values():
             if p.grad is not None:
-                p.grad.zero_()  # in place: DDP may own its memory
+                # It is changed in place, since DDP may own its memory.
+                p.grad.zero_()
         losses = []
         for number, batch in enumerate(batches, 1):
             is_last = trainer.strategy.forward_is_collective and number == len(batches)
@@ -141,9 +143,9 @@ class ReplayStepHook(BaseHook):
 
 
 def faulty_nodes(found: Sequence[tuple[str, str | None]]) -> list[str]:
-    """Return the nodes to exclude: those with a rank whose loss differs, or any that differs if
-    there is none. Empty if all of several nodes differ: an operation that does not repeat is more
-    likely than as many faulty nodes.
+    """Return the nodes to exclude: nodes with a rank whose loss differs, or all that differ if
+    there is none. If all of several nodes differ, return none, since an operation that does not
+    repeat is more likely than as many faulty nodes.
 
     Args:
         found: the node of each rank, and what differs there.

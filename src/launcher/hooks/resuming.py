@@ -29,10 +29,10 @@ T = TypeVar("T")
 
 
 class Choice(NamedTuple):
-    """The checkpoint that a start resumes from, as rank 0 chose it."""
+    """The checkpoint that an attempt resumes from, as rank 0 chose it."""
 
     path: str | None = None
-    """Checkpoint to load; None: begin at step 0."""
+    """Checkpoint to load, or None to begin at step 0."""
     requested: str | None = None
     """Checkpoint that the user named (see `request_name`), if this attempt is the first to follow
     it."""
@@ -42,12 +42,12 @@ class Choice(NamedTuple):
 
 
 class CheckpointRestorer:
-    """Finds and loads the checkpoint of one start.
+    """Finds and loads the checkpoint of one attempt.
 
     Args:
         load: see `launcher.hooks.checkpointing.CheckpointingHook`.
-        fork: what the run starts from if it has no checkpoint of its own; None: step 0.
-        config: the run's resolved configuration; None: it has none.
+        fork: checkpoint from which the run starts if it has none of its own. Default None: step 0.
+        config: the run's resolved configuration, or None if it has none.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class CheckpointRestorer:
         self.choice = Choice()
 
     def restore(self, trainer: TrainerView) -> Path | None:
-        """Load the checkpoint that the run resumes from, and return it. None: the run starts at
-        step 0.
+        """Load the checkpoint that the run resumes from, and return it. Return None if the run
+        starts at step 0.
 
         Raises:
             ConfigError: the checkpoint does not exist, is damaged, or does not fit. Every rank
@@ -93,8 +93,8 @@ class CheckpointRestorer:
         return None if self.choice.path is None else Path(self.choice.path)
 
     def _agreed(self, trainer: TrainerView, act: Callable[[], T]) -> T:
-        """Rank 0 calls `act`, and all ranks get its result: two ranks may see different contents of
-        a shared folder.
+        """Let rank 0 call `act`, and return its result on all ranks, since two ranks may see
+        different contents of a shared folder.
 
         Raises:
             ConfigError: rank 0 failed. Every rank raises it.
@@ -125,8 +125,8 @@ class CheckpointRestorer:
         ranks take the next older checkpoint, which overwrites everything that was loaded.
 
         Raises:
-            ConfigError: it does not fit; or it is damaged, and the user named it, so no other may
-                be taken.
+            ConfigError: it does not fit, or it is damaged and the user named it, so that no other
+                may be taken.
         """
         problem = misfit = None
         try:
@@ -184,8 +184,8 @@ class CheckpointRestorer:
         return newest
 
     def _was_followed(self, trainer: TrainerView) -> bool:
-        """Return whether an earlier start of this SLURM job has done what `run.resume` requests:
-        this one resumes the run."""
+        """Return whether an earlier launch of this SLURM job has followed `run.resume`. Then this
+        one resumes the run."""
         if self.load in ("latest", "auto") or not is_restart():
             return False
         try:
@@ -207,7 +207,8 @@ class CheckpointRestorer:
         return Choice(str(newest[0]), rollbacks=newest[1].rollbacks) if newest else None
 
     def _refuse_to_start_over(self, trainer: TrainerView) -> None:
-        """
+        """Reject a start at step 0 of a run that has saved.
+
         Raises:
             ConfigError: run.json records a checkpoint, so starting at step 0 would lose the run
                 silently.
@@ -237,9 +238,9 @@ class CheckpointRestorer:
             )
 
     def _named(self, trainer: TrainerView, which: str | int | Path) -> Choice:
-        """The requested checkpoint; or the newest, if the run has already been trained on from the
-        requested one. So a rollback happens once, and the same command then resumes what
-        followed."""
+        """Return the requested checkpoint, or the newest if the run has already been trained
+        further from the requested one. So a rollback happens once, and the same command then
+        resumes the later steps."""
         request = request_name(self.store.root, which)
         rollbacks = self.store.rollbacks()
         if rollbacks[-1:] == [request] and (newest := self._newest()) is not None:
@@ -253,8 +254,8 @@ class CheckpointRestorer:
         return Choice(str(path), request, rollbacks=[*rollbacks, request])
 
     def _abandon_later(self, trainer: TrainerView, step: int | None) -> None:
-        """Set aside the checkpoints after `step`; None: all, since the run resumes from another
-        folder's."""
+        """Set aside the checkpoints after `step`. With None, all are set aside, since the run
+        resumes from another folder's checkpoint."""
         how = "Rolled back to step %d: a later checkpoint is kept as %s."
         if step is None:
             how = (
@@ -264,8 +265,8 @@ class CheckpointRestorer:
             trainer.logger.warning(how, trainer.step, name)
 
     def _is_same(self, stored: StoredCheckpoint) -> bool:
-        """Return whether a checkpoint was written under the current configuration, but for what
-        cannot change numbers."""
+        """Return whether a checkpoint was written under the current configuration, except for keys
+        that cannot change numbers."""
         file = stored.path / "config.yaml"
         if self.config is None or not file.exists():
             return True

@@ -24,22 +24,23 @@ BYTES = 256
 
 
 class SamplesHook(BaseHook):
-    """Continues prompts at an interval and at the end; logs them, and writes
+    """Continues prompts at an interval and at the end, logs them, and writes
     `samples/step-<step>.txt`.
 
     The model needs `logits(tokens [B, T]) -> [B, T, vocabulary]`, as `model=gpt` has. Random
-    numbers come from a separate generator: training does not change, and equal weights write equal
-    text.
+    numbers come from a separate generator, so training does not change, and equal weights write
+    equal text.
 
     Args:
-        prompts: one or several texts. If tokens are not bytes and there is no `encode`: token
-            numbers, `17 4 99`.
+        prompts: one or several texts. If tokens are not bytes and there is no `encode`, they are
+            token numbers, `17 4 99`.
         interval: in optimizer steps.
         max_new_tokens: the number of tokens to write for each prompt.
-        temperature: divides the scores; 0: always the most probable token.
-        top_k: choose among this many tokens; None: all.
-        seed: of the generator for the first prompt; each further prompt has the next number.
-        encode, decode: from text to tokens and back, such as a tokenizer's; None: bytes.
+        temperature: divisor of the scores. With 0, always the most probable token.
+        top_k: choose among this many tokens. Default None: all.
+        seed: seed of the generator for the first prompt. Each further prompt has the next number.
+        encode, decode: functions from text to tokens and back, such as a tokenizer's. Default None:
+            bytes.
         path: the folder, relative to the workspace; outside it, the run's files are in
             `<path>/<name>/<id>`.
     """
@@ -195,10 +196,11 @@ def next_scores(trainer: TrainerView, tokens: Sequence[int]) -> torch.Tensor:
 
 @contextmanager
 def calls_logits(model: nn.Module) -> Iterator[None]:
-    """Inside, the model's forward pass is its `logits`, so that wrappers still gather sharded
-    weights."""
+    """Let the model's forward pass be its `logits` within the context, so that wrappers still
+    gather sharded weights."""
     module: Any = unwrap(model)
-    forward = vars(module).get("forward")  # set if the instance has its own
+    # It is set if the instance has its own.
+    forward = vars(module).get("forward")
     module.forward = module.logits
     try:
         yield
@@ -217,5 +219,5 @@ def choose(
     if top_k is not None and top_k < len(scores):
         scores = scores.masked_fill(scores < scores.topk(top_k).values[-1], -torch.inf)
     probabilities = (scores / temperature).softmax(0)
-    # NaN: the model is broken.
+    # With NaN, the model is broken.
     return int(torch.multinomial(probabilities.nan_to_num(1.0), 1, generator=generator))

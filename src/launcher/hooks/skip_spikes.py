@@ -12,8 +12,8 @@ from launcher.process import ranks
 from launcher.types import PositiveFloat, PositiveInt
 
 STEADY = 1e-3
-"""The deviation is taken to be at least this share of the mean, so that nearly constant values have
-no outliers."""
+"""Lower bound on the standard deviation, as a fraction of the mean, so that nearly constant values
+have no outliers."""
 
 
 class SkipSpikesHook(BaseHook):
@@ -21,19 +21,19 @@ class SkipSpikesHook(BaseHook):
     the mean of the last `window` accepted steps. The step still counts: schedule, data and counters
     continue as usual.
 
-    The device decides, by values that all ranks share, and the host does not wait for it. Logs
-    `spikes/skipped`, the number since the run began. The trainer itself skips steps that are not
-    finite; they are not part of the window.
+    The device decides, by values that all ranks share, and the host does not wait for it. The hook
+    logs `spikes/skipped`, the number since the run began. The trainer itself skips steps that are
+    not finite, which are not part of the window.
 
     Args:
         sigmas: see above.
         window: the number of accepted steps by which the next one is judged.
         warmup: the number of accepted steps before the first one is judged; at most `window`.
-        max_in_row: after this many skipped steps in a row the next one is accepted: it is a new
-            level, not a spike.
+        max_in_row: after this many consecutive skipped steps the next one is accepted, since it is
+            a new level and not a spike.
         loss: judge the loss, as a mean over all ranks.
         grad_norm: judge the norm before clipping.
-        interval: steps between two logged lines; what the device decided is read then.
+        interval: steps between two logged lines, at which the device's decisions are read.
     Raises:
         ConfigError: neither loss nor norm is judged, or `warmup` is more than `window`.
     """
@@ -75,11 +75,12 @@ class SkipSpikesHook(BaseHook):
 
     @torch.no_grad()
     def _judge(self, trainer: TrainerView, norm: torch.Tensor) -> torch.Tensor:
-        """Return whether this step is a spike; if not, it is added to the window. All values stay
+        """Return whether this step is a spike. Otherwise it is added to the window. All values stay
         on the device."""
         self._to(norm.device)
         loss = torch.stack(trainer.step_info["loss"]).mean().float()
-        if trainer.strategy.lanes is None:  # with lanes, each rank has the losses of all
+        # With lanes, each rank has the losses of all.
+        if trainer.strategy.lanes is None:
             loss = ranks.sum_over_ranks(loss) / ranks.world_size()
         present = torch.stack([loss, norm.float()])
         filled = self._accepted.clamp(max=self.window)

@@ -1,5 +1,5 @@
-"""The training loss of each source of a mixture; ends the training when `data.exhausted=stop` says
-so."""
+"""The training loss of each source of a mixture, and the end of training under
+`data.exhausted=stop`."""
 
 from collections.abc import Mapping
 from itertools import chain
@@ -19,7 +19,7 @@ from launcher.types import PositiveInt
 
 
 class SourcesHook(BaseHook):
-    """Logs `train/loss/<source>`: the mean loss of the step's samples of each source, before the
+    """Logs `train/loss/<source>`, the mean loss of the step's samples of each source, before the
     update, in evaluation mode. It costs a forward pass without gradients for each source, in the
     steps of `interval`.
 
@@ -32,7 +32,8 @@ class SourcesHook(BaseHook):
         self._start = self._count = 0
         self._end: int | None = None
         self._sums: list[dict[str, tuple[Any, Any]]] = []
-        """One for each lane of this rank; without lanes, one for all micro-batches together."""
+        """One entry for each lane of this rank, or without lanes one for all micro-batches
+        together."""
 
     def on_ready(self, trainer: TrainerView) -> None:
         self._end = end = self._order(trainer).end()
@@ -49,7 +50,7 @@ class SourcesHook(BaseHook):
     def on_batch(self, trainer: TrainerView, batch: Any) -> None:
         number, self._count = self._count, self._count + 1
         is_due = trainer.step % self.interval == 0 or trainer.is_last_step
-        # Repeated with other batches, or by a closure.
+        # The step is repeated with other batches, or by a closure.
         if not is_due or number >= trainer.gradient_accumulation_steps:
             return
         loader, order = trainer.data_loader, self._order(trainer)

@@ -56,7 +56,7 @@ def load_hook_states(
     """Pass each hook `shared`, the keys of hooks of other classes, and its own keys.
 
     Args:
-        is_complete: `states` has every hook that saves; a hook that is not in it is new, and gets
+        is_complete: `states` has every hook that saves. A hook that is not in it is new, and gets
             nothing.
     """
     for name, hook in named(trainer.hooks):
@@ -78,7 +78,7 @@ def full_state(trainer: TrainerView, options: Any) -> dict[str, Any]:
     Args:
         options: a `StateDictOptions`.
     """
-    # 1 s of imports, for this call alone.
+    # These imports take 1 s, and only this call needs them.
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
     model, optimizer = get_state_dict(trainer.model, trainer.optimizer, options=options)
@@ -95,7 +95,7 @@ def load_full_state(trainer: TrainerView, state: dict[str, Any], options: Any) -
     from torch.distributed.checkpoint.state_dict import set_state_dict
 
     training_state = state["training_state"]
-    # The scheduler before the optimizer: pytorch #119168.
+    # The scheduler must come before the optimizer, see pytorch #119168.
     trainer.load_training_state(training_state)
     set_state_dict(
         trainer.model,
@@ -129,7 +129,7 @@ def hook_tensors(trainer: TrainerView) -> dict[str, ShardedLike]:
 
 
 def hook_pieces(trainer: TrainerView) -> tuple[dict[str, torch.Tensor], dict[str, ShardSpec]]:
-    """The pieces of `hook_tensors` that this rank writes, and their places."""
+    """The shards of `hook_tensors` that this rank writes, and their positions."""
     tensors: dict[str, torch.Tensor] = {}
     parts: dict[str, ShardSpec] = {}
     for name, companion in hook_tensors(trainer).items():
@@ -181,7 +181,7 @@ def reject_flat_buffers(trainer: TrainerView, key: str, use: str) -> None:
 
 
 def named(hooks: Sequence[BaseHook]) -> Iterator[tuple[str, BaseHook]]:
-    """Hooks by class; the second of a class is `LoggingHook#2`."""
+    """Hooks by class. The second hook of a class is `LoggingHook#2`."""
     counts: Counter[str] = Counter()
     for hook in hooks:
         name = type(hook).__name__

@@ -18,7 +18,7 @@ AVERAGED = "loss", *TIMES, "records"
 
 
 class Stats(NamedTuple):
-    """Means over the steps since the last report; times in seconds, `data_time` over all
+    """Means over the steps since the last report. Times are in seconds, and `data_time` is over all
     micro-batches of a step."""
 
     steps: int
@@ -32,19 +32,19 @@ class Stats(NamedTuple):
     learning_rates: dict[str, float]
     """The rates of the last step, by group name or `group_<i>`."""
     unexplained: int
-    """Steps on this rank whose loss was not finite although the gradient was, so that nothing was
-    skipped."""
+    """Number of steps on this rank whose loss was not finite although the gradient was, so that no
+    update was skipped."""
 
 
 class StatsHook(BaseHook):
-    """Collects each step's `step_info` and reads it once an interval: until then the host does not
+    """Collects each step's `step_info` and reads it once an interval. Until then the host does not
     wait for the device.
 
     Args:
-        report: called with the trainer and the means, after every `interval` steps and after the
-            last.
-        interval: in optimizer steps.
-        sync: means over all ranks, not this one's.
+        report: function called with the trainer and the means, after every `interval` steps and
+            after the last.
+        interval: interval in optimizer steps.
+        sync: use means over all ranks, not over this rank only.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class StatsHook(BaseHook):
 
     # An interrupted interval continues in the next attempt, so that its means are the same.
     def state(self, trainer: TrainerView) -> dict[str, Any]:
-        """All ranks must call it."""
+        """Return the state. All ranks must call it."""
         _share_records(self._steps, trainer.strategy.lanes)
         return _values(self._steps)
 
@@ -84,7 +84,8 @@ class StatsHook(BaseHook):
         rows = zip_longest(
             state["losses"], state["norms"], state["records"], state["times"], state["memory"]
         )
-        steps: list[Any] = [  # numbers, where a step has tensors
+        # These are numbers where a step has tensors.
+        steps: list[Any] = [
             {
                 "loss": [loss],
                 "grad_norm": norm,
@@ -101,8 +102,8 @@ class StatsHook(BaseHook):
 
 
 def _share_records(steps: Sequence[StepInfo], lanes: Lanes | None) -> None:
-    """With lanes, replace the records of this rank's lanes by those of all lanes, as numbers and in
-    their order. The host waits for the device."""
+    """Replace the records of this rank's lanes by the records of all lanes, as numbers and in their
+    order. The host waits for the device."""
     own = [i for i, info in enumerate(steps) if lanes is not None and not info.get("has_all")]
     if lanes is None or not own:
         return
@@ -138,7 +139,8 @@ def _means(steps: Sequence[StepInfo], param_groups: Sequence[dict[str, Any]]) ->
         values["retries"] / count,
         max(memory) if memory else None,
         key_average(records) if records else {},
-        {  # a group may have been added since
+        # A group may have been added since.
+        {
             str(group.get("name", f"group_{i}")): float(rate)
             for i, (group, rate) in enumerate(
                 zip(param_groups, steps[-1].get("lr", ()), strict=False)
@@ -149,11 +151,11 @@ def _means(steps: Sequence[StepInfo], param_groups: Sequence[dict[str, Any]]) ->
 
 
 def _values(steps: Sequence[StepInfo]) -> dict[str, Any]:
-    """Each step's loss, norm (if the strategy knows it), records and memory (if there are any),
-    times; and the sum of the retries. Here the host waits for the device.
+    """Return each step's loss, norm (if the strategy computes it), records and memory (if there are
+    any), times, and the sum of the retries. Here the host waits for the device.
 
-    As python numbers: a mean of tensors would round otherwise once some have been restored from a
-    checkpoint.
+    They are python numbers, since a mean of tensors would round differently once some have been
+    restored from a checkpoint.
     """
     losses, norms, records, times, memory, retries = [], [], [], [], [], 0
     for info in steps:
@@ -199,7 +201,8 @@ def _over_ranks(own: Stats, averages_losses: bool) -> Stats:
     """Average over the ranks, which all have the same number of samples; memory is the maximum.
 
     Args:
-        averages_losses: False: each rank has the losses, records and norms of all lanes.
+        averages_losses: average losses, records and norms. With False, each rank already has the
+            values of all lanes.
     """
     gathered = ranks.all_gather(own)
     memory = [each.max_memory for each in gathered if each.max_memory is not None]

@@ -17,16 +17,17 @@ class ThroughputHook(BaseHook):
     ...]), `tflops_per_second` and `mfu`, over all ranks, as means over the interval without its
     evaluations.
 
-    Model FLOPs of a step are three times those of a forward pass, which are counted once per
-    attempt: a backward pass has twice as many products, and recomputed ones do not count (Chowdhery
-    et al. 2022, appendix B, arXiv:2204.02311). MFU is their share of what the devices can do.
+    Model FLOPs of a step are three times the FLOPs of a forward pass, which are counted once per
+    attempt. A backward pass has twice as many products, and recomputed products do not count
+    (Chowdhery et al. 2022, appendix B, arXiv:2204.02311). MFU is their share of the devices' peak
+    performance.
 
     Args:
         interval: steps between two logged lines.
         flops: count model FLOPs.
-        peak_tflops: of one device, in TFLOP/s; None: from a table of devices. It is logged; without
-            it there is no MFU.
-        clock: returns seconds.
+        peak_tflops: peak performance of one device, in TFLOP/s. Default None: from a table of
+            devices. It is logged, and without it there is no MFU.
+        clock: function that returns seconds.
     """
 
     runs_first = True
@@ -102,7 +103,7 @@ class ThroughputHook(BaseHook):
             )
 
     def _now(self, trainer: TrainerView) -> float:
-        """The time once the device has finished its work."""
+        """Return the time once the device has finished its work."""
         if trainer.device.type == "cuda":
             torch.cuda.synchronize(trainer.device)
         return self._clock()
@@ -141,8 +142,8 @@ class ThroughputHook(BaseHook):
 
 
 def num_tokens(batch: Any) -> int | None:
-    """The size of the first tensor of a batch, if it has integers [B, T, ...]; None: it has no
-    tokens."""
+    """Return the size of the first tensor of a batch if it has integers [B, T, ...], else None,
+    since it has no tokens."""
     tensor = first_tensor(batch)
     if tensor is None or tensor.dim() < 2 or tensor.dtype not in (torch.int64, torch.int32):
         return None

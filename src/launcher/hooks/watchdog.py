@@ -12,10 +12,10 @@ from launcher.types import PositiveFloat, PositiveInt
 
 STDERR = 2
 KNOWN_STEPS = 3
-"""Steps after which the median is known well enough to be a measure."""
+"""Number of steps after which the median is known well enough."""
 SECONDS_TO_PRINT = 1.0
-"""Seconds between the stacks and a forced exit, which also ends the ranks that wait for this
-one."""
+"""Seconds between printing the stacks and a forced exit, which also ends the ranks that wait for
+this one."""
 
 
 class WatchdogHook(BaseHook):
@@ -25,12 +25,12 @@ class WatchdogHook(BaseHook):
 
     Args:
         factor: the limit, as a multiple of the median of the last `window` steps.
-        min_seconds: the limit is at least this.
+        min_seconds: minimum of the limit.
         first_seconds: the limit during the first three steps, which include start-up and
             compilation.
         window: the number of steps of the median.
-        abort: then end the rank with exit code 1, so that a scheduler restarts the run from its
-            last checkpoint; False: training may continue.
+        abort: end the rank then with exit code 1, so that a scheduler restarts the run from its
+            last checkpoint. With False, training may continue.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""job.after: what follows the training of a run, once it is complete."""
+"""job.after, the commands that follow the training of a run once it is complete."""
 
 import gc
 import logging
@@ -14,7 +14,7 @@ from launcher.process import signals
 from launcher.process.identity import without_rank
 
 POLL = 0.1
-"""Seconds between two looks at the process."""
+"""Seconds between two checks of the process."""
 
 logger = logging.getLogger("launcher")
 
@@ -24,17 +24,17 @@ def run_after(verbs: Sequence[str], folder: Path, has_test_set: bool) -> None:
     rank 0.
 
     Args:
-        verbs: evaluate, export.
+        verbs: commands to run, of evaluate and export.
         has_test_set: also evaluate the test set.
     Raises:
         TrainingError: a command has failed. The run stays completed.
-        signals.SignalExit: a signal came; the process at work got it too.
+        signals.SignalExit: a signal came, which the running process received too.
     """
     _free_memory()
     for arguments in _commands(verbs, folder, has_test_set):
         command = [sys.executable, "-m", "launcher.runs", *arguments]
         logger.info("job.after: python -m launcher.runs %s", shlex.join(arguments))
-        # The training has run this code already.
+        # The training has already run this code.
         process = subprocess.Popen([*command, "--trust"], env=without_rank(os.environ))
         code = _ended(process)
         if code != 0:

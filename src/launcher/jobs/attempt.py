@@ -1,9 +1,9 @@
-"""One attempt at a run: from which moment on it writes, and how its end is recorded in run.json.
+"""One attempt at a run: the moment from which on it writes, and the record of its end in run.json.
 
 Nothing of a run is written before every reason to reject the command has been checked: the trainer
 is built, the lock is held, and the checkpoint is restored and fits. Then `begin` writes `.hydra/`,
-`run.json` and the logs, and starts the trackers. An attempt that crashes earlier is recorded too;
-one that is rejected leaves everything as it was.
+`run.json` and the logs, and starts the trackers. An attempt that crashes earlier is recorded too. A
+rejected attempt changes nothing.
 """
 
 import multiprocessing
@@ -45,10 +45,10 @@ from launcher.train.composed import Trainer
 
 
 class AttemptLog:
-    """Keeps run.json true about one attempt.
+    """Keeps run.json up to date about one attempt.
 
     Args:
-        on_begin: called on rank 0 once the attempt has begun.
+        on_begin: function called on rank 0 once the attempt has begun.
     """
 
     def __init__(self, config: DictConfig, folder: RunFolder, on_begin: Callable[[], None]):
@@ -103,7 +103,7 @@ class AttemptLog:
     def _begin(self, trainer: Trainer | None) -> None:
         """
         Args:
-            trainer: restored; None: the attempt crashed before.
+            trainer: the restored trainer, or None if the attempt crashed before.
         """
         assert self.record is not None
         try:
@@ -124,15 +124,16 @@ class AttemptLog:
                     )
         except BaseException:
             for empty in (self.folder.hydra, self.folder.logs):
-                with suppress(OSError):  # it was there before, with content
+                # It existed before, with content.
+                with suppress(OSError):
                     empty.rmdir()
             raise
 
     # -------------------------------------------------------------------------------------- its end
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """Within this context, an attempt ends in run.json as it ended. The lock is held until its
-        end."""
+        """Record the end of an attempt in run.json at the end of the context. The lock is held
+        until then."""
         try:
             with deadline.on_forced_exit(self._forced):
                 try:
@@ -150,8 +151,8 @@ class AttemptLog:
                 self.lock.release()
 
     def end(self, outcome: Outcome, step: int, **details: Any) -> None:
-        """Write the outcome on rank 0. The main thread and a forced exit may both come to write it:
-        the first one does, and the other waits until it is written.
+        """Write the outcome on rank 0. The main thread and a forced exit may both try to write it.
+        The first one does, and the other waits until it is written.
 
         Raises:
             TrainingError: training has ended well, and this cannot be written.
@@ -167,7 +168,8 @@ class AttemptLog:
                 if outcome in ("completed", "paused"):
                     then = " and trains nothing" if self._saves else " and trains the run again"
                     raise TrainingError(f"{problem} The same command writes it,{then}.") from error
-                logger.error("%s", problem)  # must not hide why the attempt ended
+                # This must not hide why the attempt ended.
+                logger.error("%s", problem)
 
     def _stopped(self, stop: signals.SignalExit) -> None:
         if not (self.has_begun and self.record is not None):
@@ -186,10 +188,11 @@ class AttemptLog:
             if code == 1:
                 logger.exception("Failed")
             return
-        if explained and config_error(error) is None:  # code that cannot be imported
+        # The code cannot be imported.
+        if explained and config_error(error) is None:
             error = ImportError(explained[0])
         error = unwrapped(error)
-        # Another rank's error, if this one only follows from it.
+        # Use another rank's error, if this one only follows from it.
         reason = reported_failure() or f"{type(error).__name__}: {error}"
         if not self._is_begun_for(code):
             self._rejected(reason, code)
@@ -199,17 +202,18 @@ class AttemptLog:
         self.end("failed", self._step, exit_code=code, reason=reason[:500])
 
     def _rejected(self, reason: str, code: int) -> None:
-        """Record the reason where nobody reads the message: on SLURM, at a first or later start of
+        """Record the reason on SLURM, where nobody reads the message, at a first or later launch of
         a job."""
         if self.record is None or not (self.record.state == "queued" or is_restart()):
             return
         try:
             self.record.add_failure("failed", reason=reason, exit_code=code)
-        except OSError as error:  # must not hide why it was rejected
+        # This must not hide why it was rejected.
+        except OSError as error:
             logger.error("%s could not be written: %s.", self.record.path, error.strerror)
 
     def _is_begun_for(self, code: int) -> bool:
-        """Return whether an error can be recorded: a crash before the attempt has begun lets it
+        """Return whether an error can be recorded. A crash before the attempt has begun makes it
         begin now."""
         if self.has_begun or code == 2:
             return self.has_begun
@@ -219,7 +223,8 @@ class AttemptLog:
             self._begin(None)
             self.has_begun = True
             setup_logging(self.folder.log_path(), 0)
-        except Exception as error:  # must not hide the first one
+        # This must not hide the first error.
+        except Exception as error:
             logger.error("%s could not be written: %s", self.folder.record_path, error)
         return self.has_begun
 
@@ -250,9 +255,9 @@ def strategy_name(config: DictConfig) -> str:
 
 @contextmanager
 def hydra_record(config: DictConfig, folder: RunFolder) -> Iterator[dict[str, Any]]:
-    """`.hydra/config.yaml` (resolved), `overrides.yaml` and `hydra.yaml`, as Hydra's own tools read
-    them: written when the context begins, and put in place at its end, unless it raises. The
-    context is what run.json stores of them."""
+    """Write `.hydra/config.yaml` (resolved), `overrides.yaml` and `hydra.yaml`, as Hydra's own
+    tools read them. They are written when the context begins, and get their names at its end,
+    unless it raises. The value of the context is the part of them that run.json stores."""
     from hydra.core.hydra_config import HydraConfig
 
     plain, hydra = stored(config), None
@@ -271,15 +276,17 @@ def hydra_record(config: DictConfig, folder: RunFolder) -> Iterator[dict[str, An
 
 
 def _sleep(seconds: float) -> None:
-    """Sleep while waiting for another machine's lock, for up to half a minute in all; stop on a
-    signal."""
+    """Sleep while waiting for another machine's lock, for up to half a minute in all. A signal ends
+    it."""
     time.sleep(seconds)
     signals.check()
 
 
 def give_up(reason: str) -> None:
-    """Exit at once: another process has taken this run over, so nothing more may be written."""
+    """Exit at once, since another process has taken this run over and nothing more may be
+    written."""
     print(reason, file=sys.stderr, flush=True)
-    for child in multiprocessing.active_children():  # data workers
+    # These are data workers.
+    for child in multiprocessing.active_children():
         child.kill()
     os._exit(1)

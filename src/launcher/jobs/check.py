@@ -21,9 +21,9 @@ from launcher.train.build import logger
 
 
 class CheckJob:
-    """Makes one optimizer step as a run would, and reports shapes, parameters, memory and errors:
-    inputs and labels out of range or not finite, a loss or gradient that is not finite, parameters
-    without a gradient."""
+    """Makes one optimizer step as a run would, and reports shapes, parameters, memory and errors.
+    Errors are inputs and labels out of range or not finite, a loss or gradient that is not finite,
+    and parameters without a gradient."""
 
     def run(self, config: DictConfig) -> dict[str, Any]:
         """
@@ -73,7 +73,8 @@ def _summary(issues: list[str]) -> str:
 
 
 def _no_skipped_step(record: logging.LogRecord) -> bool:
-    return "the update is skipped" not in record.getMessage()  # reported as an error
+    # It is reported as an error.
+    return "the update is skipped" not in record.getMessage()
 
 
 class _Watch(BaseHook):

@@ -1,4 +1,4 @@
-"""Completed (or paused) runs, which have nothing left to do. Imports no torch."""
+"""Detect completed (or paused) runs, which have nothing left to do. Imports no torch."""
 
 import logging
 import math
@@ -47,10 +47,10 @@ def nothing_to_do(config: Mapping[str, Any]) -> bool:
     """Return whether the run has nothing left to do (see `done`), which is then logged.
 
     Args:
-        config: resolved, as plain containers: a repeated sweep asks for thousands of runs.
+        config: resolved, as plain containers, since a repeated sweep checks thousands of runs.
     Raises:
-        ConfigError: another process of this machine is working on it. This saves building a
-            trainer; the lock decides.
+        ConfigError: another process of this machine is working on it. This check saves building a
+            trainer, and the lock decides in the end.
     """
     folder = RunFolder(config["run"]["dir"])
     with folder.being_read():
@@ -94,13 +94,14 @@ def why_done(config: Mapping[str, Any]) -> str | None:
 def done(
     config: Mapping[str, Any], folder: RunFolder, record: RunRecord
 ) -> Literal["completed", "paused", "past"] | None:
-    """Why the run has nothing left to do; None: it has something. A run that has saved nothing is
+    """Return why the run has nothing left to do, or None if it has. A run that has saved nothing is
     never complete.
 
     Args:
         config: with the number of steps, if `trainer.max_epochs` is set.
     """
-    has_saved = record.data["checkpoint"] is not None  # its checkpoints may have been deleted since
+    # Its checkpoints may have been deleted since.
+    has_saved = record.data["checkpoint"] is not None
     if record.state == "completed" and has_saved and not asks_for_more(config, folder, record):
         return "completed"
     if is_paused_there(config, folder, record):
@@ -109,8 +110,8 @@ def done(
 
 
 def is_past(config: Mapping[str, Any], folder: RunFolder) -> bool:
-    """Return whether the newest checkpoint is later than the last step that the command asks for:
-    an extension of the run was stopped, and the command is an earlier one."""
+    """Return whether the newest checkpoint is later than the last step of the command. Then an
+    extension of the run was stopped, and the command is an earlier one."""
     return (
         str(config["run"]["resume"]) in NEWEST
         and folder.newest_step() > config["trainer"]["max_steps"]
@@ -124,7 +125,7 @@ def past(config: Mapping[str, Any], folder: RunFolder) -> str:
 
 
 def is_paused_there(config: Mapping[str, Any], folder: RunFolder, record: RunRecord) -> bool:
-    """Return whether a run is paused, and the command asks for no later step."""
+    """Return whether a run is paused, and the command requests no later step."""
     pause_at = config["trainer"].get("pause_at")
     if record.state != "paused" or pause_at is None or str(config["run"]["resume"]) not in NEWEST:
         return False
@@ -132,9 +133,9 @@ def is_paused_there(config: Mapping[str, Any], folder: RunFolder, record: RunRec
 
 
 def asks_for_more(config: Mapping[str, Any], folder: RunFolder, record: RunRecord) -> bool:
-    """Return whether the command asks a completed run for more steps, or for a rollback that it has
-    not made yet; or asks a run that stopped early for another configuration, under which it may
-    train on."""
+    """Return whether the command requests something new of a completed run: more steps, a rollback
+    that it has not made yet, or, if it stopped early, another configuration under which it may
+    train further."""
     max_steps = config["trainer"]["max_steps"]
     if max_steps > max(record.step, record.data["max_steps"] or 0):
         return True
@@ -151,8 +152,8 @@ def asks_for_more(config: Mapping[str, Any], folder: RunFolder, record: RunRecor
 
 
 def is_changed(config: Mapping[str, Any], record: RunRecord) -> bool:
-    """Return whether the newest attempt had another configuration, apart from what cannot change
-    the numbers."""
+    """Return whether the newest attempt had another configuration, apart from keys that cannot
+    change the numbers."""
     before, now = record.data["config"], command_record(config, None)["config"]
     return bool(before) and not is_same(
         *(OmegaConf.create(escaped(nested(values))) for values in (before, now))
@@ -160,9 +161,9 @@ def is_changed(config: Mapping[str, Any], record: RunRecord) -> bool:
 
 
 def with_known_steps(config: Mapping[str, Any], record: RunRecord) -> Mapping[str, Any]:
-    """The configuration with the number of steps, if `trainer.max_epochs` is set. It depends on the
-    data, which are not read here: it is that of the newest attempt if that has completed at least
-    as many epochs of the same training, and unlimited otherwise."""
+    """Return the configuration with the number of steps, if `trainer.max_epochs` is set. The number
+    depends on the data, which are not read here. It is the number of the newest attempt if that has
+    completed at least as many epochs of the same training, and unlimited otherwise."""
     epochs = config["trainer"].get("max_epochs")
     if epochs is None:
         return config
@@ -183,8 +184,8 @@ def _code() -> dict[str, Any]:
 
 
 def changes(config: Mapping[str, Any], folder: RunFolder) -> list[str]:
-    """Messages for changes of configuration and code since a run was completed, if they can change
-    its numbers."""
+    """List messages for changes of configuration and code since a run was completed, if they can
+    change its numbers."""
     newest = checkpoint_path(folder.checkpoints, "latest")
     if newest is None:
         return []
@@ -208,7 +209,8 @@ def changes(config: Mapping[str, Any], folder: RunFolder) -> list[str]:
 
 
 def additions(config: Mapping[str, Any], record: RunRecord) -> Iterator[str]:
-    """Say how to add trackers and metrics that the command has and the completed run had not."""
+    """Explain how to add trackers and metrics that the command has and the completed run did not
+    have."""
     keys = sorted(
         {match[0] for key in command_record(config, None)["config"] if (match := ADDED.match(key))}
     )
@@ -242,7 +244,8 @@ def additions(config: Mapping[str, Any], record: RunRecord) -> Iterator[str]:
 
 
 def check_saves(config: Mapping[str, Any], folder: RunFolder) -> None:
-    """
+    """Check that a run is saved by its command.
+
     Raises:
         ConfigError: the command cannot resume the run's checkpoints, and would train it from step 0
             next to them.

@@ -1,4 +1,4 @@
-"""A trainer to try a configuration: it writes no run."""
+"""A trainer to try a configuration, which writes no run."""
 
 from contextlib import suppress
 
@@ -30,7 +30,7 @@ def trial_trainer(config: DictConfig) -> Trainer:
 
 
 def remove_empty(folder: RunFolder) -> None:
-    """Remove the folders that Hydra has made for a run, where they are empty."""
+    """Remove the folders that Hydra has made for a run, if they are empty."""
     for empty in (folder.path, folder.path.parent, folder.path.parent.parent):
         with suppress(OSError):
             empty.rmdir()

@@ -1,4 +1,5 @@
-"""job=evaluate: the metrics of a run's checkpoint on its validation set or test set."""
+"""job=evaluate, which computes the metrics of a run's checkpoint on its validation set or test
+set."""
 
 import json
 import sys
@@ -26,9 +27,9 @@ class EvaluateJob:
     """
     Args:
         checkpoint: latest, best, a step, or the folder of a checkpoint.
-        weights: `ema` (or `ema/0.999`, if there are several): the average that `hooks.ema` keeps;
-            None: the weights.
-        split: val or test: the data that are evaluated, and the first part of the metrics' names.
+        weights: `ema` (or `ema/0.999`, if there are several) is the average that `hooks.ema` keeps.
+            Default None: the weights.
+        split: val or test. It chooses the data, and is the first part of the metrics' names.
         trust: run whatever code the checkpoint's configuration names.
     """
 
@@ -97,7 +98,7 @@ class EvaluateJob:
 
 
 def _hook(trainer: Trainer) -> EvaluationHook:
-    """The run's own hook, with its metrics and number of samples; else a default one."""
+    """Return the run's own hook, with its metrics and number of samples, or a default one."""
     return next(
         (hook for hook in trainer.hooks if isinstance(hook, EvaluationHook)), EvaluationHook()
     )

@@ -1,4 +1,4 @@
-"""job=export: writes a run's weights for other programs, as `export/model.safetensors`."""
+"""job=export, which writes a run's weights for other programs, as `export/model.safetensors`."""
 
 import re
 from collections.abc import Mapping
@@ -34,9 +34,9 @@ class ExportJob:
 
     Args:
         checkpoint: latest, best, a step, or the folder of a checkpoint.
-        weights: `ema` (or `ema/0.999`, if there are several): the average that `hooks.ema` keeps;
-            None: the weights.
-        dtype: convert floating-point tensors; None: as they are.
+        weights: `ema` (or `ema/0.999`, if there are several) is the average that `hooks.ema` keeps.
+            Default None: the weights.
+        dtype: convert floating-point tensors. Default None: they are not converted.
         max_shard_size: a larger Hugging Face model is written in several files.
         trust: run whatever code the checkpoint's configuration names.
     """
@@ -72,7 +72,8 @@ class ExportJob:
 
         ranks = Ranks.from_env()
         setup_logging(None, ranks.rank)
-        if not ranks.is_main:  # one process is enough
+        # One process is enough.
+        if not ranks.is_main:
             return {}
         folder = RunFolder(config.run.dir)
         path = find_checkpoint(folder.checkpoints, self.checkpoint, "job.checkpoint")
@@ -123,12 +124,12 @@ def write_model(
     max_shard_size: str = "5GB",
     tied: Mapping[str, str] | None = None,
 ) -> tuple[Path, Any]:
-    """Write the weights. A model with `write_export` writes its own files; another's have each name
-    that its `state_dict()` has, so that `load_state_dict(load_file(...))` takes them.
+    """Write the weights. A model with `write_export` writes its own files. The file of another
+    model has each name of its `state_dict()`, so that `load_state_dict(load_file(...))` accepts it.
 
     Args:
         model: the node `model` of the configuration, resolved.
-        extra: the extra state of its modules, by their names.
+        extra: extra state of its modules, by their names.
         tied: see `launcher.strategies.weights.tied_names`.
     Returns:
         The file, or the folder of several files; and the node `model` that loads the written
@@ -137,7 +138,7 @@ def write_model(
     try:
         write = getattr(target_object(str(model.get("_target_"))), "write_export", None)
     except (ImportError, ValueError):
-        # The class is not installed here; its weights can still be written.
+        # The class is not installed here, but its weights can still be written.
         write = None
     target = folder / WEIGHTS
     if write is None:
@@ -161,6 +162,7 @@ def write_model(
             file.replace(place)
     for old in [*folder.glob("model*.safetensors"), *folder.glob("model.safetensors.index.json")]:
         if old.name not in {file.name for file in files}:
-            old.unlink()  # shards of an earlier export
+            # These are shards of an earlier export.
+            old.unlink()
     fsync_folder(folder)
     return target if target.exists() else folder, {"_target_": model["_target_"], **settings}

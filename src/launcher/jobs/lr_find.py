@@ -1,5 +1,5 @@
-"""The learning rate range test (Smith 2017, arXiv:1506.01186): the loss while the rate grows from
-step to step."""
+"""The learning rate range test (Smith 2017, arXiv:1506.01186), which records the loss while the
+rate grows from step to step."""
 
 import json
 import math
@@ -29,7 +29,7 @@ from launcher.train.trainer import BaseTrainer
 from launcher.types import PositiveFloat, PositiveInt
 
 FEWEST = 5
-"""A suggestion needs at least this many points."""
+"""Minimum number of points for a suggestion."""
 
 
 @dataclass
@@ -62,8 +62,9 @@ def find_lr(
     ratios stay.
 
     Args:
-        smoothing_factor: weight of each new loss in the moving average of losses; 1: no smoothing.
-        divergence_threshold: stop once the average is more than this many times the least so far.
+        smoothing_factor: weight of each new loss in the moving average of losses. With 1, no
+            smoothing.
+        divergence_threshold: stop once the average is more than this many times its minimum so far.
     Raises:
         ValueError: the loader has no batch, or the rates do not grow.
     """
@@ -132,8 +133,8 @@ class _RangeTest(BaseHook):
 
 
 def suggestion(lrs: list[float], losses: list[float]) -> float | None:
-    """The rate at which the loss falls fastest before its minimum; None: it does not fall, or too
-    few points."""
+    """Return the rate at which the loss falls fastest before its minimum, or None if it does not
+    fall or there are too few points."""
     end = int(np.argmin(losses)) + 1 if losses else 0
     if end < FEWEST:
         return None
@@ -144,7 +145,7 @@ def suggestion(lrs: list[float], losses: list[float]) -> float | None:
 
 @contextmanager
 def _untouched(trainer: BaseTrainer) -> Iterator[None]:
-    """A context that restores the trainer and its parts at its end."""
+    """Restore the trainer and its parts at the end of the context."""
     tensors = [*trainer.model.parameters(), *trainer.model.buffers()]
     before = [tensor.detach().clone() for tensor in tensors]
     optimizer = deepcopy(trainer.optimizer.state_dict())
@@ -187,7 +188,7 @@ class LRFindJob:
         num_iterations: optimizer steps.
         smoothing_factor: weight of each new loss in the moving average of losses; 1: no smoothing.
         divergence_threshold: stop when the average is more than this many times its minimum so far.
-        folder: where the two files are written.
+        folder: folder of the two files.
     Raises:
         ConfigError: the range is empty.
     """
@@ -217,7 +218,7 @@ class LRFindJob:
     def run(self, config: DictConfig) -> dict[str, Any] | None:
         """
         Returns:
-            `LRFinderResult.to_dict()`; None on all ranks but the first.
+            `LRFinderResult.to_dict()`, or None on all ranks but the first.
         Raises:
             ConfigError: a part cannot be built, or the training set is empty.
         """
@@ -245,7 +246,8 @@ class LRFindJob:
 def _on_one_process(config: DictConfig, world_size: int) -> DictConfig:
     """The configuration of the same step on one process, which accumulates the work of the
     ranks."""
-    os.environ["WORLD_SIZE"] = "1"  # the strategy reads it
+    # The strategy reads it.
+    os.environ["WORLD_SIZE"] = "1"
     config = OmegaConf.create(escaped(OmegaConf.to_container(config, resolve=True)))
     config.strategy = {"_target_": "launcher.strategies.none.NoStrategy"}
     has_lanes = config.trainer.get("lanes") is not None
@@ -272,7 +274,7 @@ def _report(result: LRFinderResult, written: list[str]) -> None:
 
 
 def _draw(result: LRFinderResult, path: Path) -> Path | None:
-    """A picture of the curve; None without matplotlib."""
+    """Return a picture of the curve, or None without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

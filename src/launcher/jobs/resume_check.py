@@ -1,5 +1,5 @@
-"""job=resume_check: trains some steps twice, straight and with a stop and a resume, and compares
-every bit."""
+"""job=resume_check, which trains some steps twice, once uninterrupted and once with a stop and a
+resume, and compares every bit."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ CHECKPOINTING = "launcher.hooks.checkpointing.CheckpointingHook"
 LOGGING = "launcher.hooks.logging.LoggingHook"
 SHOWN = 3
 WAIT = 600.0
-"""Seconds in which a checkpoint must be durable before the kill."""
+"""Seconds within which a checkpoint must be durable before the kill."""
 STOPPED = 128 + signal.SIGTERM
 CAUSES = {
     RANDOM: "something draws from the global random generators outside of the steps, or seeds them",
@@ -58,8 +58,9 @@ class Stop:
     """The way in which a copy is stopped.
 
     Args:
-        after: steps before it.
-        kill: with SIGKILL, once the checkpoint of that step is saved; otherwise with SIGTERM.
+        after: number of steps before the stop.
+        kill: stop with SIGKILL, once the checkpoint of that step is saved. Otherwise stop with
+            SIGTERM.
     """
 
     after: int
@@ -72,9 +73,10 @@ class ResumeCheckJob:
     scratch folder, without trackers.
 
     Args:
-        steps: before the stop, and again after it.
+        steps: number of steps before the stop, and again after it.
         kill: kill all ranks with SIGKILL once a checkpoint is saved, instead of SIGTERM.
-        scratch: the folder in which a folder for the copies is made; None: the temporary folder.
+        scratch: the folder in which a folder for the copies is made. Default None: the temporary
+            folder.
     """
 
     def __init__(self, steps: PositiveInt = 5, kill: bool = False, scratch: str | None = None):
@@ -83,10 +85,10 @@ class ResumeCheckJob:
     def run(self, config: DictConfig) -> dict[str, Any] | None:
         """
         Returns:
-            The step of the stop, and the numbers of equal tensors and lines; None on all ranks but
-                the first.
+            The step of the stop, and the numbers of equal tensors and lines, or None on all ranks
+                but the first.
         Raises:
-            TrainingError: the two copies differ; exit code 1.
+            TrainingError: the two copies differ, with exit code 1.
             ConfigError: the configuration cannot be checked, or a copy has failed.
         """
         ranks = Ranks.from_env()
@@ -242,8 +244,8 @@ class StopHook(BaseHook):
 
     Args:
         step: the last step before the stop.
-        kill: with SIGKILL, in the step after it, once its checkpoint is saved; otherwise with
-            SIGTERM.
+        kill: stop with SIGKILL, in the step after it, once its checkpoint is saved. Otherwise stop
+            with SIGTERM.
     """
 
     def __init__(self, step: PositiveInt, kill: bool):

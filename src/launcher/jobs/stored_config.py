@@ -1,4 +1,4 @@
-"""The configuration of a job that uses a checkpoint: its model's configuration must fit its
+"""The configuration of a job that uses a checkpoint, whose model configuration must fit its
 weights."""
 
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ from launcher.errors import ConfigError
 from launcher.rundir.record_format import read_record
 
 WHERE = ("job", "run", "paths", "dispatch", "device", "strategy", "tracker")
-"""Keys of where and how the job runs, taken from the command line. All others are the
-checkpoint's."""
+"""Keys of where and how the job runs. They are taken from the command line, and all others from the
+checkpoint."""
 FIXED = ("model", "experiment")
 """Keys of the checkpoint that the command line must not contradict."""
 
@@ -26,18 +26,19 @@ FIXED = ("model", "experiment")
 def config_for(
     config: DictConfig, checkpoint: Path, trust: bool = False, built: Sequence[str] | None = None
 ) -> DictConfig:
-    """The checkpoint's configuration, with what the command line sets explicitly (another `data`,
-    for instance).
+    """Return the checkpoint's configuration, with the keys that the command line sets explicitly
+    (another `data`, for instance).
 
     Args:
-        trust: the code that the checkpoint's configuration names may run.
-        built: the nodes that the job builds; None: all.
+        trust: allow all code that the checkpoint's configuration names.
+        built: the nodes that the job builds. Default None: all.
     Raises:
         ConfigError: the command line contradicts the checkpoint's model, or the checkpoint's
             configuration names code that is not allowed (see `launcher.config.trust`).
     """
     file = checkpoint / "config.yaml"
-    if not file.exists():  # written by a trainer that was not composed
+    # It was written by a trainer that was not composed.
+    if not file.exists():
         return config
     composed, stored, merged = (
         OmegaConf.create(resolved_yaml(config)),
@@ -94,8 +95,8 @@ def explicit_overrides() -> list[tuple[str, Any]]:
 
 
 def _is_same_choice(key: str, value: object, now: object, then: object, checkpoint: Path) -> bool:
-    """Return whether a group's option is the one that the run used. `model=mlp` alone does not set
-    its sizes."""
+    """Return whether a group's option is the run's option. `model=mlp` alone does not set its
+    sizes."""
     if "." in key:
         return False
     try:

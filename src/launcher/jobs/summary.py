@@ -24,7 +24,7 @@ PLACES = ("run.", "paths.", "hydra.", "hydra/")
 
 
 def start_lines(config: DictConfig, trainer: Trainer) -> Iterator[str]:
-    """Log what runs, on which device, and with which settings."""
+    """Log the run, its device, and its settings."""
     ranks, strategy = trainer.strategy.ranks.world_size, trainer.strategy.name
     precision = f"{trainer.precision.name}{', compiled' if config.trainer.compile else ''}"
     yield (
@@ -41,7 +41,7 @@ def start_lines(config: DictConfig, trainer: Trainer) -> Iterator[str]:
 
 
 def model_lines(model: nn.Module, by_module: bool) -> Iterator[str]:
-    """The model's class and number of parameters; tied tensors count once."""
+    """The model's class and number of parameters, where tied tensors count once."""
     total, trainable = parameter_counts(model, set())
     yield f"Model: {class_name(model)}, {total:,} parameters{described(total, trainable)}"
     seen: set[nn.Parameter] = set()
@@ -61,7 +61,8 @@ def class_name(module: nn.Module) -> str:
 
 
 def parameter_counts(module: nn.Module, seen: set[nn.Parameter]) -> tuple[int, int]:
-    """The number of all parameters, and of the trainable ones. Those in `seen` do not count."""
+    """The number of all parameters, and of the trainable ones. Parameters in `seen` do not
+    count."""
     total = trainable = 0
     for parameter in module.parameters():
         if parameter not in seen:
@@ -100,7 +101,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def hydra_node() -> Any:
-    """Hydra's own configuration; None where Hydra did not start the job."""
+    """Return Hydra's own configuration, or None if Hydra did not start the job."""
     from hydra.core.hydra_config import HydraConfig
 
     return HydraConfig.get() if HydraConfig.initialized() else None
