@@ -29,37 +29,37 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: Any) -> tuple[torch.Tensor, Records]:
-        """Loss and records of one micro-batch.
+        """Compute loss and records of one micro-batch.
 
         Args:
             batch: one micro-batch on the model's device. Launcher's data sources give a tuple
                 `(input, target)`.
         Returns:
-            The loss, a 0-d tensor, as a mean over the micro-batch; and named numbers to log. They
-                are 0-d tensors on
-            the device: reading one here (`.item()`) would make every step wait.
-            In evaluation the records may have `logits` and `targets`, which metrics of
-                `hooks.evaluation.metrics` get.
+            The loss, a 0-d tensor, as a mean over the micro-batch, and named numbers to log. They
+                are 0-d tensors on the device, since reading one here (`.item()`) would make every
+                step wait. In evaluation the records may have `logits` and `targets`, which metrics
+                of `hooks.evaluation.metrics` get.
         """
 
     def num_targets(self, batch: Any) -> torch.Tensor | int | None:
-        """The number of targets that the loss of this batch is a mean over: an int, or a 0-d tensor
-        on the device.
+        """Return the number of targets that the loss of this batch is a mean over: an int, or a 0-d
+        tensor on the device.
 
         Micro-batches, ranks and validation batches are then weighted by it. The loss of a batch
-        without targets must be 0, not NaN (see `cross_entropy`). None: micro-batches have equal
-        weight, and validation weights by samples.
+        without targets must be 0, not NaN (see `cross_entropy`). With None, micro-batches have
+        equal weight, and validation weights by samples.
         """
         return None
 
     @abstractmethod
     def init_weights(self) -> None:
-        """Draw every parameter and fill every buffer, including buffers that no checkpoint has
-        (position tables)."""
+        """Initialize every parameter and fill every buffer, including buffers that no checkpoint
+        has (position tables)."""
 
     @abstractmethod
     def shard_units(self) -> list[nn.Module]:
-        """The repeated blocks, outermost first. Each is sharded, gathered and recomputed as a unit.
+        """Return the repeated blocks, outermost first. Each is sharded, gathered and recomputed as
+        a unit.
 
         Their matrices are the model's hidden weights (see `launcher.optim.optimizers.muon`).
         """
@@ -70,16 +70,16 @@ IGNORED = -100
 
 
 def next_tokens(batch: TokenBatch) -> tuple[torch.Tensor, torch.Tensor]:
-    """(input, target), each [B, T]. For a mapping: `input_ids`, and `labels` shifted by one
-    token."""
+    """Return (input, target), each [B, T]. For a mapping, they are `input_ids`, and `labels`
+    shifted by one token."""
     if not isinstance(batch, Mapping):
         return batch
     return batch["input_ids"], F.pad(batch["labels"][:, 1:], (0, 1), value=IGNORED)
 
 
 def same_document(batch: TokenBatch) -> torch.Tensor | None:
-    """The attention mask, bool [B, 1, T, T], for several documents in a row: one starts where
-    `position_ids` is 0. None: each token sees all earlier ones."""
+    """Return the attention mask, bool [B, 1, T, T], for several documents in a row. A document
+    starts where `position_ids` is 0. With None, each token sees all earlier ones."""
     if not isinstance(batch, Mapping) or "position_ids" not in batch:
         return None
     document = (batch["position_ids"] == 0).cumsum(1)
@@ -91,7 +91,8 @@ def count_targets(target: torch.Tensor) -> torch.Tensor:
 
 
 def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Mean cross entropy over the targets that are not `IGNORED`; 0 if there are none.
+    """Compute the mean cross entropy over the targets that are not `IGNORED`, or 0 if there are
+    none.
 
     Args:
         logits: [..., classes].
@@ -102,7 +103,7 @@ def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def outputs(model: nn.Module, logits: torch.Tensor, targets: torch.Tensor) -> Records:
-    """The records for evaluation metrics; empty in training."""
+    """The records for evaluation metrics, which are empty in training."""
     return {} if model.training else {"logits": logits, "targets": targets}
 
 

@@ -35,15 +35,15 @@ class GPT(Model):
         seq_len: longest input, in tokens.
         dim: width of the residual stream.
         num_layers: blocks.
-        num_heads: attention heads; they divide `dim` into even head sizes.
-        num_kv_heads: heads of keys and values, each shared by num_heads / num_kv_heads query heads;
-            None: num_heads.
-        ffn_dim: hidden width of the feed-forward layer; None: 8/3 dim, rounded up to `multiple_of`.
-            Its three matrices then have as many parameters as two of width 4 dim.
+        num_heads: attention heads, which divide `dim` into even head sizes.
+        num_kv_heads: heads of keys and values, each shared by num_heads / num_kv_heads query heads.
+            Default None: num_heads.
+        ffn_dim: hidden width of the feed-forward layer. Default None: 8/3 dim, rounded up to
+            `multiple_of`. Its three matrices then have as many parameters as two of width 4 dim.
         multiple_of: see `ffn_dim`.
-        dropout: for the embedding, the attention weights and what each block adds to the residual
-            stream (Radford et al. 2018). The fastest attention kernels do not support dropout, so
-            any dropout costs time.
+        dropout: dropout of the embedding, the attention weights and each block's addition to the
+            residual stream (Radford et al. 2018). The fastest attention kernels do not support
+            dropout, so any dropout costs time.
         rope_theta: base of the rotary wavelengths.
         tie_embeddings: the output layer uses the embedding's matrix.
         norm_eps: added to the mean square inside RMSNorm.
@@ -81,8 +81,8 @@ class GPT(Model):
             for _ in range(num_layers)
         )
         self.norm = nn.RMSNorm(dim, eps=norm_eps)
-        # Tied: `forward` uses the embedding's matrix. A second parameter that shares its memory
-        # would be separated by `to_empty`, and would be stored and sharded twice.
+        # With tied embeddings, `forward` uses the embedding's matrix. A second parameter that
+        # shares its memory would be separated by `to_empty`, and would be stored and sharded twice.
         self.head = None if tie_embeddings else nn.Linear(dim, vocab_size, bias=False)
         table = torch.empty(seq_len, self.head_dim)
         self.register_buffer("cos", table, persistent=False)
@@ -106,16 +106,16 @@ class GPT(Model):
             )
 
     def forward(self, batch: TokenBatch) -> tuple[Tensor, Records]:
-        """Mean cross entropy in nats per token.
+        """Compute the mean cross entropy in nats per token.
 
         Args:
-            batch: input [B, T] int64 with T <= seq_len, and target [B, T] int64, the next tokens;
-                targets of -100 do not count. Or a mapping with `input_ids` and `labels`, both [B,
-                T], and optionally `position_ids`, which start at 0 for each document: documents do
-                not see each other.
+            batch: input [B, T] int64 with T <= seq_len, and target [B, T] int64, the next tokens.
+                Targets of -100 do not count. It may be a mapping with `input_ids` and `labels`,
+                both [B, T], and optionally `position_ids`, which start at 0 for each document, so
+                that documents do not see each other.
         Returns:
-            The loss; records are empty in training; `accuracy`, `logits` and `targets` in
-                evaluation.
+            The loss, and the records. They are empty in training, and have `accuracy`, `logits` and
+                `targets` in evaluation.
         """
         input, target = next_tokens(batch)
         logits = self.logits(input, same_document(batch))
@@ -128,10 +128,11 @@ class GPT(Model):
         return count_targets(next_tokens(batch)[1])
 
     def logits(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Scores of the next token: input [B, T] int64 -> [B, T, vocab_size].
+        """Compute scores of the next token: input [B, T] int64 -> [B, T, vocab_size].
 
         Args:
-            mask: the tokens that each token sees, bool [B, 1, T, T]; None: all earlier ones.
+            mask: the tokens that each token sees, bool [B, 1, T, T]. Default None: all earlier
+                ones.
         Raises:
             ValueError: T is more than seq_len.
         """
@@ -148,9 +149,10 @@ class GPT(Model):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """GPT-2's rule (Radford et al. 2019, section 2.3, and its code): normal with a standard
-        deviation of 0.02. The two matrices of a block that write into the residual stream have 0.02
-        / sqrt(2 num_layers), so that the stream's variance does not grow with depth. Norms are 1.
+        """Initialize by GPT-2's rule (Radford et al. 2019, section 2.3, and its code): normal with
+        a standard deviation of 0.02. The two matrices of a block that write into the residual
+        stream have 0.02 / sqrt(2 num_layers), so that the stream's variance does not grow with
+        depth. Norms are 1.
         """
         nn.init.normal_(self.embedding.weight, std=0.02)
         for block in self.blocks:
@@ -258,7 +260,7 @@ def rope_table(seq_len: int, head_dim: int, theta: float) -> tuple[Tensor, Tenso
     Frequency i of head_dim / 2 is theta^(-2i / head_dim) (Su et al. 2021, section 3.2.2). The first
     half of the sines is negated, for `rotate`.
     """
-    # In float64 and on the CPU: the same tables on every device.
+    # They are computed in float64 and on the CPU, so that every device has the same tables.
     exponent = torch.arange(0, head_dim, 2, dtype=torch.float64, device="cpu") / head_dim
     angle = torch.outer(torch.arange(seq_len, dtype=torch.float64, device="cpu"), theta**-exponent)
     cos, sin = angle.cos(), angle.sin()

@@ -23,26 +23,26 @@ class HuggingFaceModel(Model):
     """Any model of transformers for one of these tasks.
 
     A batch is a mapping with `labels`, for which the model computes its loss
-    (`model(**batch).loss`); or a tuple: `(input, next tokens)` for task causal_lm, `(input,
+    (`model(**batch).loss`). It may be a tuple: `(input, next tokens)` for task causal_lm, `(input,
     labels)` for the others. Labels of -100 do not count.
 
     Args:
         task: the kind of model: AutoModelForCausalLM, AutoModelForSequenceClassification, ...
         pretrained: a local folder of `save_pretrained`, or a name on the hub. Its weights are kept,
             in float32.
-        config: without `pretrained`, a model to build with new weights: `model_type` and arguments
-            of its configuration class, e.g. {model_type: gpt2, n_layer: 2}. With `pretrained`:
-            settings to change, e.g. {attn_pdrop: 0}.
-        vocab_size: number of token values in the data; also the size of a model built from a
-            `config` without one.
-        seq_len: longest input of the data; rejected if the model does not support it.
+        config: without `pretrained`, a model to build with new weights, as `model_type` and
+            arguments of its configuration class, e.g. {model_type: gpt2, n_layer: 2}. With
+            `pretrained`, settings to change, e.g. {attn_pdrop: 0}.
+        vocab_size: number of token values in the data, and of a model built from a `config` without
+            this size.
+        seq_len: longest input of the data. It is rejected if the model does not support it.
         num_labels: classes of a classifier. If the pretrained model has another number, its last
             layer is replaced.
-        lora: train adapters instead of all weights; with `pretrained` only.
+        lora: train adapters instead of all weights, with `pretrained` only.
         gradient_checkpointing: recompute activations in the backward pass instead of storing them.
     Raises:
-        ConfigError: transformers is not installed; there is no such model, configuration key or
-            file; the data do not fit the model.
+        ConfigError: transformers is not installed, there is no such model, configuration key or
+            file, or the data do not fit the model.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class HuggingFaceModel(Model):
             )
         self._check_data(vocab_size, seq_len)
         if gradient_checkpointing:
-            # re-entrant checkpointing loses gradients under DDP and FSDP
+            # Re-entrant checkpointing loses gradients under DDP and FSDP.
             enable = getattr(
                 self.model,
                 "activation_checkpointing_enable",
@@ -116,11 +116,11 @@ class HuggingFaceModel(Model):
             )
 
     def forward(self, batch: Batch) -> tuple[Tensor, Records]:
-        """The mean loss over the labels that count.
+        """Compute the mean loss over the labels that count.
 
         Returns:
-            The loss; `accuracy` of a classifier, and of the others in evaluation; `logits` and
-                `targets` in evaluation.
+            The loss, and the records: `accuracy` (in training only of a classifier), and in
+                evaluation `logits` and `targets`.
         """
         if isinstance(batch, Mapping):
             return self._own_loss(batch)
@@ -136,7 +136,7 @@ class HuggingFaceModel(Model):
     def _own_loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Records]:
         labels = self._labels(batch)
         count = self.num_targets(batch)
-        # transformers divides by the number of labels: without any, the loss would be NaN
+        # Transformers divides by the number of labels, so without any, the loss would be NaN.
         some = labels.masked_fill(count == 0, 0)
         result = self.model(**{**batch, "labels": some}, **self._options())
         loss = result.loss * (count > 0)
@@ -156,15 +156,16 @@ class HuggingFaceModel(Model):
         return {"use_cache": False} if self.task in WRITES_TEXT else {}
 
     def logits(self, input: Tensor) -> Tensor:
-        """Scores of an input without labels: of the next token [B, T, vocabulary], or of the
-        classes."""
+        """Compute scores of an input without labels: of the next token [B, T, vocabulary], or of
+        the classes."""
         scores: Tensor = self.model(**{self.model.main_input_name: input}, **self._options()).logits
         return scores
 
     def num_targets(self, batch: Batch) -> Tensor:
         labels = self._labels(batch) if isinstance(batch, Mapping) else batch[1]
         if isinstance(batch, Mapping) and self.task == "causal_lm":
-            labels = labels[:, 1:]  # the first token is not predicted
+            # The first token is not predicted.
+            labels = labels[:, 1:]
         if labels.is_floating_point():
             return torch.full((), labels.numel(), device=labels.device)
         return count_targets(labels)
@@ -179,14 +180,15 @@ class HuggingFaceModel(Model):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """Initialize as transformers does for the architecture; pretrained weights are kept."""
+        """Initialize as transformers does for the architecture. Pretrained weights are kept."""
         if self.has_pretrained_weights:
             return
         for module in self.model.modules():
-            # transformers marks modules as initialized by the constructor, which on the meta device
-            # drew nothing
+            # Transformers marks modules as initialized by the constructor, although on the meta
+            # device it has initialized nothing.
             module.__dict__.pop("_is_hf_initialized", None)
-        self.model.tie_weights()  # allocation on the device separates tied parameters
+        # Allocation on the device separates tied parameters.
+        self.model.tie_weights()
         self.model.init_weights()
 
     @classmethod
@@ -198,8 +200,9 @@ class HuggingFaceModel(Model):
         folder: Path,
         max_shard_size: str,
     ) -> dict[str, Any]:
-        """Write what `from_pretrained(folder)` of transformers reads: configuration, weights under
-        the names of transformers, adapters merged, and the tokenizer of a pretrained model.
+        """Write the files that `from_pretrained(folder)` of transformers reads: configuration,
+        weights under the names of transformers with merged adapters, and the tokenizer of a
+        pretrained model.
 
         Args:
             settings: this class's arguments in the run.
@@ -230,8 +233,8 @@ class HuggingFaceModel(Model):
         return {**settings, "lora": None} if lora.r else dict(settings)
 
     def shard_units(self) -> list[nn.Module]:
-        """The layers that transformers keeps whole (`_no_split_modules`); else those of the longest
-        list."""
+        """Return the layers that transformers does not split (`_no_split_modules`), else the layers
+        of the longest list."""
         names = set(getattr(self.model, "_no_split_modules", None) or ())
         layers = [part for part in self.model.modules() if type(part).__name__ in names]
         return layers or longest_list(self.model)

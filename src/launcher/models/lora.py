@@ -15,11 +15,11 @@ from launcher.types import NonNegativeInt, PositiveFloat, UnitInterval
 class Lora:
     """
     Args:
-        r: rank of the adapters; 0: no adapters, all weights are trained.
+        r: rank of the adapters. With 0, there are no adapters, and all weights are trained.
         alpha: an adapter's output is multiplied by alpha / r.
-        dropout: for an adapter's input.
-        target_modules: names of the layers to adapt, or `all-linear`; None: peft's choice for the
-            architecture.
+        dropout: dropout of an adapter's input.
+        target_modules: names of the layers to adapt, or `all-linear`. Default None: peft's choice
+            for the architecture.
     """
 
     def __init__(
@@ -32,8 +32,8 @@ class Lora:
         self.r, self.alpha, self.dropout, self.target_modules = r, alpha, dropout, target_modules
 
     def apply(self, model: object) -> Any:
-        """The model with adapters. They and the task's own layers (a classifier) are trained; the
-        rest is frozen.
+        """Return the model with adapters. They and the task's own layers (a classifier) are
+        trained, and the rest is frozen.
 
         Raises:
             ConfigError: peft is not installed, or does not know which layers to adapt.
@@ -46,7 +46,8 @@ class Lora:
                 " 'torch-launcher[peft]'."
             ) from error
         names = self.target_modules
-        settings = peft.LoraConfig(  # peft annotates alpha as an int, but takes any number
+        # Peft annotates alpha as an int, but takes any number.
+        settings = peft.LoraConfig(
             r=self.r,
             lora_alpha=self.alpha,
             lora_dropout=self.dropout,
@@ -79,7 +80,7 @@ class FrozenWeights(nn.Module):
 
     Args:
         owner: the module whose `state_dict` leaves them out.
-        name: the pretrained model's, for messages.
+        name: name of the pretrained model, for messages.
     """
 
     def __init__(self, owner: nn.Module, name: str):

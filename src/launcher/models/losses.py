@@ -15,7 +15,7 @@ OF_CLASSES = ("cross_entropy", "focal")
 
 
 def elementwise(name: str, huber_delta: float) -> Loss:
-    """The loss of this name, of predictions and targets of one shape, as a mean over all
+    """Compute the loss of this name, of predictions and targets of one shape, as a mean over all
     elements."""
     functions: dict[str, Loss] = {
         "bce": F.binary_cross_entropy_with_logits,
@@ -33,9 +33,9 @@ def class_loss(
     label_smoothing: float = 0.0,
     gamma: float = 0.0,
 ) -> Tensor:
-    """Mean loss over the targets that are not `IGNORED`; 0 if there are none.
+    """Compute the mean loss over the targets that are not `IGNORED`, or 0 if there are none.
 
-    The mean divides by the number of targets, not by the sum of their weights: then each target
+    The mean divides by the number of targets, not by the sum of their weights. So each target
     counts the same however a batch is divided into micro-batches and ranks.
 
     Args:
@@ -44,7 +44,8 @@ def class_loss(
         weights: [classes], factors of the targets' losses by their class.
         label_smoothing: share of each target that is spread over all classes.
         gamma: exponent of the focal loss `(1 - p)^gamma * -log(p)`, where p is the probability of
-            the target; 0: cross entropy. Not with `label_smoothing`.
+            the target. With 0, it is the cross entropy. It cannot be combined with
+            `label_smoothing`.
     """
     count = count_targets(target).clamp(min=1)
     if not gamma:

@@ -1,4 +1,4 @@
-"""Fully connected layers: over features, or over the last few tokens."""
+"""Fully connected layers over features, or over the last few tokens."""
 
 from collections.abc import Mapping
 
@@ -28,14 +28,14 @@ class MLP(Model):
     of the last `context` tokens, side by side, are the features, and the next token is the class.
 
     Args:
-        vocab_size: number of token values, for token data; None otherwise.
-        num_features: length of a feature vector, for feature data; None otherwise.
-        num_classes: number of classes, for feature data; None otherwise.
+        vocab_size: number of token values for token data, otherwise None.
+        num_features: length of a feature vector for feature data, otherwise None.
+        num_classes: number of classes for feature data, otherwise None.
         hidden_dim: width of each hidden layer.
         num_layers: number of hidden layers.
-        dropout: after each hidden layer.
-        context: number of tokens seen at once; token data only.
-        embedding_dim: width of a token's embedding; token data only.
+        dropout: dropout after each hidden layer.
+        context: number of tokens seen at once, for token data only.
+        embedding_dim: width of a token's embedding, for token data only.
     Raises:
         ConfigError: the sizes describe neither kind of data, or both.
     """
@@ -83,13 +83,14 @@ class MLP(Model):
             )
 
     def forward(self, batch: TokenBatch) -> tuple[Tensor, Records]:
-        """Mean cross entropy in nats.
+        """Compute the mean cross entropy in nats.
 
         Args:
             batch: input [B, num_features] float and target [B] int64, or input [B, T] int64 and
                 target [B, T] int64. Targets of -100 do not count.
         Returns:
-            The loss, and the record `accuracy`; in evaluation also `logits` and `targets`.
+            The loss, and the record `accuracy`. In evaluation the records also have `logits` and
+                `targets`.
         """
         input, target = next_tokens(batch)
         logits = self.logits(
@@ -106,7 +107,8 @@ class MLP(Model):
         vocab_size].
 
         Args:
-            positions: of each token in its document [B, T], for several documents in a row.
+            positions: position of each token in its document [B, T], for several documents in a
+                row.
         """
         x = input if self.embedding is None else self._windows(self.embedding(input), positions)
         for block in self.blocks:
@@ -115,7 +117,8 @@ class MLP(Model):
         return outputs
 
     def _windows(self, x: Tensor, positions: Tensor | None) -> Tensor:
-        """Each position's last `context` embeddings, itself last: [B, T, E] -> [B, T, context * E].
+        """Return each position's last `context` embeddings, its own last: [B, T, E] -> [B, T,
+        context * E].
 
         Positions before the first token of the document are zero.
         """
@@ -131,9 +134,9 @@ class MLP(Model):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """Hidden layers by He et al. (2015, arXiv:1502.01852) for ReLU, the output layer by Glorot
-        and Bengio (2010); biases are 0; embeddings are standard normal, as features of unit
-        variance.
+        """Initialize hidden layers by He et al. (2015, arXiv:1502.01852) for ReLU, and the output
+        layer by Glorot and Bengio (2010). Biases are 0, and embeddings are standard normal, as
+        features of unit variance.
         """
         if self.embedding is not None:
             nn.init.normal_(self.embedding.weight)

@@ -11,14 +11,14 @@ import torch
 from launcher.errors import ConfigError
 
 OUTPUTS = ("logits", "targets")
-"""Records of an evaluation that its metrics get whole."""
+"""Records of an evaluation that its metrics get without averaging."""
 
 
 def check_output(output: Any, name: str) -> None:
     """Check a loss and its records. Nothing is read from the device.
 
     Args:
-        name: of the method that returned `output`, for messages.
+        name: name of the method that returned `output`, for messages.
     Raises:
         ConfigError: it is not a 0-d loss (with a gradient, where gradients are computed) and a dict
             of numbers.
@@ -63,8 +63,8 @@ def warn_of_rounding(loss: torch.Tensor, name: str, logger: logging.Logger) -> N
 
 
 def is_part(value: Any, attributes: Collection[str]) -> bool:
-    """Return whether a value is an object with one of these attributes, by which a kind of part is
-    known."""
+    """Return whether a value is an object with one of these attributes, which identify a kind of
+    part."""
     return not isinstance(value, type) and any(
         hasattr(value, attribute) for attribute in attributes
     )
@@ -94,7 +94,7 @@ def _leaves(records: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def described(value: Any) -> str:
-    """The type of a value, for a message: "a Tensor"."""
+    """Describe the type of a value for a message: "a Tensor"."""
     if value is None:
         return "nothing (None)"
     name = type(value).__name__

@@ -1,5 +1,5 @@
 """Any module that maps inputs to predictions, with a loss by name or by path, or that returns its
-loss for a dict."""
+own loss for a dict."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
@@ -17,30 +17,31 @@ Name = Literal["cross_entropy", "focal", "bce", "mse", "l1", "huber"]
 
 
 class Supervised(Model):
-    """`loss(module(input), target)`, for a module that does not compute its own loss. For a batch
-    that is a mapping `module(**batch).loss`, as models of transformers compute it.
+    """Computes `loss(module(input), target)`, for a module that does not compute its own loss. For
+    a batch that is a mapping, it computes `module(**batch).loss`, as models of transformers do.
 
     Args:
-        module: the module; in a configuration, a node with its own `_target_`.
-        loss: "cross_entropy" or "focal": predictions [..., classes] and target [...] int64, or
-            torch's [B, classes, ...] and target [B, ...]; "bce" (binary cross entropy, predictions
-            before the sigmoid), "mse", "l1" or "huber": predictions and target of the same shape,
-            where a last axis of 1 may be left out of the target; or any callable that takes
-            predictions and target as they are and returns a 0-d mean over the samples; in a
-            configuration, a node with its own `_target_`.
-        label_smoothing: for cross_entropy: share of each target that is spread over all classes.
-        class_weights: for cross_entropy and focal: factors of the targets' losses, one for each
+        module: the module. In a configuration, it is a node with its own `_target_`.
+        loss: a name or a callable. "cross_entropy" and "focal" take predictions [..., classes] and
+            target [...] int64, or torch's [B, classes, ...] and target [B, ...]. "bce" (binary
+            cross entropy, predictions before the sigmoid), "mse", "l1" and "huber" take predictions
+            and target of the same shape, where a last axis of 1 may be left out of the target. A
+            callable takes unchanged predictions and target and returns a 0-d mean over the samples.
+            In a configuration, it is a node with its own `_target_`.
+        label_smoothing: for cross_entropy, the share of each target that is spread over all
+            classes.
+        class_weights: for cross_entropy and focal, factors of the targets' losses, one for each
             class.
         focal_gamma: exponent by which focal lowers the losses of targets that are predicted well.
         huber_delta: error from which on huber is linear.
     Raises:
         ConfigError: `module` is not a `torch.nn.Module`, or is a causal language model that shifts
-            its labels; or `loss` is neither a name nor callable, or does not use a setting.
+            its labels. Also if `loss` is neither a name nor callable, or does not use a setting.
     """
 
     class_weights: Tensor | None
     _may_shift = True
-    """The first loss of a module that computes it has not been checked yet."""
+    """True until the first loss of a module that computes its own loss has been checked."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class Supervised(Model):
                 f"model.module={module!r}: should be a torch.nn.Module; name its class, e.g. "
                 "model.module._target_=my_package.MyModule."
             )
-        # Known to transformers without a forward pass, which may be compiled.
+        # Transformers knows this without a forward pass, which may be compiled.
         if getattr(module, "loss_type", None) == "ForCausalLM" or type(module).__name__.endswith(
             "LMHeadModel"
         ):
@@ -110,11 +111,11 @@ class Supervised(Model):
         return self._is_named and self.loss in OF_CLASSES
 
     def forward(self, batch: tuple[Tensor, Tensor] | Mapping[str, Any]) -> tuple[Tensor, Records]:
-        """The mean loss of `(input, target)`; and `accuracy` for losses of classes and bce. In
-        evaluation also `logits` and `targets`.
+        """Compute the mean loss of `(input, target)`, and `accuracy` for losses of classes and bce.
+        In evaluation the records also have `logits` and `targets`.
 
         Raises:
-            ValueError: predictions and target do not fit each other; broadcasting them would train
+            ValueError: predictions and target do not fit each other. Broadcasting them would train
                 on nonsense.
         """
         if isinstance(batch, Mapping):
@@ -128,7 +129,8 @@ class Supervised(Model):
         return self._elementwise_loss(self._elementwise, output, target)
 
     def _class_loss(self, output: Tensor, target: Tensor) -> tuple[Tensor, Records]:
-        if output.shape[:-1] != target.shape:  # torch's order: classes are axis 1
+        # In torch's order, classes are axis 1.
+        if output.shape[:-1] != target.shape:
             output = output.movedim(1, -1)
         if self._class_weights is not None and output.shape[-1] != len(self._class_weights):
             raise ConfigError(
@@ -161,7 +163,8 @@ class Supervised(Model):
     def _own_loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, Records]:
         count = self.num_targets(batch)
         targets: Any = batch.get("labels")
-        if isinstance(count, Tensor):  # a mean over no label would be NaN
+        # A mean over no label would be NaN.
+        if isinstance(count, Tensor):
             batch = {**batch, "labels": targets.masked_fill(count == 0, 0)}
         result = self.module(**batch)
         loss: Any
@@ -189,8 +192,9 @@ class Supervised(Model):
         return loss, records | outputs(self, logits, targets)
 
     def num_targets(self, batch: tuple[Tensor, Tensor] | Mapping[str, Any]) -> Tensor | int | None:
-        """The number of targets; of a mapping, of integer `labels` that are not -100. None: a
-        mapping without such labels, or a loss by path, which may be any mean."""
+        """Return the number of targets, which for a mapping is the number of integer `labels` that
+        are not -100. It is None for a mapping without such labels, and for a loss by path, which
+        may be any mean."""
         if isinstance(batch, Mapping):
             labels = batch.get("labels")
             return (

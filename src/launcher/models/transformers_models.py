@@ -45,7 +45,7 @@ def from_config(
     Args:
         settings: `model_type`, and arguments of its configuration class. GPT-2's names for sizes
             (`n_layer`, `n_head`, `n_embd`) are translated for other architectures.
-        vocab_size, num_labels: used where the settings do not have them.
+        vocab_size, num_labels: values for settings that do not have them.
     Raises:
         ConfigError: there is no such architecture or setting, or the model cannot be built.
     """
@@ -79,8 +79,8 @@ def from_config(
         settings.setdefault("num_labels", num_labels)
     try:
         config = transformers.AutoConfig.for_model(model_type, **settings)
-        # Before version 5, tables that no checkpoint has (rotary frequencies) are filled by the
-        # constructor alone.
+        # Before version 5, only the constructor fills tables that no checkpoint has (rotary
+        # frequencies).
         with (
             torch.device("cpu")
             if int(transformers.__version__.split(".")[0]) < 5
@@ -94,7 +94,7 @@ def from_config(
 
 
 def _translate(settings: dict[str, Any], names: set[str], gpt2_names: Mapping[str, str]) -> None:
-    """Replace GPT-2's names by the standard ones that the architecture has, in place; unknown nulls
+    """Replace GPT-2's names by the standard ones that the architecture has, in place. Unknown nulls
     are removed."""
     standard_names = {own: standard for standard, own in gpt2_names.items()}
     for key in [key for key in settings if key not in names]:
@@ -111,8 +111,8 @@ def _example(known: Mapping[str, Any]) -> str:
 
 
 def from_pretrained(task: str, name: str, changes: dict[str, Any], num_labels: int | None) -> Any:
-    """A model with the weights of a folder or of the hub, in float32; `precision` chooses what it
-    computes in.
+    """Return a model with the weights of a folder or of the hub, in float32. `precision` chooses
+    the format of its computations.
 
     Args:
         changes: settings that differ from the stored configuration.
@@ -122,7 +122,8 @@ def from_pretrained(task: str, name: str, changes: dict[str, Any], num_labels: i
     automatic = getattr(library(), CLASSES[task][0])
     if num_labels is not None:
         changes = {"num_labels": num_labels, "ignore_mismatched_sizes": True, **changes}
-    with torch.device("cpu"):  # also inside a meta context: the weights are read, not drawn
+    # This applies inside a meta context too, since the weights are read, not initialized.
+    with torch.device("cpu"):
         model = _load(name, lambda path: automatic.from_pretrained(path, **changes))
     return model.float().train()
 
@@ -147,7 +148,7 @@ def copy_tokenizer(name: str, folder: Path) -> None:
             _load(name, getattr(transformers, kind).from_pretrained).save_pretrained(str(folder))
             return
         except Exception as failure:
-            # Of any type: there is no such file, or it needs another package.
+            # The error may have any type: there is no such file, or it needs another package.
             error = error or failure
     logger.warning("The export has no tokenizer: %s.", reason(error or ConfigError(name)))
 
@@ -170,7 +171,8 @@ def _load(name: str, load: Callable[[str], Any]) -> Any:
                 with quiet():
                     return load(cached)
             except OSError:
-                pass  # the cache has only some of the files
+                # The cache has only some of the files.
+                pass
         _check_hub(name)
         return load(name)
     except (OSError, ValueError, TypeError) as error:
@@ -189,7 +191,7 @@ def _cached(name: str) -> str | None:
 
 
 def _check_hub(name: str) -> None:
-    """Check that the hub answers: its own client would retry for a minute.
+    """Check that the hub answers, since its own client would retry for a minute.
 
     Raises:
         ConfigError: no answer.
@@ -204,7 +206,8 @@ def _check_hub(name: str) -> None:
                 urllib.request.Request(url, method="HEAD"), timeout=HUB_SECONDS
             ).close()
         except HTTPError:
-            pass  # it answers
+            # The hub answers.
+            pass
         except OSError as error:
             reason = f"{url} cannot be reached ({getattr(error, 'reason', error)})"
     if reason is not None:
@@ -217,9 +220,9 @@ def _check_hub(name: str) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress what reading and writing local files prints between the lines of a log: progress
-    bars, warnings of peft about names in transformers, and DeepSpeed's about the device, which
-    transformers imports."""
+    """Suppress the output of reading and writing local files, which would be between the lines of a
+    log: progress bars, warnings of peft about names in transformers, and DeepSpeed's warnings about
+    the device, which transformers imports."""
 
     def is_error(record: logging.LogRecord) -> bool:
         return record.levelno >= logging.ERROR
@@ -246,7 +249,7 @@ def library() -> Any:
     """
     try:
         import transformers
-        import transformers.models.auto.modeling_auto  # transformers imports its submodules lazily
+        import transformers.models.auto.modeling_auto  # transformers imports it lazily
     except ImportError as error:
         raise ConfigError(
             "model=huggingface: needs the package transformers; pip install"

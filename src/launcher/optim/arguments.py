@@ -1,10 +1,10 @@
-"""Which optimizers and schedulers need an argument to make a step."""
+"""Find the optimizers and schedulers that need an argument to make a step."""
 
 import inspect
 
 
 def has_required_argument(kind: type, method: str) -> bool:
-    """Return whether a method has a required argument: LBFGS's `step` needs a closure,
+    """Return whether a method has a required argument. LBFGS's `step` needs a closure,
     ReduceLROnPlateau's a metric."""
     parameters = list(inspect.signature(getattr(kind, method)).parameters.values())[1:]
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

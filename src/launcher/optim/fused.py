@@ -14,9 +14,9 @@ _is_for_any_shard = False
 
 @contextmanager
 def kernels_for_any_shard() -> Iterator[None]:
-    """A context in which an optimizer gets a fused kernel by itself only if the kernel computes the
-    same numbers for each shard: not on the CPU, where the last elements round in another way, and
-    not where sharded parameters would get another kernel."""
+    """Within the context, an optimizer gets a fused kernel by default only if the kernel computes
+    the same numbers for each shard. On the CPU the last elements round in another way, and
+    elsewhere sharded parameters may get another kernel."""
     global _is_for_any_shard
     before, _is_for_any_shard = _is_for_any_shard, True
     try:
@@ -28,10 +28,11 @@ def kernels_for_any_shard() -> Iterator[None]:
 def fused_or_not(
     groups: list[dict[str, Any]], wanted: bool | None, takes_sharded: bool = True
 ) -> bool | None:
-    """The argument `fused` for a torch optimizer, which itself would fail only at the first step.
+    """Return the argument `fused` for a torch optimizer, which itself would fail only at the first
+    step.
 
     Args:
-        takes_sharded: the kernel supports sharded parameters, as those of Adam and AdamW do.
+        takes_sharded: the kernel supports sharded parameters, as the kernels of Adam and AdamW do.
     Raises:
         ConfigError: it is required but not supported.
     """
@@ -62,8 +63,8 @@ def fused_or_not(
 
 @cache
 def has_fused_kernel(device_type: str, dtype: torch.dtype) -> bool:
-    """Try a step of the fused AdamW, whose kernel supports the same tensors as those of Adam and
-    SGD."""
+    """Try a step of the fused AdamW, whose kernel supports the same tensors as the kernels of Adam
+    and SGD."""
     parameter = torch.zeros(1, device=device_type, dtype=dtype)
     parameter.grad = torch.zeros_like(parameter)
     try:

@@ -20,11 +20,11 @@ def decay_groups(
     no_decay: Iterable[str] | None = None,
     leave_out: set[int] | frozenset[int] = frozenset(),
 ) -> list[dict[str, Any]]:
-    """Trainable parameters in the groups "decay" and "no_decay", the second with a weight decay of
-    0.
+    """Return the trainable parameters in the groups "decay" and "no_decay", the second with a
+    weight decay of 0.
 
     Args:
-        no_decay: kinds of parameters for the second group; None: norms and biases.
+        no_decay: kinds of parameters for the second group. Default None: norms and biases.
         leave_out: `id`s of parameters that belong to neither.
     Raises:
         ConfigError: the model has no trainable parameter.
@@ -49,10 +49,10 @@ def decay_groups(
 
 
 def hidden_matrices(model: nn.Module) -> list[Tensor]:
-    """Trainable matrices between a model's first and last layer.
+    """Return the trainable matrices between a model's first and last layer.
 
-    Those of the model's `shard_units()` if it has any; else all but embeddings. The last linear
-    layer is left out, unless it is within a block.
+    They are the matrices of the model's `shard_units()` if it has any, else all but embeddings. The
+    last linear layer is left out, unless it is within a block.
     """
     shard_units = getattr(model, "shard_units", None)
     units = list(shard_units()) if callable(shard_units) else []
@@ -68,8 +68,8 @@ def hidden_matrices(model: nn.Module) -> list[Tensor]:
 
 
 def _last_layer(unit: nn.Module) -> nn.Module:
-    """The last layer with parameters of a plain sequence of layers; a block of another kind as it
-    is."""
+    """Return the last layer with parameters of a plain sequence of layers. A block of another kind
+    is returned unchanged."""
     while isinstance(unit, nn.Sequential):
         members = [member for member in unit if any(True for _ in member.parameters())]
         if not members:
@@ -91,7 +91,7 @@ def _kinds(model: nn.Module) -> Iterator[tuple[Tensor, Kind | None]]:
 def _kind(module: nn.Module, name: str) -> Kind | None:
     if isinstance(module, nn.Embedding | nn.EmbeddingBag):
         return "embeddings"
-    # by name, so that LlamaRMSNorm, LayerNorm, BatchNorm2d and a user's own are all found
+    # Norms are found by name, which includes LlamaRMSNorm, LayerNorm, BatchNorm2d and a user's own.
     kind = type(module).__name__.lower()
     if "norm" in kind:
         return "norms"

@@ -15,8 +15,8 @@ class MuonAdamW(Optimizer):
     parameter see an ordinary optimizer.
 
     Args:
-        muon_groups: parameter groups of matrices; may be empty.
-        adamw_groups: the other parameter groups; may be empty.
+        muon_groups: parameter groups of matrices. They may be empty.
+        adamw_groups: the other parameter groups. They may be empty.
         muon, adamw: further arguments of the two optimizers.
     """
 
@@ -45,15 +45,18 @@ class MuonAdamW(Optimizer):
             first = last
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_parts": self._parts}  # copy and pickle
+        # This is for copy and pickle.
+        return {**super().__getstate__(), "_parts": self._parts}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """The end of `load_state_dict`, which has replaced groups and state."""
+        """Share the state again at the end of `load_state_dict`, which has replaced groups and
+        state."""
         super().__setstate__(state)
         self._share()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Raise RuntimeError: it is not known which of the two optimizers should get a new group.
+        """Raise RuntimeError, since it is not known which of the two optimizers should get a new
+        group.
 
         Raises:
             RuntimeError: after construction.
@@ -64,7 +67,7 @@ class MuonAdamW(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update all parameters; `closure`, if any, computes the loss once."""
+        """Update all parameters. `closure`, if any, computes the loss once."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

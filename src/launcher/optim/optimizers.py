@@ -1,7 +1,7 @@
 """Optimizer factories. They are called with the model, so that they can treat norms, biases and
 embeddings separately.
 
-A configuration may also name any optimizer class (`_target_: torch.optim.RMSprop`): if its first
+A configuration may also name any optimizer class (`_target_: torch.optim.RMSprop`). If its first
 argument is not `model`, it is called with the trainable parameters.
 """
 
@@ -33,9 +33,9 @@ def adamw(
 
     Args:
         betas: decay of the first and second moment.
-        no_decay: parameters without weight decay: "norms", "biases", "embeddings"; None: norms and
-            biases.
-        fused: one kernel for all parameters; None: where the device supports it.
+        no_decay: parameters without weight decay, of "norms", "biases" and "embeddings". Default
+            None: norms and biases.
+        fused: use one kernel for all parameters. Default None: where the device supports it.
     Raises:
         ConfigError: `betas` are not two numbers, the model has nothing to train, or `fused` is not
             supported.
@@ -56,8 +56,8 @@ def adam(
     no_decay: list[Kind] | None = None,
     fused: bool | None = None,
 ) -> Optimizer:
-    """Adam (Kingma and Ba 2015, arXiv:1412.6980). Its weight decay is an L2 penalty; otherwise as
-    `adamw`."""
+    """Adam (Kingma and Ba 2015, arXiv:1412.6980). Its weight decay is an L2 penalty. Otherwise it
+    is like `adamw`."""
     groups = decay_groups(model, weight_decay, no_decay)
     return torch.optim.Adam(
         groups, lr=lr, betas=_pair(betas), eps=eps, fused=fused_or_not(groups, fused)
@@ -74,7 +74,7 @@ def sgd(
     no_decay: list[Kind] | None = None,
     fused: bool | None = None,
 ) -> Optimizer:
-    """Stochastic gradient descent with momentum (Sutskever et al. 2013); weight decay is an L2
+    """Stochastic gradient descent with momentum (Sutskever et al. 2013). Its weight decay is an L2
     penalty.
 
     Raises:
@@ -97,7 +97,7 @@ def lion(
 ) -> Optimizer:
     """Lion (Chen et al. 2023, arXiv:2302.06675), from the package lion-pytorch.
 
-    Its updates are signs: the authors advise a learning rate 3 to 10 times smaller than AdamW's,
+    Its updates are signs, so the authors advise a learning rate 3 to 10 times smaller than AdamW's,
     and a weight decay larger by as much.
 
     Raises:
@@ -136,11 +136,11 @@ def muon(
     that AdamW's learning rate and weight decay can be used.
 
     Args:
-        lr: learning rate; of the matrices only, if `adamw_lr` is set.
-        momentum, nesterov: of Muon's gradient average.
+        lr: learning rate, only of the matrices if `adamw_lr` is set.
+        momentum, nesterov: settings of Muon's gradient average.
         ns_steps: Newton-Schulz iterations of the orthogonalisation.
-        adamw_lr: learning rate of the rest; None: `lr`.
-        betas, eps, fused: of AdamW, as are the groups of `no_decay`.
+        adamw_lr: learning rate of the other parameters. Default None: `lr`.
+        betas, eps, fused: settings of AdamW, as are the groups of `no_decay`.
     Raises:
         ConfigError: this torch has no Muon (it is in 2.9 and later), or as `adamw`.
     """

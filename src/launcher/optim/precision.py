@@ -1,4 +1,4 @@
-"""Number formats: what a model computes in, and the scaler that fp16 needs."""
+"""Number formats of a model's computations, and the scaler that fp16 needs."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
@@ -25,8 +25,8 @@ class Precision:
 
     Args:
         name: the format.
-        init_scale: fp16 only: the first loss scale.
-        growth_interval: fp16 only: steps without overflow until the scale doubles.
+        init_scale: for fp16 only, the first loss scale.
+        growth_interval: for fp16 only, the steps without overflow until the scale doubles.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class Precision:
         return self.dtype is torch.float16
 
     def retries(self, max_retries: int | None) -> bool:
-        """Return whether a step with a non-finite gradient is repeated. Not under a loss scaler: it
-        finds its scale by skipping such steps."""
+        """Return whether a step with a non-finite gradient is repeated. It is not under a loss
+        scaler, which finds its scale by skipping such steps."""
         return max_retries is not None and not self.needs_scaler
 
     def setup(self, device: torch.device) -> None:
@@ -72,7 +72,7 @@ class Precision:
         return torch.autocast(device.type, dtype=self.dtype)
 
     def scaler(self, device: torch.device) -> torch.amp.GradScaler:
-        """Enabled only for fp16: bf16 has fp32's range."""
+        """Return the loss scaler. It is enabled only for fp16, since bf16 has fp32's range."""
         return torch.amp.GradScaler(
             device.type,
             init_scale=self.init_scale,

@@ -1,18 +1,19 @@
-"""Learning-rate schedules: factors of each group's own learning rate, by optimizer step.
+"""Learning-rate schedules, as factors of each group's own learning rate by optimizer step.
 
-Step s counts from 0: the first update is made with the factor of s = 0, the last one with that of s
-= N - 1, where N is `max_steps`. Every schedule begins with a warm-up of W steps (`constant`
-excepted), whose factor is never 0 (a step that changes nothing) and which reaches 1 at s = W, as in
-nanoGPT's and torchtitan's code:
+Step s counts from 0. The first update is made with the factor of s = 0, the last one with the
+factor of s = N - 1, where N is `max_steps`. Every schedule begins with a warm-up of W steps
+(`constant` excepted), whose factor is never 0 (a step that changes nothing) and which reaches 1 at
+s = W, as in nanoGPT's and torchtitan's code:
 
     f(s) = (s + 1) / (W + 1)                                    for s < W
 
 Decay then runs over p = min((s - W) / (N - W), 1), so it would arrive at `min_lr_ratio` at s = N,
-one step after the last; beyond N the rate stays there.
+one step after the last. Beyond N the rate stays constant.
 
 W is `warmup_steps`, or `warmup_ratio` of max_steps; only one may be set. If neither is (None), W is
-a twentieth of max_steps: AdamW's second moments mean little in its first steps, and damage there is
-not repaired (Ma and Yarats 2021, arXiv:1910.04209). `warmup_steps=0`: no warm-up.
+5 % of max_steps, since AdamW's second moments are poor estimates in its first steps, and damage
+there is not repaired (Ma and Yarats 2021, arXiv:1910.04209). With `warmup_steps=0` there is no
+warm-up.
 """
 
 import math
@@ -58,7 +59,8 @@ def linear(
     warmup_ratio: Fraction | None = None,
     min_lr_ratio: Fraction = 0.0,
 ) -> LambdaLR:
-    """m + (1 - m) (1 - p), with m = min_lr_ratio (Defazio et al. 2023, arXiv:2310.07831, say why).
+    """m + (1 - m) (1 - p), with m = min_lr_ratio (for the reasons, see Defazio et al. 2023,
+    arXiv:2310.07831).
 
     Raises:
         ConfigError: both kinds of warm-up are set, or it is longer than the run.
@@ -120,15 +122,15 @@ def wsd(
 
 
 def resolve_warmup_steps(steps: int | None, ratio: float | None, total: int) -> int:
-    """Steps of warm-up out of `total`: `steps` if set, else `ratio` of the total, rounded down; 0
-    if neither is.
+    """Return the steps of warm-up out of `total`: `steps` if set, else `ratio` of the total,
+    rounded down, or 0 if neither is set.
 
     Raises:
         ConfigError: both are set (0 does not count), or the result is more than `total`.
     """
     if issue := warmup_issue(steps, ratio, total):
         raise ConfigError(str(issue))
-    # plus 1e-9: 0.29 * 100 is 28.999999999999996
+    # 1e-9 is added because 0.29 * 100 is 28.999999999999996.
     return steps or int((ratio or 0.0) * total + 1e-9)
 
 
@@ -146,16 +148,16 @@ def load_schedule(scheduler: LRScheduler | None, saved: dict[str, Any] | None, s
 def set_rates(
     optimizer: Optimizer, scheduler: LRScheduler | None, saved: dict[str, Any] | None
 ) -> None:
-    """Give each group the learning rate that the schedule has at its step, if it is not the
-    schedule of the checkpoint.
+    """Set each group's learning rate to the schedule's at its step, if it is not the schedule of
+    the checkpoint.
 
     The checkpoint's optimizer has the rate of the former schedule, which would be used for one more
-    step. A schedule that is not a function of the step keeps it; without a schedule each group has
+    step. A schedule that is not a function of the step keeps it. Without a schedule each group has
     its full rate.
 
     Args:
-        saved: the state of the schedule in the checkpoint; None: it had none, or the rates are to
-            be set in any case.
+        saved: the state of the schedule in the checkpoint. None if it had none, or if the rates are
+            to be set in any case.
     """
     if isinstance(scheduler, LambdaLR):
         factors = [factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]

@@ -1,1 +1,1 @@
-"""A process that works on a run: signals, ranks, device, random state."""
+"""The process that works on a run: signals, ranks, device, random state."""

@@ -1,5 +1,5 @@
-"""The garbage collector, off until training begins: imports make hundreds of thousands of objects
-that stay."""
+"""The garbage collector, which is off until training begins, since imports make hundreds of
+thousands of long-lived objects."""
 
 import gc
 

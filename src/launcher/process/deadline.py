@@ -1,14 +1,15 @@
-"""Forced exit: after a signal, a process that makes no progress ends itself.
+"""Forced exit: a process that makes no progress after a signal ends itself.
 
 A main thread that hangs in a collective runs no Python, and so no handler of
 `launcher.process.signals`. A second thread reads signals from the interpreter's wakeup pipe, to
-which the interpreter writes at once. It ends the process after a grace period without progress: the
-rank's peers are gone, a data source hangs, a driver does not return. If a scheduler is about to
-kill the process, it ends it shortly before. The last checkpoint stays valid.
+which the interpreter writes at once. It ends the process after a grace period without progress,
+since then the rank's peers are gone, a data source hangs, or a driver does not return. If a
+scheduler is about to kill the process, the thread ends it shortly before. The last checkpoint stays
+valid.
 
 Meanwhile the main thread may finish its save, and would end the process as well. Only one of the
-two ends it: once a forced exit has begun, `disarm` and the end of each `on_forced_exit` context
-never return.
+two ends it, since once a forced exit has begun, `disarm` and the end of each `on_forced_exit`
+context never return.
 """
 
 import multiprocessing
@@ -27,11 +28,11 @@ from typing import NoReturn
 from launcher.process import signals
 
 CODE = 1
-"""Exit code: 128 + signal would mean that the state was saved."""
+"""Exit code of a forced exit. (128 + signal means that the state was saved.)"""
 REPORT_TIMEOUT = 30.0
-"""Seconds that the callbacks may take: a hanging disk may be the cause."""
+"""Seconds that the callbacks may take, since a hanging disk may be the cause."""
 ASK_AGAIN = 2.0
-"""Seconds until a scheduler that did not know the job's end is asked again."""
+"""Seconds until a scheduler that did not know the job's end is queried again."""
 
 Callback = Callable[[int, str], None]
 
@@ -59,9 +60,9 @@ _state = _State()
 
 
 def arm(grace: float | None, seconds_left: Callable[[], float | None] | None = None) -> None:
-    """End this process after a signal, from now on: once `grace` seconds pass without progress
-    (None: never), and at the latest after `seconds_left()`, which asks a scheduler when it will
-    kill this process (None: not known).
+    """End this process after a signal, from now on. It ends once `grace` seconds pass without
+    progress (never with None), and at the latest after `seconds_left()`, which returns when a
+    scheduler will kill this process (None if that is not known).
 
     Does nothing outside the main thread, where Python delivers no signals.
     """
@@ -81,27 +82,29 @@ def arm(grace: float | None, seconds_left: Callable[[], float | None] | None = N
         os.register_at_fork(after_in_child=_leave_to_parent)
         threading.Thread(target=_watch, name="signal-deadline", daemon=True).start()
     else:
-        os.write(_state.pipe[1], b"\0")  # no signal: the watcher looks at the new limits
+        # This is not a signal: the watcher reads the new limits.
+        os.write(_state.pipe[1], b"\0")
     signal.set_wakeup_fd(_state.pipe[1], warn_on_full_buffer=False)
 
 
 def disarm() -> None:
-    """No forced exit from now on. One that has begun ends the process before this returns."""
+    """Prevent a forced exit from now on. A forced exit that has begun ends the process before this
+    returns."""
     with _state.lock:
         _state.limits = None
 
 
 def progress(ahead: float = 0.0) -> None:
-    """Report progress: restart the grace period, `ahead` seconds from now for a wait of known
-    length."""
+    """Report progress, which restarts the grace period. For a wait of known length it restarts
+    `ahead` seconds from now."""
     _state.since = max(_state.since, time.monotonic() + ahead)
 
 
 @contextmanager
 def on_forced_exit(callback: Callback) -> Iterator[None]:
-    """Inside this context, a forced exit first calls `callback(signum, reason)` in another thread,
-    the newest callback first. `signum` is 0 if there was no signal. After this context, the
-    callback is not called any more."""
+    """Let a forced exit within the context first call `callback(signum, reason)` in another thread,
+    the newest callback first. `signum` is 0 if there was no signal. After the context, the callback
+    is not called any more."""
     _state.callbacks.append(callback)
     try:
         yield
@@ -114,12 +117,14 @@ def _leave_to_parent() -> None:
     """Leave signals to the parent, in a forked child."""
     try:
         signal.set_wakeup_fd(-1)
-    except ValueError:  # forked by another thread
+    # Another thread has forked it.
+    except ValueError:
         pass
 
 
 def _note_signal(signum: int) -> None:
-    _state.asks = True  # each signal may have brought the end nearer
+    # SLURM may have shortened the time limit with each signal.
+    _state.asks = True
     if not _state.signum:
         _state.signum, _state.received_at = signum, time.monotonic()
         _state.since = max(_state.since, _state.received_at)
@@ -135,13 +140,15 @@ def _watch() -> None:
 
 
 def _check() -> float | None:
-    """Exit if it is time. Returns the seconds until the next check; None: after the next signal."""
+    """Exit if it is time. Return the seconds until the next check, or None if it comes after the
+    next signal."""
     limits = _state.limits
     if limits is None or not _state.signum:
         return None
     pause = None
     if limits.seconds_left is not None and _state.asks:
-        left = limits.seconds_left()  # may take long; `disarm` may be called meanwhile
+        # This may take long, and `disarm` may be called meanwhile.
+        left = limits.seconds_left()
         _state.asks = left is None
         if left is None:
             pause = ASK_AGAIN
@@ -170,13 +177,15 @@ def _exit(reason: str) -> NoReturn:
 
 
 def force_exit(reason: str) -> NoReturn:
-    """End this process at once, from any thread: print where the main thread is, and run the
-    `on_forced_exit` callbacks."""
-    _state.lock.acquire()  # until the process ends
+    """End this process at once, from any thread, after printing the main thread's stack and running
+    the `on_forced_exit` callbacks."""
+    # It is held until the process ends.
+    _state.lock.acquire()
     reporter = threading.Thread(target=_report, args=(reason,), daemon=True)
     reporter.start()
     reporter.join(REPORT_TIMEOUT)
-    for child in multiprocessing.active_children():  # data workers
+    # These are data workers.
+    for child in multiprocessing.active_children():
         child.kill()
     os._exit(CODE)
 

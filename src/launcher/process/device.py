@@ -1,4 +1,4 @@
-"""Which device a process computes on."""
+"""The device on which a process computes."""
 
 import torch
 
@@ -6,10 +6,10 @@ from launcher.errors import ConfigError
 
 
 def device_type(wanted: str = "auto") -> str:
-    """`auto` is the first that is available of cuda, mps and cpu.
+    """Return the type of a device. `auto` is the first available one of cuda, mps and cpu.
 
     Raises:
-        ConfigError: another device is wanted and not available.
+        ConfigError: the requested device is not available.
     """
     is_available = {
         "cuda": torch.cuda.is_available(),
@@ -28,7 +28,7 @@ def device_type(wanted: str = "auto") -> str:
 
 
 def get_device(local_rank: int = 0, wanted: str = "auto") -> torch.device:
-    """The device of one rank of this machine; makes a CUDA device the current one.
+    """Return the device of one rank of this machine, and make a CUDA device the current one.
 
     Raises:
         ConfigError: there are fewer devices than ranks.
@@ -44,14 +44,15 @@ def get_device(local_rank: int = 0, wanted: str = "auto") -> torch.device:
         )
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
-    torch.cuda.init()  # else the state of its generator would not be saved
+    # Otherwise the state of its generator would not be saved.
+    torch.cuda.init()
     return device
 
 
 def parse_device(device: torch.device | str | int | None) -> torch.device:
     """
     Returns:
-        The device of that name or number; torch's default device for None.
+        The device of that name or number, or torch's default device for None.
     Raises:
         ValueError: torch has no such device.
     """

@@ -1,4 +1,4 @@
-"""`sys.exit()` in the user's code."""
+"""Handle `sys.exit()` in the user's code."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,12 +8,12 @@ from launcher.process import signals
 
 @contextmanager
 def exits_are_errors() -> Iterator[None]:
-    """Within this context, `sys.exit()` is an error whatever its code, unless a signal ends the
+    """Make `sys.exit()` an error within the context, whatever its code, unless a signal ends the
     run.
 
     Raises:
-        RuntimeError: it was called. A command that ended with 0 would be taken for one that has
-            trained to its end.
+        RuntimeError: it was called. A command that ended with 0 would look as if it had trained to
+            its end.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Identifying processes: their ids are reused, and are valid on one machine only."""
+"""Identify processes, whose ids are reused and are valid on one machine only."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ RANK_VARIABLES = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
     *("SLURM_STEP_NUM_TASKS", "SUBMITIT_EXECUTOR", "LAUNCHER_PARENT", "LAUNCHER_LISTEN_FD"),
 )
-"""Environment variables by which a process knows that it is one of several ranks."""
+"""Environment variables from which a process knows that it is one of several ranks."""
 
 
 def without_rank(env: Mapping[str, str]) -> dict[str, str]:
@@ -26,9 +26,8 @@ def process_start(pid: int) -> str | None:
             stat = Path(f"/proc/{pid}/stat").read_text()
         except OSError:
             return None
-        state, *rest = stat.rpartition(")")[
-            2
-        ].split()  # the name in brackets may hold anything, ") " too
+        # The name in brackets may contain anything, including ") ".
+        state, *rest = stat.rpartition(")")[2].split()
         return None if state in "ZX" else rest[18]
     try:
         done = subprocess.run(

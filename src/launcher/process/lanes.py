@@ -1,4 +1,4 @@
-"""Lanes: the equal micro-batches of a step, the same on any number of ranks."""
+"""Lanes, the equal micro-batches of a step, which are the same on any number of ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Lanes:
-    """The lanes of a step, and which of them this rank computes.
+    """The lanes of a step, and the ones that this rank computes.
 
     A step's gradient is a sum in a full binary tree over the lane numbers. Each replica of the
     model has a subtree of neighboring lanes, which its shards take in turn: shard s of S computes
@@ -25,8 +25,8 @@ class Lanes:
 
     Args:
         count: lanes of a step.
-        seed: of the run.
-        replicas: ranks that each have, or groups of ranks that together have, all weights.
+        seed: seed of the run.
+        replicas: number of ranks, or of groups of ranks, that have all weights.
     """
 
     count: int
@@ -63,13 +63,13 @@ class Lanes:
         """The 0-d tensors of all lanes, ordered by lane, on every rank. The host does not wait.
 
         Args:
-            values: of this rank's lanes.
+            values: values of this rank's lanes.
         """
         if self.world_size == 1:
             return list(values)
         return self.in_order([part.unbind() for part in gather_tensors(torch.stack([*values]))])
 
     def set_random_state(self, step: int, number: int) -> None:
-        """Set all random generators to the state of a lane. Numbers from `count` on are for what
-        follows the lanes of a step: the update, and the batches of an evaluation."""
+        """Set all random generators to the state of a lane. Numbers from `count` on are for the
+        operations after the lanes of a step: the update, and the batches of an evaluation."""
         seed_lane(self.seed, step, number)

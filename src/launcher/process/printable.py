@@ -1,4 +1,4 @@
-"""Output that shows control characters as text. A run folder may come from somebody else: a
+"""Output that shows control characters as text. A run folder may come from somebody else, and a
 terminal would obey the escape sequences in its files."""
 
 import re
@@ -12,11 +12,11 @@ CONTROL = re.compile(r"(\x1b\[[0-9;]*m)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def printable(text: str, colors: bool = False, returns: bool = False) -> str:
-    r"""A text with its control characters as `\x1b`.
+    r"""Return a text with its control characters as `\x1b`.
 
     Args:
-        colors: leave colours as they are.
-        returns: leave carriage returns as they are.
+        colors: leave colours unchanged.
+        returns: leave carriage returns unchanged.
     """
 
     def shown(match: re.Match[str]) -> str:
@@ -43,7 +43,7 @@ class Printable:
 
 @contextmanager
 def printable_output() -> Iterator[None]:
-    """Make what is written to the standard streams printable."""
+    """Make all output to the standard streams printable."""
     streams = [cast(TextIO, Printable(stream)) for stream in (sys.stdout, sys.stderr)]
     with redirect_stdout(streams[0]), redirect_stderr(streams[1]):
         yield

@@ -1,5 +1,5 @@
-"""Ranks: who this process is, how processes connect, exchange values, and agree on a number without
-delaying a step."""
+"""Ranks: which one this process is, and how processes connect, exchange values, and agree on a
+number without delaying a step."""
 
 import json
 import os
@@ -23,22 +23,24 @@ starting."""
 TIMEOUT = 1800.0
 """Seconds that a rank waits for the others."""
 PARENT = "LAUNCHER_PARENT"
-"""Environment variable of a rank that the command has launched: the id of the command's process."""
+"""Environment variable of a rank that the command has launched. It contains the id of the command's
+process."""
 LISTEN_FD = "LAUNCHER_LISTEN_FD"
-"""Names a listening socket that rank 0 inherits, so that nobody can take the port before it is
-used."""
+"""Environment variable with a listening socket that rank 0 inherits, so that no other process can
+take the port before it is used."""
 FAILURE = "launcher/failure"
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among all, from torchrun's environment variables; one process without them."""
+    """This process among all, from torchrun's environment variables. Without them there is one
+    process."""
 
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
     replica: int = 0
-    """The copy of a sharded model, each on a mesh of its own, that this rank has a piece of."""
+    """The copy of a sharded model, each on a mesh of its own, of which this rank has a shard."""
 
     @classmethod
     def from_env(cls) -> "Ranks":
@@ -57,7 +59,7 @@ class Ranks:
 
     @property
     def device(self) -> torch.device:
-        """This rank's device: its GPU, else mps, else the CPU. Makes a GPU the current device.
+        """The device of this rank: its GPU, else mps, else the CPU. Makes a GPU the current device.
 
         Raises:
             ConfigError: this machine has fewer GPUs than ranks.
@@ -99,8 +101,8 @@ def store(timeout: float = TIMEOUT) -> Any:
 
 
 def has_met() -> bool:
-    """Return whether the store has been opened: rank 0 serves it, and the others have reached
-    it."""
+    """Return whether the store has been opened, so that rank 0 serves it and the others have
+    reached it."""
     return _meeting.store is not None
 
 
@@ -124,8 +126,8 @@ def _open_store(ranks: Ranks, timeout: timedelta) -> Any:
 
 
 def join(device: torch.device, timeout: float = TIMEOUT) -> None:
-    """Join the process group: gloo for tensors on the host, NCCL for those on a GPU. Does nothing
-    if there is a group already; whoever created it must leave it.
+    """Join the process group: gloo for tensors on the host, NCCL for tensors on a GPU. If there is
+    already a group, nothing is done, and the code that created it must leave it.
 
     Raises:
         ConfigError: process groups do not support the device.
@@ -162,8 +164,8 @@ def leave() -> None:
 
 # -------------------------------------------------------------------------------- exchanging values
 def host_group() -> Any:
-    """A new gloo group, whose collectives do not mix with others and wait for no device. All ranks
-    must call this."""
+    """Create a gloo group, whose collectives do not mix with others and wait for no device. All
+    ranks must call this."""
     return dist.new_group(backend="gloo", timeout=timedelta(seconds=_meeting.timeout))
 
 
@@ -175,7 +177,8 @@ def _host_group() -> Any:
 
 
 def all_gather(value: T) -> list[T]:
-    """Every rank's value, in rank order. The values are pickled among our own processes only."""
+    """Return every rank's value, in rank order. The values are pickled among our own processes
+    only."""
     if world_size() == 1:
         return [value]
     values: list[Any] = [None] * world_size()
@@ -184,7 +187,7 @@ def all_gather(value: T) -> list[T]:
 
 
 def broadcast(value: T) -> T:
-    """Rank 0's value, on every rank."""
+    """Return rank 0's value, on every rank."""
     if world_size() == 1:
         return value
     box = [value]
@@ -193,7 +196,7 @@ def broadcast(value: T) -> T:
 
 
 def maximum(value: int) -> int:
-    """The largest of all ranks' numbers."""
+    """Return the largest of all ranks' numbers."""
     if world_size() == 1:
         return value
     number = torch.tensor(value)
@@ -202,15 +205,15 @@ def maximum(value: int) -> int:
 
 
 def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
-    """Sum in place, on the tensor's device; the host does not wait."""
+    """Sum in place, on the tensor's device. The host does not wait."""
     if world_size() > 1:
         dist.all_reduce(tensor)
     return tensor
 
 
 def gather_tensors(tensor: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
-    """Every rank's tensor, all of one shape, in rank order and on the tensor's device; the host
-    does not wait."""
+    """Return every rank's tensor, all of one shape, in rank order and on the tensor's device. The
+    host does not wait."""
     received = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
     dist.all_gather(received, tensor, group=group)
     return received
@@ -226,12 +229,13 @@ def any_rank(flags: list[bool]) -> list[bool]:
 
 
 def on_main(act: Callable[[], T]) -> T:
-    """Call `act` on rank 0 only; every rank gets its value or its error. It needs no process group.
+    """Call `act` on rank 0 only, and return its value or raise its error on every rank. It needs no
+    process group.
 
     Args:
-        act: its value must be representable in JSON.
+        act: function whose value must be representable in JSON.
     Raises:
-        signals.SignalExit: there are several ranks, and rank 0 has received a signal: here all can
+        signals.SignalExit: there are several ranks, and rank 0 has received a signal. Here all can
             leave together.
         ConfigError: `act` raised it, with the same messages on every rank.
         TrainingError: on the other ranks, when `act` raised anything else.
@@ -265,8 +269,8 @@ def on_main(act: Callable[[], T]) -> T:
 
 
 def _wait_until_read(key: str, readers: int) -> None:
-    """The store ends with this process, and a rank that is still importing torch has not read it
-    yet."""
+    """Wait until the ranks have read the store. It ends with this process, and a rank that is still
+    importing torch has not read it yet."""
     deadline.progress(STARTING)
     until = time.monotonic() + STARTING
     while store().add(f"{key}/read", 0) < readers and time.monotonic() < until:
@@ -274,7 +278,7 @@ def _wait_until_read(key: str, readers: int) -> None:
 
 
 def _described(error: BaseException) -> list[Any]:
-    """Rank 0's error, for the other ranks to raise."""
+    """Describe rank 0's error, for the other ranks to raise."""
     if isinstance(error, ConfigError):
         return ["rejected", error.messages]
     if isinstance(error, signals.SignalExit):
@@ -283,7 +287,7 @@ def _described(error: BaseException) -> list[Any]:
 
 
 def report_failure(error: BaseException) -> None:
-    """Publish why this rank fails; only the first report of all ranks is kept."""
+    """Publish why this rank fails. Only the first report of all ranks is kept."""
     ranks = Ranks.from_env()
     if ranks.world_size == 1 or _meeting.store is None:
         return
@@ -291,12 +295,13 @@ def report_failure(error: BaseException) -> None:
         _meeting.store.compare_set(
             FAILURE, "", f"rank {ranks.rank}: {type(error).__name__}: {error}"
         )
-    except Exception:  # rank 0 is gone, and the store with it
+    # Rank 0 is gone, and so is the store.
+    except Exception:
         pass
 
 
 def reported_failure() -> str | None:
-    """The first failing rank's error; None without one. The other ranks see only a closed
+    """Return the first failing rank's error, or None without one. The other ranks see only a closed
     connection."""
     if _meeting.store is None or Ranks.from_env().world_size == 1:
         return None
@@ -311,7 +316,7 @@ class Agreement:
     step.
 
     If each rank acted on its own flag, one would save while the others wait in a collective. The
-    exchange has its own gloo group: it needs no device and does not mix with the training's
+    exchange has its own gloo group, which needs no device and does not mix with the training's
     collectives.
     """
 
@@ -322,7 +327,7 @@ class Agreement:
 
     @property
     def alone(self) -> bool:
-        """Return whether there is one process, which may act on a signal without asking others."""
+        """Return whether there is one process, which may act on a signal without an exchange."""
         return self._group is None
 
     def begin(self, value: int) -> None:
@@ -334,7 +339,7 @@ class Agreement:
         )
 
     def result(self, value: int) -> int:
-        """The agreed number; for one process, `value`."""
+        """Return the agreed number, which for one process is `value`."""
         if self._group is None:
             return value
         if self._work is None:

@@ -1,4 +1,4 @@
-"""The global random generators of this process: python's, numpy's, and torch's on every device."""
+"""The global random generators of this process, of python, numpy, and torch on every device."""
 
 import random
 from collections.abc import Callable
@@ -9,11 +9,12 @@ import torch
 
 T = TypeVar("T")
 HostState = tuple[Any, Any, torch.Tensor]
-"""The states of the generators on the CPU: python's, numpy's and torch's."""
+"""The states of the generators on the CPU, of python, numpy and torch."""
 
 
 def seed_all(seed: int, rank: int = 0) -> None:
-    """Seed every generator for one rank. Ranks differ, so that their dropout does.
+    """Seed every generator for one rank. Ranks get different seeds, so that their dropout masks
+    differ.
 
     Args:
         seed: the run's seed, any non-negative int below 2**63.
@@ -24,7 +25,7 @@ def seed_all(seed: int, rank: int = 0) -> None:
 
 
 LANE = 1
-"""Last number of the entropy of a lane: without it, lane 0 would draw the numbers of a rank."""
+"""Last number of the entropy of a lane. Without it, lane 0 would draw the numbers of a rank."""
 
 
 def seed_lane(seed: int, step: int, lane: int) -> None:
@@ -40,8 +41,8 @@ def _seed(entropy: tuple[int, ...]) -> None:
 
 
 def set_deterministic(enabled: bool) -> None:
-    """Ask torch for deterministic kernels (an op without one raises) and cuDNN not to choose by
-    timing."""
+    """Select deterministic kernels in torch, where an operation without one raises, and let cuDNN
+    not choose by timing."""
     if enabled:
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False
@@ -50,8 +51,8 @@ def set_deterministic(enabled: bool) -> None:
 def seed_host(seed: int) -> None:
     """Seed the generators on the CPU, which a dataset may use.
 
-    `torch.manual_seed` would also seed CUDA's, which belong to the model and must not be touched in
-    a forked worker.
+    `torch.manual_seed` would also seed CUDA's generators, which belong to the model and must not be
+    touched in a forked worker.
     """
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
@@ -88,8 +89,8 @@ def isolated(function: Callable[[], T]) -> T:
 
 
 def rng_state() -> dict[str, Any]:
-    """The state of every generator as a tree of plain values and tensors, for a checkpoint. See
-    `restore_rng`."""
+    """Return the state of every generator as a tree of plain values and tensors, for a checkpoint.
+    See `restore_rng`."""
     python, (kind, keys, pos, has_gauss, cached), cpu = host_state()
     state: dict[str, Any] = {
         "python": python,
@@ -110,8 +111,9 @@ def rng_state() -> dict[str, Any]:
 
 
 def fresh_rng(step: int) -> dict[str, Any]:
-    """The state for a rank that resumes at `step` and did not exist before: a function of the run's
-    seed, the rank and the step, since this process's generator was seeded with the first two."""
+    """Return the state for a rank that resumes at `step` and did not exist before. It is a function
+    of the run's seed, the rank and the step, since this process's generator was seeded with the
+    first two."""
     seed_all(torch.initial_seed(), step)
     return rng_state()
 
@@ -130,8 +132,8 @@ def restore_rng(state: dict[str, Any]) -> None:
 
 
 class isolated_rng:
-    """A context that restores all generators at its end: evaluation must not change the training's
-    random numbers."""
+    """Context that restores all generators at its end, since evaluation must not change the
+    training's random numbers."""
 
     def __enter__(self) -> None:
         self._state = rng_state()

@@ -1,13 +1,13 @@
-"""Signals set a flag, which the run acts on at a step boundary.
+"""Signal handlers that set a flag, on which the run acts at a step boundary.
 
-A handler only records the first signal and its time. One exception: while the process waits for its
-next batch and has computed nothing since the last boundary, the handler ends the wait (`wait_for`).
-Otherwise a stalled data source would hide the flag forever. `python -m launcher` installs the
-handlers before it imports torch, which takes seconds.
+A handler only records the first signal and its time. There is one exception. While the process
+waits for its next batch and has computed nothing since the last boundary, the handler ends the wait
+(`wait_for`). Otherwise a stalled data source would hide the flag forever. `python -m launcher`
+installs the handlers before it imports torch, which takes seconds.
 
-Handlers belong to the process, and so does this module's state. The flag belongs to a run: the
-trainer that a signal stops clears it (`forget`), so that a later run in the same process starts
-without it.
+Handlers belong to the process, and so does this module's state. The flag belongs to a run, so the
+trainer that a signal stops clears it (`forget`), and a later run in the same process starts without
+it.
 """
 
 import os
@@ -29,8 +29,8 @@ HANDLED = (
     signal.SIGUSR2,
 )
 LEFT_IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""These stay ignored if they are ignored at the start: by `nohup`, or by a shell that starts us in
-the background."""
+"""Signals that stay ignored if they are ignored at the start, by `nohup` or by a shell that starts
+us in the background."""
 
 
 class SignalExit(SystemExit):
@@ -79,7 +79,7 @@ def _note(signum: int, frame: FrameType | None) -> None:
 
 
 def install(signums: Iterable[int] = HANDLED) -> dict[int, Any]:
-    """Let these signals set the flag. Returns the handlers they had before, for `restore`.
+    """Let these signals set the flag; return the previous handlers, for `restore`.
 
     Does nothing outside the main thread, where Python allows no handlers (a trainer in a notebook's
     worker thread).
@@ -102,7 +102,7 @@ def on_first(report: Callable[[int], None]) -> None:
 
 
 def restore(before: dict[int, Any]) -> None:
-    """Put back the handlers that `install` replaced."""
+    """Restore the handlers that `install` replaced."""
     for signum, handler in before.items():
         signal.signal(signum, signal.SIG_DFL if handler is None else handler)
         _state.installed -= {signum}
@@ -118,12 +118,13 @@ def installed() -> frozenset[int]:
 
 
 def received() -> int:
-    """The first handled signal of this process; 0 for none."""
+    """Return the first handled signal of this process, or 0."""
     return _state.received
 
 
 def check() -> None:
-    """Leave at once after a signal. For the phases before training, when there is nothing to save.
+    """Exit at once after a signal. Used in the phases before training, when there is nothing to
+    save.
 
     Raises:
         SignalExit: a signal has been received.
@@ -133,13 +134,13 @@ def check() -> None:
 
 
 def forget() -> None:
-    """Clear the flag: the run that the signal stopped has ended."""
+    """Clear the flag, since the run that the signal stopped has ended."""
     _state.received = 0
     _state.received_at = 0.0
 
 
 def wait_for(next_batch: Callable[[], T]) -> T:
-    """Call `next_batch`. A signal, also one received before, ends the wait.
+    """Call `next_batch`. A signal ends the wait, even if it was received before.
 
     Raises:
         Interrupted: a signal arrived.
@@ -154,15 +155,15 @@ def wait_for(next_batch: Callable[[], T]) -> T:
 
 
 def ignore() -> None:
-    """Ignore signals from now on: the outcome is decided, and a signal would kill the interpreter
-    while it exits."""
+    """Ignore signals from now on, since the outcome is decided, and a signal would kill the
+    interpreter while it exits."""
     for signum in _state.installed:
         signal.signal(signum, signal.SIG_IGN)
 
 
 def ignore_in_child() -> None:
-    """Ignore signals in a child process (a data worker): its parent responds, also to signals of
-    the whole group."""
+    """Ignore signals in a child process (a data worker). Its parent responds to signals, including
+    signals of the whole group."""
     for signum in {*HANDLED, *_state.installed}:
         signal.signal(signum, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
@@ -170,7 +171,7 @@ def ignore_in_child() -> None:
 
 @contextmanager
 def blocked() -> Iterator[None]:
-    """Block the handled signals while children start: they inherit the mask until
+    """Block the handled signals while children start. They inherit the mask until
     `ignore_in_child`."""
     old = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
     try:

@@ -1,4 +1,4 @@
-"""The time of an attempt: since when a run is worked on, and how long evaluations and saves
+"""The time of an attempt: when the work on the run began, and how long evaluations and saves
 take."""
 
 import os
@@ -14,7 +14,7 @@ _first = True
 
 
 class Times:
-    """Seconds of this process by what it did."""
+    """Seconds of this process by phase."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -37,11 +37,12 @@ class Times:
 
 
 def launched(environment: Any = os.environ) -> float:
-    """Seconds since the epoch at which the work on a run began: SLURM started the job, else this
-    process was launched. For a later run of the same process (in a sweep): now.
+    """Return the time, in seconds since the epoch, at which the work on a run began. It is the
+    start of the SLURM job, or else the launch of this process. For a later run of the same process
+    (in a sweep), it is the current time.
 
     Args:
-        environment: the variables of the process.
+        environment: environment variables of the process.
     """
     global _first
     now, was_first = time.time(), _first
@@ -56,7 +57,7 @@ def launched(environment: Any = os.environ) -> float:
 
 
 def _age() -> float:
-    """Seconds since this process was launched; 0 where the system does not say."""
+    """Seconds since this process was launched, or 0 if the system does not provide them."""
     if sys.platform != "linux":
         return 0.0
     ticks = process_start(os.getpid())

@@ -1,1 +1,1 @@
-"""Hyperparameter search: decides what to try next from the runs on disk."""
+"""Hyperparameter search, which decides from the runs on disk which values to try next."""

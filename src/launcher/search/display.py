@@ -37,8 +37,8 @@ def print_table(search: Search) -> None:
 def trial_table(search: Search, trials: Sequence[Trial], width: int | None) -> Table:
     """
     Args:
-        width: of the terminal; None: unlimited. Columns that do not fit are left out: first run,
-            rung and step, then parameters.
+        width: width of the terminal. Default None: unlimited. Columns that do not fit are left out:
+            first run, rung and step, then parameters.
     """
     settings, rungs = search.settings, search.rungs
     params = list(dict.fromkeys(key for trial in search.trials for key in trial.params))
@@ -104,7 +104,7 @@ def _that_fit(
 
 
 def best_first(search: Search) -> list[Trial]:
-    """The completed trials before the others, each the best first."""
+    """Sort the completed trials before the others, each with the best first."""
     settings = search.settings
     trials = ranked(search.trials, lambda trial: trial.values(settings)[0], settings.mode)
     return sorted(trials, key=lambda trial: trial.status(settings) != "completed")

@@ -1,4 +1,4 @@
-"""`hydra/sweeper=optuna`: from Hydra's arguments to a search."""
+"""`hydra/sweeper=optuna`, which makes a search from Hydra's arguments."""
 
 import hashlib
 import json
@@ -48,8 +48,8 @@ def sweep(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> Non
     """Search until the study has all its trials.
 
     Raises:
-        ConfigError: the search cannot begin; nothing was written.
-        signals.SignalExit: a signal came; the trials have saved.
+        ConfigError: the search cannot begin, and nothing was written.
+        signals.SignalExit: a signal came, and the trials have saved.
         SystemExit: no trial has completed.
     """
     ranges: Any = OmegaConf.to_container(
@@ -142,7 +142,8 @@ def make_search(
         job = SweepJob(number, overrides, composer)
         try:
             job.check()
-        except COMPOSITION_ERRORS as error:  # hpo.space_function suggests a key that does not exist
+        # The function hpo.space_function suggests a key that does not exist.
+        except COMPOSITION_ERRORS as error:
             raise ConfigError(first_line(error)) from error
         return job
 
@@ -162,7 +163,7 @@ def make_search(
 
 
 def probed(loader: ConfigLoader, master: DictConfig, fixed: list[str], space: Space) -> SweepJob:
-    """A job with a value from each range. It shows what all trials have in common.
+    """Return a job with a value from each range. It shows the common part of all trials.
 
     Raises:
         ConfigError: none of several jobs is valid.
@@ -195,14 +196,15 @@ def check_keys(
 
 
 def study_id(probe: SweepJob, space: Space, settings: Settings) -> str:
-    """8 hex digits: a hash of what all trials share, of the space and of the objective."""
+    """Return 8 hex digits: a hash of the overrides that all trials share, of the space and of the
+    objective."""
     what = [probe.plain["run"]["id"], as_json(space), settings.objectives, settings.directions]
     what += [settings.space_function] if settings.space_function is not None else []
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]
 
 
 class locked:
-    """A context in which no other search works on the study.
+    """Lock the study within the context, so that no other search works on it.
 
     Raises:
         ConfigError: another search does.
@@ -220,7 +222,8 @@ class locked:
         try:
             self.lock.acquire()
         except ConfigError as error:
-            if error.__cause__ is not None:  # the folder cannot be written
+            # The folder cannot be written.
+            if error.__cause__ is not None:
                 raise
             raise ConfigError(
                 f"The study {self.folder} is being searched elsewhere; wait for it, or stop it."

@@ -7,11 +7,11 @@ from typing import Any, Protocol
 from launcher.dispatch.pool import Pool
 
 CANCELLED = 256
-"""Stands for an exit code: somebody cancelled the trial during the search."""
+"""Value in place of an exit code if somebody cancelled the trial during the search."""
 
 
 class Runner(Protocol):
-    """Interface of what trains trials."""
+    """Interface of a runner, which trains trials."""
 
     @property
     def poll(self) -> float:
@@ -33,7 +33,7 @@ class Runner(Protocol):
 class LocalRunner(Pool):
     """
     Args:
-        folder: the study's; gets a file and a log for each trial.
+        folder: folder of the study, which gets a file and a log for each trial.
         slots: number of trials at a time. The GPUs are divided among them.
     """
 
@@ -43,13 +43,13 @@ class LocalRunner(Pool):
         super().__init__(folder, slots, "trial")
 
     def adopt(self, runs: Mapping[int, str]) -> None:
-        """Does nothing: local trials end with their search."""
+        """Do nothing, since local trials end with their search."""
 
     def describe_start(self, step: int) -> str:
         return f"resumes at step {step}" if step else "starts"
 
     def flush(self) -> None:
-        """Does nothing: `start` has started them."""
+        """Do nothing, since `start` has started them."""
 
     def phase(self, number: int) -> str:
         """State of a running trial."""

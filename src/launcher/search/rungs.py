@@ -1,7 +1,7 @@
-"""Successive halving by pauses: at each rung a trial waits until it is among the best; then its run
-resumes.
+"""Successive halving by pauses. At each rung a trial waits until it is among the best, and then its
+run resumes.
 
-ASHA (Li et al. 2020) has one bracket; asynchronous Hyperband has several, which begin at later
+ASHA (Li et al. 2020) has one bracket. Asynchronous Hyperband has several, which begin at later
 rungs.
 """
 
@@ -55,7 +55,7 @@ def rungs_of(settings: Settings, config: dict[str, Any]) -> list[int]:
 
 
 def logged_every(objective: str, config: dict[str, Any]) -> int:
-    """Steps between two values of a metric; 1 if not known."""
+    """Steps between two values of a metric, or 1 if they are not known."""
     hook = "hooks.evaluation" if objective.startswith("val/") else "hooks.logging"
     interval = get(config, f"{hook}.interval")
     if interval == 0:
@@ -95,8 +95,8 @@ def first_target(bracket: int, rungs: Sequence[int]) -> int | None:
 
 
 def promotable(trials: Sequence[Trial], rungs: Sequence[int], settings: Settings) -> Trial | None:
-    """A paused trial among the best 1/reduction_factor of the trials at its rung; later rungs come
-    first."""
+    """Find a paused trial among the best 1/reduction_factor of the trials at its rung. Later rungs
+    come first."""
     for rung in reversed(rungs):
         for bracket in sorted({trial.bracket for trial in trials}):
             ranking = ranked(
@@ -113,8 +113,8 @@ def promotable(trials: Sequence[Trial], rungs: Sequence[int], settings: Settings
 
 
 def best_paused(trials: Sequence[Trial], rungs: Sequence[int], settings: Settings) -> Trial | None:
-    """The best trial of the highest rung that was reached, if it is paused: it is trained to its
-    end in any case."""
+    """Return the best trial of the highest rung that was reached, if it is paused. It always trains
+    to completion."""
     for rung in reversed(rungs):
         ranking = [
             trial for trial in ranked(trials, rung, settings) if is_finite(trial, rung, settings)

@@ -19,8 +19,8 @@ from launcher.search.space import Space, grid, point
 
 
 def seed_of(settings: Settings, *what: object) -> int:
-    """A seed from `hpo.seed` and the trial's number: with one seed for all trials, a resumed study
-    would repeat its first ones."""
+    """Derive a seed from `hpo.seed` and the trial's number. With one seed for all trials, a resumed
+    study would repeat its first ones."""
     digest = hashlib.sha256("/".join(map(str, (settings.seed, *what))).encode()).hexdigest()
     return int(digest[:8], 16)
 
@@ -28,7 +28,7 @@ def seed_of(settings: Settings, *what: object) -> int:
 def make_sampler(settings: Settings, space: Space, *what: object) -> BaseSampler:
     """
     Args:
-        what: what the sampler is for, which decides its seed: the trial's number, and a key.
+        what: the trial's number and a key, which decide the sampler's seed.
     Raises:
         ConfigError: the sampler does not support the options or the space, or needs another
             library.
@@ -68,8 +68,8 @@ class TrialSampler(BaseSampler):
     was killed after some of them were recorded.
 
     Args:
-        number: of the trial.
-        count: how many trials were sampled before it.
+        number: number of the trial.
+        count: number of trials that were sampled before it.
     """
 
     def __init__(self, settings: Settings, space: Space, number: int, count: int):
@@ -103,16 +103,16 @@ class TrialSampler(BaseSampler):
 
 
 def size(settings: Settings, space: Space) -> float:
-    """The largest possible number of trials: for a grid, its points and the enqueued trials;
-    otherwise infinite."""
+    """Return the largest possible number of trials. For a grid, it is the number of points and
+    enqueued trials, otherwise infinite."""
     if settings.sampler != "grid":
         return math.inf
     return len(settings.enqueue) + math.prod(map(len, grid(space).values()))
 
 
 def quasi_random(sampler: QMCSampler, space: Space, count: int) -> dict[str, Any]:
-    """Point `count` of the sequence. Optuna counts the points that it was asked for, not the trials
-    that have them. So all points up to this one are drawn again."""
+    """Return point `count` of the sequence. Optuna counts the points that were requested, not the
+    trials that have them. So all points up to this one are drawn again."""
     study = optuna.create_study(sampler=sampler)
     study.add_trial(
         optuna.trial.create_trial(value=0.0, params=point(space, 0.0), distributions=space)

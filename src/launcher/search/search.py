@@ -1,5 +1,5 @@
-"""The search: it makes trials, and starts, pauses, promotes and stops them, until the study has all
-its trials."""
+"""The search, which makes trials, and starts, pauses, promotes and stops them, until the study has
+all its trials."""
 
 import math
 import time
@@ -34,15 +34,16 @@ take long."""
 class Search:
     """
     Args:
-        folder: the study's.
+        folder: folder of the study.
         outputs: the folder of all runs.
         fixed: overrides that all trials share.
-        compose: the checked job of a trial's overrides; raises ConfigError if they are invalid.
-        runner: trains the trials.
+        compose: function that returns the checked job of a trial's overrides, and raises
+            ConfigError if they are invalid.
+        runner: object that trains the trials.
         rungs: the steps at which trials pause.
-        max_steps: of a trial; 0 if not known.
-        say: prints a line.
-        show: redraws the table of trials.
+        max_steps: steps of a trial, or 0 if they are not known.
+        say: function that prints a line.
+        show: function that redraws the table of trials.
     """
 
     def __init__(
@@ -133,19 +134,19 @@ class Search:
         self.runner.adopt({number: run for run, number in runs.items()})
 
     def _pause(self, took: float) -> float:
-        """Seconds until the next check of the trials: more if a check takes long, as with many
-        lines of metrics."""
+        """Seconds until the next check of the trials. They increase if a check takes long, as with
+        many lines of metrics."""
         return max(self.poll, min(9 * took, MAX_BACKOFF * self.poll))
 
     def _sleep(self, seconds: float) -> None:
-        """Sleep, or until a signal."""
+        """Sleep. A signal ends it."""
         end = time.monotonic() + seconds
         while not signals.received() and (rest := end - time.monotonic()) > 0:
             time.sleep(min(rest, self.poll))
 
     # --------------------------------------------------------------------------------- what is next
     def _next(self) -> Trial | None:
-        """The trial that gets a free slot: an interrupted one, a promoted one, or a new one."""
+        """Choose the trial that gets a free slot: an interrupted, a promoted, or a new one."""
         busy = self.runner.running()
         for trial in self.trials:
             is_idle = trial.number not in busy and not self._is_twin_of(trial, busy)
@@ -198,7 +199,7 @@ class Search:
         return trial
 
     def _ask(self) -> Trial:
-        """A new trial, recorded before it is started."""
+        """Make a new trial, which is recorded before it is started."""
         trial = self.store.ask(self.trials, self._extend if self.has_function else None)
         trial.bracket = halving.bracket_of(trial.number, self.rungs, self.settings)
         trial.target = halving.first_target(trial.bracket, self.rungs)
@@ -214,15 +215,17 @@ class Search:
         return trial
 
     def overrides(self, params: dict[str, Any]) -> list[str]:
-        """The command line of a trial, with what the current command sets for all trials. A study
-        keeps only the values, so that a moved or copied one trains where its command says."""
+        """Return the command line of a trial, with the overrides that the current command sets for
+        all trials. A study keeps only the values, so that a moved or copied study trains in the
+        place of its command."""
         return [*self.fixed, *overrides_of(params)]
 
     def _extend(self, params: dict[str, Any], trial: optuna.Trial) -> None:
         try:
             job = self.compose(self.overrides(params), trial.number)
         except ConfigError:
-            return  # `_ask` rejects the trial for this
+            # `_ask` rejects the trial for this.
+            return
         suggest(str(self.settings.space_function), job.plain, trial)
 
     def _report_new(self, trial: Trial) -> None:
@@ -262,7 +265,8 @@ class Search:
         for trial in self.trials:
             if trial.number in running or trial.number in ended:
                 trial.look(self.outputs, self.settings)
-                if trial.number in running:  # whatever run.json says: its process has not ended yet
+                # This holds whatever the state in run.json is, since its process has not ended yet.
+                if trial.number in running:
                     trial.state = "running"
                 self._check_objectives(trial)
         for trial in self.trials:
@@ -299,15 +303,17 @@ class Search:
             self.store.decide(trial, pruned=trial.step, cancelled=True)
             text = f"was cancelled at step {trial.step}; it counts as pruned"
         elif code > 128 or -code in signals.HANDLED:
-            # Negative: it came before the trial could handle it.
+            # It is negative if the signal came before the trial could handle it.
             text = f"was stopped by a signal at step {trial.step}"
         elif code == 2:
             refusal = self.runner.why(trial.number, code)
-            if HELD in refusal:  # it is started again once the other process has ended
+            # It is started again once the other process has ended.
+            if HELD in refusal:
                 return
             self.store.decide(trial, refusal=refusal)
             text = f"is invalid: {refusal}"
-        elif trial.state == "paused":  # at an earlier rung: it is started again
+        # It is at an earlier rung, so it is started again.
+        elif trial.state == "paused":
             return
         else:
             self.store.decide(trial, failures=trial.failures + 1)

@@ -10,7 +10,7 @@ from launcher.config.tree import get
 from launcher.errors import ConfigError
 
 HALVING, LIVE = ("asha", "hyperband"), ("median", "percentile")
-"""Pruners that pause trials at rungs, and those that stop them while they run."""
+"""Pruners that pause trials at rungs, and pruners that stop them while they run."""
 FIXED_SPACE = ("grid", "qmc")
 """Samplers that need to know all keys at once."""
 SLURM = "launcher.dispatch.slurm.SlurmDispatch"
@@ -101,8 +101,8 @@ def settings_of(config: dict[str, Any]) -> Settings:
 
 
 def pruner_of(dispatch: str) -> str:
-    """The pruner for `auto`. On a cluster, a trial that asha promotes would wait in the queue
-    again."""
+    """Choose the pruner for `auto`. On a cluster, a trial that asha promotes would wait in the
+    queue again."""
     return "median" if dispatch == SLURM else "asha"
 
 

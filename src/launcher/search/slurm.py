@@ -1,4 +1,4 @@
-"""Trials as SLURM jobs. They outlive the search: the same command finds them again in SLURM's
+"""Trials as SLURM jobs. They outlive the search, and the same command finds them again in SLURM's
 queue.
 
 A job that is preempted and requeued is still running. A trial has ended once its run has completed,
@@ -48,7 +48,7 @@ class Submitted:
     is_cancelled: bool = False
     """SLURM has got the cancellation."""
     was_ending: bool = False
-    """The job was already ending when the search began: if it was cancelled, that was before the
+    """The job was already ending when the search began. If it was cancelled, that was before the
     search."""
 
     @property
@@ -61,7 +61,7 @@ class SlurmRunner:
     Args:
         outputs: the folder of all runs.
         study: the study's name.
-        say: prints a line.
+        say: function that prints a line.
     """
 
     poll = 2.0
@@ -153,7 +153,7 @@ class SlurmRunner:
             raise submission.LimitReached(limits[0])
 
     def _postpone(self, error: ConfigError) -> None:
-        """Try again later: SLURM may be busy, or the user's limit of jobs may be reached."""
+        """Try again later, since SLURM may be busy, or the user's limit of jobs may be reached."""
         self.retry_at = self.clock() + RETRY
         if not self.is_rejected:
             self.say(f"Not submitted yet: {listed(self.due)}. {error.messages[0]}")
@@ -207,7 +207,7 @@ class SlurmRunner:
         return STOPPED if state in ("preempted", "cancelled") else FAILED
 
     def why(self, number: int, code: int) -> str:
-        """Why a trial failed, where its run has no reason."""
+        """Explain why a trial failed, if its run has no reason."""
         trial = self.latest[number]
         says = "; ".join(filter(None, (task_end(trial.log), last_line(trial.log))))
         return (
@@ -251,7 +251,8 @@ class SlurmRunner:
         self._cancel()
 
     def _cancel(self) -> None:
-        """Cancel the jobs of stopped trials; if SLURM does not answer, at the next check."""
+        """Cancel the jobs of stopped trials. If SLURM does not answer, they are cancelled at the
+        next check."""
         for trial in self.submitted.values():
             if trial.is_stopped and not trial.is_cancelled and trial.job_id is not None:
                 with suppress(NoAnswer):

@@ -1,4 +1,4 @@
-"""The search space: ranges in Hydra's syntax as Optuna's distributions."""
+"""The search space, which converts ranges in Hydra's syntax to Optuna's distributions."""
 
 import json
 import math
@@ -32,7 +32,7 @@ def read_space(
     Args:
         loader: Hydra's config loader.
         arguments: overrides of the command line.
-        ranges: `hpo.space`; a key that the command line sets is not in the space.
+        ranges: `hpo.space`. A key that the command line sets is not in the space.
         may_be_empty: no range is needed, since a function suggests values.
     Raises:
         ConfigError: there is nothing to search, or a range is invalid.

@@ -1,7 +1,6 @@
-"""The trials of a search in Optuna's journal storage: which values were asked for, and what was
-decided about them.
+"""The trials of a search in Optuna's journal storage: their values, and the decisions about them.
 
-What came of a trial is in its run. The journal gets it as well, for samplers, pruners and
+The result of a trial is in its run. The journal gets it as well, for samplers, pruners and
 `optuna-dashboard`.
 """
 
@@ -37,19 +36,20 @@ STATES = {
 DECIDED = ("origin", "refusal", "bracket", "target", "pruned", "cancelled", "failures")
 """Data about a trial in the journal besides its values and its run, as user attributes."""
 MOST_VALUES = 200
-"""Values of the objective that the journal gets from a trial: a durable line for each would delay
-the search."""
+"""Number of values of the objective that the journal gets from a trial. A durable line for each
+value would delay the search."""
 
 Params = dict[str, Any]
 Seen = tuple[TrialState, list[float] | None]
 
 
 class LiveStorage(JournalStorage):
-    """A journal that shows samplers and pruners how trials stand where its own record cannot be
-    changed.
+    """A journal that shows samplers and pruners the current state of trials whose own record cannot
+    be changed.
 
     A paused trial counts as pruned, but may be promoted, so the journal has it as waiting. A trial
-    that was pruned or has failed, and trains on under other settings, has ended in the journal.
+    that was pruned or has failed, and trains further under other settings, has ended in the
+    journal.
     """
 
     def __init__(self, path: Path):
@@ -80,7 +80,7 @@ class TrialStore:
     Args:
         folder: the study's.
         space: the ranges that all trials share.
-        max_steps: of a trial; 0 if not known.
+        max_steps: steps of a trial, or 0 if they are not known.
     """
 
     def __init__(self, folder: Path, settings: Settings, space: Space, max_steps: int = 0):
@@ -88,21 +88,22 @@ class TrialStore:
         self.spacing = max(1.0, max_steps / MOST_VALUES)
         self.queue: Sequence[Params] = ()
         self._cut_off: list[int] = []
-        """Trials that were being asked for when their search was killed."""
+        """Trials whose values were being sampled when their search was killed."""
         self._ended: set[int] = set()
-        """Trials that the journal has as they are, and that no longer change."""
+        """Trials that the journal has completely, and that no longer change."""
         self._reported: dict[int, float] = {}
         """The last step of each trial whose value the journal has."""
         optuna.logging.set_verbosity(optuna.logging.ERROR)
 
     def load(self) -> list[Trial]:
-        """Open the journal, and make it if there is none; its trials.
+        """Open the journal, or make it if there is none, and return its trials.
 
         Raises:
             ConfigError: the journal is damaged.
         """
         if not self.path.exists():
-            replace_file(self.path, b"")  # makes its name durable
+            # This makes its name durable.
+            replace_file(self.path, b"")
         repair(self.path)
         try:
             self.storage = LiveStorage(self.path)
@@ -143,11 +144,12 @@ class TrialStore:
     def ask(
         self, trials: Sequence[Trial], extend: Callable[[Params, optuna.Trial], None] | None = None
     ) -> Trial:
-        """A new trial. It counts once it is recorded (see `record`).
+        """Make a new trial. It counts once it is recorded (see `record`).
 
         Args:
-            trials: all of the study.
-            extend: suggests further values of the trial, from those of the space.
+            trials: all trials of the study.
+            extend: function that suggests further values of the trial, from the values of the
+                space.
         """
         sampled, enqueued = (
             sum(trial.origin == origin for trial in trials) for origin in ("sampled", "enqueued")
@@ -174,12 +176,12 @@ class TrialStore:
         return Trial(number, params_of(stored), origin="enqueued" if is_enqueued else "sampled")
 
     def record(self, trial: Trial) -> None:
-        """Record the run of a new trial. What was decided about the trial is recorded first."""
+        """Record the run of a new trial. The decisions about the trial are recorded first."""
         self._set(trial, *DECIDED, "run")
 
     def decide(self, trial: Trial, **decisions: object) -> None:
-        """Record a decision before it has any effect. The journal takes none about a trial that has
-        ended there."""
+        """Record a decision before it has any effect. The journal accepts no decision about a trial
+        that has ended there."""
         vars(trial).update(decisions)
         self._set(trial, *decisions)
 
@@ -194,7 +196,7 @@ class TrialStore:
                 self.storage.set_trial_user_attr(self._id_of(trial.number), name, value)
 
     def add_known(self, trial: Trial) -> None:
-        """Record a completed trial that was not asked for."""
+        """Record a completed trial that the study did not sample."""
         points = trial.curves[0] if len(trial.curves) == 1 else None
         self.study.add_trial(
             optuna.trial.create_trial(
@@ -208,7 +210,7 @@ class TrialStore:
 
     # ------------------------------------------------------------------------------ what came of it
     def sync(self, trials: Sequence[Trial]) -> None:
-        """Record how far the trials are, and which have ended."""
+        """Record the progress of the trials, and which of them have ended."""
         recorded = self.storage.recorded(self.id)
         for trial in trials:
             if trial.number not in self._ended:
@@ -255,7 +257,7 @@ class TrialStore:
         return sorted(self._stored(trial.number).intermediate_values)
 
     def should_stop(self, trial: Trial, step: int) -> bool:
-        """Return whether the pruner would stop a running trial after the value of a step."""
+        """Return whether the pruner would stop a running trial after the value of this step."""
         settings, pruners = self.settings, optuna.pruners
         options = {
             "n_startup_trials": settings.n_startup_trials,

@@ -1,4 +1,4 @@
-"""The trials of a search: what was decided about each, and how far its run is."""
+"""The trials of a search, with the decisions about each and the progress of its run."""
 
 import math
 from collections.abc import Sequence
@@ -28,14 +28,14 @@ class Trial:
     params: dict[str, Any]
     origin: Literal["sampled", "enqueued", "known"] = "sampled"
     run: str | None = None
-    """`<run.name>/<run.id>`; None if the configuration is invalid."""
+    """`<run.name>/<run.id>`, or None if the configuration is invalid."""
     refusal: str | None = None
     """Why the configuration is invalid."""
     bracket: int = 0
     target: int | None = None
-    """The step at which the trial pauses until it is promoted; None: it trains to its end."""
+    """Step at which the trial pauses until it is promoted, or None if it trains to its end."""
     pruned: int | None = None
-    """The step at which it was stopped because others were better."""
+    """Step at which it was stopped because others were better."""
     cancelled: bool = False
     """Its run was cancelled during the search, which counts as pruned."""
     failures: int = 0
@@ -47,7 +47,7 @@ class Trial:
     logged: tuple[str, ...] = ()
 
     def look(self, outputs: Path, settings: Settings) -> None:
-        """Read how far the run is."""
+        """Read the progress of the run."""
         if self.run is None:
             return
         run = StoredRun.read(outputs / self.run)
@@ -77,13 +77,13 @@ class Trial:
         )
 
     def values(self, settings: Settings) -> list[float]:
-        """The value of each objective so far; NaN for one without."""
+        """The value of each objective so far, or NaN for an objective without a value."""
         if not self.curves:
             return [math.nan] * len(settings.objectives)
         return [value(curve, settings.value, settings.mode) for curve in self.curves]
 
     def value_at(self, step: int, settings: Settings) -> float | None:
-        """The objective's value at a rung; None if the trial has not come there."""
+        """Return the objective's value at a rung, or None if the trial has not reached it."""
         if (
             self.refusal is not None
             or not self.curves
@@ -94,7 +94,8 @@ class Trial:
 
 
 def best_of(trials: Sequence[Trial], settings: Settings) -> list[Trial]:
-    """The best completed trial; for several objectives, the Pareto front, with each run once."""
+    """Return the best completed trial, or for several objectives the Pareto front, with each run
+    once."""
     completed = [trial for trial in trials if trial.status(settings) == "completed"]
     signs = [-1 if each == "maximize" else 1 for each in settings.directions]
     costs = {
@@ -114,6 +115,6 @@ def best_of(trials: Sequence[Trial], settings: Settings) -> list[Trial]:
 
 
 def described(trial: Trial, settings: Settings) -> str:
-    """A trial's values: `val/loss 0.1`."""
+    """Describe a trial's values: `val/loss 0.1`."""
     pairs = zip(settings.objectives, trial.values(settings), strict=True)
     return ", ".join(f"{name} {short(value)}" for name, value in pairs)

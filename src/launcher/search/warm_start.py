@@ -1,5 +1,5 @@
-"""Completed runs on disk that fit a study become its trials: those started by hand, and those of
-other studies."""
+"""Make trials of completed runs on disk that fit a study: runs started by hand, and runs of other
+studies."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -15,7 +15,7 @@ from launcher.search.trials import Trial
 
 
 def add_known_runs(search: Search) -> int:
-    """Add each run that the study does not have yet; the number of runs that were added."""
+    """Add each run that the study does not have yet; return the number of runs that were added."""
     count = len(search.trials)
     known = {trial.run for trial in search.trials}
     for run in find_runs(search.outputs):
@@ -35,8 +35,8 @@ def add_known_runs(search: Search) -> int:
 
 
 def _is_run_of(trial: Trial, search: Search) -> bool:
-    """Return whether the study would start this very run for these values, so that nothing else
-    differs."""
+    """Return whether the run matches the run that the study would launch for these values, so that
+    nothing else differs."""
     try:
         return search.compose(search.overrides(trial.params), trial.number).run == trial.run
     except ConfigError:
@@ -44,7 +44,7 @@ def _is_run_of(trial: Trial, search: Search) -> bool:
 
 
 def params_of(run: StoredRun, space: Space) -> dict[str, Any] | None:
-    """A run's values for the keys of the space; None if one is outside its range."""
+    """Return a run's values for the keys of the space, or None if one is outside its range."""
     params: dict[str, Any] = {}
     for key, among in space.items():
         name = bare(key)
@@ -57,7 +57,7 @@ def params_of(run: StoredRun, space: Space) -> dict[str, Any] | None:
 
 
 def _nearest(text: str, among: BaseDistribution) -> Any:
-    """A value in the form that its range uses; None if it cannot be in the range."""
+    """Return a value in the form that its range uses, or None if it cannot be in the range."""
     if isinstance(among, CategoricalDistribution):
         return _equal(text, [str(choice) for choice in among.choices])
     try:
@@ -67,7 +67,7 @@ def _nearest(text: str, among: BaseDistribution) -> Any:
 
 
 def _equal(text: str, choices: Iterable[str]) -> str | None:
-    """The choice that is this text, or the same number."""
+    """Return the choice that equals this text, or the same number."""
     for choice in choices:
         if choice == text:
             return choice

@@ -1,2 +1,2 @@
-"""SLURM's commands, what a signal from it means, and the files of a submission. Nothing here
-imports torch."""
+"""SLURM's commands, the meaning of its signals, and the files of a submission. Nothing here imports
+torch."""

@@ -1,4 +1,4 @@
-"""Causes of a signal inside a SLURM job, and what the job does.
+"""Causes of a signal inside a SLURM job, and the job's reactions.
 
 Rank 0 asks SLURM after the save. As observed on a real cluster:
 
@@ -38,20 +38,20 @@ WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
 SAME_MOMENT = 2.0
 """Seconds between a signal and the end of a job that are one event."""
 MAX_FAULTY_NODES = 3
-"""Requeues of a job for faulty nodes: an operation that does not repeat would exclude every node of
-a cluster, one after the other."""
+"""Maximum number of requeues of a job for faulty nodes. An operation that does not repeat would
+otherwise exclude every node of a cluster, one after the other."""
 LATE_SIGNALS = 120.0
-"""Seconds after a restart in which SLURM may deliver a signal that was meant for the start
-before."""
+"""Seconds after a restart in which SLURM may deliver a signal that was meant for the previous
+launch."""
 
 
 def cause_of(info: JobInfo, signum: int, restarts: int) -> Cause:
-    """The table above, without its last row.
+    """Find the cause by the table above, without its last row.
 
     Args:
         info: the job after the signal.
         signum: the signal.
-        restarts: of the job when this process started.
+        restarts: restarts of the job when this process was launched.
     """
     if not info.is_batch:
         return "ended by hand"
@@ -70,13 +70,13 @@ def cause_of(info: JobInfo, signum: int, restarts: int) -> Cause:
 
 
 def forgets(info: JobInfo, received_at: float, booted_at: float | None) -> bool:
-    """Return whether a signal may be SLURM's although SLURM shows no cause: its controller has
-    restarted since, which forgets preemptions; or the job has just restarted, and the signal was
-    meant for its previous start.
+    """Return whether a signal may be SLURM's although SLURM shows no cause. Its controller may have
+    restarted since, which forgets preemptions, or the job may have just restarted, and the signal
+    was meant for its previous launch.
 
     Args:
-        received_at: when the signal came, in seconds since the epoch.
-        booted_at: when the controller started, likewise.
+        received_at: time of the signal, in seconds since the epoch.
+        booted_at: time at which the controller started, likewise.
     """
     if booted_at is not None and booted_at >= received_at:
         return True
@@ -84,8 +84,8 @@ def forgets(info: JobInfo, received_at: float, booted_at: float | None) -> bool:
 
 
 def was_ended_at(info: JobInfo, received_at: float) -> bool:
-    """Return whether the job's end came with the signal, not a grace later. Times are in whole
-    seconds.
+    """Return whether the job's end came with the signal, and not a grace period later. Times are in
+    whole seconds.
 
     Args:
         received_at: as in `forgets`.
@@ -95,9 +95,9 @@ def was_ended_at(info: JobInfo, received_at: float) -> bool:
 
 @dataclass(frozen=True)
 class Budget:
-    """Maximum number of requeues of a job; None: no limit.
+    """Maximum number of requeues of a job, or None for no limit.
 
-    `max_fruitless_restarts` counts restarts in a row, for any cause, without a newer checkpoint.
+    `max_fruitless_restarts` counts consecutive restarts, for any cause, without a newer checkpoint.
     """
 
     max_preemptions: int | None = None
@@ -106,12 +106,12 @@ class Budget:
 
     @classmethod
     def of(cls, dispatch: Mapping[str, Any]) -> "Budget":
-        """The bounds in a `dispatch` node."""
+        """Read the bounds of a `dispatch` node."""
         return cls(**{key: dispatch[key] for key in cls.__dataclass_fields__ if key in dispatch})
 
     def fruitless(self, restarts: int) -> str | None:
-        """Why a job with this many restarts in a row without a newer checkpoint does not start
-        again; None: it does."""
+        """Explain why a job with this many consecutive restarts without a newer checkpoint does not
+        start again, or return None if it does."""
         limit = self.max_fruitless_restarts
         if limit is None or restarts <= limit:
             return None
@@ -123,7 +123,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Decision:
-    """Decision of a job after a signal. `reason`: why it fails, if it does."""
+    """Decision of a job after a signal. `reason` is why it fails, if it does."""
 
     action: Literal["leave", "requeue", "fail"]
     cause: Cause
@@ -131,10 +131,10 @@ class Decision:
 
 
 def decide(cause: Cause, budget: Budget, before: int) -> Decision:
-    """Decide what to do for a cause.
+    """Decide the reaction to a cause.
 
     Args:
-        before: how often the job has already requeued itself for this cause.
+        before: number of times that the job has already requeued itself for this cause.
     """
     if cause == "faulty node" and before >= MAX_FAULTY_NODES:
         reason = (

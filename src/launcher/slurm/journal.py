@@ -1,5 +1,5 @@
-"""`restarts.json` in the folder of a run or study: the starts and requeues of each SLURM job. Only
-rank 0 writes it."""
+"""`restarts.json` in the folder of a run or study, with the launches and requeues of each SLURM
+job. Only rank 0 writes it."""
 
 import json
 import logging
@@ -17,8 +17,8 @@ class Journal:
     """One job's entry: `{"starts": [{"restart", "step"}], "requeues": [{"cause", "step", "start",
     "trained"}]}`.
 
-    `step` is that of the newest checkpoint at the time, `start` the index of the start that was
-    requeued, and `trained` whether it had completed a step.
+    `step` is the step of the newest checkpoint at the time, `start` is the index of the launch that
+    was requeued, and `trained` is whether it had completed a step.
     """
 
     def __init__(self, folder: RunFolder, job: str):
@@ -43,13 +43,13 @@ class Journal:
         self._write()
 
     def count(self, cause: str) -> int:
-        """Requeues for this cause."""
+        """Count the requeues for this cause."""
         return sum(requeue["cause"] == cause for requeue in self.job["requeues"])
 
     def fruitless(self) -> int:
-        """The latest restarts in a row that had no newer checkpoint than the start before them. A
-        start that SLURM ended before it had completed a step had no time to save, and does not
-        count; one that reached its time limit does."""
+        """Count the latest consecutive restarts without a newer checkpoint than the launch before
+        them. A launch that SLURM ended before it had completed a step had no time to save, and does
+        not count, unless it reached its time limit."""
         cut_short = {
             requeue["start"]
             for requeue in self.job["requeues"]

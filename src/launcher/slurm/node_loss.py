@@ -1,8 +1,8 @@
 """Command that a job's script calls when nodes are lost: `python -m launcher.slurm.node_loss
 RUN_FOLDER NEXT NODE ...`.
 
-It waits until the run's process has ended, and records in run.json which nodes were lost, and what
-the job does next.
+It waits until the run's process has ended, and records in run.json which nodes were lost, and the
+next action of the job.
 """
 
 import sys
@@ -16,7 +16,7 @@ from launcher.rundir.provenance import slurm_job_id
 from launcher.rundir.record import RunRecord
 
 MAX_BACKOFF = 120.0
-"""Seconds that the ranks may take to end: SLURM kills them KillWait after the first of them has
+"""Seconds that the ranks may take to end. SLURM kills them KillWait after the first of them has
 ended."""
 
 
@@ -28,7 +28,8 @@ def main() -> int:
 def record_loss(
     folder: RunFolder, following: str, nodes: list[str], sleep: Callable[[float], None] = time.sleep
 ) -> bool:
-    """Returns whether the run's process has ended: another must not start before."""
+    """Record the lost nodes; return whether the run's process has ended, since another must not
+    start before."""
     waited = 0.0
     while is_held(folder):
         if waited >= MAX_BACKOFF:

@@ -23,7 +23,7 @@ NOISE = re.compile(
 )
 TASK_END = re.compile(r"srun: error: (.*: tasks? .*: .*)")
 ENDS = 4096
-"""Bytes at the end of the job's log in which its last line is looked for."""
+"""Bytes at the end of the job's log that are searched for its last line."""
 
 
 UNRECORDED = 100
@@ -39,8 +39,8 @@ def main() -> int:
 
 
 def record_silent_end(folder: RunFolder) -> bool:
-    """Record that the run's process has ended, with 0, in the middle of the run; False: this job's
-    run has not."""
+    """Record that the run's process has ended, with 0, in the middle of the run; return False if
+    this job's run has not."""
     record, job = RunRecord(folder), slurm_job_id()
     attempt = record.attempt
     if (
@@ -68,7 +68,8 @@ def record_failure(folder: RunFolder, exit_code: int, command: str) -> None:
         cause = cause_of(
             scheduler.job_info(job), signal.SIGTERM, int(os.environ.get("SLURM_RESTART_COUNT", 0))
         )
-    except scheduler.SchedulerError:  # perhaps `setup` has hidden scontrol
+    # Perhaps `setup` has hidden scontrol.
+    except scheduler.SchedulerError:
         cause = "ended by hand"
     if cause in ("requeued", "preempted"):
         return
@@ -79,7 +80,7 @@ def record_failure(folder: RunFolder, exit_code: int, command: str) -> None:
 
 
 def last_line(log: Path) -> str:
-    """The last informative line of a log; "" without one. At the end, srun only repeats the exit
+    """Return the last informative line of a log, or "". At the end, srun only repeats the exit
     code."""
     return next(
         (line.strip() for line in reversed(end_of(log)) if line.strip() and not NOISE.match(line)),
@@ -88,13 +89,13 @@ def last_line(log: Path) -> str:
 
 
 def task_end(log: Path) -> str:
-    """Return srun's message about the first task that ended badly, from the log's last lines; "" if
-    there is none."""
+    """Return srun's message about the first task that ended badly, from the log's last lines, or
+    ""."""
     return next((match[1].strip() for line in end_of(log) if (match := TASK_END.match(line))), "")
 
 
 def end_of(log: Path) -> list[str]:
-    """The last lines of a log; none without one."""
+    """Return the last lines of a log, none if it does not exist."""
     try:
         with open(log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - ENDS))

@@ -1,9 +1,9 @@
 """Requeues a SLURM job, leaves it, or fails, after a signal and once the state is durable.
 
-For SLURM, a task that exits by itself within the grace of a preemption has FAILED or COMPLETED, and
-is never requeued. So we exit only once SLURM has confirmed the requeue. `scontrol requeue` makes
-SLURM signal the job again at once, and with it the `scontrol` (see `scheduler.call`).
-`launcher.slurm.causes` decides what a signal meant.
+For SLURM, a task that exits by itself within the grace period of a preemption has FAILED or
+COMPLETED, and is never requeued. So we exit only once SLURM has confirmed the requeue. `scontrol
+requeue` makes SLURM signal the job again at once, and with it the `scontrol` (see
+`scheduler.call`). `launcher.slurm.causes` decides the cause of a signal.
 """
 
 import logging
@@ -27,32 +27,33 @@ from launcher.slurm.scheduler import NoAnswer, SchedulerError
 
 T = TypeVar("T")
 STAY = 300.0
-"""Seconds for which we keep asking if SLURM does not answer; meanwhile it may end or requeue the
+"""Seconds for which we repeat a query if SLURM does not answer. Meanwhile it may end or requeue the
 job by itself."""
 PAUSE = 2.0
-"""Seconds until we ask again."""
+"""Seconds until the query is repeated."""
 SECOND_LOOK = 2.0
-"""A preemption may not be visible until this many seconds after the signal."""
+"""Seconds after a signal until a preemption is visible."""
 STOP_KEY, READ_KEY = "launcher/stop", "launcher/stop-read"
 
 logger = logging.getLogger("launcher")
 
 
 def guarded(work: Callable[[], T], folder: RunFolder, budget: Budget) -> T:
-    """Do the work of a run or of a search. If a signal ends it inside a SLURM job, do what the
-    signal asks for.
+    """Do the work of a run or of a search. If a signal ends it inside a SLURM job, follow the
+    signal.
 
     Args:
-        folder: has its record, if there is one.
+        folder: folder of its record, if there is one.
     Raises:
         signals.SignalExit: with the exit code for SLURM.
         SystemExit: the budget is used up, or a requeue failed.
     """
     job = slurm_job_id()
-    if job is None or "SLURM_JOB_NODELIST" not in os.environ:  # the id alone may be left over
+    # Only the id may be left over.
+    if job is None or "SLURM_JOB_NODELIST" not in os.environ:
         return work()
     policy = Requeue(folder, job, budget)
-    # A trial: its search, in the same job, stops the other trials and requeues.
+    # This is a trial. Its search, in the same job, stops the other trials and requeues.
     if "LAUNCHER_PARENT" in os.environ:
         return policy.without_requeue(work)
     try:
@@ -61,12 +62,12 @@ def guarded(work: Callable[[], T], folder: RunFolder, budget: Budget) -> T:
                 policy.begin()
                 return work()
             except signals.SignalExit:
-                # Either here or in a forced exit: this thread requeues the job, and waits for
-                # SLURM.
+                # Here or in a forced exit, this thread requeues the job and waits for SLURM.
                 deadline.disarm()
                 raise
             except NodeFault as issue:
-                raise policy.leave_nodes(issue.nodes) from None  # the attempt has reported it
+                # The attempt has reported it.
+                raise policy.leave_nodes(issue.nodes) from None
     except signals.SignalExit as stop:
         if stop.signum == signal.SIGINT:
             raise
@@ -86,7 +87,7 @@ class Requeue:
         self.folder, self.job, self.budget, self.sleep = folder, job, budget, sleep
         self.restarts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
         self.requested: Cause | None = None
-        """Why we have asked SLURM to requeue the job."""
+        """Cause for which we have requested a requeue from SLURM."""
         self.forced = ""
         self.attempts_before = 0
         self.is_reported = False
@@ -98,11 +99,11 @@ class Requeue:
         return int(os.environ.get("RANK", 0))
 
     def begin(self) -> None:
-        """Record the start. Reject it if the restarts make no progress or the preemptions are too
-        many. Catch up on a signal that came before the handlers were installed.
+        """Record the launch. Reject it if the restarts make no progress or the preemptions are too
+        many. Handle a signal that came before the handlers were installed.
 
         Raises:
-            SystemExit: the start is rejected.
+            SystemExit: the launch is rejected.
             signals.SignalExit: the job is already being ended.
         """
         if self.rank != 0:
@@ -136,7 +137,7 @@ class Requeue:
             raise
 
     def leave(self, stop: signals.SignalExit) -> SystemExit:
-        """The exit to raise; ranks other than 0 use rank 0's decision."""
+        """Return the exit to raise. Ranks other than 0 use rank 0's decision."""
         if int(os.environ.get("WORLD_SIZE", 1)) == 1:
             return self._settle(stop)
         if self.rank == 0:
@@ -147,20 +148,20 @@ class Requeue:
         return stop if code is None else signals.SignalExit(stop.signum, code)
 
     def leave_nodes(self, nodes: Sequence[str]) -> SystemExit:
-        """Requeue the job without these nodes. Returns the exit to raise, once SLURM has confirmed
+        """Requeue the job without these nodes; return the exit to raise, once SLURM has confirmed
         the requeue."""
         self.faulty_nodes = nodes
         return self.leave(signals.SignalExit(0, 1))
 
     def leave_by_force(self, signum: int, reason: str) -> None:
-        """A forced exit requeues the job too: it resumes from its last checkpoint."""
+        """Requeue the job in a forced exit too, since it resumes from its last checkpoint."""
         if self.rank == 0 and signum != signal.SIGINT:
             self.forced = f"; {reason}"
             self._settle(signals.SignalExit(signum))
 
     def _settle(self, stop: signals.SignalExit) -> SystemExit:
-        """Do what the signal asks for. Keep asking SLURM until it answers, and until it shows a
-        requeue that we have requested: an earlier exit would end the job for good."""
+        """Follow the signal. Repeat queries until SLURM answers, and until it shows a requeue that
+        we have requested, since an earlier exit would end the job for good."""
         waited, refusal = 0.0, None
         while True:
             began, pause = time.monotonic(), 0.5
@@ -187,15 +188,16 @@ class Requeue:
                 self._report_silence(stop, error)
                 pause = PAUSE
             except SchedulerError as error:
-                refusal = error  # the job may have been requeued already
+                # The job may have been requeued already.
+                refusal = error
             if waited >= STAY:
                 return stop
             self.sleep(pause)
             waited += max(pause, time.monotonic() - began)
 
     def _required(self) -> str:
-        """The faulty nodes that the job requests by name (--nodelist): without them SLURM would
-        never start it again."""
+        """Return the faulty nodes that the job requests by name (--nodelist). Without them SLURM
+        would never start it again."""
         required = scheduler.required_nodes(self.job)
         return ",".join(node for node in self.faulty_nodes if node in required)
 
@@ -221,8 +223,8 @@ class Requeue:
             cause = cause_of(info, stop.signum, self.restarts)
         received_at = time.time() - (time.monotonic() - stop.received_at)
         if cause == "preempted" and was_ended_at(info, received_at):
-            # It was cancelled in the second in which it was preempted: at the end of a grace, SLURM
-            # had requeued it.
+            # It was cancelled in the second in which it was preempted, since at the end of a grace
+            # period, SLURM would have requeued it.
             with_grace = scheduler.preempts_by_requeue(
                 os.environ.get("SLURM_JOB_PARTITION"), with_grace=True
             )
@@ -276,7 +278,7 @@ class Requeue:
         return SystemExit(1)
 
     def _has_trained(self) -> bool:
-        """Return whether this start has completed a step: only then can it have saved one."""
+        """Return whether this launch has completed a step. Only then can it have saved one."""
         begun = self._record().attempts[self.attempts_before :]
         return any((attempt.end_step or 0) > attempt.start_step for attempt in begun)
 
@@ -284,9 +286,10 @@ class Requeue:
         return RunRecord(self.folder)
 
     def _revise(self, state: Any, reason: str, exit_code: int | None = None) -> None:
-        """Correct the end of this job's attempt in run.json; other attempts are not touched."""
+        """Correct the end of this job's attempt in run.json. Other attempts are not changed."""
         holder = held_here(self.folder)
-        is_ours = holder is not None and holder.pid == os.getpid()  # a forced exit
+        # This is a forced exit.
+        is_ours = holder is not None and holder.pid == os.getpid()
         if not self.folder.record_path.exists() or (is_held(self.folder) and not is_ours):
             return
         try:
@@ -317,12 +320,13 @@ def _announce(code: int) -> None:
 
 
 def _await_decision() -> int | None:
-    """The exit code that rank 0 decided on; None if rank 0 is gone. No rank exits earlier: with
-    srun's --kill-on-bad-exit, the first exit ends all."""
+    """Wait for the exit code that rank 0 decided on; return None if rank 0 is gone. No rank exits
+    earlier, since with srun's --kill-on-bad-exit the first exit ends all."""
     from launcher.process import ranks
 
     if not ranks.has_met():
-        time.sleep(60)  # rank 0 acts, and SLURM or srun ends this one
+        # Rank 0 acts, and SLURM or srun ends this one.
+        time.sleep(60)
         return None
     try:
         store = ranks.store()

@@ -20,7 +20,7 @@ SIGNAL = re.compile(r"(R:)?(SIG)?(USR1|USR2|TERM|10|12|15)(@\d+)?")
 DEFAULT_DELAY = 60
 """SLURM's default, in seconds, for a --signal without a time."""
 DISK_SPEED = 200e6
-"""Bytes per second: assumed speed of a save to a shared file system."""
+"""Assumed speed of a save to a shared file system, in bytes per second."""
 
 
 def runs_path(script: Path) -> Path:
@@ -30,8 +30,7 @@ def runs_path(script: Path) -> Path:
 
 @dataclass
 class Script:
-    """The parts of a script; the parameters are those of
-    `launcher.dispatch.slurm.SlurmDispatch`."""
+    """The parts of a script. `launcher.dispatch.slurm.SlurmDispatch` describes the parameters."""
 
     name: str
     flags: dict[str, Any]
@@ -48,9 +47,9 @@ class Script:
         run's own log.
 
         Between Python's start and the first handler, a signal would kill a task. So the task starts
-        with signals ignored, and asks SLURM about missed ones once it runs. Without --export=ALL, a
-        job with --export=NONE would start its tasks without PATH. If it does not get that far, the
-        script requeues a preempted job, or records why the job failed.
+        with signals ignored, and queries SLURM about missed signals once it runs. Without
+        --export=ALL, a job with --export=NONE would start its tasks without PATH. If it does not
+        get that far, the script requeues a preempted job, or records why the job failed.
         """
         shell = f'trap "" TERM USR1 USR2; {self.size.start}'
         task = [*self.prefix, self.python, "-u", "-m", "launcher.dispatch.slurm_task"]
@@ -84,8 +83,8 @@ class Script:
         )
 
     def text(self, path: Path, count: int | None, parallelism: int | None) -> str:
-        """The complete script to be written at `path`; `count` tasks make an array, None makes a
-        plain job."""
+        """Return the complete script to be written at `path`. `count` tasks make an array, None
+        makes a plain job."""
         executor = self._executor(path.parent, count, parallelism)
         script: str = executor._make_submission_file_text(self.command(path), "")
         return script
@@ -99,7 +98,8 @@ class Script:
             if value not in (None, False)
         }
         if self.flags.get("requeue") is False:
-            flags["no-requeue"] = True  # else the cluster's JobRequeue counts
+            # Otherwise the cluster's JobRequeue counts.
+            flags["no-requeue"] = True
         output = str(folder).replace("%", "%%") + ("/%A_%a.out" if count is not None else "/%j.out")
         flags.setdefault("output", output)
         flags.setdefault("error", flags["output"])
@@ -138,8 +138,8 @@ TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
 
 
 def seconds(time: str | int | None) -> float | None:
-    """A time limit in SLURM's notation (minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S) in seconds; None:
-    it is invalid."""
+    """Convert a time limit in SLURM's notation (minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S) to
+    seconds; return None if it is invalid."""
     if time is None or isinstance(time, int):
         return None if time is None else time * 60.0
     match = TIME.fullmatch(time.strip())
@@ -155,10 +155,10 @@ def seconds(time: str | int | None) -> float | None:
 
 
 def findings(script: Script, state_bytes: int | None) -> Iterator[str]:
-    """The problems of a submission that SLURM does not reject, one message each.
+    """Yield a message for each problem of a submission that SLURM does not reject.
 
     Args:
-        state_bytes: size of a checkpoint of the run; None: it has none.
+        state_bytes: size of a checkpoint of the run, or None if it has none.
     """
     flags = script.flags
     delay = int(str(flags["signal"]).partition("@")[2] or DEFAULT_DELAY)
@@ -196,7 +196,7 @@ def findings(script: Script, state_bytes: int | None) -> Iterator[str]:
 
 
 def test_only(text: str) -> Iterator[str]:
-    """`sbatch --test-only`: nothing is submitted."""
+    """Call `sbatch --test-only`, which submits nothing."""
     try:
         with scheduler.clean_environment():
             done = subprocess.run(

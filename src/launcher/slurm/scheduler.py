@@ -1,5 +1,5 @@
-"""SLURM's commands: few calls, each with a timeout, and shielded from the signals that SLURM sends
-to our job."""
+"""SLURM's commands, in few calls, each with a timeout, and shielded from the signals that SLURM
+sends to our job."""
 
 import os
 import shutil
@@ -13,12 +13,11 @@ from pathlib import Path
 from launcher.process import signals
 
 TIMEOUT = 20.0
-"""Seconds per call; SLURM's commands themselves give up after MessageTimeout, 10 s by default."""
+"""Seconds per call. SLURM's commands themselves give up after MessageTimeout, 10 s by default."""
 SUBMISSION_TIMEOUT = 60.0
-"""Seconds that sbatch may take: it waits for a busy controller."""
+"""Seconds that sbatch may take, since it waits for a busy controller."""
 USER_DEFAULTS = ("SQUEUE_", "SCONTROL_", "SINFO_", "SACCT_", "SCANCEL_", "SLURM_TIME_FORMAT")
-"""Variables that change what SLURM's commands list or how they print it; a filter would hide
-jobs."""
+"""Variables that change the output of SLURM's commands. A filter would hide jobs."""
 RUNNING = ("RUNNING", "SUSPENDED", "STOPPED", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT")
 ENDING = "COMPLETING"
 """SLURM's state of a job whose processes have ended or been signalled."""
@@ -27,17 +26,17 @@ PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", 
 
 
 class SchedulerError(Exception):
-    """SLURM did not answer, or rejected; with its message."""
+    """SLURM did not answer, or rejected a command, with its message."""
 
 
 class NoAnswer(SchedulerError):
-    """SLURM could not be reached; a later call may succeed."""
+    """SLURM could not be reached. A later call may succeed."""
 
 
 @dataclass(frozen=True)
 class JobInfo:
     """The fields of `scontrol show job` that show how a job ended. Times are in seconds since the
-    epoch; None: not known."""
+    epoch, or None if they are not known."""
 
     state: str
     reason: str
@@ -47,7 +46,7 @@ class JobInfo:
     """False while it waits for its first or next start."""
     start: float | None
     end: float | None
-    """End of a running job's time limit, or of the grace of a preemption."""
+    """End of a running job's time limit, or of the grace period of a preemption."""
     preempted_at: float | None
 
     @property
@@ -78,10 +77,11 @@ class QueuedJob:
 
 
 def call(command: Sequence[str], timeout: float = TIMEOUT) -> str:
-    """The output of a command.
+    """Return the output of a command.
 
     SLURM signals every process of a job, so a `scontrol` started by the job would be killed just
-    when it is needed. So it is started with these signals blocked, which a child process inherits.
+    when it is needed. It is therefore started with these signals blocked, which a child process
+    inherits.
 
     Raises:
         SchedulerError: it is not installed, fails, or takes longer than `timeout` seconds.
@@ -141,16 +141,16 @@ def parse_job(text: str) -> JobInfo:
 
 
 def _fields(text: str) -> dict[str, str]:
-    """The fields between what users have written: the name, and the command and comment."""
+    """Return the fields between the texts of users: the name, and the command and comment."""
     words = text.partition(" UserId=")[2].partition(" Command=")[0].split()
     return dict(word.partition("=")[::2] for word in words)
 
 
 def submit(script: Path) -> str:
-    """Submit a script; returns the job's id.
+    """Submit a script; return the job's id.
 
     Raises:
-        SchedulerError: SLURM rejected the script, or did not answer; in the second case it may have
+        SchedulerError: SLURM rejected the script, or did not answer. In the second case it may have
             the job anyway.
     """
     with clean_environment():
@@ -162,7 +162,8 @@ def submit(script: Path) -> str:
 
 
 def _seconds(text: str) -> float | None:
-    """A local time in SLURM's notation, in seconds since the epoch; None: it is not one."""
+    """Convert a local time in SLURM's notation to seconds since the epoch; return None if it is not
+    one."""
     try:
         return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
     except ValueError:
@@ -170,18 +171,18 @@ def _seconds(text: str) -> float | None:
 
 
 def booted_at() -> float | None:
-    """Return the time at which SLURM's controller started; None if it is not known."""
+    """Return the time at which SLURM's controller started, or None if it is not known."""
     return _seconds(config_values("BOOT_TIME").get("BOOT_TIME", ""))
 
 
 def kill_wait() -> float:
-    """Seconds from SLURM's SIGTERM at the end of a job to its SIGKILL. They are at least 5,
-    whatever is configured."""
+    """Return the seconds from SLURM's SIGTERM at the end of a job to its SIGKILL. They are at least
+    5, whatever is configured."""
     return max(5.0, float(config_values("KillWait").get("KillWait", "0").split()[0]))
 
 
 def requeue(job: str) -> None:
-    """Requeue a job under its own id; SLURM ends a running one first.
+    """Requeue a job under its own id. SLURM ends a running job first.
 
     Raises:
         NoAnswer: SLURM could not be reached.
@@ -191,11 +192,12 @@ def requeue(job: str) -> None:
 
 
 def exclude(job: str, nodes: Sequence[str]) -> None:
-    """Keep a requeued job off these nodes, and off those that it excludes already. SLURM accepts
-    this of a pending job, which a requeued one is even before its processes have ended.
+    """Exclude these nodes for a requeued job, in addition to the nodes that it already excludes.
+    SLURM accepts this for a pending job, and a requeued job is pending even before its processes
+    have ended.
 
     Raises:
-        SchedulerError: SLURM did not answer, or rejected: no other nodes may be left.
+        SchedulerError: SLURM did not answer, or rejected it, since no other nodes may be left.
     """
     before = _fields(call(["scontrol", "show", "job", "-o", job])).get("ExcNodeList", "(null)")
     all_nodes = [*([] if before == "(null)" else [before]), *nodes]
@@ -213,12 +215,12 @@ def required_nodes(job: str) -> list[str]:
 
 
 def queue(notes: Iterable[Path] = ()) -> dict[str, QueuedJob] | None:
-    """All jobs that have not ended, by id (an array's task: `12_3`), from one call; None: SLURM
-    does not answer. It needs no accounting (`sacct`).
+    """Return all jobs that have not ended, by id (an array's task is `12_3`), from one call, or
+    None if SLURM does not answer. It needs no accounting (`sacct`).
 
     Args:
-        notes: files of runs. Jobs of the files' owners are listed as well as this user's, since
-            users may share an output folder.
+        notes: files of runs. Jobs of the files' owners are listed as well as this user's jobs,
+            since users may share an output folder.
     """
     if shutil.which("squeue") is None:
         return None
@@ -233,10 +235,10 @@ def queue(notes: Iterable[Path] = ()) -> dict[str, QueuedJob] | None:
 
 
 def cancelled(jobs: Mapping[str, bool], notes: Iterable[Path] = ()) -> set[str]:
-    """The jobs that were cancelled, as far as SLURM knows. Without accounting it forgets a job
-    MinJobAge after its end (300 s by default). It never knows an array's task that was cancelled
-    alone, before it started: a job that has not started, and of which SLURM knows nothing, was
-    cancelled.
+    """Return the jobs that were cancelled, as far as SLURM knows. Without accounting it forgets a
+    job MinJobAge after its end (300 s by default). It never knows an array's task that was
+    cancelled alone, before it started. So a job that has not started, and that SLURM does not know,
+    was cancelled.
 
     Args:
         jobs: ids of jobs that have left the queue, and whether each has started.
@@ -266,7 +268,8 @@ def cancelled(jobs: Mapping[str, bool], notes: Iterable[Path] = ()) -> set[str]:
 
 
 def _tasks(job: str) -> Iterator[str]:
-    """The ids in a job id of sacct: 2_[0-3,7%2] are the tasks of array 2 that have not started."""
+    """List the ids in a job id of sacct. 2_[0-3,7%2] are the tasks of array 2 that have not
+    started."""
     array, bracket, ranges = job.partition("_[")
     if not bracket:
         yield job
@@ -286,8 +289,8 @@ def _users(notes: Iterable[Path]) -> str:
 
 
 def cancel(jobs: Sequence[str]) -> dict[str, str]:
-    """Cancel jobs, with one call per hundred. Returns SLURM's message for each job that it does not
-    cancel, such as one of another user.
+    """Cancel jobs, with one call per hundred; return SLURM's message for each job that it does not
+    cancel, such as a job of another user.
 
     Raises:
         NoAnswer: SLURM could not be reached.
@@ -300,7 +303,7 @@ def cancel(jobs: Sequence[str]) -> dict[str, str]:
         except NoAnswer:
             raise
         except SchedulerError as error:
-            # It has cancelled the others; cancelling them again does nothing.
+            # It has cancelled the others. Cancelling them again does nothing.
             if len(batch) == 1:
                 rejected[batch[0]] = str(error)
             else:
@@ -310,8 +313,7 @@ def cancel(jobs: Sequence[str]) -> dict[str, str]:
 
 
 def config_values(*names: str) -> dict[str, str]:
-    """Some values of `scontrol show config`; only those that exist; empty if SLURM does not
-    answer."""
+    """Return the existing values of `scontrol show config`, or none if SLURM does not answer."""
     try:
         lines = call(["scontrol", "show", "config"]).splitlines()
     except SchedulerError:
@@ -321,8 +323,8 @@ def config_values(*names: str) -> dict[str, str]:
 
 
 def partition_values(partition: str | None) -> dict[str, str]:
-    """The fields of `scontrol show partition` (None: the default partition); empty if SLURM does
-    not answer."""
+    """Return the fields of `scontrol show partition` (None is the default partition), or none if
+    SLURM does not answer."""
     try:
         lines = call(
             ["scontrol", "show", "partition", "-o", *([partition] if partition else [])]
@@ -338,8 +340,8 @@ def partition_values(partition: str | None) -> dict[str, str]:
 
 def preempts_by_requeue(partition: str | None, with_grace: bool = False) -> bool:
     """Return whether SLURM itself requeues the jobs that it preempts in a partition, without or
-    with a grace in which they can do so. Without a grace and without accounting, such a requeue
-    looks like one that a user requested."""
+    with a grace period in which they can do so. Without a grace period and without accounting, such
+    a requeue looks like one that a user requested."""
     values = partition_values(partition)
     return (
         values.get("PreemptMode") == "REQUEUE"
@@ -359,21 +361,21 @@ RANK_VARIABLES = (
 KEPT = {"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT"} | {
     f"SBATCH_{name}" for name in ("ACCOUNT", "PARTITION", "QOS", "RESERVATION")
 }
-"""Variables that stay: the cluster's address, and the user's own defaults."""
+"""Variables that are kept: the cluster's address, and the user's own defaults."""
 KEPT_PREFIX = "SLURM_LAB_"
-"""Variables of `slurm/lab/`, which starts test clusters."""
+"""Prefix of the variables of `slurm/lab/`, which starts test clusters."""
 
 
 def leaked() -> list[str]:
-    """Variables of a job around this process, which a job submitted from here would mistake for its
-    own."""
+    """List variables of a job around this process, which a job submitted from here would mistake
+    for its own."""
     names = (name for name in os.environ if name.startswith(LEAKING) or name in RANK_VARIABLES)
     return sorted(name for name in names if name not in KEPT and not name.startswith(KEPT_PREFIX))
 
 
 @contextmanager
 def clean_environment() -> Iterator[None]:
-    """A context without the `leaked` variables."""
+    """Remove the `leaked` variables within the context."""
     hidden = {name: os.environ.pop(name) for name in leaked()}
     try:
         yield

@@ -8,22 +8,22 @@ from launcher.config.node_range import NodeRange
 from launcher.errors import ConfigError
 
 GUARD, NODE_LOSS = (Path(__file__).with_name(name) for name in ("batch.sh", "node_loss.sh"))
-"""Shell functions of the script, which are copied next to it."""
+"""Files of the script's shell functions, which are copied next to it."""
 START, NOTED_START = 'exec "$@"', '"$@" || { code=$?; : >"$LAUNCHER_RANK_ENDED"; exit $code; }'
 """Command by which a task's shell starts Python."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """The number of nodes and ranks; the parameters are those of
-    `launcher.dispatch.slurm.SlurmDispatch`."""
+    """The number of nodes and ranks. `launcher.dispatch.slurm.SlurmDispatch` describes the
+    parameters."""
 
     nodes: NodeRange = field(default_factory=lambda: NodeRange(1, 1))
     ranks_per_node: int = 1
     no_kill: bool = False
     spares: int = 0
     lanes: int | None = None
-    """`trainer.lanes`: a start uses the largest number of its nodes whose ranks divide it."""
+    """`trainer.lanes`. A launch uses the largest number of its nodes whose ranks divide it."""
 
     @classmethod
     def of(cls, nodes: int | str, ranks_per_node: int, no_kill: bool, spares: int) -> "Size":
@@ -55,9 +55,9 @@ class Size:
         return self.no_kill or self.nodes.is_open
 
     def flags(self, cpus_per_task: int | None) -> dict[str, Any]:
-        """Flags of sbatch. If the number of nodes varies, they must not have a number of tasks per
-        node: sbatch would count the tasks of the fewest nodes, and SLURM gives a job no more nodes
-        than its tasks need."""
+        """Return the flags of sbatch. With a range of nodes, a number of tasks per node would cap
+        the job at the minimum number of nodes, since sbatch would count the tasks of the fewest
+        nodes, and SLURM gives a job no more nodes than its tasks need."""
         tasks = {"ntasks-per-node": self.ranks_per_node, "cpus-per-task": cpus_per_task}
         if self.varies:
             tasks = {"mincpus": self.ranks_per_node * (cpus_per_task or 1)}

@@ -1,5 +1,5 @@
-"""The code at submission: a copy of the files that git tracks, with the commit and the difference
-from it."""
+"""The code at submission, as a copy of the files that git tracks, with the commit and the
+difference from it."""
 
 import json
 import os
@@ -19,12 +19,11 @@ SHOWN = 3
 
 
 def take(folder: Path) -> Path:
-    """Copy the repository of the current folder, with its submodules, to `folder`; returns
-    `folder`.
+    """Copy the repository of the current folder, with its submodules, to `folder`; return `folder`.
 
-    Copied are the files that git tracks, and the Python modules that it does not track but that may
-    be imported with them (see `_modules`). `snapshot.json` has the commits, the names of the
-    untracked files and of the copied modules; `code.diff` has the uncommitted changes.
+    The copy has the files that git tracks, and the Python modules that it does not track but that
+    may be imported with them (see `_modules`). `snapshot.json` has the commits, the names of the
+    untracked files and of the copied modules. `code.diff` has the uncommitted changes.
 
     Raises:
         ConfigError: the current folder is not in a repository with a commit.
@@ -61,8 +60,8 @@ def take(folder: Path) -> Path:
 
 
 def not_copied() -> str | None:
-    """A message that names the files next to the code that `take` does not copy, as git does not
-    track them; None: there are none.
+    """Return a message that names the files next to the code that `take` does not copy, as git does
+    not track them, or None if there are none.
 
     Raises:
         ConfigError: as `take`.
@@ -88,7 +87,7 @@ def not_copied() -> str | None:
 
 
 def _repository() -> Path:
-    """The top of the current folder's repository.
+    """Return the top of the current folder's repository.
 
     Raises:
         ConfigError: it is not in a repository with a commit.
@@ -103,7 +102,7 @@ def _repository() -> Path:
 
 
 def _places(root: Path) -> list[str]:
-    """The repository itself and its submodules, relative to its top."""
+    """List the repository itself and its submodules, relative to its top."""
     submodules = _listed(
         root, "submodule", "foreach", "--quiet", "--recursive", r'printf "%s\0" "$displaypath"'
     )
@@ -111,7 +110,7 @@ def _places(root: Path) -> list[str]:
 
 
 def _untracked(top: Path) -> list[str]:
-    """Files that git neither tracks nor ignores, without the copies of earlier submissions and
+    """List files that git neither tracks nor ignores, without the copies of earlier submissions and
     virtual environments."""
     return [
         name
@@ -132,7 +131,7 @@ def _code_folders(top: Path) -> set[str]:
 
 
 def _modules(top: Path) -> list[str]:
-    """The Python modules that git does not track: new ones, and ignored ones (`_version.py`,
+    """List the Python modules that git does not track: new ones, and ignored ones (`_version.py`,
     `*_pb2.py`, compiled ones) next to or below the tracked modules of a package. The copy of a
     package hides the original, so without them it could not be imported. Other ignored folders
     (build/, outputs/, a virtual environment) are not copied."""

@@ -1,5 +1,5 @@
-"""The files of a submission: each run's frozen configuration, and the list in which a SLURM job
-finds its run.
+"""The files of a submission: each run's frozen configuration, and the list from which a SLURM job
+reads its run.
 
 <run folder>/submission.json     all that the job reads: the resolved configuration, Hydra's node,
                                  and the script of its job
@@ -47,8 +47,8 @@ FROZEN = "submission.json"
 
 @contextmanager
 def one_at_a_time(outputs: Path, pause: float = 0.2) -> Iterator[None]:
-    """Hold a lock while SLURM's queue is read and runs are submitted: the second of two commands
-    then sees the jobs of the first. The lock of a killed command is taken over.
+    """Hold a lock while SLURM's queue is read and runs are submitted, so that the second of two
+    commands sees the jobs of the first. The lock of a killed command is taken over.
 
     Raises:
         ConfigError: the folder cannot be written.
@@ -62,7 +62,8 @@ def one_at_a_time(outputs: Path, pause: float = 0.2) -> Iterator[None]:
         try:
             lock.acquire()
         except ConfigError as error:
-            if error.__cause__ is None:  # another command holds it
+            # Another command holds it.
+            if error.__cause__ is None:
                 holder = read_holder(lock.path)
                 if holder is not None and not is_reported:
                     print(
@@ -72,8 +73,8 @@ def one_at_a_time(outputs: Path, pause: float = 0.2) -> Iterator[None]:
                     )
                     is_reported = True
             else:
-                # Another command may remove the empty folder, even while mkdir looks whether what
-                # exists is one.
+                # Another command may remove the empty folder, even while mkdir checks whether the
+                # existing path is a folder.
                 vanished += 1
                 if vanished > 10 or not isinstance(
                     error.__cause__, FileNotFoundError | FileExistsError
@@ -102,7 +103,7 @@ AssocMaxSubmitJobLimit, for instance."""
 @dataclass
 class JobNote:
     """A run's newest job. `script` and `task` (its index in an array) are known before SLURM has
-    the job, `job_id` only afterwards."""
+    the job, and `job_id` only afterwards."""
 
     script: str
     task: int | None = None
@@ -111,8 +112,8 @@ class JobNote:
 
     @classmethod
     def read(cls, folder: RunFolder) -> "JobNote | None":
-        """Read the note; None if the run was not submitted, or if its folder is a copy, to which
-        the original's job does not belong."""
+        """Read the note. Return None if the run was not submitted, or if its folder is a copy, to
+        which the original's job does not belong."""
         try:
             saved = json.loads((folder.path / FROZEN).read_bytes())
             note = cls(**{field.name: saved["job"].get(field.name) for field in fields(cls)})
@@ -125,7 +126,7 @@ class JobNote:
         return note
 
     def submitted_id(self) -> str | None:
-        """The id next to the job's script; None: it was not submitted."""
+        """Return the id next to the job's script, or None if it was not submitted."""
         try:
             job = id_path(Path(self.script)).read_text().strip()
         except OSError:
@@ -133,8 +134,8 @@ class JobNote:
         return job if self.task is None else f"{job}_{self.task}"
 
     def find_in(self, queue: Mapping[str, QueuedJob]) -> QueuedJob | None:
-        """The job in SLURM's queue; None: it has ended, or the job of this id has another script,
-        so it is not ours."""
+        """Return the job in SLURM's queue. It is None if the job has ended, or if the job of this
+        id has another script, so that it is not ours."""
         if self.job_id is not None:
             job = queue.get(self.job_id)
             return job if job is not None and job.script == self.script else None
@@ -149,15 +150,15 @@ def freeze(
     note: JobNote | None,
     snapshot: Path | None = None,
 ) -> None:
-    """Write what a job reads into its folder, and `queued` into its run.json. It takes about 3 ms
-    per run, without torch.
+    """Write the job's configuration into its folder, and `queued` into its run.json. It takes about
+    3 ms per run, without torch.
 
     Args:
-        folder: that of the run, or of a job that does not train, see `launcher.dispatch.due`.
+        folder: folder of the run, or of a job that does not train, see `launcher.dispatch.due`.
         config: resolved, as plain containers (see `schema.validate`).
         hydra: Hydra's node as plain containers, interpolations unresolved.
-        note: its job; None: a script started it without SLURM.
-        snapshot: the folder of its code; None: it runs the code of the current folder.
+        note: its job, or None if a script started it without SLURM.
+        snapshot: the folder of its code, or None if it runs the code of the current folder.
     Raises:
         OSError: the folder cannot be written.
     """
@@ -173,14 +174,13 @@ def freeze(
         "job": None if note is None else asdict(note),
         **code,
     }
-    replace_file(
-        folder.path / FROZEN, json.dumps(saved, default=str).encode()
-    )  # before run.json: a run that is `queued` has a job
+    # This is written before run.json, since a run that is `queued` has a job.
+    replace_file(folder.path / FROZEN, json.dumps(saved, default=str).encode())
     RunRecord(folder).queue(command_record(config, hydra))
 
 
 def frozen(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The configuration and Hydra's node, as `freeze` got them.
+    """Read the configuration and Hydra's node, as `freeze` got them.
 
     Raises:
         OSError, ValueError: the file is missing or broken.
@@ -190,8 +190,8 @@ def frozen(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any] | None]:
 
 
 def frozen_for_retry(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Read `frozen`; where the newest job has done what `run.resume` requests, the newest
-    checkpoint takes its place.
+    """Read `frozen`. If the newest job has followed `run.resume`, the newest checkpoint replaces
+    it.
 
     Raises:
         OSError, ValueError: the file is missing or broken.
@@ -218,12 +218,13 @@ def frozen_code(folder: RunFolder) -> tuple[str | None, str | None]:
 
 
 def load_frozen(folder: RunFolder) -> "tuple[DictConfig, DictConfig | None]":
-    """Read `frozen` as OmegaConf configurations; Hydra's node is below the key `hydra`.
+    """Read `frozen` as OmegaConf configurations, with Hydra's node below the key `hydra`.
 
     Raises:
         OSError, ValueError: the file is missing or broken.
     """
-    from omegaconf import OmegaConf  # 0.1 s, which listing runs need not spend
+    # The import takes 0.1 s, which listing runs need not spend.
+    from omegaconf import OmegaConf
 
     from launcher.config.resolve import escaped
 
@@ -264,13 +265,14 @@ class LimitReached(ConfigError):
 
 
 def hand_over(script: Path) -> str:
-    """Submit a script; returns the job's id, which is written next to it.
+    """Submit a script; return the job's id, which is written next to it.
 
     Raises:
-        ConfigError: SLURM does not have the job; with sbatch's message.
+        ConfigError: SLURM does not have the job. It has sbatch's message.
     """
     job = _submit(script)
-    with suppress(OSError):  # not needed: SLURM has the job, and its queue names the script
+    # The file is not needed, since SLURM has the job, and its queue names the script.
+    with suppress(OSError):
         replace_file(id_path(script), f"{job}\n".encode())
     return job
 
@@ -284,7 +286,8 @@ def _submit(script: Path) -> str:
     try:
         return scheduler.submit(script)
     except SchedulerError as error:
-        queue = scheduler.queue() or {}  # SLURM may have accepted the job although we got no answer
+        # SLURM may have accepted the job although we got no answer.
+        queue = scheduler.queue() or {}
         job = next((job for job in queue.values() if job.script == str(script)), None)
         if job is not None:
             return job.id.partition("_")[0]
@@ -295,14 +298,14 @@ def _submit(script: Path) -> str:
 
 
 def sbatch_message(error: Exception) -> str:
-    """The message of sbatch in an error."""
+    """Return the message of sbatch in an error."""
     match = re.search(r"sbatch: error:.*", str(error), re.DOTALL)
     text = match[0].replace("sbatch: error:", "") if match else str(error)
     return " ".join(text.split())[:400].rstrip(".")
 
 
 def new_submission(outputs: Path) -> Path:
-    """A new folder for this submission, hidden from run listings."""
+    """Make a folder for this submission, hidden from run listings."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
     folder = outputs.absolute() / ".slurm" / name
     folder.mkdir(parents=True)
@@ -322,7 +325,7 @@ def undone_on_failure(folders: Sequence[RunFolder]) -> Iterator[None]:
 
 
 def _files(folder: RunFolder) -> dict[Path, bytes | None] | None:
-    """The content of the files that `freeze` writes; None if the folder is empty."""
+    """Return the content of the files that `freeze` writes, or None if the folder is empty."""
     if not folder.path.is_dir() or not any(folder.path.iterdir()):
         return None
     paths = (folder.record_path, folder.path / FROZEN)
