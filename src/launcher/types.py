@@ -1,7 +1,7 @@
 """Bounded types for constructor signatures.
 
 A constructor's signature is its configuration schema (see `launcher.config.signature`), so bounds
-are written where the argument is: `lr: PositiveFloat`. Nothing heavy is imported here.
+are written at the argument, as in `lr: PositiveFloat`. Nothing heavy is imported here.
 """
 
 from typing import Annotated, Literal
@@ -14,5 +14,5 @@ PositiveFloat = Annotated[float, Gt(0)]
 NonNegativeFloat = Annotated[float, Ge(0)]
 Fraction = Annotated[float, Ge(0), Le(1)]
 Size = Annotated[float, Ge(0)] | Literal["auto"]
-"""A number of values, which may be written as 5e8; auto: the library chooses."""
+"""A number of values, which may be written as 5e8. With auto, the library chooses."""
 UnitInterval = Annotated[float, Ge(0), Lt(1)]

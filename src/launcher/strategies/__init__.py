@@ -1,2 +1,2 @@
-"""Distribution of model and optimizer over processes and devices. `base` has the interface of a
-strategy."""
+"""Strategies, which distribute model and optimizer over processes and devices. `base` has their
+interface."""

@@ -1,4 +1,4 @@
-"""strategy=auto: chosen by the number of ranks."""
+"""strategy=auto, which is chosen by the number of ranks."""
 
 from launcher.process.ranks import Ranks
 from launcher.strategies.base import Strategy

@@ -1,4 +1,4 @@
-"""The verbs of a strategy. Nothing outside this package branches on a strategy."""
+"""The interface of a strategy. Nothing outside this package branches on a strategy."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -21,10 +21,10 @@ BuildOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
 
 @dataclass
 class Snapshot:
-    """One rank's part of the state at a step boundary: live tensors by name, and a tree of plain
+    """One rank's part of the state at a step boundary, as live tensors by name and a tree of plain
     values.
 
-    Training continues to change these tensors: copy them to keep a snapshot past the boundary.
+    Training continues to change these tensors, so copy them to keep a snapshot past the boundary.
     """
 
     tensors: dict[str, torch.Tensor]
@@ -35,11 +35,11 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class ShardSpec:
-    """The position of a rank's piece in a tensor of `shape`.
+    """The position of a rank's shard in a tensor of `shape`.
 
-    A piece with as many dimensions as the tensor is a box that starts at `offset`. A 1-D piece of
-    an N-D tensor is a contiguous range of its flattened (row-major) values; `offset` then has one
-    entry.
+    A shard with as many dimensions as the tensor is a box that starts at `offset`. A 1-D shard of
+    an N-D tensor is a contiguous range of its flattened (row-major) values, and `offset` then has
+    one entry.
     """
 
     shape: tuple[int, ...]
@@ -47,7 +47,7 @@ class ShardSpec:
 
 
 class TensorReader(Protocol):
-    """Source that a strategy loads from: stored tensors by name, each read directly into its
+    """Source that a strategy loads from. It has stored tensors by name, each read directly into its
     destination."""
 
     path: Path
@@ -61,34 +61,36 @@ class TensorReader(Protocol):
     def dtype(self, name: str) -> torch.dtype: ...
 
     def concurrent_reads(self) -> AbstractContextManager[None]:
-        """A context in which reads run concurrently; their values are complete only at its end."""
+        """Let reads within the context run concurrently. Their values are complete only at its
+        end."""
 
     def read_into(
         self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None
     ) -> None:
-        """Fill `target`, the box or range (see `ShardSpec`) of the full tensor that starts at
+        """Fill `target` with the box or range (see `ShardSpec`) of the full tensor that starts at
         `offset` (default: the origin)."""
 
 
 class Strategy(ABC):
     """Distributes model and optimizer over the ranks, and makes the steps.
 
-    Order of the calls: `setup`, then `prepare` (which builds the model inside `init_context`), then
-    for each micro-batch `grad_sync` and `forward_context` around the forward pass and `backward`,
-    and `step` once per optimizer step.
+    The calls come in this order: `setup`, then `prepare` (which builds the model inside
+    `init_context`), then for each micro-batch `grad_sync` and `forward_context` around the forward
+    pass and `backward`, and `step` once per optimizer step.
     """
 
     checkpoint_format: ClassVar[str] = "sharded"
     name: ClassVar[str]
     forward_is_collective: ClassVar[bool] = False
-    """True if a forward pass waits for other ranks; all ranks must then make the same number of
+    """True if a forward pass waits for other ranks. All ranks must then make the same number of
     them."""
 
     compiles_whole: ClassVar[bool] = True
-    """True if the compiler gets one graph. False: the strategy's work between blocks breaks it."""
+    """True if the compiler gets one graph, False if the strategy's work between blocks breaks
+    it."""
 
     has_plain_tensors: ClassVar[bool] = True
-    """True if each parameter and its gradient is a separate tensor (a DTensor if sharded). False:
+    """True if each parameter and its gradient is a separate tensor (a DTensor if sharded), False if
     they are ranges of flat buffers."""
 
     supports_lanes: ClassVar[bool] = False
@@ -104,12 +106,12 @@ class Strategy(ABC):
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     before_clip: Callable[[], None] | None = None
-    """Called between unscaling and clipping, when gradients are those of the whole step."""
+    """Called between unscaling and clipping, when the gradients of the step are complete."""
 
     veto: Callable[[torch.Tensor], torch.Tensor] | None = None
-    """Called with the gradient's norm before the update. It returns a 0-d bool tensor, the same on
-    every rank: whether to skip this update. The step still counts, and the learning rate moves
-    on."""
+    """Called with the gradient's norm before the update. It returns whether to skip this update, as
+    a 0-d bool tensor that is the same on every rank. The step still counts, and the schedule
+    continues."""
 
     needs_closure: bool = False
     """True if the optimizer's step computes loss and gradients itself (LBFGS)."""
@@ -126,22 +128,22 @@ class Strategy(ABC):
         """
 
     def init_context(self) -> torch.device:
-        """The device on which a model's constructor runs: the rank's, or meta if that saves memory
-        or time."""
+        """Set the device on which a model's constructor runs: the rank's, or meta if that saves
+        memory or time."""
         return self.device
 
     @abstractmethod
     def prepare(
         self, build_model: Callable[[], nn.Module], build_optimizer: BuildOptimizer
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
-        """Build, initialise and wrap. It takes factories, since strategies build in different
+        """Build, initialize and wrap. It takes factories, since strategies build in different
         orders."""
 
     def forward_context(self) -> AbstractContextManager[Any]:
         return self.precision.autocast(self.device) if self.precision.is_mixed else NULL
 
     def grad_sync(self, enabled: bool) -> AbstractContextManager[Any]:
-        """A context for one micro-batch; its gradients are exchanged only if `enabled`."""
+        """Exchange the gradients of the micro-batch in the context only if `enabled`."""
         return NULL
 
     @abstractmethod
@@ -154,8 +156,8 @@ class Strategy(ABC):
         """Unscale, clip, update, zero the gradients."""
 
     def grad_norm(self, parameters: Iterable[nn.Parameter]) -> torch.Tensor:
-        """2-norm over the gradients of parameters of the full model, 0-d, the same on every rank.
-        All ranks must call it. Only with `has_plain_tensors`."""
+        """Compute the 2-norm over the gradients of parameters of the full model, 0-d and the same
+        on every rank. All ranks must call it. Only with `has_plain_tensors`."""
         raise NotImplementedError
 
     @abstractmethod
@@ -164,21 +166,21 @@ class Strategy(ABC):
 
     @abstractmethod
     def snapshot(self) -> Snapshot:
-        """This rank's part of model, optimizer and scaler."""
+        """Return this rank's part of model, optimizer and scaler."""
 
     @abstractmethod
     def load(self, saved: TensorReader) -> None:
-        """Restore model, optimizer and scaler, also from a checkpoint of another world size."""
+        """Restore model, optimizer and scaler, even from a checkpoint of another world size."""
 
     @abstractmethod
     def load_weights(self, saved: TensorReader, strict: bool = True) -> list[str]:
-        """Load model tensors only. Returns a message for each that does not match; `strict`:
-        raises TrainingError."""
+        """Load model tensors only; return a message for each that does not match. With `strict`,
+        raise TrainingError."""
 
     @abstractmethod
     def full_weights(self) -> dict[str, torch.Tensor] | None:
-        """The full model's tensors on the CPU, on rank 0; None elsewhere. All ranks must call
-        it."""
+        """Return the full model's tensors on the CPU, on rank 0 only (elsewhere None). All ranks
+        must call it."""
 
     def teardown(self) -> None:  # noqa: B027 - most have nothing to do
         """Leave the process group."""

@@ -1,5 +1,5 @@
-"""A checksum of tensors' bits that is computed on their device, and does not depend on the order of
-its additions."""
+"""A checksum of tensors' bits, which is computed on their device and does not depend on the order
+of its additions."""
 
 from collections.abc import Iterable
 
@@ -8,21 +8,21 @@ import torch
 from launcher.strategies.sharded import local
 
 CHUNK = 1 << 20
-"""Elements at a time: their 64-bit copies take this many times 8 bytes."""
+"""Number of elements at a time. Their 64-bit copies take this many times 8 bytes."""
 MULTIPLIER = 6364136223846793005
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def checksum(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
-    """Sum up the bits of this rank's pieces of tensors modulo 2**64, weighted by their positions.
+    """Sum up the bits of this rank's shards of tensors modulo 2**64, weighted by their positions.
 
     The weights are odd, so a change of any one element always changes the sum. Integers are added,
     and their sum is the same in any order, so a device with parallel additions repeats it.
 
     Args:
-        tensors: of any dtype, all on one device.
+        tensors: tensors of any dtype, all on one device.
     Returns:
-        A 0-d tensor of int64 on that device; nothing waits for it.
+        A 0-d tensor of int64 on that device. Nothing waits for it.
     """
     total: torch.Tensor | None = None
     for tensor in tensors:

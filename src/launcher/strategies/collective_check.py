@@ -1,5 +1,5 @@
-"""A check that all ranks use the same blocks and parameters: otherwise FSDP's collectives would not
-match."""
+"""Check that all ranks use the same blocks and parameters, since otherwise FSDP's collectives would
+not match."""
 
 from functools import partial
 from typing import Any
@@ -19,14 +19,15 @@ class CollectiveConsistencyCheck:
     Args:
         model: the sharded model.
         units: the blocks that are gathered when they are called.
-        strategy: its name, for messages.
+        strategy: name of the strategy, for messages.
     """
 
     def __init__(self, model: nn.Module, units: list[nn.Module], strategy: str):
         self.strategy, self._names, self._is_done = strategy, dict[int, str](), False
         self._handles: list[Any] = []
         for name, module in model.named_modules():
-            if module in units:  # before the hook that gathers it
+            # It comes before the hook that gathers it.
+            if module in units:
                 compare = partial(self._compare_calls, name)
                 self._handles.append(module.register_forward_pre_hook(compare, prepend=True))
             if any(own_parameters(module)):
@@ -48,7 +49,7 @@ class CollectiveConsistencyCheck:
             self._refuse(f"rank 0 {calls[0]}, and rank {other} {calls[1]}")
 
     def _note_parameters(self, name: str, module: nn.Module, _: object) -> None:
-        """Note the parameters of a gathered module: those are the ones that the graph refers to."""
+        """Note the parameters of a gathered module, to which the graph refers."""
         if not torch.compiler.is_compiling():
             self._names |= {id(p): f"{name}.{key}".lstrip(".") for key, p in own_parameters(module)}
 

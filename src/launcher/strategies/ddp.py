@@ -24,7 +24,7 @@ class DdpStrategy(NativeStrategy):
     Args:
         find_unused_parameters: some parameters get no gradient in some steps. DDP then walks the
             graph in each step.
-        static_graph: every step uses the same parameters, so DDP can plan ahead; gradients are then
+        static_graph: every step uses the same parameters, so DDP can plan ahead. Gradients are then
             exchanged with each micro-batch.
         bucket_cap_mb: MiB of gradients per all-reduce.
         gradient_as_bucket_view: gradients are views of the buckets, which saves a copy.
@@ -79,16 +79,16 @@ class DdpStrategy(NativeStrategy):
         from torch.nn.parallel import DistributedDataParallel
 
         model = self.make_model(build_model)
-        # Gets the unwrapped model, whose names and methods it may use.
+        # It gets the unwrapped model, whose names and methods it may use.
         optimizer = build_optimizer(model)
         if self.lanes is not None:
-            # DDP adds the ranks in an order of its own; here `step` adds them, once.
+            # DDP adds the ranks in an order of its own, so `step` adds them here, once.
             self._no_sync = None
             self.attach(model, optimizer, self.precision.scaler(self.device))
             return self.model, self.optimizer
         ids = [self.device] if self.device.type == "cuda" else None
         takes = inspect.signature(DistributedDataParallel).parameters
-        # Its older name.
+        # This is its older name.
         buffers = "forward_sync_buffers" if "forward_sync_buffers" in takes else "broadcast_buffers"
         options = {**self.options, buffers: self.broadcast_buffers}
         wrapped = DistributedDataParallel(model, device_ids=ids, **options)
@@ -113,15 +113,16 @@ def settle_buckets(wrapped: Any) -> None:
     """Let a DDP module lay out its buckets before the first step. All ranks must call it.
 
     DDP starts with one bucket, and lays out its final buckets after the first backward pass, in the
-    order in which the gradients arrived. So the first step of a resumed run would add up the ranks
-    in another order than the same step of an uninterrupted run, and a sum of three or more numbers
-    depends on the order. So we make a first backward pass over the parameters only, the last ones
-    first, and the first real step uses its buckets. The model computes nothing twice, and no random
-    number is drawn.
+    order in which the gradients arrived. The first step of a resumed run would then add up the
+    ranks in another order than the same step of an uninterrupted run, and a sum of three or more
+    numbers depends on the order. So we make a first backward pass over the parameters only, the
+    last ones first, and the first real step uses its buckets. The model computes nothing twice, and
+    no random number is drawn.
     """
     parameters = [p for p in wrapped.parameters() if p.requires_grad]
     model: Any = wrapped.module
-    own = vars(model).get("forward")  # set if the instance replaces its class's
+    # It is set if the instance replaces its class's.
+    own = vars(model).get("forward")
     model.forward = lambda start: sum((p.sum() for p in parameters), start)
     try:
         wrapped(torch.zeros((), device=parameters[0].device)).backward()
@@ -134,8 +135,8 @@ def settle_buckets(wrapped: Any) -> None:
 
 
 def average_in_bf16(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """DDP's communication hook: the mean over the ranks, exchanged in bf16. torch has one for NCCL
-    only."""
+    """Compute the mean over the ranks, exchanged in bf16, as DDP's communication hook. Torch has
+    such a hook for NCCL only."""
     gradients = bucket.buffer()
     compressed = gradients.to(torch.bfloat16).div_(dist.get_world_size())
     work: Any = dist.all_reduce(compressed, async_op=True)

@@ -52,8 +52,8 @@ class ExternalStrategy(NativeStrategy):
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
         return self.model, self.optimizer
 
-    # The other `StateDictOptions` do not concern a checkpoint: it is sharded, and written from host
-    # memory.
+    # The other `StateDictOptions` do not concern a checkpoint, which is sharded and written from
+    # host memory.
     def _frozen(self) -> set[str]:
         return {name for name, p in unwrap(self.model).named_parameters() if not p.requires_grad}
 
@@ -75,7 +75,8 @@ class ExternalStrategy(NativeStrategy):
             )
 
     def grad_sync(self, enabled: bool) -> AbstractContextManager[Any]:
-        if self._set_sync is not None and enabled is not self._syncs:  # a model under fully_shard
+        # This is a model under fully_shard.
+        if self._set_sync is not None and enabled is not self._syncs:
             self._syncs = enabled
             self._set_sync(enabled)
         return NULL if enabled or self._no_sync is None else self._no_sync()

@@ -1,5 +1,5 @@
-"""Every rank has a shard of each tensor (torch's FSDP2, `fully_shard`); weights are gathered for
-their block."""
+"""Every rank has a shard of each tensor (torch's FSDP2, `fully_shard`), and weights are gathered
+for their block."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -39,24 +39,26 @@ class FsdpStrategy(NativeStrategy):
     first dimension.
 
     With several replicas (Zhao et al. 2023, arXiv:2304.11277, section 3.2.2) the ranks form a mesh
-    `replicate` x `shard`: pieces are exchanged within a row, and gradients are averaged over the
+    `replicate` x `shard`. Shards are exchanged within a row, and gradients are averaged over the
     rows too.
 
     Args:
         sharding: full_shard frees a block's weights after its forward pass and gathers them again
-            for the backward pass; shard_grad_op keeps them in between; no_shard keeps all weights
-            whole on every rank.
-        replicate: copies of the whole model; must divide the number of ranks.
-        min_params: a module with at least this many parameters is sharded as a unit; null: the
-            model's own blocks, else 100000; 0: the whole model is one unit.
-        mixed_precision: under precision=bf16 or fp16, weights are gathered and used in that format;
-            false, and with `trainer.lanes`: they are gathered in fp32, and autocast converts them.
+            for the backward pass. shard_grad_op keeps them in between. no_shard keeps the full
+            weights on every rank.
+        replicate: copies of the full model. It must divide the number of ranks.
+        min_params: a module with at least this many parameters is sharded as a unit. Default null:
+            the model's own blocks, else 100000. With 0, the whole model is one unit.
+        mixed_precision: under precision=bf16 or fp16, weights are gathered and used in that format.
+            With false, and with `trainer.lanes`, they are gathered in fp32, and autocast converts
+            them.
         reduce_dtype: under mixed precision, gradients are summed over the ranks in this format.
-        cpu_offload: pieces, their gradients and the optimizer's state and step are on the host.
-        prefetch: blocks gathered ahead of the present one, besides what FSDP2 does by itself.
-        init: device: each rank draws the whole model on its device once and keeps its piece, so the
-            weights are those of strategy=none; host: rank 0 draws it in host memory and sends out
-            the pieces, for a model larger than a device.
+        cpu_offload: shards, their gradients and the optimizer's state and step are on the host.
+        prefetch: number of blocks gathered ahead of the current one, in addition to FSDP2's own
+            prefetching.
+        init: with device, each rank initializes the full model on its device once and keeps its
+            shard, so the weights are the same as under strategy=none. With host, rank 0 initializes
+            it in host memory and sends out the shards, for a model larger than a device.
         timeout: seconds that a rank waits for the others before it fails.
     """
 
@@ -120,7 +122,7 @@ class FsdpStrategy(NativeStrategy):
                 self.device.type, shape, mesh_dim_names=("replicate", "shard")
             )
             if self.lanes is not None:
-                # The replicas' sums are added once a step; FSDP2 itself would add them with each
+                # The replicas' sums are added once a step. FSDP2 itself would add them with each
                 # lane, in an order of its own.
                 self.replica_group = self.mesh["replicate"].get_group()
                 self.ranks = replace(self.ranks, replica=self.mesh["replicate"].get_local_rank())
@@ -133,7 +135,8 @@ class FsdpStrategy(NativeStrategy):
     def _check_lanes(self) -> None:
         """
         Raises:
-            ConfigError: an option changes numbers, or this torch lets nobody order the sums.
+            ConfigError: an option changes numbers, or this version of torch does not let the sums
+                be ordered.
         """
         if self.reduce_dtype != "fp32":
             raise ConfigError(
@@ -166,7 +169,7 @@ class FsdpStrategy(NativeStrategy):
         else:
             with same_draws():
                 model = self._from_host(build_model)
-        # Only now: sharding has replaced the model's parameters.
+        # The optimizer is built only now, since sharding has replaced the model's parameters.
         optimizer = build_optimizer(model)
         if isinstance(optimizer, PLAIN_TENSORS_ONLY):
             raise ConfigError(
@@ -198,7 +201,7 @@ class FsdpStrategy(NativeStrategy):
         check_shardable(model, units)
         for unit in units:
             fully_shard(unit, reshard_after_forward=self.sharding == "full_shard", **options)
-        # Parameters outside of units are used at both ends of the model: freeing them in between
+        # Parameters outside of units are used at both ends of the model, so freeing them in between
         # saves nothing.
         fully_shard(model, reshard_after_forward=False, **options)
         self._prefetch(list(reversed(units)))
@@ -206,31 +209,31 @@ class FsdpStrategy(NativeStrategy):
         for module in self._shards if self.lanes is not None else ():
             sharded: Any = module
             sharded.set_custom_reduce_scatter(TreeReduceScatter())
-            # The loss is divided by the number of lanes: what is exchanged is only added.
+            # The loss is divided by the number of lanes, so exchanged values are only added.
             sharded.set_gradient_divide_factor(1.0)
             sharded.set_force_sum_reduction_for_comms(True)
 
     def _mixed_precision_policy(self) -> Any:
-        """bf16 or fp16 weights under autocast, which converts inputs only where needed. FSDP2
+        """Use bf16 or fp16 weights under autocast, which converts inputs only where needed. FSDP2
         itself would round all of them, even position tables."""
         from torch.distributed.fsdp import MixedPrecisionPolicy
 
-        # With lanes by autocast, as under the other strategies: weights that are gathered in 16
-        # bits round in other places.
+        # With lanes, autocast converts weights as under the other strategies, since weights that
+        # are gathered in 16 bits round in other places.
         if self.lanes is not None or not (self.mixed_precision and self.precision.is_mixed):
             return MixedPrecisionPolicy(cast_forward_inputs=False)
         reduce_dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[self.reduce_dtype]
         return MixedPrecisionPolicy(self.precision.dtype, reduce_dtype, cast_forward_inputs=False)
 
     def _prefetch(self, units: list[Any]) -> None:
-        """Prefetch explicitly; `units` are in the order of the forward pass."""
+        """Prefetch explicitly. `units` are in the order of the forward pass."""
         depth = self.prefetch
         for i, unit in enumerate(units if depth else ()):
             unit.set_modules_to_forward_prefetch(units[i + 1 : i + 1 + depth])
             unit.set_modules_to_backward_prefetch(units[max(0, i - depth) : i][::-1])
 
     def _from_host(self, build_model: Callable[[], nn.Module]) -> nn.Module:
-        """Allocate the shards; then fill them tensor by tensor from rank 0, whose host has the full
+        """Allocate the shards, and fill them tensor by tensor from rank 0, whose host has the full
         model."""
         start = rng_state()
         model = outline(build_model)

@@ -1,4 +1,5 @@
-"""Initial weights of a model: the same under every strategy and on any number of ranks."""
+"""Initial weights of a model, which are the same under every strategy and on any number of
+ranks."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,14 +15,14 @@ from launcher.strategies.units import own_parameters
 
 META = torch.device("meta")
 UNSET = 0xFF
-"""Fills memory that has not been written yet: NaN in every floating-point format, -1 in signed
-integers."""
+"""Byte that fills memory that has not been written yet. It is NaN in every floating-point format,
+and -1 in signed integers."""
 
 
 def build(
     build_model: Callable[[], nn.Module], build_on: torch.device, device: torch.device
 ) -> nn.Module:
-    """`draw` with rank 0's random numbers, so that all ranks have the same weights."""
+    """Call `draw` with rank 0's random numbers, so that all ranks have the same weights."""
     with same_draws():
         return draw(build_model, build_on, device)
 
@@ -32,8 +33,8 @@ def draw(
     """Build a model and initialize its weights on `device`.
 
     `init_weights()`, if the model has it, starts from the same random state as the constructor.
-    What a constructor computes is lost on the meta device. So a model built there is kept only if
-    its `init_weights()` sets every tensor; otherwise it is built again, on `device`.
+    Values that a constructor computes are lost on the meta device. So a model built there is kept
+    only if its `init_weights()` sets every tensor. Otherwise it is built again, on `device`.
     """
     start = rng_state()
     if build_on == META:
@@ -52,13 +53,14 @@ def draw(
 
 
 def outline(build_model: Callable[[], nn.Module]) -> nn.Module | None:
-    """The model on the meta device: its modules and shapes. None: its constructor needs real
-    values."""
+    """Return the model on the meta device, with its modules and shapes, or None if its constructor
+    needs real values."""
     try:
         with META:
             model = build_model()
     except Exception:
-        return None  # any other error comes again when the model is built on a real device
+        # Any other error is raised again when the model is built on a real device.
+        return None
     values = (value for module in model.modules() for value in vars(module).values())
     has_unregistered = any(isinstance(value, torch.Tensor) and value.is_meta for value in values)
     return None if has_unregistered else model
@@ -103,7 +105,7 @@ def materialise(model: nn.Module, device: torch.device) -> None:
                 made[id(tensor)] = (
                     nn.Parameter(data, tensor.requires_grad) if is_parameter else data
                 )
-                # Kept alive, so that no other tensor gets its id.
+                # It is kept alive, so that no other tensor gets its id.
                 made[-id(tensor)] = tensor
             setattr(module, name, made[id(tensor)])
 
@@ -116,8 +118,8 @@ def _unset_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 @contextmanager
 def same_draws() -> Iterator[None]:
-    """A context in which every rank draws rank 0's random numbers. Then the other ranks' own state
-    is restored."""
+    """Let every rank draw rank 0's random numbers within the context. Then the other ranks' own
+    state is restored."""
     own = rng_state()
     restore_rng(ranks.broadcast(own))
     try:

@@ -1,8 +1,8 @@
-"""The sum of the lanes' gradients in a binary tree: in a rank, over shards, and over replicas.
+"""The sum of the lanes' gradients in a binary tree, in a rank, over shards, and over replicas.
 
 Every addition here is elementwise, so its result depends on no kernel's order, no shard's size and
-no library's algorithm. An absent gradient is left out; where the others need a number, it is -0.0,
-to which everything can be added without a change.
+no library's algorithm. An absent gradient is left out. If the others need a number, it is -0.0, to
+which everything can be added without a change.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ BATCH_NORMS = (
 
 
 class PartialSums:
-    """Adds the leaves of a full binary tree in their order, as a binary counter: it keeps one sum
+    """Adds the leaves of a full binary tree in their order, as a binary counter. It keeps one sum
     for each level that waits for its neighbor.
 
     Args:
@@ -48,7 +48,7 @@ class PartialSums:
         """Add a leaf, whose tensors may be changed.
 
         Returns:
-            The total, with the last leaf; the counter is then empty.
+            The total, with the last leaf. The counter is then empty.
         """
         level, self._added = 0, self._added + 1
         while self._waiting and self._waiting[-1][0] == level:
@@ -80,7 +80,7 @@ def tree_sum(rows: torch.Tensor) -> torch.Tensor:
 
 class TreeReduceScatter:
     """The sum over the ranks of a group, of which each gets its part, for
-    `FSDPModule.set_custom_reduce_scatter`. Its traffic is that of any reduce-scatter."""
+    `FSDPModule.set_custom_reduce_scatter`. Its traffic is the same as of any reduce-scatter."""
 
     def allocate(
         self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device
@@ -121,8 +121,8 @@ def sum_over_replicas(parameters: Sequence[nn.Parameter], group: Any) -> None:
     """Replace each gradient by the sum over the ranks of a group, a power of two, in a full binary
     tree over the ranks. All ranks of the run must call it.
 
-    A rank gets a part of each bucket from the others, adds the parts, and sends out the sum: the
-    traffic of a ring all-reduce.
+    A rank gets a part of each bucket from the others, adds the parts, and sends out the sum. This
+    is the traffic of a ring all-reduce.
     """
     has_gradient = any_rank([p.grad is not None for p in parameters])
     for p, is_anywhere in zip(parameters, has_gradient, strict=True):
@@ -210,7 +210,7 @@ class Buffers:
         self._before = [(name, buffer, buffer.clone()) for name, buffer in model.named_buffers()]
 
     def changed(self) -> str | None:
-        """The name of a buffer that has other values now."""
+        """Return the name of a buffer that has other values now."""
         return next(
             (
                 name

@@ -1,4 +1,4 @@
-"""A batch without a loss: whether a strategy can leave out its backward pass."""
+"""Decide whether a strategy can leave out the backward pass of a batch without a loss."""
 
 import warnings
 

@@ -1,5 +1,5 @@
-"""Base of the strategies on plain torch: autocast, scaler, clipping, guarded update, state by
-parameter name."""
+"""Base of the strategies on plain torch, with autocast, scaler, clipping, guarded update, and state
+by parameter name."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -48,7 +48,8 @@ class NativeStrategy(Strategy):
 
     supports_lanes = True
     replica_group: Any = None
-    """The ranks that have the same pieces in each replica, ordered by replica; None: all ranks."""
+    """The ranks that have the same shards in each replica, ordered by replica. Default None: all
+    ranks."""
 
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
         self.ranks = Ranks.from_env()
@@ -65,7 +66,8 @@ class NativeStrategy(Strategy):
         return 1
 
     def make_model(self, build_model: Callable[[], nn.Module]) -> nn.Module:
-        """The model on this rank's device with its initial weights, the same on every rank."""
+        """Make the model on this rank's device with its initial weights, which are the same on
+        every rank."""
         model = build(build_model, self.init_context(), self.device)
         if self.plan.recompute_every:
             recompute_units(model, self.plan.recompute_every)
@@ -74,8 +76,8 @@ class NativeStrategy(Strategy):
     def attach(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
     ) -> None:
-        """Take the prepared parts. The list of parameters is kept: walking the modules each step
-        costs more than clipping a small model."""
+        """Take the prepared parts. The list of parameters is kept, since walking the modules each
+        step costs more than clipping a small model."""
         self.model, self.optimizer, self.scaler, self._scales = (
             model,
             optimizer,
@@ -91,7 +93,7 @@ class NativeStrategy(Strategy):
             check_optimizer(optimizer, self.device)
         if self.needs_closure:
             self._check_closure()
-        # A fused optimizer skips an update by itself if `found_inf` is 1: the host does not wait
+        # A fused optimizer skips an update by itself if `found_inf` is 1, so the host does not wait
         # for it.
         self._device_decides = (
             self.device.type == "cuda"
@@ -141,21 +143,24 @@ class NativeStrategy(Strategy):
         for group in self.optimizer.param_groups:
             num_params += len(group["params"])
         if num_params != self._num_params:
-            self._list_parameters()  # after `add_param_group`
+            # This happens after `add_param_group`.
+            self._list_parameters()
         if self._scales:
             self.scaler.unscale_(self.optimizer)
         if self.before_clip is not None:
             if self.plan.retry_non_finite and not math.isfinite(
                 (norm := self._norm(self._params)).item()
             ):
-                return self._leave_out(norm)  # this attempt is repeated
-            self.before_clip()  # may change the gradients, and so their norm
+                # This attempt is repeated.
+                return self._leave_out(norm)
+            # It may change the gradients, and so their norm.
+            self.before_clip()
         norm = self._norm(self._params)
         veto = self.veto(norm) if self.veto is not None else None
         if self._device_decides:
             return self._update_unseen(norm, veto)
-        # The norm is finite if and only if every gradient is, unless the sum of squares overflows,
-        # which is as bad.
+        # The norm is finite if and only if every gradient is finite, unless the sum of squares
+        # overflows, which is as bad.
         value = (norm if veto is None else norm.masked_fill(veto, math.inf)).item()
         if not math.isfinite(value):
             return self._leave_out(norm, is_vetoed=veto is not None and bool(veto))
@@ -273,7 +278,8 @@ class NativeStrategy(Strategy):
     def full_weights(self) -> dict[str, torch.Tensor] | None:
         weights = {}
         for name, tensor in model_tensors(self.model).items():
-            full = whole(tensor)  # one at a time: only rank 0 keeps them, in host memory
+            # They are gathered one at a time, since only rank 0 keeps them, in host memory.
+            full = whole(tensor)
             if self.ranks.is_main:
                 weights[name] = full.cpu()
         return weights if self.ranks.is_main else None

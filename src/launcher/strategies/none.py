@@ -14,7 +14,7 @@ from launcher.strategies.step import StepPlan
 
 
 class NoStrategy(NativeStrategy):
-    """The model as it is, on this process's device."""
+    """The unchanged model on this process's device."""
 
     name = "none"
 

@@ -15,8 +15,8 @@ BLOCK = 1 << 20
 
 
 def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """One list for plain tensors and one per mesh of sharded tensors: foreach operations do not
-    support a mixture."""
+    """Make one list of plain tensors and one per mesh of sharded tensors, since foreach operations
+    do not support a mixture."""
     meshes: dict[Any, list[nn.Parameter]] = {}
     for p in parameters:
         meshes.setdefault(getattr(p, "device_mesh", None), []).append(p)
@@ -24,8 +24,8 @@ def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 
 def total_norm(groups: list[list[nn.Parameter]]) -> torch.Tensor:
-    """2-norm over the gradients of the full model, 0-d; the same number on every rank. All ranks of
-    a mesh must call it."""
+    """Compute the 2-norm over the gradients of the full model, 0-d and the same on every rank. All
+    ranks of a mesh must call it."""
     norms = [
         whole(get_total_norm([grad for p in params if (grad := p.grad) is not None]))
         for params in groups
@@ -35,8 +35,8 @@ def total_norm(groups: list[list[nn.Parameter]]) -> torch.Tensor:
 
 @torch.no_grad()
 def row_norm(groups: list[list[nn.Parameter]]) -> torch.Tensor:
-    """`total_norm`, bitwise the same however the parameters are sharded along their first
-    dimension.
+    """Compute `total_norm` so that it is bitwise identical however the parameters are sharded along
+    their first dimension.
 
     Each row is full on one rank. Its squares are added in an order that depends only on its length,
     by elementwise additions, and then the sums of all rows in their order. A reduction kernel would
@@ -59,7 +59,7 @@ def _all_rows(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
     if not is_sharded(first) or (count := first.device_mesh.size()) == 1:
         return own
     rows = [gradient.shape[0] for gradient in gradients]
-    # By rank and gradient, as `torch.chunk` divides them.
+    # They are ordered by rank and gradient, as `torch.chunk` divides them.
     shares = [[_share(n, rank, count) for n in rows] for rank in range(count)]
     longest = max(map(sum, shares))
     padded = own.new_zeros(longest)

@@ -13,7 +13,7 @@ from launcher.strategies.sharded import read_into, zeros_like_piece
 from launcher.strategies.weights import unwrap
 
 VALUE = "__value__"
-"""Key of a parameter that the model's own tensors do not include: a learned loss weight, say."""
+"""Key of a parameter that the model's own tensors do not include, such as a learned loss weight."""
 
 
 def _names(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[int, str]:
@@ -33,8 +33,8 @@ def _is_stored_with_model(model: nn.Module) -> Callable[[str, torch.Tensor], boo
 def optimizer_snapshot(
     model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
-    """Live state tensors named `<parameter>/<key>`, and the groups with their settings and other
-    state values."""
+    """Return live state tensors named `<parameter>/<key>`, and the groups with their settings and
+    other state values."""
     names, is_stored = _names(model, optimizer), _is_stored_with_model(model)
     tensors: dict[str, torch.Tensor] = {}
     groups = []
@@ -68,8 +68,8 @@ def load_optimizer(
     prefix: str,
     groups: list[dict[str, Any]],
 ) -> None:
-    """Restore what `optimizer_snapshot` returned. Any other state is removed, such as that of a
-    checkpoint that turned out to be damaged while it was read.
+    """Restore the state that `optimizer_snapshot` returned. Any other state is removed, such as
+    state from a checkpoint that turned out to be damaged while it was read.
 
     Raises:
         TrainingError: it is another optimizer than the checkpoint's, or has other parameters or
@@ -99,7 +99,7 @@ def load_optimizer(
         )
     with saved.concurrent_reads():
         for group, entry in zip(optimizer.param_groups, groups, strict=True):
-            # settings like `fused` belong to this machine and are kept
+            # Settings like `fused` belong to this machine and are kept.
             group.update(
                 {k: v for k, v in entry["settings"].items() if k not in IMPLEMENTATION_SETTINGS}
             )
@@ -122,15 +122,15 @@ def load_optimizer(
 
 
 IMPLEMENTATION_SETTINGS = frozenset({"fused", "foreach", "capturable", "differentiable"})
-"""Settings of how an update is computed; they do not change what it computes."""
+"""Settings of how an update is computed, which do not change its result."""
 
 
 def check_groups(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:
     """
     Raises:
         TrainingError: the checkpoint was written with an optimizer of another class, or another
-            number of groups. The state of one class may load into another: what it then computes is
-            neither.
+            number of groups. The state of one class may load into another, but then it computes
+            neither of the two updates.
     """
     own = [type(optimizer).__name__] * len(optimizer.param_groups)
     stored = [entry["optimizer"] for entry in groups]
@@ -152,9 +152,9 @@ def _read(
     group: dict[str, Any],
     present: object = None,
 ) -> torch.Tensor:
-    """Read a state tensor. A moment is sharded and placed like its parameter; a step count (0-d) is
-    on the CPU unless the kernel reads it. The tensor `present` is reused if it fits: allocating
-    costs more than reading."""
+    """Read a state tensor. A moment is sharded and placed like its parameter. A step count (0-d) is
+    on the CPU unless the kernel reads it. The tensor `present` is reused if it fits, since
+    allocating costs more than reading."""
     shape = saved.shape(full)
     if (
         isinstance(present, torch.Tensor)

@@ -1,7 +1,8 @@
-"""Activation checkpointing: blocks keep only their input and are recomputed in the backward pass.
+"""Activation checkpointing, in which blocks keep only their input and are recomputed in the
+backward pass.
 
-Chen et al. 2016, arXiv:1604.06174. It changes memory use and time, but not the numbers: random
-states are replayed.
+See Chen et al. 2016, arXiv:1604.06174. It changes memory use and time, but not the numbers, since
+random states are replayed.
 """
 
 from functools import partial
@@ -13,9 +14,9 @@ from launcher.errors import ConfigError
 
 
 def recompute_units(model: nn.Module, every: int) -> None:
-    """Recompute every `every`-th of the model's `shard_units()`; 1: all of them.
+    """Recompute every `every`-th of the model's `shard_units()`, with 1 all of them.
 
-    Their `forward` is wrapped in place: module names stay the same, and a strategy's hooks on a
+    Their `forward` is wrapped in place, so module names stay the same, and a strategy's hooks on a
     block's call (gathering its weights) run outside of it.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Sharded tensors (DTensors): which rank writes which piece, and how pieces are read back.
+"""Sharded tensors (DTensors): which rank writes which shard, and how shards are read back.
 
-They are recognised by their attributes: importing DTensor takes half a second, which unsharded runs
-need not spend.
+They are recognised by their attributes, since importing DTensor takes half a second, which
+unsharded runs need not spend.
 """
 
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from launcher.strategies.base import ShardSpec, TensorReader
 
 @dataclass(frozen=True)
 class ShardedLike:
-    """Values that belong to a tensor of the model, such as its average: this rank's piece, on any
-    device and of any dtype, with the layout of `like`."""
+    """Values that belong to a tensor of the model, such as its average. They are this rank's shard,
+    on any device and of any dtype, with the layout of `like`."""
 
     values: torch.Tensor
     like: torch.Tensor
 
     def whole(self) -> torch.Tensor:
-        """The full tensor; all ranks of the mesh must call this."""
+        """Return the full tensor. All ranks of the mesh must call this."""
         if not is_sharded(self.like):
             return self.values
         full = torch.empty_like(self.like, dtype=self.values.dtype)
@@ -37,31 +37,32 @@ class ShardedLike:
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
-    """Return whether it is a DTensor: one rank's piece, and the placement of all pieces."""
+    """Return whether it is a DTensor, which has one rank's shard and the placement of all
+    shards."""
     return hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """The full tensor on every rank of its mesh; all of them must call this."""
+    """Return the full tensor on every rank of its mesh. All of them must call this."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's piece, sharing its memory."""
+    """Return this rank's shard, sharing its memory."""
     return tensor.detach().to_local() if is_sharded(tensor) else tensor.detach()  # type: ignore[attr-defined]
 
 
 def piece_to_write(
     tensor: torch.Tensor, ranks: Ranks, values: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, ShardSpec | None] | None:
-    """The piece of a tensor that this rank writes; None if another rank writes the same values, or
-    this rank has none.
+    """Return the shard of a tensor that this rank writes, or None if another rank writes the same
+    values or this rank has none.
 
-    A plain tensor is the same on all ranks, and rank 0 writes it. Of replicated pieces, the first
+    A plain tensor is the same on all ranks, and rank 0 writes it. Of replicated shards, the first
     replica is written.
 
     Args:
-        values: a companion's (see `ShardedLike`), to be written in place of the tensor's.
+        values: values of a `ShardedLike`, to be written in place of the tensor's.
     """
     own = local(tensor) if values is None else values
     if not is_sharded(tensor):
@@ -79,7 +80,7 @@ def piece_to_write(
 
 
 def read_into(saved: TensorReader, name: str, target: torch.Tensor) -> None:
-    """Fill `target` with the stored values; for a DTensor, only this rank's piece."""
+    """Fill `target` with the stored values. Only this rank's shard of a DTensor is filled."""
     if not is_sharded(target):
         saved.read_into(name, target)
     elif (piece := local(target)).numel():
@@ -89,8 +90,8 @@ def read_into(saved: TensorReader, name: str, target: torch.Tensor) -> None:
 def zeros_like_piece(
     param: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype
 ) -> torch.Tensor:
-    """Zeros for a parameter's state: sharded like the parameter if it has its shape, otherwise the
-    same on all ranks."""
+    """Make zeros for a parameter's state. They are sharded like the parameter if they have its
+    shape, otherwise the same on all ranks."""
     if shape == tuple(param.shape):
         return torch.zeros_like(param, dtype=dtype, requires_grad=False)
     zeros = torch.zeros(shape, dtype=dtype, device=param.device)
@@ -104,7 +105,7 @@ def zeros_like_piece(
 
 @torch.no_grad()
 def copy_piece(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Fill `target` from a full plain tensor; for a DTensor, only this rank's piece."""
+    """Fill `target` from a full plain tensor. Only this rank's shard of a DTensor is filled."""
     piece = local(target)
     if is_sharded(target):
         offset = _offset(target)
@@ -115,7 +116,8 @@ def copy_piece(target: torch.Tensor, source: torch.Tensor) -> None:
 
 
 def _offset(tensor: Any) -> tuple[int, ...]:
-    """The start of this rank's shard in the full tensor. A DTensor is cut as by `torch.chunk`."""
+    """Return the start of this rank's shard in the full tensor. A DTensor is cut as by
+    `torch.chunk`."""
     offset, shape, mesh = [0] * tensor.ndim, list(tensor.shape), tensor.device_mesh
     for place, ranks, placement in zip(
         mesh.get_coordinate(), mesh.shape, tensor.placements, strict=True

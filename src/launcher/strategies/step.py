@@ -11,17 +11,18 @@ class StepPlan:
 
     grad_accum_steps: int = 1
     max_grad_norm: float | None = None
-    """Gradients are clipped to this 2-norm over all parameters; None or 0: not clipped."""
+    """Maximum 2-norm of the gradients over all parameters. With None or 0 they are not clipped."""
     retry_non_finite: bool = False
-    """Change nothing at a non-finite gradient and return `StepResult.retry`, instead of skipping
-    the update."""
+    """Change nothing at a non-finite gradient and return `StepResult.retry` instead of skipping the
+    update."""
     recompute_every: int = 0
-    """Recompute every n-th block in the backward pass (activation checkpointing); 0: off."""
+    """Recompute every n-th block in the backward pass (activation checkpointing). With 0 it is
+    off."""
     micro_batch_size: int | None = None
     sync_every_micro_batch: bool = False
     lanes: int | None = None
-    """The micro-batches of all ranks together; their gradients are added in the order of
-    `launcher.strategies.lanes`. None: in any order."""
+    """The micro-batches of all ranks together, whose gradients are added in the order of
+    `launcher.strategies.lanes`. With None, they are added in any order."""
     seed: int = 0
     """Seed of the random state of each lane."""
 
@@ -31,18 +32,19 @@ class StepResult:
     """The outcome of a step."""
 
     grad_norm: torch.Tensor | None = None
-    """Norm before clipping, a 0-d tensor on the device; None: the strategy does not know it."""
+    """Norm before clipping, a 0-d tensor on the device, or None if the strategy does not compute
+    it."""
     skipped: "bool | DeferredFlag" = False
-    """True if the update was skipped. A `DeferredFlag`: the device decides, and the host reads its
-    answer later."""
+    """True if the update was skipped. With a `DeferredFlag`, the device decides, and the host reads
+    its answer later."""
     retry: bool = False
 
 
 class DeferredFlag:
     """A 0-d device tensor, copied to the host without blocking the stream.
 
-    The copy into pinned memory is queued at once. `read` waits only for that copy; `tensor.item()`
-    would wait for all work queued before it is called.
+    The copy into pinned memory is queued at once. `read` waits only for that copy, whereas
+    `tensor.item()` would wait for all work queued before it is called.
     """
 
     def __init__(self, flag: torch.Tensor):

@@ -1,4 +1,4 @@
-"""Which modules of a model are sharded, gathered and prefetched as a unit."""
+"""The modules of a model that are sharded, gathered and prefetched as a unit."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from torch import nn
 MIN_PARAMS = 100_000
 """Default of the size rule."""
 NEVER_CALLED = (nn.ModuleList, nn.ModuleDict)
-"""Weights are gathered when a module is called, and these are never called."""
+"""Modules that are never called. Weights are gathered when a module is called."""
 USED_FROM_OUTSIDE = (nn.Embedding,)
 """Modules whose weights others may use without calling them, like an output layer tied to the
 embedding."""
@@ -17,12 +17,12 @@ OF_ONE_PIECE = (nn.MultiheadAttention,)
 
 
 def shard_units(model: nn.Module, min_params: int | None = None) -> list[nn.Module]:
-    """The units, inner ones before those that contain them, without the model itself.
+    """Return the units, inner ones before the units that contain them, without the model itself.
 
     Args:
         min_params: a module becomes a unit if at least this many of its parameters are in no inner
-            unit; 0: no units; None: the model's `shard_units()`, or if it has none, this rule with
-            `MIN_PARAMS`.
+            unit. With 0, there are no units. Default None: the model's `shard_units()`, or if it
+            has none, this rule with `MIN_PARAMS`.
     """
     if min_params is None and hasattr(model, "shard_units"):
         return list(reversed(model.shard_units()))  # type: ignore[operator]
@@ -37,13 +37,14 @@ def shard_units(model: nn.Module, min_params: int | None = None) -> list[nn.Modu
 
 
 def own_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Names and parameters of a module without its children; a tied one under each of its names."""
+    """Yield names and parameters of a module without its children, a tied one under each of its
+    names."""
     return module.named_parameters(recurse=False, remove_duplicate=False)
 
 
 def _collect(module: nn.Module, smallest: int, uses: Counter[int], units: list[nn.Module]) -> int:
-    """Add the units inside a module, and the module if it is one; returns how many of its
-    parameters are in no unit."""
+    """Add the units inside a module, and the module if it is one; return the number of its
+    parameters that are in no unit."""
     if isinstance(module, OF_ONE_PIECE):
         left = sum(p.numel() for p in module.parameters())
     else:
@@ -53,7 +54,8 @@ def _collect(module: nn.Module, smallest: int, uses: Counter[int], units: list[n
         return left
     within = Counter(id(p) for m in module.modules() for _, p in own_parameters(m))
     if any(count < uses[key] for key, count in within.items()):
-        # Shares a parameter with an outer module: only a unit that contains both can gather it.
+        # It shares a parameter with an outer module, so only a unit that contains both can gather
+        # it.
         return left
     units.append(module)
     return 0

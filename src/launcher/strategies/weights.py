@@ -23,7 +23,7 @@ NO_EXTRA_STATE = nn.Module.get_extra_state
 
 
 def layers(module: nn.Module) -> Iterator[nn.Module]:
-    """A module and the modules it wraps, outermost first: torch.compile's wrapper, DDP,
+    """List a module and the modules it wraps, outermost first. Wrappers are torch.compile's, DDP,
     DataParallel, AveragedModel, DeepSpeed's engine, and subclasses of them."""
     wrappers: list[type] = [
         nn.parallel.DistributedDataParallel,
@@ -43,13 +43,13 @@ def layers(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def unwrap(module: nn.Module) -> nn.Module:
-    """The module that the user built."""
+    """Return the module that the user built."""
     *_, module = layers(module)
     return module
 
 
 def needs_backward(module: nn.Module) -> bool:
-    """Return whether each forward pass must be followed by a backward pass: under DDP and
+    """Return whether each forward pass must be followed by a backward pass, as under DDP and
     `fully_shard`."""
     return any(
         isinstance(layer, nn.parallel.DistributedDataParallel)
@@ -65,12 +65,12 @@ class ModelState:
     tensors: dict[str, torch.Tensor]
     """Parameters and persistent buffers by name. Tied ones appear once, under their first name."""
     copies: set[str]
-    """Names of tensors that `state_dict()` copied: filling them does not change the model."""
+    """Names of tensors that `state_dict()` copied. Filling them does not change the model."""
 
 
 def model_state(model: nn.Module) -> ModelState:
     module = unwrap(model)
-    # keep_vars: the parameters themselves, so that tied ones are recognised by identity
+    # With keep_vars it has the parameters themselves, so that tied ones are recognised by identity.
     state = module.state_dict(keep_vars=True)
     own = [*module.parameters(), *module.buffers()]
     ids, memory = {id(tensor) for tensor in own}, {_address(tensor) for tensor in own}
@@ -87,8 +87,8 @@ def model_state(model: nn.Module) -> ModelState:
 
 
 def tied_names(model: nn.Module) -> dict[str, str]:
-    """The further names of tied tensors, each with the name under which `model_state` has the
-    tensor."""
+    """Return the further names of tied tensors, each with the name under which `model_state` has
+    the tensor."""
     first: dict[int, str] = {}
     tied = {}
     for name, tensor in unwrap(model).state_dict(keep_vars=True).items():
@@ -98,12 +98,12 @@ def tied_names(model: nn.Module) -> dict[str, str]:
 
 
 class Tied:
-    """Stored weights in which a tied tensor has all of its names: a file may have it under any of
-    them.
+    """Stored weights in which a tied tensor has all of its names, since a file may have it under
+    any of them.
 
     Args:
         tied: see `tied_names`.
-        prefix: of the stored names.
+        prefix: prefix of the stored names.
     """
 
     def __init__(self, saved: TensorReader, tied: Mapping[str, str], prefix: str = ""):
@@ -148,13 +148,13 @@ def _address(tensor: torch.Tensor) -> int:
 def load_model_tensors(
     model: nn.Module, saved: TensorReader, prefix: str, strict: bool
 ) -> list[str]:
-    """Copy stored tensors into the model's own, in place; by `load_state_dict()` where
-    `state_dict()` returns copies.
+    """Copy stored tensors into the model's own, in place. If `state_dict()` returns copies,
+    `load_state_dict()` is used.
 
     Returns:
         A message for each name that is missing, left over or of another shape.
     Raises:
-        TrainingError: `strict`, and there is such a name; or `load_state_dict()` ignored a tensor.
+        TrainingError: `strict`, and there is such a name, or `load_state_dict()` ignored a tensor.
     """
     state = model_state(model)
     shapes = {name: tuple(tensor.shape) for name, tensor in state.tensors.items()}
@@ -236,8 +236,8 @@ def load_weights(
     """Load from a checkpoint, or from a file that has only weights.
 
     Args:
-        load_tensors: called with `saved`, the prefix of the names and `strict`; None:
-            `load_model_tensors`.
+        load_tensors: function called with `saved`, the prefix of the names and `strict`. Default
+            None: `load_model_tensors`.
     Returns:
         A message for each tensor that is missing, left over or of another shape.
     Raises:
@@ -246,7 +246,8 @@ def load_weights(
     prefix = MODEL if any(name.startswith(MODEL) for name in saved.names()) else ""
     saved = Tied(saved, tied_names(model), prefix)
     problems = (load_tensors or partial(load_model_tensors, model))(saved, prefix, strict)
-    if EXTRA in saved.meta:  # a checkpoint; other files of weights do not have it
+    # Only a checkpoint has it, other files of weights do not.
+    if EXTRA in saved.meta:
         problems += load_extra_state(model, saved.meta[EXTRA], strict)
     return problems
 
@@ -262,14 +263,15 @@ def misfits(
     prefix: str,
     strict: bool,
 ) -> list[str]:
-    """A message, which begins with the name, for each stored tensor that does not fit the model's
-    `own` shapes.
+    """Return a message, which begins with the name, for each stored tensor that does not fit the
+    model's `own` shapes.
 
     Raises:
         TrainingError: `strict`, and there is one.
     """
     stored = {name.removeprefix(prefix) for name in saved.names() if name.startswith(prefix)}
-    aliases = set(unwrap(model).state_dict().keys()) - set(own)  # further names of tied tensors
+    # These are further names of tied tensors.
+    aliases = set(unwrap(model).state_dict().keys()) - set(own)
     problems = [f"{name}: the checkpoint does not have it" for name in own if name not in stored]
     problems += [
         f"{name}: the model does not have it" for name in sorted(stored - set(own) - aliases)

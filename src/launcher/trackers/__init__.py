@@ -1,1 +1,1 @@
-"""Trackers mirror metrics.jsonl elsewhere, in a separate process without torch."""
+"""Trackers, which mirror metrics.jsonl elsewhere, in a separate process without torch."""

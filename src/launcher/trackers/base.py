@@ -19,11 +19,11 @@ from launcher.rundir.folder import RunFolder
 from launcher.rundir.record_format import read_record
 
 Line = dict[str, Any]
-"""A line of metrics.jsonl. `media` has those of media.jsonl with the same step, if there are
+"""A line of metrics.jsonl. `media` has the lines of media.jsonl with the same step, if there are
 any."""
 NO_METRICS = ("step", "time", "attempt", "samples", "epoch", "media")
 NOT_ENDED = ("running", "queued", "paused")
-"""States of a run that continues without us."""
+"""States in which the run is still active."""
 NOT_SWEPT = ("run", "paths", "tracker", "dispatch", "hydra", "device", "job")
 
 
@@ -31,7 +31,7 @@ class TrackedRun:
     """View of a run for trackers: its files, never the training process.
 
     Args:
-        config: the resolved configuration; None: the one in the run's folder.
+        config: the resolved configuration. Default None: the configuration in the run's folder.
     """
 
     def __init__(self, folder: RunFolder, config: dict[str, Any] | None = None):
@@ -57,13 +57,13 @@ class TrackedRun:
 
     @property
     def sweep(self) -> str | None:
-        """The name that the runs of one sweep share; None outside a sweep."""
+        """Name that the runs of one sweep share, or None outside a sweep."""
         sweep = get(self.config, "run.sweep")
         return str(sweep) if sweep else None
 
     @property
     def record(self) -> dict[str, Any]:
-        """run.json as it is now; empty if it cannot be read."""
+        """Read the current run.json, which is empty if it cannot be read."""
         try:
             return read_record(self.folder.record_path)
         except (OSError, ValueError):
@@ -88,8 +88,8 @@ class TrackedRun:
         return values
 
     def stored(self, tracker: str) -> dict[str, Any]:
-        """Return the data that a tracker keeps in the run's folder. `id` is always there: on a
-        server, it distinguishes this folder's run from that of a deleted folder, or of a folder on
+        """Return the data that a tracker keeps in the run's folder. It always has an `id`, which on
+        a server distinguishes this folder's run from the run of a deleted folder, or of a folder on
         another machine."""
         path = self.folder.path / ".trackers" / f"{tracker}.json"
         try:
@@ -111,7 +111,7 @@ class Tracker(ABC):
     """Mirrors a run's metrics.jsonl in one place. It works in the follower's process, where there
     is no torch.
 
-    A constructor only stores its options: the training process calls it too, to check them.
+    A constructor only stores its options, since the training process calls it too, to check them.
     """
 
     library: ClassVar[str] = ""
@@ -126,11 +126,11 @@ class Tracker(ABC):
     """Set before `open`."""
 
     def check(self, key: str, to_sync: bool = False) -> None:
-        """Check that the tracker can work here; called before training starts.
+        """Check that the tracker can work here. Called before training starts.
 
         Args:
-            key: its key in the configuration: tracker.wandb.
-            to_sync: for `launcher.runs sync`.
+            key: its key in the configuration, such as tracker.wandb.
+            to_sync: the check is for `launcher.runs sync`.
         Raises:
             ConfigError: a library or a key is missing.
         """
@@ -143,7 +143,7 @@ class Tracker(ABC):
             ConfigError: the library is not installed.
         """
         spec = find_spec(library)
-        # No origin: a folder of that name, like wandb's own.
+        # A folder of that name, like wandb's own, has no origin.
         if spec is None or spec.origin is None:
             raise ConfigError(
                 f"{key}: {library} is not installed; install it with pip install"
@@ -155,12 +155,13 @@ class Tracker(ABC):
         """Connect. Called again after any method has failed.
 
         Returns:
-            The last step that the tracker has; -1 for none.
+            The last step that the tracker has, or -1.
         """
 
     @abstractmethod
     def write(self, lines: list[Line]) -> None:
-        """Add lines, in the order of their steps, all of them later than those the tracker has."""
+        """Add lines, in the order of their steps, all of them later than the lines that the tracker
+        has."""
 
     @abstractmethod
     def close(self, state: str) -> None:
@@ -172,7 +173,7 @@ class Tracker(ABC):
 
 
 def numbers(line: Line) -> dict[str, float]:
-    """The metrics of a line."""
+    """Return the metrics of a line."""
     return {key: float(value) for key, value in line.items() if key not in NO_METRICS}
 
 
@@ -184,15 +185,15 @@ def media(lines: Iterable[Line], kind: str) -> Iterator[tuple[Line, dict[str, An
 
 
 def artifact_folder(folder: RunFolder, which: str) -> Path | None:
-    """The folder that is sent as the artifact `best`, `last` or `export`; None: it does not
-    exist."""
+    """Return the folder that is sent as the artifact `best`, `last` or `export`, or None if it does
+    not exist."""
     checkpoint = LATEST if which == "last" else which
     path = folder.export if which == "export" else checkpoint_path(folder.checkpoints, checkpoint)
     return path if path is not None and path.is_dir() else None
 
 
 def config_without(config: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    """A configuration without these dotted keys."""
+    """Return a configuration without these dotted keys."""
     left_out = set(keys)
 
     def kept(tree: Any, path: str) -> Any:
@@ -205,7 +206,7 @@ def config_without(config: Mapping[str, Any], keys: Iterable[str]) -> dict[str, 
 
 
 def is_tracker(node: Any) -> bool:
-    """Return whether a node of the group `tracker` is for the follower; a hook is not."""
+    """Return whether a node of the group `tracker` is for the follower, which a hook is not."""
     target = target_object(node["_target_"]) if node is not None else None
     return isinstance(target, type) and issubclass(target, Tracker)
 
@@ -214,7 +215,7 @@ def build_trackers(nodes: Any, names: Iterable[str] | None = None) -> dict[str, 
     """The trackers of the group `tracker`, by name.
 
     Args:
-        names: build and import only these; None: all.
+        names: build and import only these. Default None: all.
     """
     chosen = [name for name in nodes or () if names is None or name in names]
     return {name: instantiate(nodes[name]) for name in chosen if is_tracker(nodes[name])}

@@ -1,9 +1,9 @@
 """Mirrors a run in its trackers, in a separate process: `python -m launcher.trackers.follower
 RUN_DIR NAME...`.
 
-The run's files are the truth. Each tracker reports the last step that it has, and gets the lines
-after that. So no step is lost or sent twice, whichever process is killed, and when. Training never
-waits for any of this.
+The run's files are the source of truth. Each tracker reports the last step that it has, and gets
+the later lines. So no step is lost or sent twice, whichever process is killed, and when. Training
+never waits for any of this.
 """
 
 import logging
@@ -32,9 +32,10 @@ RUNNING, SUPERSEDED = "running", "superseded"
 INTERVAL = 1.0
 """Seconds between two reads of the run's files."""
 PATIENCE = 300.0
-"""Seconds after the run's end for which a failing tracker is tried again."""
+"""Seconds after the run's end during which a failing tracker is tried again."""
 HANGS, HANGS_WITH_ARTIFACTS = 60.0, 1800.0
-"""Seconds after that until a call into a tracker is given up; a checkpoint may be large."""
+"""Seconds after that until a call into a tracker is given up, the second for artifacts, since a
+checkpoint may be large."""
 LONGEST_WAIT = 60.0
 """Maximum number of seconds between two attempts."""
 
@@ -42,7 +43,7 @@ logger = logging.getLogger("launcher.trackers")
 
 
 class FollowerLock(RunLock):
-    """The lock of the process that writes to a run's trackers; independent of the run's own
+    """The lock of the process that writes to a run's trackers, independent of the run's own
     lock."""
 
     def __init__(self, folder: RunFolder):
@@ -53,10 +54,11 @@ class FollowerLock(RunLock):
 class Follower:
     """
     Args:
-        trackers: by name. Each has its own thread, so that a tracker that hangs does not delay the
-            others.
-        check: called before each write; raises LockLost if another process has taken over.
-        follow: mirror the run until it ends; False: bring the trackers up to date, once.
+        trackers: trackers by name. Each has its own thread, so that a tracker that hangs does not
+            delay the others.
+        check: function called before each write. It raises LockLost if another process has taken
+            over.
+        follow: mirror the run until it ends. With False, bring the trackers up to date once.
     """
 
     def __init__(
@@ -75,16 +77,16 @@ class Follower:
         self.interval, self.patience, self.hangs, self.clock = interval, patience, hangs, clock
         self.attempt = run.attempt.get("number")
         self.unfinished = dict.fromkeys(trackers, "is still being sent to")
-        """Why each of these trackers is not up to date."""
+        """Reasons why trackers are not up to date, by name."""
         self.steps: dict[str, int] = {}
         """The last step that each tracker has."""
         self._stop = threading.Event()
 
     def follow_run(self, until: Callable[[], bool] = lambda: False) -> bool:
-        """Mirror the run; returns whether every tracker has all of it.
+        """Mirror the run; return whether every tracker has all of it.
 
         Args:
-            until: polled; True: stop as if the run had ended now.
+            until: function that is polled. If it returns True, stop as if the run had ended now.
         """
         threads = [
             threading.Thread(target=self._mirror, args=(name, tracker), name=name, daemon=True)
@@ -107,15 +109,16 @@ class Follower:
         return not self.unfinished
 
     def state(self) -> str:
-        """The run's state. `running` while a process that has recorded the end logs its results.
-        `killed`: run.json says running, but no process is on it. `superseded`: another attempt has
-        begun, which has its own follower."""
+        """Return the run's state. It is `running` while a process that has recorded the end logs
+        its results. It is `killed` if run.json records running, but no process is on it. It is
+        `superseded` if another attempt has begun, which has its own follower."""
         state = self._recorded()
         if state == SUPERSEDED:
             return state
         if is_held(self.run.folder):
             return RUNNING if self.follow else state
-        state = self._recorded()  # it may have ended in between
+        # It may have ended in between.
+        state = self._recorded()
         return "killed" if state == RUNNING else state
 
     def _recorded(self) -> str:
@@ -126,7 +129,7 @@ class Follower:
         return str(record.get("state") or RUNNING)
 
     def _mirror(self, name: str, tracker: Tracker) -> None:
-        """Mirror the run in one tracker, until that has everything."""
+        """Mirror the run in one tracker, until the tracker has everything."""
         tracker.run = self.run
         lines: MetricsReader | None = None
         ended_at: float | None = None
@@ -193,7 +196,7 @@ class Follower:
 
 def acquire(lock: FollowerLock, is_over: Callable[[], bool], seconds: float = INTERVAL) -> bool:
     """Take the lock. An earlier attempt's follower may hold it, which ends once it sees the new
-    attempt. False: it does not end, and this run is over."""
+    attempt. Return False if it does not end, and this run is over."""
     while True:
         try:
             lock.acquire()
@@ -213,7 +216,7 @@ def unfinished(folder: RunFolder, follower: Follower) -> list[str]:
 
 
 class _Pipe(logging.StreamHandler[TextIO]):
-    """Sends lines to the training process, which logs them as its own; once it has ended, nobody
+    """Sends lines to the training process, which logs them as its own. Once it has ended, nobody
     reads them."""
 
     def handleError(self, record: logging.LogRecord) -> None:
@@ -221,8 +224,8 @@ class _Pipe(logging.StreamHandler[TextIO]):
 
 
 def set_up_logging(folder: RunFolder) -> None:
-    """Log everything of `launcher` to logs/tracker.log, and what the user must know also to the
-    training process."""
+    """Log everything of `launcher` to logs/tracker.log, and warnings for the user to the training
+    process too."""
     file = logging.FileHandler(folder.logs / "tracker.log")
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
     pipe = _Pipe(sys.stdout)
@@ -271,7 +274,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     finally:
         lock.release()
     sys.stdout.flush()
-    os._exit(0 if is_done else 1)  # a library's threads and exit handlers may wait for a server
+    # A library's threads and exit handlers may wait for a server.
+    os._exit(0 if is_done else 1)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ class _File:
         self._file: BufferedReader | None = None
 
     def read(self) -> tuple[list[dict[str, Any]], bool]:
-        """The new lines, and whether they are all lines of a new file."""
+        """Return the new lines, and whether they are all lines of a new file."""
         try:
             now = os.stat(self.path)
         except FileNotFoundError:
@@ -32,7 +32,7 @@ class _File:
             return [], is_gone
         is_new = self._file is None
         if self._file is not None:
-            # while the old file is open, its inode is not reused
+            # While the old file is open, its inode is not reused.
             before = os.fstat(self._file.fileno())
             is_new = (now.st_ino, now.st_dev) != (
                 before.st_ino,
@@ -57,7 +57,7 @@ class _File:
 class MetricsReader:
     """The lines after a step, as they are written.
 
-    The newest step is held back until a later one exists: a run that is stopped during an
+    The newest step is held back until a later one exists, since a run that is stopped during an
     evaluation writes the line of that step again, complete, when it resumes.
 
     Args:
@@ -71,11 +71,11 @@ class MetricsReader:
         self._items: dict[int, list[dict[str, Any]]] = {}
         self._dropped_path, self._dropped = dropped_path(folder.metrics_path), dict[int, Line]()
         self.changed: int | None = None
-        """The first step that has other values now than those that were sent, since the run was
-        resumed before it."""
+        """First step whose values changed after it was sent, since the run was resumed before
+        it."""
 
     def read(self, final: bool = False) -> list[Line]:
-        """The next lines, at most 1000; empty: no more for now.
+        """Return the next lines, at most 1000, or none if there are no more for now.
 
         Args:
             final: the run has ended, so the newest step is complete.
@@ -98,7 +98,7 @@ class MetricsReader:
         self._media.close()
 
     def _read_files(self) -> None:
-        """Metrics are read first: once a step's line exists, the media of all earlier steps do
+        """Read metrics first, since once a step's line exists, the media of all earlier steps do
         too."""
         rows, is_new = self._metrics.read()
         if is_new:
@@ -147,7 +147,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def parse(line: bytes) -> dict[str, Any] | None:
-    """A line with a step; None for anything else."""
+    """Parse a line with a step; return None for anything else."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""tracker=mlflow: MLflow, by default with a SQLite database next to the runs."""
+"""tracker=mlflow, by default with a SQLite database next to the runs."""
 
 import fcntl
 import logging
@@ -29,8 +29,8 @@ RUN_TAG, STEP_TAG, STATE_TAG, MODEL_TAG = (
     "launcher.model",
 )
 BATCH = "batch"
-"""Key of the newest batch in the run's folder: MLflow's id of the run, the last step, and the
-rows."""
+"""Key of the newest batch in the run's folder. The batch has MLflow's id of the run, the last step,
+and the rows."""
 STATUS = {"completed": "FINISHED", "failed": "FAILED"}
 LOADER = "launcher.train.load"
 """The module whose `_load_pyfunc` MLflow calls to load a model."""
@@ -41,20 +41,20 @@ logger = logging.getLogger("launcher.trackers")
 
 
 class MlflowTracker(Tracker):
-    """The last step that MLflow has is a tag, set after each batch. MLflow keeps equal rows once,
-    so an interrupted batch may be sent again. But a step that is computed again has other times: a
-    batch is stored in the run's folder first, and sent again as it was.
+    """Sends a run to MLflow. The last step that MLflow has is a tag, set after each batch. MLflow
+    keeps equal rows once, so an interrupted batch may be sent again. But a step that is computed
+    again has other times, so a batch is first stored in the run's folder, and sent again unchanged.
 
     Args:
-        tracking_uri: null: MLFLOW_TRACKING_URI, else a SQLite database `mlflow.db` in the folder of
-            all runs.
-        experiment: null: MLFLOW_EXPERIMENT_NAME, else "launcher".
-        name: the run's name in MLflow; null: <run.name>/<run.id>.
+        tracking_uri: URI of the server. Default null: MLFLOW_TRACKING_URI, else a SQLite database
+            `mlflow.db` in the folder of all runs.
+        experiment: name of the experiment. Default null: MLFLOW_EXPERIMENT_NAME, else "launcher".
+        name: the run's name in MLflow. Default null: <run.name>/<run.id>.
         tags: the run's tags.
         config_exclude: keys of the configuration that are not sent.
-        artifacts: sent when the run is complete.
+        artifacts: artifacts that are sent when the run is complete.
         registered_model_name: register the model of a complete run under this name.
-        model: which artifact is registered.
+        model: the artifact that is registered.
         alias: the registered version's alias.
     """
 
@@ -144,15 +144,15 @@ class MlflowTracker(Tracker):
                 self._send_artifact(which)
         self._client.set_tag(self._id, STATE_TAG, state)
         if state in NOT_ENDED:
-            # `set_terminated` would say when it ended.
+            # `set_terminated` would record the time of its end.
             self._client.update_run(self._id, status="SCHEDULED")
         else:
             self._client.set_terminated(self._id, STATUS.get(state, "KILLED"))
 
     @property
     def uri(self) -> str:
-        """The tracking server. The run's folder remembers it, so that other machines use the
-        same."""
+        """Return the tracking server. It is stored in the run's folder, so that other machines use
+        the same."""
         stored = self.run.stored("mlflow")
         chosen = (
             self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or stored.get("tracking_uri")
@@ -167,7 +167,7 @@ class MlflowTracker(Tracker):
         return self.run.folder.path.absolute().parents[len(Path(self.run.name).parts)]
 
     def _experiment(self) -> str:
-        """The experiment's id; it is created if it does not exist."""
+        """Return the experiment's id. It is created if it does not exist."""
         name = self.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or DEFAULT_EXPERIMENT
         experiment = self._client.get_experiment_by_name(name)
         if experiment is not None:
@@ -196,8 +196,8 @@ class MlflowTracker(Tracker):
         )
 
     def _send_params(self, known: set[str]) -> None:
-        """The configuration by dotted keys. MLflow never changes a parameter: the first attempt's
-        values stay."""
+        """Send the configuration by dotted keys. MLflow never changes a parameter, so the first
+        attempt's values stay."""
         from mlflow.entities import Param
 
         config = config_without(self.run.config, ["tracker", *self.config_exclude])
@@ -231,7 +231,7 @@ class MlflowTracker(Tracker):
         return str(model.to_yaml())
 
     def _register(self, which: str, path: Path) -> None:
-        """Register the artifact once, also if an earlier try was interrupted."""
+        """Register the artifact once, even if an earlier try was interrupted."""
         from mlflow.exceptions import MlflowException
 
         name = self.registered_model_name
@@ -251,7 +251,7 @@ class MlflowTracker(Tracker):
 
 
 def clean(name: str) -> str:
-    """A name with the characters that MLflow accepts."""
+    """Return a name with the characters that MLflow accepts."""
     return re.sub(r"[^\w./ :-]", "_", name)
 
 
@@ -263,8 +263,8 @@ def milliseconds(time: str | None) -> int | None:
 
 @contextmanager
 def one_at_a_time(uri: str) -> Iterator[None]:
-    """Let one process at a time create a SQLite database: if several do so at once, all but one
-    fail."""
+    """Let one process at a time create a SQLite database, since if several do so at once, all but
+    one fail."""
     if not uri.startswith("sqlite:///"):
         yield
         return

@@ -1,5 +1,5 @@
-"""The follower's process, started and logged by the training process, which waits for it only
-briefly at its end."""
+"""The follower's process. The training process launches and logs it, and waits for it only briefly
+at its end."""
 
 import logging
 import subprocess
@@ -20,7 +20,7 @@ logger = logging.getLogger("launcher")
 class FollowerProcess:
     """
     Args:
-        names: the trackers' names; if empty, nothing is started.
+        names: the trackers' names. If there are none, nothing is started.
     """
 
     def __init__(self, folder: RunFolder, names: Iterable[str]):
@@ -59,7 +59,7 @@ class FollowerProcess:
         threading.Thread(target=self._relay, name="trackers", daemon=True).start()
 
     def wait(self, seconds: float = WAIT) -> None:
-        """Wait until the trackers have everything: at most `seconds`, and not after a signal."""
+        """Wait until the trackers have everything, at most `seconds`, and not after a signal."""
         until = time.monotonic() + seconds
         while self.process is not None and self.process.poll() is None and not signals.received():
             if time.monotonic() > until:
@@ -72,8 +72,7 @@ class FollowerProcess:
             time.sleep(0.02)
 
     def _relay(self) -> None:
-        """Log what the follower reports. It is silent unless something goes wrong, so this does not
-        delay steps."""
+        """Log the follower's reports. It reports only problems, so this does not delay steps."""
         assert self.process is not None and self.process.stdout is not None
         for line in self.process.stdout:
             level, _, text = line.rstrip("\n").partition(" ")

@@ -1,4 +1,4 @@
-"""tracker=tensorboard: an event file in the run's folder, written without torch and TensorFlow."""
+"""tracker=tensorboard, an event file in the run's folder, written without torch and TensorFlow."""
 
 import json
 import os
@@ -16,15 +16,15 @@ NOTHING: dict[str, Any] = {"step": -1, "size": 0, "closed": None}
 
 
 class TensorBoardTracker(Tracker):
-    """One event file for the whole run. `open` cuts it back to what is known to be complete;
-    otherwise it only grows. So a reader never sees a step twice.
+    """One event file for the whole run. `open` truncates it to the part that is known to be
+    complete. Otherwise it only grows, so a reader never sees a step twice.
 
     Args:
-        path: the folder of the event file, relative to the run's folder; outside it,
+        path: the folder of the event file, relative to the run's folder. Outside it, the folder is
             `<path>/<name>/<id>`.
-        namespace_separator: between the parts of a metric's name.
-        hparams: keys of the configuration for the HPARAMS tab; null: those that the command line
-            set.
+        namespace_separator: text between the parts of a metric's name.
+        hparams: keys of the configuration for the HPARAMS tab. Default null: the keys that the
+            command line set.
     """
 
     library = extra = "tensorboard"
@@ -126,7 +126,7 @@ class TensorBoardTracker(Tracker):
         self._writer.write(Event(**fields).SerializeToString())
 
     def _commit(self, step: int, closed: str | None = None) -> None:
-        """Make what was written durable and valid."""
+        """Make the written part durable and valid."""
         self._writer.flush()
         os.fsync(self._file.fileno())
         self._position = {"step": step, "size": self._file.tell(), "closed": closed}
@@ -173,8 +173,8 @@ class TensorBoardTracker(Tracker):
 
 
 def _statistics(counts: list[float], edges: list[float]) -> dict[str, Any]:
-    """The fields of a histogram's protocol buffer. Its sums are computed from the middles of the
-    buckets."""
+    """Return the fields of a histogram's protocol buffer. Its sums are computed from the middles of
+    the buckets."""
     middles = [(low + high) / 2 for low, high in pairwise(edges)]
     return {
         "min": edges[0],

@@ -1,4 +1,4 @@
-"""tracker=wandb: Weights & Biases."""
+"""tracker=wandb, for Weights & Biases."""
 
 import configparser
 import html
@@ -32,26 +32,28 @@ logger = logging.getLogger("launcher.trackers")
 
 
 class WandbTracker(Tracker):
-    """The server reports the last step that it has. A run keeps its id on the server over restarts,
-    preemptions and machines: it is stored in the run's folder.
+    """Sends a run to Weights & Biases. The server reports the last step that it has. A run keeps
+    its id on the server over restarts, preemptions and machines, since the id is stored in the
+    run's folder.
 
     Args:
-        project: null: WANDB_PROJECT, else "launcher".
-        entity: a user or a team; null: the account's default.
-        name: null: <run.name>/<run.id>.
-        group: null: the sweep that the run belongs to.
+        project: name of the project. Default null: WANDB_PROJECT, else "launcher".
+        entity: a user or a team. Default null: the account's default.
+        name: the run's name. Default null: <run.name>/<run.id>.
+        group: the run's group. Default null: the sweep that the run belongs to.
         job_type: the run's job type.
-        tags: in addition to those in WANDB_TAGS.
+        tags: tags in addition to WANDB_TAGS.
         notes: a text about the run.
-        dir: the folder for wandb's own files; a relative path is in the run's folder.
+        dir: the folder for wandb's own files. A relative path is in the run's folder.
         config_exclude: keys of the configuration that are not sent.
-        mode: offline: nothing is sent before `launcher.runs sync`. null: WANDB_MODE, else online.
+        mode: with offline, nothing is sent before `launcher.runs sync`. Default null: WANDB_MODE,
+            else online.
         alerts: send an alert when the run fails, is preempted or is killed.
         stoppable: "Stop run" on the web page saves and stops the run.
         logs: send the run's log.
         system_metrics: measure CPU, memory and GPU of the training process.
-        image_format: jpeg is smaller; transparent pixels become white.
-        artifacts: sent when the run is complete.
+        image_format: format of images. jpeg is smaller, and transparent pixels become white.
+        artifacts: artifacts that are sent when the run is complete.
         init: further arguments of wandb.init.
         settings: further arguments of wandb.Settings.
     """
@@ -111,7 +113,8 @@ class WandbTracker(Tracker):
 
     def open(self) -> int:
         if "wandb" not in sys.modules:
-            os.environ.pop("WANDB_SERVICE", None)  # set by a process that uses wandb itself
+            # A process that uses wandb itself has set it.
+            os.environ.pop("WANDB_SERVICE", None)
         import wandb
 
         if self._is_connecting:
@@ -206,8 +209,8 @@ class WandbTracker(Tracker):
         self._stored = self.run.store("wandb", {**self._stored, "end": end, "artifacts": sent})
 
     def stop(self) -> None:
-        """Stop the training process, which saves first; the same command resumes it. In a SLURM job
-        the signal is that of Ctrl-C, after which the job is not requeued."""
+        """Stop the training process, which saves first. The same command resumes it. In a SLURM job
+        the signal is SIGINT as with Ctrl-C, after which the job is not requeued."""
         holder = held_here(self.run.folder)
         if holder is None:
             logger.warning(
@@ -218,7 +221,7 @@ class WandbTracker(Tracker):
         os.kill(holder.pid, signal.SIGINT if holder.slurm_job_id else signal.SIGTERM)
 
     def _chosen(self, own_id: str) -> dict[str, Any]:
-        """The run's names on the server, which stay the same from now on."""
+        """Return the run's names on the server, which stay the same from now on."""
         return {
             "id": os.environ.get("WANDB_RUN_ID") or re.sub(r"[/\\#?%:]", "-", own_id),
             "project": self.project or os.environ.get("WANDB_PROJECT") or DEFAULT_PROJECT,
@@ -227,7 +230,7 @@ class WandbTracker(Tracker):
         }
 
     def _give_up(self) -> None:
-        """Drop a failed connection. What it had not sent is sent again."""
+        """Drop a failed connection. Its unsent data are sent again."""
         import wandb
 
         try:
@@ -251,7 +254,7 @@ class WandbTracker(Tracker):
             )
 
     def _send_log(self) -> None:
-        """Send what has been added to the run's log."""
+        """Send the text that was added to the run's log."""
         path, start = self.run.folder.log_path(), self._stored.get("log_bytes", 0)
         if not self.logs or not path.exists() or path.stat().st_size <= start:
             return
@@ -263,11 +266,11 @@ class WandbTracker(Tracker):
         self._stored = self.run.store("wandb", {**self._stored, "log_bytes": start + len(content)})
 
     def _send_artifact(self, which: str, sent: str | None) -> str | None:
-        """Begin to send an artifact, unless it is the one that was sent before; `finish` waits for
+        """Begin to send an artifact, unless the same artifact was sent before. `finish` waits for
         it.
 
         Returns:
-            Which checkpoint it is, or `export`; None: there is nothing to send.
+            The name of the checkpoint, or `export`, or None if there is nothing to send.
         """
         import wandb
 
@@ -280,7 +283,8 @@ class WandbTracker(Tracker):
             return None
         name = re.sub(r"[^\w.-]", "-", f"{self.run.name}-{self.run.id}-{which}")
         artifact = wandb.Artifact(name, type="model", metadata={"run": self.run.label, "of": alias})
-        artifact.add_dir(str(path.resolve()), policy="immutable")  # sent from where it is
+        # It is sent from its place.
+        artifact.add_dir(str(path.resolve()), policy="immutable")
         self._wandb_run.log_artifact(artifact, aliases=[*dict.fromkeys([which, alias])])
         return alias
 
@@ -288,7 +292,8 @@ class WandbTracker(Tracker):
         attempt, record = self.run.attempt, self.run.record
         reason = attempt.get("reason") or attempt.get("signal") or ""
         place = f"{self.run.label} on {attempt.get('host')}"
-        step = max(record.get("step") or 0, self._step)  # run.json is written every ten seconds
+        # The file run.json is written every ten seconds.
+        step = max(record.get("step") or 0, self._step)
         text = f"{place}, step {step} of {record.get('max_steps')}. {reason}".rstrip()
         self._wandb_run.alert(
             f"Run {state}: {self.run.label}",
@@ -298,7 +303,7 @@ class WandbTracker(Tracker):
 
 
 def base_url() -> str:
-    """The server's address, as wandb finds it."""
+    """Return the server's address, as wandb finds it."""
     folder = expanded(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb")
     settings = configparser.ConfigParser(default_section="default")
     try:
@@ -309,7 +314,7 @@ def base_url() -> str:
 
 
 def has_key(url: str) -> bool:
-    """Return whether wandb will find an API key; nothing is sent."""
+    """Return whether wandb will find an API key. Nothing is sent."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     named = os.environ.get("NETRC")
@@ -320,5 +325,6 @@ def has_key(url: str) -> bool:
         except OSError:
             continue
         except netrc.NetrcParseError:
-            return True  # wandb reports it
+            # Wandb reports it.
+            return True
     return False

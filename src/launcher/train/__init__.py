@@ -1,1 +1,1 @@
-"""The loop, and the composition root that builds it from a configuration."""
+"""The training loop, and the composition root that builds it from a configuration."""

@@ -1,4 +1,4 @@
-"""The batches that the loop takes from a data loader, epoch after epoch; their weights; the
+"""The batches that the loop takes from a data loader, epoch after epoch, with their weights and the
 position among them."""
 
 import logging
@@ -15,12 +15,12 @@ from launcher.hooks.base import TrainState
 from launcher.process import ranks, signals
 
 MicroBatches = Iterator[tuple[Any, torch.Tensor | None]]
-"""Each with the factor of its loss; None: it counts like the others."""
+"""Micro-batches, each with the factor of its loss, or None if it counts like the others."""
 NumTargets = Callable[[Any], torch.Tensor | int | None]
 
 
 class Batches:
-    """The loader's batches, endlessly. `source` is the loader itself, or a wrapper that knows the
+    """The loader's batches, without end. `source` is the loader itself, or a wrapper that knows the
     position in it."""
 
     def __init__(self, loader: Any, logger: logging.Logger):
@@ -33,7 +33,7 @@ class Batches:
         self._before: tuple[int | None, int | None] = None, None
 
     def start(self, state: TrainState) -> None:
-        """Begin to iterate. A resume has set the position before."""
+        """Begin to iterate. A resume has already set the position."""
         self._state = state
         self._counts_samples = hasattr(self.loader, "samples")
         self._epoch_size = getattr(self.loader, "samples_per_epoch", None)
@@ -53,12 +53,12 @@ class Batches:
         num_targets: NumTargets,
         device: torch.device,
     ) -> MicroBatches:
-        """Batches until the step has enough of them. If they count by targets, the first `count`
-        are fetched before the first forward pass, since each factor depends on all of them.
+        """Yield batches until the step has enough of them. If they count by targets, the first
+        `count` are fetched before the first forward pass, since each factor depends on all of them.
 
         Args:
-            data_time: gets the seconds that each batch takes.
-            alone: there are no other ranks; so a signal may end the wait for the first batch of a
+            data_time: list that gets the seconds of each batch.
+            alone: there are no other ranks, so a signal may end the wait for the first batch of a
                 step, before anything has been drawn or computed.
         """
         may_interrupt = alone and not data_time
@@ -73,7 +73,7 @@ class Batches:
             yield self.next(data_time, False), None
 
     def next(self, data_time: list[float], may_interrupt: bool) -> Any:
-        """The next batch; how long it took is appended to `data_time`.
+        """Return the next batch, and append its seconds to `data_time`.
 
         Args:
             may_interrupt: a signal may end the wait, since nothing has been computed since the last
@@ -96,7 +96,7 @@ class Batches:
         return batch
 
     def _note_epoch(self) -> None:
-        """Count the passes of an endless loader: before the last sample that it has given."""
+        """Count the passes of an endless loader before the last sample that it has yielded."""
         if self._epoch_size is not None:
             self._state.epoch = max(0, self.loader.samples - 1) // self._epoch_size
 
@@ -115,8 +115,8 @@ class Batches:
         self._before = samples, None if self._plain is None else self._plain.consumed
 
     def rewind(self) -> None:
-        """Return to the noted position: the loader may have counted a batch just when a signal
-        came."""
+        """Return to the noted position, since the loader may have counted a batch just when a
+        signal came."""
         samples, consumed = self._before
         if samples is not None:
             self.loader.samples = samples
@@ -126,7 +126,8 @@ class Batches:
 
     def close(self) -> None:
         if hasattr(self._iterator, "close"):
-            self._iterator.close()  # it may own worker processes
+            # It may own worker processes.
+            self._iterator.close()
 
     def position(self) -> Any:
         """Return the position for `load_position`, or None if the loader does not know it."""
@@ -136,11 +137,11 @@ class Batches:
         """Resume from a saved position, or log why the order starts from the beginning.
 
         Args:
-            state: where training resumes.
+            state: progress at which training resumes.
         """
         if position is not None and hasattr(self.source, "load_state_dict"):
             self.source.load_state_dict(position)
-            # Such as torchdata's StatefulDataLoader; a plain loader says so itself.
+            # This may be torchdata's StatefulDataLoader. A plain loader logs it itself.
             if isinstance(self.source, DataLoader) and self.source.num_workers:
                 self._logger.info(WORKERS_DRAW_ANEW)
         elif state.step and not state.is_at_end():
@@ -155,11 +156,11 @@ class Batches:
 def target_weights(
     counts: Sequence[torch.Tensor | int], device: torch.device
 ) -> list[torch.Tensor]:
-    """A factor for each micro-batch of this rank.
+    """Compute a factor for each micro-batch of this rank.
 
     The mean over all micro-batches and ranks of (factor times mean loss of a micro-batch) is the
-    mean over all targets. A factor is exactly 1 where all counts are equal. All ranks must call it;
-    nothing waits for the device.
+    mean over all targets. A factor is exactly 1 if all counts are equal. All ranks must call it.
+    Nothing waits for the device.
     """
     dtype = torch.float32 if device.type == "mps" else torch.float64
     own = torch.stack([torch.as_tensor(count, dtype=dtype, device=device) for count in counts])
@@ -168,11 +169,13 @@ def target_weights(
 
 
 def weigh(value: Any, weight: torch.Tensor) -> Any:
-    """Numbers and tensors times `weight`, also in nested records; anything else as it is."""
+    """Multiply numbers and tensors by `weight`, including nested records. Anything else is
+    unchanged."""
     if isinstance(value, Mapping):
         return {key: weigh(item, weight) for key, item in value.items()}
     if isinstance(value, torch.Tensor):
         if value.dtype in (torch.float16, torch.bfloat16):
-            value = value.float()  # the factor has more digits
+            # The factor has more digits.
+            value = value.float()
         return value * (weight.to(value.dtype) if value.is_floating_point() else weight)
     return value * weight if isinstance(value, (int, float)) else value

@@ -1,4 +1,4 @@
-"""Builds a trainer from a configuration. The only module that knows all parts."""
+"""Builds a trainer from a configuration. It is the only module that knows all parts."""
 
 import inspect
 import logging
@@ -67,12 +67,12 @@ def build_trainer(
     to_train: bool = True,
     has_loader: bool = True,
 ) -> Trainer:
-    """The trainer of a configuration, its parts built, nothing of it written yet.
+    """Build the trainer of a configuration with its parts. Nothing of it is written yet.
 
     Args:
-        extra_hooks: called before the configured ones.
-        to_train: False: only the model is needed, so the optimizer has no state, and there is no
-            schedule.
+        extra_hooks: hooks that are called before the configured ones.
+        to_train: whether it will train. With False, only the model is needed, so the optimizer has
+            no state, and there is no schedule.
         has_loader: False: the training data are not read.
 
     Raises:
@@ -141,13 +141,14 @@ def build_trainer(
     if compiling is not None:
         if (graphs := _compiled_graphs(config, compiling, trainer)) is not None:
             trainer.hooks.append(graphs)
-        trainer.model.compile(**compiling)  # in place: the names of its tensors stay as they are
+        # It is compiled in place, so the names of its tensors stay unchanged.
+        trainer.model.compile(**compiling)
     collector.resume()
     return trainer
 
 
 def compile_options(setting: bool | dict[str, Any], strategy: Strategy) -> dict[str, Any] | None:
-    """The arguments of torch.compile; None: nothing is compiled.
+    """Return the arguments of torch.compile, or None if nothing is compiled.
 
     Raises:
         ConfigError: there is no such backend, or the strategy allows no whole graph.
@@ -178,8 +179,8 @@ def compile_options(setting: bool | dict[str, Any], strategy: Strategy) -> dict[
 def _compiled_graphs(
     config: DictConfig, compiling: dict[str, Any], trainer: Trainer
 ) -> CompiledGraphsHook | None:
-    """The hook that keeps the compiled graphs, which has read those of an earlier start; None:
-    another backend than inductor keeps none."""
+    """Make the hook that keeps the compiled graphs, and let it read the graphs of an earlier
+    launch. Return None for other backends than inductor, which keep none."""
     if compiling.get("backend", "inductor") != "inductor":
         return None
     parts = {key: resolved(config)[key] for key in ("model", "precision", "strategy", "trainer")}
@@ -196,7 +197,7 @@ def _compiled_graphs(
 def set_up_strategy(
     config: DictConfig, settings: TrainerSettings
 ) -> tuple[Strategy, Precision, StepPlan]:
-    """The strategy on its device, and how a step is made."""
+    """Set up the strategy on its device, with the settings of a step."""
     ranks = Ranks.from_env()
     precision: Precision = instantiate(config.precision)
     plan = step_plan(settings, config.data.batch_size, ranks.world_size, precision)
@@ -207,7 +208,7 @@ def set_up_strategy(
         plan = replace(plan, lanes=settings.lanes, seed=config.seed)
     strategy.setup(plan, precision, config.device)
     if settings.lanes is not None and strategy.device.type == "cpu":
-        # Kernels divide their sums among threads, whose number would depend on the ranks.
+        # Kernels divide their sums among threads, whose number would otherwise depend on the ranks.
         torch.set_num_threads(1)
     return strategy, precision, plan
 
@@ -264,7 +265,7 @@ def build_model(config: DictConfig) -> nn.Module:
 
 
 def build_optimizer(config: DictConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """Call the configured factory: with the model if that is the name of its first parameter, else
+    """Call the configured factory with the model if that is the name of its first parameter, else
     with the trainable parameters, as torch's own optimizers take them.
 
     Raises:
@@ -289,12 +290,13 @@ def build_optimizer(config: DictConfig, model: nn.Module) -> torch.optim.Optimiz
 
 
 def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -> Any:
-    """The scheduler of a configuration.
+    """Build the scheduler of a configuration.
 
     Args:
         options: the node `scheduler`.
     Raises:
-        ConfigError: the scheduler needs `metric` and it is not set, or does not use it and it is.
+        ConfigError: `metric` is not set although the scheduler needs it, or set although the
+            scheduler does not use it.
     """
     metric = options.get("metric")
     options = {key: value for key, value in options.items() if key != "metric"}
@@ -325,7 +327,7 @@ def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -
 
 
 def in_steps(schedule: Any, dataset: Any, batch_size: int) -> Any:
-    """The options of a schedule with numbers of epochs as numbers of steps, rounded up.
+    """Return the options of a schedule with numbers of epochs as numbers of steps, rounded up.
 
     Raises:
         ConfigError: the training data have no length.
@@ -390,8 +392,8 @@ def _hook(key: str, node: DictConfig) -> BaseHook:
 def _hooks(
     config: DictConfig, settings: TrainerSettings, run: RunSettings, schedule: dict[str, Any] | None
 ) -> list[BaseHook]:
-    """The hooks of `hooks`, those that write metrics.jsonl and media.jsonl, the hooks in the group
-    `tracker`, and those that other keys need."""
+    """Build the hooks of `hooks`, the hooks that write metrics.jsonl and media.jsonl, the hooks in
+    the group `tracker`, and the hooks that other keys need."""
     hooks, beside = (
         [
             _hook(f"{group}.{name}", node)

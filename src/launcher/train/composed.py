@@ -16,16 +16,17 @@ from launcher.train.trainer import BaseTrainer
 
 
 class Trainer(BaseTrainer):
-    """The same loop over composed parts, for instance of a configuration.
+    """The training loop over composed parts, for instance of a configuration.
 
     Args:
-        strategy: its `setup` has been called; its plan has accumulation and clipping.
-        build_model: makes the model.
-        build_optimizer: makes the optimizer of a model.
-        build_scheduler: makes the schedule of an optimizer; None: the rates are constant.
+        strategy: strategy whose `setup` has been called. Its plan has accumulation and clipping.
+        build_model: function that makes the model.
+        build_optimizer: function that makes the optimizer of a model.
+        build_scheduler: function that makes the schedule of an optimizer. With None, the rates are
+            constant.
         data_loader: the loader of this rank.
-        hooks: called in this order.
-        context: what hooks may know of the run.
+        hooks: hooks, which are called in this order.
+        context: context of the run for hooks.
         precision: the number format.
         settings: `trainer` of the configuration.
         workspace: the folder for the hooks' files.
@@ -72,7 +73,7 @@ class Trainer(BaseTrainer):
         return self._loader
 
     def build_model_and_optimizer(self) -> None:
-        """The strategy builds both: each strategy has its own order."""
+        """Let the strategy build both, since each strategy has its own order."""
         self.model, self.optimizer = self._strategy.prepare(
             self._build_model, self._build_optimizer
         )

@@ -1,4 +1,4 @@
-"""Calls hooks: on an event those that do something on it, and with what is logged."""
+"""Calls hooks: on an event only the hooks that handle it, and with the logged records."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ Call = Callable[..., None]
 
 
 class HookCaller:
-    """Interface of a trainer for its hooks, whatever it trains: events, logs, and the step."""
+    """Interface of any trainer for its hooks: events, logs, and the step."""
 
     def __init__(self, state: TrainState, logger: logging.Logger):
         self.state, self.logger = state, logger
@@ -25,15 +25,15 @@ class HookCaller:
         self._events: dict[str, list[Call]] = {event: [] for event in EVENTS}
 
     def fire(self, event: str, *args: Any, **options: Any) -> None:
-        """Call every hook that does something on an event."""
+        """Call every hook that handles an event."""
         for call in self._events[event]:
             call(self, *args, **options)
 
     def close_hooks(self, has_ended: bool) -> None:
-        """Close every hook, also after another has failed to close.
+        """Close every hook, even after another has failed to close.
 
         Raises:
-            Exception: the first error, if training itself has ended well; errors that it does not
+            Exception: the first error, if training itself has ended well. Errors that it does not
                 raise are logged.
         """
         errors: list[Exception] = []
@@ -49,19 +49,19 @@ class HookCaller:
             raise errors[0]
 
     def log(self, records: Records, dry_run: bool = False) -> None:
-        """Pass nested records of numbers to every hook. `dry_run`: hooks only report what they
-        would do."""
+        """Pass nested records of numbers to every hook. With `dry_run`, hooks only describe their
+        output."""
         if not dry_run:
             self.state.metrics.update(flatten(records))
         self.fire("on_log", records, dry_run=dry_run)
 
     def log_scalars(self, records: Records, dry_run: bool = False) -> None:
-        """The name of `log` in trainloop 0.11."""
+        """Like `log`, by its name in trainloop 0.11."""
         self.log(records, dry_run=dry_run)
 
     def log_images(self, records: Records, dry_run: bool = False) -> None:
-        """Pass nested records of images to every hook: of PIL, arrays [H, W, C] or tensors [C, H,
-        W]."""
+        """Pass nested records of images to every hook: PIL images, arrays [H, W, C] or tensors [C,
+        H, W]."""
         self.fire("on_log_images", records, dry_run=dry_run)
 
     def log_histograms(self, records: Records, dry_run: bool = False) -> None:
@@ -91,15 +91,15 @@ class HookCaller:
 
     @property
     def is_last_step(self) -> bool:
-        """Return whether training ends with the current step, which a run logs, evaluates and saves
-        in any case."""
+        """Return whether training ends with the current step, which a run always logs, evaluates
+        and saves."""
         return self.state.is_at_end()
 
 
 def check_hook(hook: Any, source: str) -> None:
     """
     Args:
-        source: where the hook comes from, for messages.
+        source: origin of the hook, for messages.
     Raises:
         ConfigError: it is not a hook, or has a method for an event that does not exist.
     """
@@ -120,8 +120,8 @@ def check_hook(hook: Any, source: str) -> None:
 
 
 def calls(hooks: Sequence[BaseHook]) -> dict[str, list[Call]]:
-    """The methods to call for each event, in the order of the hooks, after those that run first.
-    Methods that a hook does not override are left out."""
+    """List the methods to call for each event, in the order of the hooks, after the hooks that run
+    first. Methods that a hook does not override are left out."""
     hooks = sorted(hooks, key=lambda hook: not hook.runs_first)
     table = {
         event: [getattr(hook, event) for hook in hooks if overrides(hook, event)]
@@ -131,8 +131,8 @@ def calls(hooks: Sequence[BaseHook]) -> dict[str, list[Call]]:
 
 
 def _log_method(hook: BaseHook) -> Call | None:
-    """`on_log` or `on_log_scalars`, whichever was overridden last: on the instance, else in the
-    most derived class."""
+    """Return `on_log` or `on_log_scalars`, whichever was overridden last, on the instance or else
+    in the most derived class."""
     for owner in (hook, *type(hook).__mro__):
         if owner is BaseHook:
             break

@@ -37,22 +37,23 @@ def load_model(
     outputs: str | Path = "outputs",
     trust: bool = False,
 ) -> nn.Module:
-    """The model of a run, a checkpoint or an export: with its weights, on the CPU, in evaluation
-    mode.
+    """Load the model of a run, a checkpoint or an export with its weights, on the CPU, in
+    evaluation mode.
 
-    `config.yaml` in the folder names the class and the arguments. The class must be importable: the
-    project's folder is the current one, or on PYTHONPATH. Building the model runs the code of that
-    class, so it must be Launcher's, torch.nn's, or one that the project defines or names in its
-    YAML files.
+    `config.yaml` in the folder names the class and the arguments. The class must be importable, so
+    the project's folder is the current one, or on PYTHONPATH. Building the model runs the code of
+    that class, so it must be Launcher's, torch.nn's, or a class that the project defines or names
+    in its YAML files.
 
     Args:
-        run: the id of a run, the beginning of its id, its name, or `<name>/<id>`; or the folder of
-            a run, of a checkpoint, or an export.
-        checkpoint: of a run: latest, best or a step.
-        weights: an average of `hooks.ema`: `ema`, or `ema/0.999` if there are several. None: the
-            weights themselves. Not for an export, which has only one kind of weights.
+        run: the id of a run, the beginning of its id, its name, `<name>/<id>`, or the folder of a
+            run, of a checkpoint, or an export.
+        checkpoint: a run's checkpoint: latest, best or a step.
+        weights: an average of `hooks.ema`, as `ema`, or `ema/0.999` if there are several. Default
+            None: the weights themselves. It cannot be used for an export, which has only one kind
+            of weights.
         outputs: the folder of the runs, to find one by its id.
-        trust: any other class is built too. Only for the runs of an author whom you trust.
+        trust: build any other class too. Use it only for the runs of an author whom you trust.
     Raises:
         ConfigError: there is no such run or checkpoint, it is damaged, its class cannot be imported
             or is not allowed, or the weights do not fit the class.
@@ -84,7 +85,7 @@ def load_model(
 
 
 def _folder(run: str | Path, outputs: Path) -> Path:
-    """The folder that is meant: a path, or a run in `outputs`.
+    """Find the folder that a path or the name of a run in `outputs` means.
 
     Raises:
         ConfigError: there is none, or there are several.
@@ -121,14 +122,16 @@ def _opened(checkpoint: Path, weights: str | None) -> StoredCheckpoint:
 
 
 def _build(file: Path, trust: bool) -> nn.Module:
-    if not file.exists():  # the checkpoint of a `BaseTrainer` without a configuration
+    # This is the checkpoint of a `BaseTrainer` without a configuration.
+    if not file.exists():
         raise ConfigError(
             f"{file}: does not exist; build the model yourself, and load the tensors into it."
         )
     config: Any = OmegaConf.load(file)
     config = Origin(file, file.parent, "trust=True").checked(config, ["model"], trust)
     target = OmegaConf.select(config, "model._target_")
-    log = logging.getLogger("hydra.utils")  # it logs the error too
+    # It logs the error too.
+    log = logging.getLogger("hydra.utils")
     was_disabled, log.disabled = log.disabled, True
     try:
         found = None if target is None else target_object(target)
@@ -150,7 +153,7 @@ def _build(file: Path, trust: bool) -> nn.Module:
             file, message.rpartition("full_key: ")[2].strip(), target, error
         ) from error
     except OmegaConfBaseException as error:
-        # A variable of the environment is not set, for instance.
+        # For instance, a variable of the environment is not set.
         raise ConfigError(f"{file}: {first_line(error)}") from error
     return model
 
@@ -192,7 +195,7 @@ class Predictor:
         Args:
             model_input: an array, or a DataFrame of numbers: features [B, num_features], or tokens
                 [B, T].
-            params: part of MLflow's interface; ignored.
+            params: part of MLflow's interface, which is ignored.
         Returns:
             The model's scores before softmax or sigmoid, float32: [B, num_classes] or [B, T,
                 vocab_size].
@@ -206,5 +209,5 @@ class Predictor:
 
 def _load_pyfunc(path: str) -> Predictor:
     """Called by MLflow, with the folder of an artifact that `tracker=mlflow` has sent."""
-    # What MLflow loads names its own loader, and has code of its own.
+    # The artifact that MLflow loads names its own loader, and has code of its own.
     return Predictor(load_model(path, trust=True))

@@ -1,4 +1,4 @@
-"""Measures, before training, if a model keeps the documents of a packed row apart."""
+"""Measures, before training, whether a model separates the documents of a packed row."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -18,17 +18,17 @@ from launcher.train.composed import Trainer
 logger = logging.getLogger("launcher")
 Forward = Callable[[Any], tuple[Tensor | None, Records]]
 MAX_TESTED_LEN = 16
-"""Tokens of a measured row: the boundary matters, not the length."""
+"""Tokens of a measured row. The boundary matters, not the length."""
 
 
 def check_packing(trainer: Trainer, dataset: Any, micro_batch_size: int) -> None:
     """Reject packed rows for a model in which a document depends on the one before it in the row.
     All ranks call it.
 
-    Nothing of the training changes: neither weights nor random numbers.
+    Training does not change, neither by weights nor by random numbers.
 
     Args:
-        dataset: the training samples; those that are not packed are not measured.
+        dataset: the training samples. Samples that are not packed are not measured.
     Raises:
         ConfigError: the model mixes the documents.
     """
@@ -38,7 +38,7 @@ def check_packing(trainer: Trainer, dataset: Any, micro_batch_size: int) -> None
         trainer.model,
         type(getattr(trainer.unwrapped_model, "model", trainer.unwrapped_model)).__name__,
     )
-    # kernels that keep documents apart may do so for a single row only
+    # Kernels that separate documents may do so for a single row only.
     measured = (
         min(2, micro_batch_size),
         min(MAX_TESTED_LEN, dataset.seq_len),
@@ -74,11 +74,11 @@ def keeps_documents_apart(
     documents.
 
     Args:
-        forward: of a model in evaluation mode. If its records have no `logits`, the loss of one
-            token is compared.
+        forward: forward function of a model in evaluation mode. If its records have no `logits`,
+            the loss of one token is compared.
     Returns:
-        None if that cannot be measured: even a change within the document changes none of its later
-            logits.
+        None if that cannot be measured, since even a change within the document changes none of its
+            later logits.
     """
     half, other = length // 2, max(1, vocab_size // 2)
     tokens = torch.arange(length) % vocab_size
@@ -95,7 +95,7 @@ def keeps_documents_apart(
         )
 
     expected = measure(first, second)
-    # a sum in another order changes the last digits
+    # A sum in another order changes the last digits.
     share = 1e-3 if expected.dtype in (torch.bfloat16, torch.float16) else 1e-5
     if _differs(measure((first + other) % vocab_size, second), expected, share):
         return False
@@ -107,7 +107,7 @@ def keeps_documents_apart(
 
 
 def _of_second(loss: Tensor | None, records: Mapping[str, Any], half: int) -> Tensor:
-    """The second document's logits [rows, tokens, vocabulary], or the loss."""
+    """Return the second document's logits [rows, tokens, vocabulary], or the loss."""
     logits = records.get("logits")
     if isinstance(logits, Tensor) and logits.dim() == 3 and logits.shape[1] > half:
         return logits[:, half:]

@@ -1,10 +1,10 @@
-"""The loop: what a subclass provides, a step, what happens between steps, and the state of a
+"""The loop: the methods of a subclass, a step, the boundary between steps, and the state of a
 trainer.
 
     train -> build -> restore -> [before_step -> accumulate -> strategy.step -> after_step ->
         boundary] -> after_train
 
-The loop itself never reads a value from the device: losses, norms and records stay there until a
+The loop itself never reads a value from the device. Losses, norms and records stay there until a
 hook reads them.
 """
 
@@ -46,23 +46,23 @@ ADVICE = "Lower the learning rate or check the data."
 
 
 class BaseTrainer(HookCaller):
-    """Training by subclass: write the `build_*` methods and `forward`. The loop, accumulation,
+    """Training by subclass, which has the `build_*` methods and `forward`. The loop, accumulation,
     mixed precision, non-finite gradients, state and hooks are here.
 
     Args:
         max_steps: optimizer steps to train for.
         grad_clip: clip gradients to this 2-norm.
         max_non_finite_grad_retries: repeat a step whose gradient is not finite at most this often,
-            with new batches, then raise. None: skip the update and count it; more than
+            with new batches, then raise. With None, skip the update and count it. More than
             `max_consecutive_skipped_steps` in a row raise.
         mixed_precision: "bf16", "fp16" or None.
-        gradient_accumulation_steps: micro-batches per optimizer step; None is 1.
+        gradient_accumulation_steps: micro-batches per optimizer step. None is 1.
         workspace: the folder for the hooks' files.
-        device: None is torch's default device.
+        device: the device. None is torch's default device.
         no_sync_accumulate: ranks of a DDP model exchange gradients with the last micro-batch only.
-        state_dict_options: for `state_dict()`; checkpoints follow its `ignore_frozen_params` and
-            `strict`.
-        logger: None is the logger "trainer".
+        state_dict_options: options of `state_dict()`. Checkpoints follow its `ignore_frozen_params`
+            and `strict`.
+        logger: the logger. None is the logger "trainer".
         max_consecutive_skipped_steps: at most this many skipped updates in a row.
         max_consecutive_none_losses: at most this many losses of None in a row.
         pause_at: `train` saves and returns at this step, or at the next one whose update is not
@@ -93,7 +93,7 @@ class BaseTrainer(HookCaller):
             raise ValueError(
                 f"mixed_precision={mixed_precision!r}: must be 'bf16', 'fp16' or None."
             )
-        # Not super(), which would be one of the names above.
+        # This is not super(), which would be one of the names above.
         HookCaller.__init__(self, TrainState(max_steps), logger or logging.getLogger("trainer"))
         self.grad_clip, self.max_non_finite_grad_retries = grad_clip, max_non_finite_grad_retries
         self.gradient_accumulation_steps, self.no_sync_accumulate = (
@@ -131,7 +131,7 @@ class BaseTrainer(HookCaller):
 
     # --------------------------------------------------------------------- what a subclass provides
     def build_data_loader(self) -> Iterable[Any]:
-        """Any iterable of batches; a finite one is restarted when it ends."""
+        """Build any iterable of batches. A finite one is restarted when it ends."""
         raise self._missing("build_data_loader(self)", "returns an iterable of batches")
 
     def build_model(self) -> nn.Module:
@@ -141,16 +141,16 @@ class BaseTrainer(HookCaller):
         raise self._missing("build_optimizer(self)", "returns a torch.optim.Optimizer")
 
     def forward(self, input: Any) -> tuple[torch.Tensor | None, Records]:
-        """The loss (0-d; None: skip this batch) and nested records of numbers or 0-d tensors to
-        log."""
+        """Compute the loss (0-d, or None to skip this batch) and nested records of numbers or 0-d
+        tensors to log."""
         raise self._missing("forward(self, batch)", "returns the loss and a dict of records")
 
     def num_targets(self, input: Any) -> torch.Tensor | int | None:
-        """Return the number of targets that a batch's loss is a mean over, where batches differ in
-        it (masked targets).
+        """Return the number of targets that a batch's loss is a mean over, if batches differ in it
+        (masked targets).
 
-        Micro-batches and ranks then count by their targets, in training and in validation. None:
-        they count equally.
+        Micro-batches and ranks then count by their targets, in training and in validation. With
+        None, they count equally.
         """
         return None
 
@@ -239,8 +239,8 @@ class BaseTrainer(HookCaller):
         """Train until `max_steps`, `pause_at`, a hook's `state.stop`, or a signal.
 
         Raises:
-            signals.SignalExit: a signal came; the hooks have saved. It is a SystemExit with code
-                128 + signal.
+            signals.SignalExit: a signal came, and the hooks have saved. It is a SystemExit with
+                code 128 + signal.
             TrainingError: a bound on non-finite gradients or losses of None was exceeded, or the
                 last was skipped.
         """
@@ -268,14 +268,15 @@ class BaseTrainer(HookCaller):
             self.close_hooks(has_ended)
 
     def restore(self) -> None:
-        """Set up the hooks and restore what an earlier attempt saved. The state of hooks comes
-        last: a hook may create its model in `on_before_train`, as a copy of the restored one, and
-        fill it in `on_load_state_dict`."""
+        """Set up the hooks and restore the state that an earlier attempt saved. The state of hooks
+        comes last, since a hook may create its model in `on_before_train`, as a copy of the
+        restored one, and fill it in `on_load_state_dict`."""
         for hook in self.hooks:
             hook.bind(self.context)
         self.restored = None
         for event in ("on_start", "on_restore", "on_before_train"):
-            self.bind_events()  # a hook may have added another, or set a function on one
+            # A hook may have added another, or set a function on one.
+            self.bind_events()
             self.fire(event)
         self.bind_events()
         if self.restored is not None:
@@ -305,7 +306,8 @@ class BaseTrainer(HookCaller):
                     )
                 self._boundary()
         except signals.Interrupted:
-            # Nothing of the next step had been computed: the state is that of the boundary before.
+            # Nothing of the next step had been computed, so the state still belongs to the previous
+            # boundary.
             self.state.step -= 1
             self._batches.rewind()
             self._agreed_at = -1
@@ -424,7 +426,7 @@ class BaseTrainer(HookCaller):
         return loss, records
 
     def checked_forward(self, input: Any) -> tuple[torch.Tensor | None, Records]:
-        """`forward`, and a check of what it returns."""
+        """Call `forward`, and check its output."""
         output = self.forward(input)
         check_output(output, self._forward_name())
         return output
@@ -433,8 +435,8 @@ class BaseTrainer(HookCaller):
         return f"{type(self).__name__}.forward"
 
     def _accumulate_for_closure(self) -> None:
-        """Accumulate; the optimizer (LBFGS) repeats it over the same batches, with the same random
-        numbers."""
+        """Accumulate for an optimizer (LBFGS) that repeats it over the same batches, with the same
+        random numbers."""
         start, batches = (
             rng_state(),
             list(islice(self._micro_batches(), self.gradient_accumulation_steps)),
@@ -456,8 +458,8 @@ class BaseTrainer(HookCaller):
 
     # ----------------------------------------------------------- skipped updates and missing losses
     def _after_update(self, was_skipped: bool) -> None:
-        """Step the scheduler, or count that the gradient was not finite; raise after too many of
-        them in a row."""
+        """Step the scheduler, or count that the gradient was not finite, and raise after too many
+        of them in a row."""
         state = self.state
         if not was_skipped:
             state.skipped_in_row = 0
@@ -467,7 +469,7 @@ class BaseTrainer(HookCaller):
         state.skipped_steps += 1
         state.skipped_in_row = count = state.skipped_in_row + 1
         if count.bit_count() == 1:  # the 1st, 2nd, 4th, 8th ... in a row
-            # How a scaler finds its scale.
+            # This is how a scaler finds its scale.
             level = logging.INFO if self.grad_scaler.is_enabled() else logging.WARNING
             text = "Step %d: the gradient is not finite (%s); the update is skipped (%d in a row)."
             self.logger.log(level, text, state.step, format_step(self.step_info), count)
@@ -486,9 +488,9 @@ class BaseTrainer(HookCaller):
             self._after_update(flag.read())
 
     def update_was_skipped(self) -> bool:
-        """Return whether the last update was skipped, other than by a loss scaler that seeks its
-        scale. The state may then be broken, and must not be saved. The same on all ranks, which
-        must all call it; it waits for the device."""
+        """Return whether the last update was skipped, other than by a loss scaler that searches its
+        scale. The state may then be broken, and must not be saved. The result is the same on all
+        ranks, which must all call it. It waits for the device."""
         self.settle()
         scales = self.precision.needs_scaler or self.grad_scaler.is_enabled()
         if not self.state.skipped_in_row or not scales:
@@ -521,7 +523,7 @@ class BaseTrainer(HookCaller):
             raise signals.SignalExit(self.stop_signal)
 
     def _agree_on_signal(self) -> None:
-        """Agree with all ranks, once a boundary, on a signal. A run that has ended is completed,
+        """Agree with all ranks on a signal, once per boundary. A run that has ended is completed,
         not stopped."""
         if self._agreed_at != self.state.step:
             self._agreed_at = self.state.step
@@ -529,9 +531,10 @@ class BaseTrainer(HookCaller):
             self.stop_signal = signum if signum and not self.is_last_step else 0
 
     def stop_at_this_boundary(self) -> None:
-        """End training here: a signal has interrupted something that the resumed run repeats. All
-        ranks call it."""
-        self._agree_on_signal()  # the exchange that the step has begun
+        """End training here, since a signal has interrupted something that the resumed run repeats.
+        All ranks call it."""
+        # This is the exchange that the step has begun.
+        self._agree_on_signal()
         self.stop_signal = maximum(signals.received())
 
     def _must_pause(self) -> bool:
@@ -543,15 +546,16 @@ class BaseTrainer(HookCaller):
 
     # ------------------------------------------------------------------------------------ its state
     def state_dict(self) -> dict[str, Any]:
-        """`model`, `training_state`, and what hooks add, in memory. Tensors are full under every
-        wrapper."""
+        """Return `model`, `training_state`, and the additions of hooks, in memory. Tensors are full
+        under every wrapper."""
         return full_state(self, self.state_dict_options)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         load_full_state(self, state, self.state_dict_options)
 
     def training_state(self) -> dict[str, Any]:
-        """Counters, scheduler, scaler and data position: all but model, optimizer and hooks."""
+        """Return counters, scheduler, scaler and data position: everything except model, optimizer
+        and hooks."""
         self.settle()
         return self.state.counters() | {
             "lr_scheduler": (
@@ -574,12 +578,12 @@ class BaseTrainer(HookCaller):
 
     @property
     def samples(self) -> int | None:
-        """Samples consumed by all ranks, where the loader counts them."""
+        """Samples consumed by all ranks, if the loader counts them."""
         return getattr(self.data_loader, "samples", None)
 
     @property
     def mixed_precision(self) -> torch.dtype | None:
-        """Dtype of autocast: torch.bfloat16, torch.float16 or None."""
+        """Dtype of autocast, which is torch.bfloat16, torch.float16 or None."""
         return self.precision.dtype if self.precision.is_mixed else None
 
     unwrap = staticmethod(unwrap)

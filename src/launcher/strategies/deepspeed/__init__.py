@@ -1,5 +1,5 @@
-"""ZeRO's stages by DeepSpeed: its engine does backward, clip and step; schedule, hooks, loop and
-checkpoints are ours.
+"""ZeRO's stages by DeepSpeed. Its engine does backward, clip and step, and schedule, hooks, loop
+and checkpoints are ours.
 
 Only this package imports DeepSpeed, and only when it is used, since that takes seconds.
 """
@@ -50,15 +50,15 @@ class DeepSpeedStrategy(NativeStrategy):
     """ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054) over data-parallel ranks.
 
     Args:
-        zero_stage: 1: optimizer state and fp32 masters are sharded over the ranks; 2: gradients
-            too; 3: parameters too, gathered while their module runs; 0: nothing is sharded,
-            gradients are averaged as under ddp.
-        offload_optimizer: masters, moments and the optimizer's step are on the host; from stage 1.
-        offload_param: the shards of parameters are on the host until they are gathered; stage 3.
+        zero_stage: with 1, optimizer state and fp32 masters are sharded over the ranks. With 2,
+            gradients too. With 3, parameters too, gathered while their module runs. With 0, nothing
+            is sharded, and gradients are averaged as under ddp.
+        offload_optimizer: masters, moments and the optimizer's step are on the host (from stage 1).
+        offload_param: the shards of parameters are on the host until they are gathered (stage 3).
         overlap_comm: exchange gradients during the backward pass.
         contiguous_gradients: copy gradients into one buffer as they are computed.
         reduce_bucket_size: values exchanged at once.
-        sub_group_size: stage 3: values updated at once.
+        sub_group_size: values updated at once (stage 3).
         stage3_prefetch_bucket_size: values gathered ahead.
         stage3_param_persistence_threshold: parameters with fewer values stay gathered.
         stage3_max_live_parameters: at most this many values are gathered at the same time.
@@ -66,7 +66,7 @@ class DeepSpeedStrategy(NativeStrategy):
             gathered.
         stage3_gather_16bit_weights_on_model_save: for DeepSpeed's own saving, which is not used
             here.
-        loss_scale: under precision=fp16: a fixed scale; 0: dynamic.
+        loss_scale: a fixed scale under precision=fp16. With 0, it is dynamic.
         loss_scale_window: steps without overflow until the scale doubles.
         initial_scale_power: the first scale is 2 to this power.
         hysteresis: overflows before the scale is halved.
@@ -203,7 +203,8 @@ class DeepSpeedStrategy(NativeStrategy):
         if self.precision.is_mixed:
             first = {name: p.detach().cpu() for name, p in module.named_parameters()}
             autocast_within(module, self.precision, self.device)
-        self.linear = torch.nn.functional.linear  # stage 3 replaces it for the whole process
+        # Stage 3 replaces it for the whole process.
+        self.linear = torch.nn.functional.linear
         self.engine = deepspeed.initialize(
             model=module, optimizer=optimizer, config=dict(self.config)
         )[0]
@@ -211,7 +212,8 @@ class DeepSpeedStrategy(NativeStrategy):
         if self.engine.wall_clock_breakdown():
             process.log_times(self.engine)
         self.model, self.optimizer = self.engine, optimizer
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=False)  # DeepSpeed has its own
+        # DeepSpeed has its own.
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=False)
         self.state = EngineState(self.engine, optimizer, self.stage, members, shapes, first)
         return self.model, self.optimizer
 
@@ -258,7 +260,8 @@ class DeepSpeedStrategy(NativeStrategy):
         return NULL
 
     def backward(self, loss: torch.Tensor) -> None:
-        self.engine.backward(loss)  # divides by the accumulation steps
+        # It divides by the accumulation steps.
+        self.engine.backward(loss)
 
     def zero_grad(self) -> None:
         self.engine.optimizer.zero_grad()
@@ -267,13 +270,14 @@ class DeepSpeedStrategy(NativeStrategy):
         if self.before_clip is not None:
             self.before_clip()
         if self.engine.optimizer is self.optimizer:
-            # Stage 0 in fp32: the engine reports no norm, and updates with any gradient.
+            # At stage 0 in fp32, the engine reports no norm, and updates with any gradient.
             norm = get_total_norm(
                 [p.grad for p in self.engine.module.parameters() if p.grad is not None]
             )
             is_finite = math.isfinite(norm.item())
             self.engine.step() if is_finite else self.engine.zero_grad()
-        else:  # if the gradient is not finite, the engine drops it, and lowers fp16's scale
+        # If the gradient is not finite, the engine drops it, and lowers fp16's scale.
+        else:
             self.engine.step()
             norm = torch.as_tensor(self.engine.get_global_grad_norm(), dtype=torch.float32)
             is_finite = self.engine.was_step_applied()
@@ -304,7 +308,7 @@ class DeepSpeedStrategy(NativeStrategy):
         return self.state.full_weights()
 
     def _report_changes(self, before: dict[str, Any]) -> None:
-        """Warn of values that the file has changed; changes of the run's configuration are reported
+        """Warn of values that the file has changed. Changes of the run's configuration are reported
         elsewhere."""
         keys = [key for key in {**before, **self.config} if before.get(key) != self.config.get(key)]
         if keys:
@@ -321,7 +325,7 @@ class DeepSpeedStrategy(NativeStrategy):
 
 
 def autocast_within(module: nn.Module, precision: Precision, device: torch.device) -> None:
-    """Run a module's forward pass under autocast, which converts inputs where needed: DeepSpeed's
+    """Run a module's forward pass under autocast, which converts inputs where needed. DeepSpeed's
     16-bit weights accept 16-bit inputs only, and the engine turns off an autocast around it."""
     forward = module.forward
 

@@ -1,5 +1,4 @@
-"""DeepSpeed's configuration, completed with what the run decides: batch sizes, clipping and the
-number format."""
+"""DeepSpeed's configuration, completed with the run's batch sizes, clipping and number format."""
 
 from typing import Any
 
@@ -11,7 +10,8 @@ from launcher.strategies.step import StepPlan
 def complete(
     config: dict[str, Any], plan: StepPlan, precision: Precision, world_size: int
 ) -> dict[str, Any]:
-    """DeepSpeed's configuration of the run, from that of the options or of a file."""
+    """Return DeepSpeed's configuration of the run, from the configuration of the options or of a
+    file."""
     micro_batch_size, grad_accum_steps = plan.micro_batch_size or 1, plan.grad_accum_steps
     formats = {key: {"enabled": False} for key in (FP16, BF16)}
     if precision.name in formats:

@@ -1,9 +1,9 @@
-"""Which values of each parameter's fp32 master this rank updates, and where they are.
+"""Find the values of each parameter's fp32 master that this rank updates, and their places.
 
 ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054) concatenates the masters of many parameters into
-flat tensors and cuts them over the ranks without regard for where a parameter ends. An optimizer's
+flat tensors and cuts them over the ranks without regard for the ends of parameters. An optimizer's
 moments are laid out like its masters. DeepSpeed has no public call for the layout, so it is
-measured: DeepSpeed's public setters fill each parameter's master with the parameter's number, and
+measured. DeepSpeed's public setters fill each parameter's master with the parameter's number, and
 the numbers are then looked up in the flat tensors.
 """
 
@@ -20,17 +20,17 @@ from launcher.process import ranks
 
 @dataclass(frozen=True)
 class MasterSlice:
-    """The values of a parameter's master that this rank updates: a contiguous range of the
+    """The values of a parameter's master that this rank updates, as a contiguous range of the
     flattened parameter.
 
     Args:
-        name: of the parameter.
+        name: name of the parameter.
         group: index of its optimizer group.
-        shape: of the whole parameter.
-        start: where the range begins in the flattened parameter.
+        shape: shape of the full parameter.
+        start: beginning of the range in the flattened parameter.
         flat: the tensor that the optimizer updates.
-        at: where the range begins in `flat`.
-        count: values in the range.
+        at: beginning of the range in `flat`.
+        count: number of values in the range.
     """
 
     name: str
@@ -42,12 +42,13 @@ class MasterSlice:
     count: int
 
     def of(self, flat: torch.Tensor) -> torch.Tensor:
-        """The range of a tensor with the layout of `self.flat`; 1-d, sharing its memory."""
+        """Return the range of a tensor with the layout of `self.flat`, 1-d and sharing its
+        memory."""
         return flat.detach().view(-1).narrow(0, self.at, self.count)
 
 
 def is_trained(parameter: nn.Parameter, shape: tuple[int, ...]) -> bool:
-    """Return whether DeepSpeed updates it: it drops parameters that are frozen or empty."""
+    """Return whether DeepSpeed updates it. DeepSpeed drops parameters that are frozen or empty."""
     return parameter.requires_grad and bool(torch.Size(shape).numel())
 
 
@@ -60,9 +61,9 @@ def find_slots(
 ) -> list[MasterSlice]:
     """
     Args:
-        optimizer: the one that the engine was built with.
+        optimizer: the optimizer that the engine was built with.
         members: names of the parameters of each optimizer group.
-        shapes: of all parameters, by name.
+        shapes: shapes of all parameters, by name.
     Raises:
         TrainingError: the masters are not laid out as expected.
     """
@@ -70,7 +71,8 @@ def find_slots(
     groups = [
         [name for name in names if is_trained(parameters[name], shapes[name])] for names in members
     ]
-    if stage == 0:  # unsharded masters, which under fp32 are the parameters themselves
+    # These are unsharded masters, which under fp32 are the parameters themselves.
+    if stage == 0:
         masters = [
             [p for p in group["params"] if is_trained(p, tuple(p.shape))]
             for group in optimizer.param_groups
@@ -98,7 +100,8 @@ def find_slots(
                 f"strategy=deepspeed: DeepSpeed does not show where it keeps the master of {name}."
             )
         start = sum(of_rank[i] for of_rank in lengths[: ranks.rank()])
-        count = min(lengths[ranks.rank()][i], total - start)  # stage 3 pads the last pieces
+        # Stage 3 pads the last shards.
+        count = min(lengths[ranks.rank()][i], total - start)
         if count > 0:
             flat, at, _ = ranges[i]
             slots.append(MasterSlice(name, group, shapes[name], start, flat, at, count))
@@ -112,8 +115,8 @@ def _measure(
     shapes: list[tuple[int, ...]],
     stage: int,
 ) -> dict[int, tuple[torch.Tensor, int, int]]:
-    """The flat tensor with a parameter's values on this rank, their start in it and their count, by
-    its number."""
+    """Return the flat tensor with a parameter's values on this rank, their start in it and their
+    count, by the parameter's number."""
     from deepspeed.utils import (
         safe_get_local_fp32_param,
         safe_set_full_fp32_param,

@@ -1,4 +1,5 @@
-"""DeepSpeed as a library: its version, and the process-wide state that it reads and leaves behind.
+"""DeepSpeed as a library, with its version and the process-wide state that it reads and leaves
+behind.
 
 Only this module uses private names of DeepSpeed, for the versions that are tested.
 """
@@ -17,7 +18,7 @@ import torch
 from launcher.errors import ConfigError
 
 TESTED = ">=0.18.0,<0.20"
-"""The versions that are tested; the extra in pyproject.toml has the same."""
+"""Tested versions. The extra in pyproject.toml has the same."""
 MOVING_SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
 
@@ -31,7 +32,8 @@ def require() -> None:
             "strategy=deepspeed: needs the package deepspeed; pip install"
             " 'torch-launcher[deepspeed]'."
         )
-    from packaging.specifiers import SpecifierSet  # DeepSpeed depends on it
+    # DeepSpeed depends on it.
+    from packaging.specifiers import SpecifierSet
 
     version = importlib.metadata.version("deepspeed")
     if not SpecifierSet(TESTED).contains(version):
@@ -43,13 +45,15 @@ def require() -> None:
 
 def start(device: torch.device, local_rank: int, verbose: bool) -> None:
     """Import DeepSpeed, and let it use the existing process group."""
-    os.environ.setdefault("LOCAL_RANK", str(local_rank))  # required even for a single process
+    # This is required even for a single process.
+    os.environ.setdefault("LOCAL_RANK", str(local_rank))
     # Otherwise it uses a GPU whenever there is one.
     os.environ.setdefault("DS_ACCELERATOR", device.type)
     import deepspeed.ops
     from deepspeed.utils import groups
 
-    vars(groups)["_WORLD_GROUP"] = None  # an earlier run's in this process, which no longer exists
+    # It belongs to an earlier run in this process, which no longer exists.
+    vars(groups)["_WORLD_GROUP"] = None
     if device.type == "cpu":
         # Otherwise it compiles collectives for minutes, behind a lock that a killed run leaves
         # locked.
@@ -65,22 +69,22 @@ def redirect_log(verbose: bool) -> None:
     logger.propagate = True
     logger.setLevel(logging.INFO if verbose else logging.WARNING)
     logger.filters[:] = [is_relevant]
-    # It calls torch's collectives by their former names, several times a step.
+    # DeepSpeed calls torch's collectives by their former names, several times a step.
     warnings.filterwarnings(
         "ignore", ".*is deprecated. Please use", FutureWarning, "torch.distributed"
     )
 
 
 def is_relevant(record: logging.LogRecord) -> bool:
-    """Return whether to log a message. DeepSpeed calls every optimizer but Adam untested; those
-    that fail are rejected."""
+    """Return whether to log a message. DeepSpeed calls every optimizer but Adam untested, and
+    optimizers that fail are rejected."""
     return "untested optimizer" not in record.getMessage()
 
 
 def check(config: dict[str, Any], source: str) -> None:
     """
     Args:
-        source: how the message of an error begins.
+        source: beginning of an error's message.
     Raises:
         ConfigError: DeepSpeed rejects the configuration, or this device does not support fp16.
     """
@@ -94,7 +98,8 @@ def check(config: dict[str, Any], source: str) -> None:
         )
     try:
         DeepSpeedConfig(dict(config))
-    except Exception as error:  # of several kinds, pydantic's among them
+    # There are several kinds of errors, such as pydantic's.
+    except Exception as error:
         raise ConfigError(
             f"{source}: DeepSpeed rejects it: {' '.join(str(error).split())}"
         ) from error

@@ -1,5 +1,5 @@
-"""This rank's part of model and optimizer under a DeepSpeed engine, by parameter name: saved and
-loaded."""
+"""Save and load this rank's part of model and optimizer under a DeepSpeed engine, by parameter
+name."""
 
 from typing import Any
 
@@ -18,10 +18,11 @@ from launcher.strategies.weights import EXTRA, MODEL, misfits
 class EngineState:
     """
     Args:
-        engine: DeepSpeed's, built with `optimizer`.
+        engine: DeepSpeed's engine, built with `optimizer`.
         members: names of the parameters of each optimizer group.
-        shapes: of all parameters, by name: at stage 3 the parameters themselves are empty.
-        first: the whole parameters as drawn, under mixed precision: DeepSpeed has rounded its
+        shapes: shapes of all parameters, by name, since at stage 3 the parameters themselves are
+            empty.
+        first: the full initial parameters, under mixed precision, since DeepSpeed has rounded its
             masters to 16 bits.
     """
 
@@ -41,7 +42,8 @@ class EngineState:
         self.frozen = [
             name for name, p in self._parameters().items() if not is_trained(p, shapes[name])
         ]
-        self.optimizer.state.clear()  # at stage 0 DeepSpeed makes a step with gradients of 0
+        # At stage 0 DeepSpeed makes a step with gradients of 0.
+        self.optimizer.state.clear()
         for slot in self.slots if first else ():
             slot.of(slot.flat).copy_(first[slot.name].view(-1).narrow(0, slot.start, slot.count))
 
@@ -49,7 +51,7 @@ class EngineState:
         return dict(self.module.named_parameters())
 
     def _buffers(self) -> dict[str, torch.Tensor]:
-        """The persistent ones."""
+        """The persistent buffers."""
         parameters = {name for name, _ in self.module.named_parameters(remove_duplicate=False)}
         state = self.module.state_dict().items()
         return {
@@ -62,8 +64,9 @@ class EngineState:
     def snapshot(
         self,
     ) -> tuple[dict[str, torch.Tensor], dict[str, ShardSpec], list[dict[str, Any]]]:
-        """This rank's tensors, the position of each piece in its full tensor, and the optimizer's
-        groups. Only rank 0 has what is equal on all ranks. All ranks must call it."""
+        """Return this rank's tensors, the position of each shard in its full tensor, and the
+        optimizer's groups. Only rank 0 has the values that are equal on all ranks. All ranks must
+        call it."""
         tensors: dict[str, torch.Tensor] = {}
         parts: dict[str, ShardSpec] = {}
 
@@ -90,7 +93,8 @@ class EngineState:
                     groups[slot.group]["values"][full] = value
                 elif value.shape == slot.flat.shape:
                     put(OPTIMIZER + full, slot.of(value), slot.shape, slot.start)
-                elif slot.start == 0:  # one value for the parameter, such as a step count
+                # There is one value for the parameter, such as a step count.
+                elif slot.start == 0:
                     tensors[OPTIMIZER + full] = value.detach()
         for name in self.frozen:
             values, start = self._share(name)
@@ -101,9 +105,9 @@ class EngineState:
         return tensors, parts, groups
 
     def _share(self, name: str) -> tuple[torch.Tensor, int]:
-        """This rank's share of a frozen parameter, flattened, and where it begins. At stage 3 the
-        parameter is gathered for this, and each rank has an equal share; otherwise rank 0 has all
-        of it."""
+        """Return this rank's share of a frozen parameter, flattened, and its beginning. At stage 3
+        the parameter is gathered for this, and each rank has an equal share. Otherwise rank 0 has
+        all of it."""
         from deepspeed import zero
 
         parameter = self._parameters()[name]
@@ -115,8 +119,8 @@ class EngineState:
             return parameter.detach().view(-1)[start:end].to("cpu", copy=True), start
 
     def full_weights(self) -> dict[str, torch.Tensor] | None:
-        """Whole masters and buffers on the CPU, on rank 0, gathered one by one. All ranks must call
-        it."""
+        """Return full masters and buffers on the CPU, on rank 0, gathered one by one. All ranks
+        must call it."""
         from deepspeed import zero
         from deepspeed.utils import safe_get_full_fp32_param
 
@@ -140,8 +144,8 @@ class EngineState:
         own = self.shapes | {name: tuple(buffer.shape) for name, buffer in buffers.items()}
         problems = misfits(self.module, own, saved, prefix, strict)
         fitting = own.keys() - {problem.split(":", 1)[0] for problem in problems}
-        # First what all ranks do together: if one of them fails to read something later, no other
-        # is left waiting.
+        # The operations that all ranks do together come first. If one of them fails to read
+        # something later, no other is left waiting.
         self._load_parameters(saved, prefix, [name for name in self.shapes if name in fitting])
         with saved.concurrent_reads():
             for slot in self.slots:
@@ -169,7 +173,7 @@ class EngineState:
             raise failure
 
     def load_optimizer(self, saved: TensorReader, groups: list[dict[str, Any]]) -> None:
-        """State of any stage and number of ranks.
+        """Load the optimizer's state of any stage and number of ranks.
 
         Raises:
             TrainingError: the checkpoint has other groups or parameters, or parameters that share a
@@ -197,8 +201,10 @@ class EngineState:
         for full in (name for name in saved.names() if name.startswith(OPTIMIZER)):
             name, key = full.removeprefix(OPTIMIZER).rsplit("/", 1)
             keys.setdefault(name, []).append((full, key))
-        self.optimizer.state.clear()  # state that the checkpoint does not have must go
-        for slot in self.slots:  # in the order of the checkpoint: equal states are equal files
+        # State that the checkpoint does not have must go.
+        self.optimizer.state.clear()
+        # The checkpoint's order is kept, so that equal states are equal files.
+        for slot in self.slots:
             state = self.optimizer.state[slot.flat]
             state.update(values[slot.name])
             for full, key in keys[slot.name]:
