@@ -27,7 +27,7 @@ NEEDS = {
     ("model", "pretrained"): ["model.pretrained=a/folder"],
     **{
         ("data", kind): ["data.files=tests", "data.tokenizer=tests", "data.vocab_size=256"]
-        for kind in ("jsonl", "parquet", "datasets")
+        for kind in ("jsonl", "parquet", "datasets", "streaming")
     },
     ("data", "table"): [
         f"data.files='{__file__}'",

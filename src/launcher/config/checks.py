@@ -284,7 +284,8 @@ def _new_data(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
 
 def _patterns(key: str, value: Any) -> Iterator[ConfigIssue]:
     for pattern in value if isinstance(value, list) else [value]:
-        if isinstance(pattern, str) and not _matches(expanded(pattern)):
+        is_path = isinstance(pattern, str) and "://" not in pattern
+        if is_path and not _matches(expanded(pattern)):
             yield no_file(key, pattern)
 
 

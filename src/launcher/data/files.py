@@ -17,6 +17,8 @@ def find_files(key: str, patterns: str | Sequence[str]) -> list[Path]:
     """
     files: set[Path] = set()
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        if "://" in pattern:
+            raise ConfigError(f"{key}='{pattern}': is a URL, which only data=streaming reads.")
         path = expanded(pattern)
         if path.is_dir():
             inside = path / "**" / "*.txt"

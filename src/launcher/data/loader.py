@@ -21,10 +21,9 @@ from launcher.data.iterable import (
     share,
     too_few,
 )
-from launcher.data.mixture_dataset import Mixture
 from launcher.data.mixture_order import MixtureOrder
 from launcher.data.randomness import sample_seeds
-from launcher.data.sampler import SampleOrder
+from launcher.data.sampler import Order, OrderedDataset, SampleOrder
 from launcher.data.transfer import on_device, pinned
 from launcher.data.workers import WorkerBatches
 from launcher.errors import ConfigError
@@ -177,10 +176,13 @@ class ResumableLoader:
         fetch = Fetch(self.dataset, self.collate)
         return _load(fetch, self._requests(self.order), self.num_workers, self.device)
 
-    def _requests(self, order: SampleOrder | MixtureOrder) -> Iterator[Request]:
+    def _requests(self, order: Order) -> Iterator[Request]:
         count, start = self.micro_batch_size, self.samples
+        dataset = self.dataset if isinstance(self.dataset, OrderedDataset) else None
         for number in self.share.numbers():
             position = start + number * count
+            if dataset is not None:
+                dataset.read_ahead(position)
             indices = order.indices(position, count)
             seeds = (
                 sample_seeds(self.seed, order.epochs(position, count), indices)
@@ -383,13 +385,14 @@ def _request(start: int, stop: int, seed: int | None) -> Request:
     return indices, sample_seeds(seed, np.zeros_like(indices), indices)
 
 
-def order_of(dataset: Any, seed: int, shuffle: bool) -> SampleOrder | MixtureOrder:
-    """The order of a map-style dataset: its own, which a mixture has, or epochs of all samples.
+def order_of(dataset: Any, seed: int, shuffle: bool) -> Order:
+    """The order of a map-style dataset: its own, if it is an `OrderedDataset`, or epochs of all
+    samples.
 
     Raises:
         ConfigError: it has no length, or no sample.
     """
-    if isinstance(dataset, Mixture):
+    if isinstance(dataset, OrderedDataset):
         return dataset.order(seed, shuffle)
     return SampleOrder(_size(dataset, "training"), seed, shuffle)
 

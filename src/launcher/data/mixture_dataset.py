@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 
 from launcher.data.mixture_order import MixtureOrder, Policy, Weights
+from launcher.data.sampler import OrderedDataset
 from launcher.errors import ConfigError
 
 
-class Mixture:
+class Mixture(OrderedDataset):
     """Datasets laid one after the other, and the order in which a training reads them.
 
     Raises:

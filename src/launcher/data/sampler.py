@@ -1,6 +1,9 @@
 """The order of samples, which maps a global position, counted from the start of training, to an
 index of the dataset."""
 
+from abc import ABC, abstractmethod
+from typing import Protocol
+
 import numpy as np
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -116,3 +119,26 @@ class SampleOrder:
     def epochs(self, start: int, count: int) -> np.ndarray:
         """The epoch of each of these positions: int64 [count]."""
         return np.arange(start, start + count, dtype=np.int64) // self.size
+
+
+class Order(Protocol):
+    """An endless order of a dataset's samples, which any position can be asked for."""
+
+    size: int
+
+    def indices(self, start: int, count: int) -> np.ndarray:
+        """The dataset indices at positions [start, start + count): int64 [count]."""
+
+    def epochs(self, start: int, count: int) -> np.ndarray:
+        """The epoch of each of these positions: int64 [count]."""
+
+
+class OrderedDataset(ABC):
+    """A map-style dataset with an order of its own."""
+
+    @abstractmethod
+    def order(self, seed: int, shuffle: bool) -> Order:
+        """The order in which a training reads the samples."""
+
+    def read_ahead(self, position: int) -> None:  # noqa: B027 - few datasets need it
+        """Called before the batch at a position of the order is read."""

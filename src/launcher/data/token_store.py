@@ -125,10 +125,10 @@ def _mapped(path: Path) -> np.ndarray:
 
 
 def shared(
-    folder: Path, make: Callable[[], None], on_main: Callable[[Callable[[], None]], Any]
+    path: Path, make: Callable[[], None], on_main: Callable[[Callable[[], None]], Any]
 ) -> None:
-    """Rank 0 makes `folder` if it does not exist. A node that does not see it then makes its
-    own."""
-    on_main(lambda: None if folder.is_dir() else make())
-    if not folder.is_dir():
+    """Rank 0 makes the file or folder `path` if it does not exist. A node that does not see it then
+    makes its own."""
+    on_main(lambda: None if path.exists() else make())
+    if not path.exists():
         make()

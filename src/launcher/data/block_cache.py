@@ -1,0 +1,151 @@
+"""Blocks of records on the local disk: fetched once by each node, and bounded in size."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from launcher.data.blocks import BlockIndex, Files, parquet_file
+from launcher.errors import ConfigError
+from launcher.rundir.files import parse_json, replace_file
+
+PART, LOCK = ".block", ".lock"
+
+
+class BlockCache:
+    """Reads blocks through files in a folder, which the processes of a node share. Above
+    `max_bytes`, the blocks that were not used for the longest time are deleted.
+
+    Args:
+        columns: the fields of a record that are kept.
+    """
+
+    def __init__(
+        self, files: Files, index: BlockIndex, columns: list[str], folder: Path, max_bytes: int
+    ):
+        self.files, self.index, self.columns = files, index, columns
+        self.folder, self.max_bytes = folder, max_bytes
+
+    def records(self, block: int) -> list[dict[str, Any]]:
+        """
+        Raises:
+            ConfigError: the block cannot be fetched, or is not what the index says.
+        """
+        data = self._bytes(block)
+        if self._path(block).endswith(".parquet"):
+            records = rows_of(data)
+        else:
+            records = [self._parsed(line, block) for line in data.split(b"\n") if line.strip()]
+        if len(records) != self.index.rows[block]:
+            raise ConfigError(
+                f"{self.files.key}: {self._path(block)}: has changed since it was indexed; start a"
+                " run of its own for the new data (run.tag=...)."
+            )
+        return records
+
+    def _path(self, block: int) -> str:
+        return self.index.paths[int(self.index.file[block])]
+
+    def _parsed(self, line: bytes, block: int) -> dict[str, Any]:
+        try:
+            record = parse_json(line)
+        except ValueError as error:
+            raise ConfigError(
+                f"{self.files.key}: {self._path(block)}: a line is not JSON ({error})."
+            ) from error
+        if not isinstance(record, dict):
+            raise ConfigError(
+                f"{self.files.key}: {self._path(block)}: a line is not a JSON object."
+            )
+        return record
+
+    def _bytes(self, block: int) -> bytes:
+        """The bytes of a block, from the folder if it is there."""
+        number = int(self.index.file[block])
+        what = (self.index.digests[number], int(self.index.start[block]), *self.columns)
+        file = self.folder / f"{xxhash.xxh3_64_hexdigest(repr(what).encode())}{PART}"
+        with suppress(FileNotFoundError):
+            return _used(file)
+        # Another rank of this node may be fetching it.
+        with _locked(file.with_suffix(LOCK)):
+            with suppress(FileNotFoundError):
+                return _used(file)
+            data = self._fetch(block)
+            self._make_room(len(data))
+            try:
+                replace_file(file, data)
+            except OSError as error:
+                raise ConfigError(
+                    f"data.cache={self.folder}: a block cannot be written ({error.strerror}); use"
+                    " another folder, or a smaller data.cache_size."
+                ) from error
+            return data
+
+    def _fetch(self, block: int) -> bytes:
+        path, start = self._path(block), int(self.index.start[block])
+        if path.endswith(".parquet"):
+            return self.files.retry(lambda: self._row_group(path, start), path)
+        return self.files.bytes_of(path, start, int(self.index.stop[block]))
+
+    def _row_group(self, path: str, group: int) -> bytes:
+        from pyarrow import BufferOutputStream, ipc
+
+        with self.files.fs.open(path, "rb") as file:
+            parquet = parquet_file(self.files.key, file, path)
+            names = parquet.schema_arrow.names
+            for column in self.columns:
+                if column not in names:
+                    raise ConfigError(
+                        f"{self.files.key}: {path}: has no column {column}; it has"
+                        f" {', '.join(names)}."
+                    )
+            table = parquet.read_row_group(group, columns=self.columns)
+        sink = BufferOutputStream()
+        with ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        return bytes(sink.getvalue())
+
+    def _make_room(self, size: int) -> None:
+        """Delete the blocks that were not used for the longest time."""
+        with _locked(self.folder / f"room{LOCK}"):
+            stats = []
+            for file in self.folder.glob(f"*{PART}"):
+                with suppress(FileNotFoundError):
+                    stats.append((file.stat().st_mtime_ns, file.stat().st_size, file))
+            total = size + sum(each for _, each, _ in stats)
+            for _, each, file in sorted(stats):
+                if total <= self.max_bytes:
+                    break
+                file.unlink(missing_ok=True)
+                file.with_suffix(LOCK).unlink(missing_ok=True)
+                total -= each
+
+
+def rows_of(data: bytes) -> list[dict[str, Any]]:
+    """The rows of a table in Arrow's stream format."""
+    from pyarrow import ipc
+
+    rows: list[dict[str, Any]] = ipc.open_stream(data).read_all().to_pylist()
+    return rows
+
+
+def _used(file: Path) -> bytes:
+    data = file.read_bytes()
+    with suppress(OSError):
+        os.utime(file)
+    return data
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file; the system releases it when a process dies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

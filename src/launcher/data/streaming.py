@@ -1,0 +1,300 @@
+"""data=streaming: documents in files of any size on any store, read in blocks while training."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as StillFetching
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xxhash
+
+from launcher.data.base import DataSource
+from launcher.data.block_cache import BlockCache
+from launcher.data.block_order import BlockOrder
+from launcher.data.blocks import BlockIndex, Files, index
+from launcher.data.encoding import Document, Encoder, Fields, tokenizer_digest
+from launcher.data.rows import IGNORED
+from launcher.data.sampler import OrderedDataset
+from launcher.data.token_store import shared
+from launcher.errors import ConfigError
+from launcher.process import signals
+from launcher.rundir.files import expanded
+from launcher.rundir.space import parse_size
+from launcher.types import NonNegativeInt, PositiveInt
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+VERSION = 1
+"""The version of how files become blocks. Cached indices of other versions are not used."""
+THREADS = 4
+SIGNAL_SECONDS = 0.5
+
+
+@dataclass(kw_only=True, eq=False)
+class StreamingData(DataSource):
+    """Documents of JSON lines and Parquet files, which may be larger than the disk; a sample is a
+    document, as with `data=jsonl data.pack=false`.
+
+    An index of the blocks is made first. Training then fetches the blocks that it needs next, and
+    tokenizes them.
+
+    Args:
+        files: URLs, paths or globs; by their ending .jsonl or .parquet.
+        val_files: the same for the held-out documents; None: nothing is held out.
+        tokenizer: a folder written by `save_pretrained` of a transformers tokenizer.
+        seq_len: T, the most tokens of a document; longer ones are cut.
+        text_field: the field with the text, on which a model is trained.
+        prompt_field: the field with a text before that one, on which the model is not trained.
+        messages_field: the field with a chat, a list of {role, content}.
+        label_field: the field with the class of the text, for classification.
+        shuffle_blocks: blocks whose documents are mixed with each other.
+        block_bytes: bytes of a block of JSON lines, at least; a row group is a block.
+        cache: folder for the index and the blocks.
+        cache_size: the most bytes of blocks in `cache`, such as `10GB`.
+        retries: further attempts of a read that fails.
+        storage_options: arguments of fsspec's file system.
+    """
+
+    files: str | list[str]
+    tokenizer: str
+    val_files: str | list[str] | None = None
+    seq_len: PositiveInt = 128
+    text_field: str = "text"
+    prompt_field: str | None = None
+    messages_field: str | None = None
+    label_field: str | None = None
+    num_classes: PositiveInt | None = None
+    vocab_size: PositiveInt | None = None
+    shuffle_blocks: PositiveInt = 4
+    block_bytes: PositiveInt = 8_000_000
+    cache: str = "outputs/.blocks"
+    cache_size: str = "10GB"
+    retries: NonNegativeInt = 6
+    storage_options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.tokenizer_folder, self.cache_folder = expanded(self.tokenizer), expanded(self.cache)
+        self.fields = Fields(
+            self.text_field, self.prompt_field, self.messages_field, self.label_field
+        )
+
+    def check(self) -> None:
+        self.fields.check()
+        if self.num_workers:
+            raise ConfigError(
+                f"data.num_workers={self.num_workers}: data=streaming reads ahead with threads of"
+                " its own; use 0."
+            )
+        if parse_size(self.cache_size) is None:
+            raise ConfigError(f"data.cache_size={self.cache_size}: is not an amount; e.g. 10GB.")
+        if not self.tokenizer_folder.is_dir():
+            raise ConfigError(
+                f"data.tokenizer={self.tokenizer_folder}: there is no such folder;"
+                " AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER) of the package"
+                " transformers writes one."
+            )
+        if self.fields.label is not None and self.num_classes is None:
+            raise ConfigError(
+                f"data.label_field={self.fields.label}: needs data.num_classes, the number of"
+                " classes."
+            )
+
+    def train_dataset(self) -> StreamedDocuments:
+        return self._documents("data.files", self.files)
+
+    def val_dataset(self) -> StreamedDocuments | None:
+        return None if self.val_files is None else self._documents("data.val_files", self.val_files)
+
+    def _documents(self, key: str, patterns: str | list[str]) -> StreamedDocuments:
+        from launcher.process.ranks import on_main  # imports torch
+
+        encoder = Encoder(self.tokenizer_folder, self.fields, self.num_classes)
+        if self.vocab_size is not None and self.vocab_size < len(encoder.tokenizer):
+            raise ConfigError(
+                f"data.vocab_size={self.vocab_size}: the tokenizer of {self.tokenizer_folder} has"
+                f" {len(encoder.tokenizer)} tokens; set data.vocab_size={len(encoder.tokenizer)} or"
+                " more."
+            )
+        files = Files(key, patterns, self.retries, self.storage_options)
+        paths = files.find()
+        what = [VERSION, self.block_bytes, [[path, *files.stamp(path)] for path in paths]]
+        name = xxhash.xxh3_64_hexdigest(json.dumps(what).encode())
+        stored = self.cache_folder.absolute() / f"index-{name}.npz"
+        make = partial(_make_index, files, paths, self.block_bytes, stored)
+        shared(stored, make, on_main)
+        cache = BlockCache(
+            files,
+            BlockIndex.load(stored),
+            self.fields.names(),
+            stored.parent,
+            int(parse_size(self.cache_size) or 0),
+        )
+        return StreamedDocuments(
+            cache,
+            encoder,
+            self.seq_len,
+            self.shuffle_blocks,
+            tokenizer_digest(self.tokenizer_folder),
+        )
+
+
+class Readers:
+    """Threads that read blocks. Python does not wait for them at its exit, as it does for those of
+    a ThreadPoolExecutor: a preempted run has no time for blocks that nobody needs."""
+
+    def __init__(self, count: int):
+        self.count = count
+        self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+        self._started = False
+
+    def submit(self, read: Callable[[], Any]) -> Future[Any]:
+        if not self._started:
+            self._started = True
+            for number in range(self.count):
+                name = f"blocks-{number}"
+                threading.Thread(target=self._work, name=name, daemon=True).start()
+        future: Future[Any] = Future()
+        self._tasks.put((future, read))
+        return future
+
+    def _work(self) -> None:
+        while True:
+            future, read = self._tasks.get()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(read())
+                except BaseException as error:
+                    future.set_exception(error)
+
+
+_readers = Readers(THREADS)
+
+
+def _make_index(files: Files, paths: list[str], block_bytes: int, stored: Path) -> None:
+    index(files, paths, block_bytes).save(stored)
+
+
+class StreamedDocuments(OrderedDataset):
+    """Sample i is the i-th document of the blocks: `input_ids`, `attention_mask` and `labels`
+    [B, T], int64, as long as the longest document of a batch; or `labels` [B] for classes.
+
+    Blocks are fetched and tokenized by threads: those of the window of blocks that is read now, and
+    of the next one.
+
+    Args:
+        window: blocks whose documents are mixed with each other.
+        tokenizer: a digest of the tokenizer.
+    """
+
+    def __init__(
+        self, cache: BlockCache, encoder: Encoder, seq_len: int, window: int, tokenizer: str
+    ):
+        self.cache, self.encoder, self.seq_len, self.window = cache, encoder, seq_len, window
+        sizes = cache.index.rows
+        self.starts = np.cumsum(sizes) - sizes
+        self.size = int(sizes.sum())
+        self.fingerprint = f"{cache.index.fingerprint}, tokenizer {tokenizer}"
+        self._order: BlockOrder | None = None
+        self._window: tuple[int, int] | None = None
+        self._blocks: dict[int, Future[list[Document]]] = {}
+        # A fast tokenizer's Rust object rejects calls from several threads at a time.
+        self._encoding = threading.Lock()
+
+    def __len__(self) -> int:
+        return self.size
+
+    def order(self, seed: int, shuffle: bool) -> BlockOrder:
+        """The order in which a training reads the documents."""
+        self._order = BlockOrder(self.cache.index.rows, seed, shuffle, self.window)
+        return self._order
+
+    def read_ahead(self, position: int) -> None:
+        """Begin to fetch what is read at this position of the order and after it; forget other
+        blocks."""
+        if self._order is None:
+            return
+        place = self._order.window_at(position)
+        if place == self._window:
+            return
+        self._window = epoch, window = place
+        wanted = [
+            *self._order.blocks_of(epoch, window),
+            *self._order.blocks_of(epoch, window + 1),
+        ]
+        self._keep(wanted)
+        for block in wanted:
+            self._fetch(block)
+
+    def _keep(self, blocks: Iterable[int]) -> None:
+        for block in self._blocks.keys() - set(blocks):
+            self._blocks.pop(block).cancel()
+
+    def _fetch(self, block: int) -> Future[list[Document]]:
+        if block not in self._blocks:
+            self._blocks[block] = _readers.submit(partial(self._encoded, block))
+        return self._blocks[block]
+
+    def _encoded(self, block: int) -> list[Document]:
+        records = self.cache.records(block)
+        where = self.cache.index.paths[int(self.cache.index.file[block])]
+        with self._encoding:
+            return [
+                self.encoder(record, f"{where}, record {number} of block {block}")
+                for number, record in enumerate(records)
+            ]
+
+    def _documents(self, block: int) -> list[Document]:
+        if block not in self._blocks and self._order is None:  # a pass from the first to the last
+            following = range(block, min(block + 2, len(self.starts)))
+            self._keep(following)
+            for each in following:
+                self._fetch(each)
+        future = self._fetch(block)
+        while True:
+            try:
+                return future.result(timeout=SIGNAL_SECONDS)
+            except StillFetching:
+                signals.check()
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        if not 0 <= index < self.size:
+            raise IndexError(f"document {index} of {self.size}")
+        return {name: tensor[0] for name, tensor in self.get_batch(np.array([index])).items()}
+
+    def get_batch(self, indices: np.ndarray) -> dict[str, Tensor]:
+        """Make the batch of int64 indices [B]."""
+        blocks = np.searchsorted(self.starts, indices, side="right") - 1
+        documents = [
+            self._documents(int(block))[int(index - self.starts[block])]
+            for block, index in zip(blocks, indices, strict=True)
+        ]
+        return padded(documents, self.seq_len, self.encoder.pad)
+
+
+def padded(documents: list[Document], seq_len: int, pad: int) -> dict[str, Tensor]:
+    """A batch with a document per row, cut to `seq_len` and as long as the longest. A document
+    without tokens is a row without targets."""
+    import torch
+
+    width = max(1, *(min(len(document.ids), seq_len) for document in documents))
+    ids = np.full((len(documents), width), pad, dtype=np.int64)
+    labels, mask = np.full_like(ids, IGNORED), np.zeros_like(ids)
+    for row, document in enumerate(documents):
+        count = min(len(document.ids), seq_len)
+        ids[row, :count] = labels[row, :count] = document.ids[:count]
+        if document.is_target is not None:
+            labels[row, :count][~document.is_target[:count]] = IGNORED
+        mask[row, : max(1, count)] = 1
+    if documents[0].label is not None:
+        labels = np.array([document.label for document in documents], dtype=np.int64)
+    arrays = {"input_ids": ids, "attention_mask": mask, "labels": labels}
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}

@@ -1,0 +1,253 @@
+"""Documents in blocks: their index, their order, and what training reads of them."""
+
+import json
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+from hydra.utils import instantiate
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from launcher.data.block_cache import BlockCache
+from launcher.data.block_order import BlockOrder
+from launcher.data.blocks import BlockIndex, Files, index, line_ranges
+from launcher.data.loader import ResumableLoader
+from launcher.errors import ConfigError
+from support.paths import ROOT
+from support.tokenizer import write_tokenizer
+
+pytestmark = pytest.mark.skipif(find_spec("fsspec") is None, reason="needs fsspec")
+needs_tokenizer = pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers")
+
+SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=12)
+
+
+@given(SIZES, st.integers(0, 3), st.booleans(), st.integers(1, 5), st.data())
+def test_order_is_a_permutation_in_each_epoch_and_any_position_is_computed_alone(
+    sizes, seed, shuffle, window, data
+):
+    order = BlockOrder(np.array(sizes), seed, shuffle, window)
+    size = sum(sizes)
+    whole = order.indices(0, 3 * size)
+    for epoch in range(3):
+        assert sorted(whole[epoch * size : (epoch + 1) * size]) == list(range(size))
+    start = data.draw(st.integers(0, 2 * size))
+    count = data.draw(st.integers(1, size))
+    fresh = BlockOrder(np.array(sizes), seed, shuffle, window)
+    assert fresh.indices(start, count).tolist() == whole[start : start + count].tolist()
+
+
+@given(SIZES, st.integers(1, 5), st.data())
+def test_samples_of_a_position_are_in_the_blocks_of_its_window(sizes, window, data):
+    order = BlockOrder(np.array(sizes), 0, True, window)
+    position = data.draw(st.integers(0, 2 * sum(sizes) - 1))
+    block = np.searchsorted(order.starts, order.indices(position, 1)[0], side="right") - 1
+    assert block in order.blocks_of(*order.window_at(position))
+
+
+def test_order_of_10_to_the_8_samples():
+    order = BlockOrder(np.full(20_000, 5_000), 0, True, 4)
+    indices = order.indices(3 * 10**8 - 500, 1_000)
+    assert len(set(indices[:500])) == 500 and max(indices) < 10**8
+    blocks = set(indices // 5_000)
+    assert len(blocks) <= 8, "they are in one window of each of two epochs"
+
+
+@given(
+    st.lists(st.sampled_from(["{}", "", '{"text": "a"}', " ", '{"text": "' + "b" * 30 + '"}'])),
+    st.integers(1, 60),
+    st.integers(1, 50),
+    st.booleans(),
+)
+def test_blocks_of_lines_have_each_record_once(lines, block_bytes, read, ends_with_newline):
+    text = "\n".join(lines) + ("\n" if ends_with_newline else "")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("launcher.data.blocks.READ", read)
+        ranges = list(line_ranges(InMemory(text.encode()), "a", block_bytes))
+    for (_, stop, _), (start, _, _) in zip(ranges, ranges[1:], strict=False):
+        assert stop == start
+    blocks = [text.encode()[start:stop].split(b"\n") for start, stop, _ in ranges]
+    records = [[line for line in block if line.strip()] for block in blocks]
+    assert [len(each) for each in records] == [rows for _, _, rows in ranges]
+    assert [line.decode() for each in records for line in each] == [
+        line for line in lines if line.strip()
+    ]
+    assert all(stop - start >= block_bytes for start, stop, _ in ranges[:-1])
+
+
+class InMemory:
+    """The methods of `Files` that an index of lines needs."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def size(self, path):
+        return len(self.data)
+
+    def bytes_of(self, path, start, stop):
+        return self.data[start:stop]
+
+
+RECORDS = [{"text": f"option number {i} " * (i % 5 + 1), "kind": i % 3} for i in range(60)]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("streaming")
+    write_tokenizer(folder / "tokenizer")
+    for name, part in (("a", RECORDS[:25]), ("b", RECORDS[25:])):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(each) + "\n" for each in part))
+    return folder
+
+
+def make_source(folder, cache, kind="streaming", **options):
+    node = OmegaConf.load(ROOT / "conf" / "data" / f"{kind}.yaml")
+    node.update(
+        batch_size=8,
+        files=f"{folder}/*.jsonl",
+        tokenizer=str(folder / "tokenizer"),
+        seq_len=24,
+        cache=str(cache),
+    )
+    node.update(options)
+    source = instantiate(node)
+    source.check()
+    return source
+
+
+def take(loader, count):
+    batches = iter(loader)
+    return [next(batches) for _ in range(count)]
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@needs_tokenizer
+@pytest.mark.parametrize("fields", [{}, {"label_field": "kind", "num_classes": 3}])
+def test_samples_equal_those_of_tokenized_documents(files, tmp_path, fields):
+    streamed = make_source(files, tmp_path / "b", block_bytes=200, shuffle=False, **fields)
+    tokenized = make_source(
+        files, tmp_path / "t", "jsonl", pack=False, val_fraction=0, shuffle=False, **fields
+    )
+    ours, theirs = (
+        take(source.train_loader(seed=0), 10) for source in (streamed, tokenized)
+    )
+    assert all(same(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+@needs_tokenizer
+def test_parquet_and_lines_have_the_same_samples(files, tmp_path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = pyarrow.Table.from_pylist(RECORDS)
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=7)
+    rows = make_source(files, tmp_path / "c", block_bytes=300)
+    lines = rows.train_dataset()
+    rows.files = str(tmp_path / "*.parquet")
+    groups = rows.train_dataset()
+    assert groups.cache.index.rows.tolist() == [7] * 8 + [4]
+    assert len(lines) == len(groups) == 60
+    assert all(same(lines[index], groups[index]) for index in range(60))
+
+
+@needs_tokenizer
+def test_a_resume_on_other_ranks_reads_the_same_samples_and_no_block_before_its_position(files, tmp_path):
+    source = make_source(files, tmp_path / "c", block_bytes=150, shuffle_blocks=2)
+    straight = take(source.train_loader(seed=3), 20)
+    dataset = source.train_dataset()
+    fetched = []
+    fetch = dataset.cache.records
+    dataset.cache.records = lambda block: fetched.append(block) or fetch(block)
+    loader = ResumableLoader(dataset, seed=3, micro_batch_size=4, rank=1, world_size=2)
+    loader.load_state_dict({"samples": 8 * 12, "dataset": dataset.fingerprint})
+    for batch, expected in zip(take(loader, 5), straight[12:17], strict=True):
+        width = batch["input_ids"].shape[1]
+        assert torch.equal(batch["input_ids"], expected["input_ids"][4:, :width])
+    first = loader.order.window_at(8 * 12 + 4)
+    assert set(fetched[:4]) <= {
+        *loader.order.blocks_of(*first),
+        *loader.order.blocks_of(first[0], first[1] + 1),
+    }
+
+
+@needs_tokenizer
+def test_cache_stays_below_its_size_and_a_second_reader_fetches_nothing(files, tmp_path):
+    source = make_source(files, tmp_path / "c", block_bytes=150, cache_size="1000")
+    dataset = source.train_dataset()
+    for index_of in range(60):
+        dataset[index_of]
+        blocks = list((tmp_path / "c").glob("*.block"))
+        assert sum(block.stat().st_size for block in blocks) <= 1000
+    larger = make_source(files, tmp_path / "c", block_bytes=150).train_dataset()
+    expected = [larger[number] for number in range(60)]
+    again = make_source(files, tmp_path / "c", block_bytes=150).train_dataset()
+    again.cache.files.bytes_of = None
+    assert all(same(again[number], expected[number]) for number in range(60))
+
+
+def test_reads_are_retried_with_a_bound(tmp_path, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    files = Files("data.files", str(tmp_path / "*.jsonl"), retries=2)
+    tries = []
+
+    def fail():
+        tries.append(1)
+        if len(tries) < 3:
+            raise OSError("connection reset")
+        return 5
+
+    assert files.retry(fail, "a") == 5
+    with pytest.raises(ConfigError, match=r"data.files: a: cannot be read in 3 attempts \(gone\)"):
+        files.retry(lambda: (_ for _ in ()).throw(OSError("gone")), "a")
+
+
+def test_changed_file_is_rejected(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a"}\n{"text": "b"}\n')
+    files = Files("data.files", str(path), retries=0)
+    blocks = index(files, files.find(), 1000)
+    path.write_text('{"text": "abcdefgh  "}\n     \n')
+    cache = BlockCache(files, blocks, ["text"], tmp_path / "cache", 1000)
+    with pytest.raises(ConfigError, match="has changed since it was indexed"):
+        cache.records(0)
+
+
+def test_index_is_stored_and_loaded(tmp_path):
+    blocks = BlockIndex(["a"], *(np.array([0, 1]) for _ in range(4)), ["12"])
+    blocks.save(tmp_path / "new" / "index.npz")
+    loaded = BlockIndex.load(tmp_path / "new" / "index.npz")
+    assert loaded.fingerprint == blocks.fingerprint and loaded.paths == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"files": "{}/none*.jsonl"}, "names no file"),
+        ({"files": "{}/tokenizer/*.json"}, "should end in .jsonl or .parquet"),
+        ({"files": "nothing://a/b.jsonl"}, "Protocol not known: nothing"),
+        ({"files": []}, "names no file"),
+        ({"files": ["{}/a.jsonl", "memory://b.jsonl"]}, "is in another store"),
+        ({"num_workers": 1}, "data.num_workers=1"),
+        ({"cache_size": "much"}, "data.cache_size=much: is not an amount"),
+        ({"label_field": "kind"}, "needs data.num_classes"),
+        ({"vocab_size": 5}, "data.vocab_size=5"),
+    ],
+)
+@needs_tokenizer
+def test_bad_options_are_rejected(files, tmp_path, options, message):
+    texts = {
+        key: [each.format(files) for each in value]
+        if isinstance(value, list)
+        else value.format(files)
+        if isinstance(value, str)
+        else value
+        for key, value in options.items()
+    }
+    with pytest.raises(ConfigError) as error:
+        make_source(files, tmp_path, **texts).train_dataset()
+    assert message in str(error.value)
