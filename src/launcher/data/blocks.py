@@ -60,14 +60,16 @@ class Files:
             ) from error
         if not self.patterns:
             raise ConfigError(f"{key}=[]: names no file; give a URL, path or glob.")
+        stores: list[Any] = []
         for pattern in self.patterns:
             try:
                 fs, _ = fsspec.core.url_to_fs(str(pattern), **(options or {}))
             except (ValueError, ImportError, TypeError) as error:
                 raise ConfigError(f"{key}={pattern}: {str(error).rstrip('.')}.") from error
-            if pattern != self.patterns[0] and fs is not self.fs:
+            stores.append(fs)
+            if fs is not stores[0]:
                 raise ConfigError(f"{key}={pattern}: is in another store than {self.patterns[0]}.")
-            self.fs = fs
+        self.fs = stores[0]
 
     def find(self) -> list[str]:
         """The paths in the file system, sorted, each once.
@@ -132,7 +134,7 @@ def _unreadable(key: str, path: str, error: Exception, attempts: int = 1) -> Con
 
 @dataclass
 class BlockIndex:
-    """Where the blocks of several files are.
+    """The places of the blocks of several files.
 
     Args:
         paths: the files.
@@ -197,7 +199,8 @@ def index(files: Files, paths: Sequence[str], block_bytes: int) -> BlockIndex:
         [(number, *block) for number, (found, _) in enumerate(results) for block in found],
         dtype=np.int64,
     )
-    return BlockIndex(list(paths), *blocks.T, [digest for _, digest in results])
+    file, start, stop, rows = blocks.T
+    return BlockIndex(list(paths), file, start, stop, rows, [digest for _, digest in results])
 
 
 class _Progress:

@@ -124,7 +124,9 @@ class SampleOrder:
 class Order(Protocol):
     """An endless order of a dataset's samples, which any position can be asked for."""
 
-    size: int
+    @property
+    def size(self) -> int:
+        """Samples of an epoch."""
 
     def indices(self, start: int, count: int) -> np.ndarray:
         """The dataset indices at positions [start, start + count): int64 [count]."""

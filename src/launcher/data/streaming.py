@@ -21,10 +21,10 @@ from launcher.data.block_cache import BlockCache
 from launcher.data.block_order import BlockOrder
 from launcher.data.blocks import BlockIndex, Files, index
 from launcher.data.encoding import Document, Encoder, Fields, tokenizer_digest
-from launcher.data.rows import IGNORED
 from launcher.data.sampler import OrderedDataset
 from launcher.data.token_store import shared
 from launcher.errors import ConfigError
+from launcher.models.base import IGNORED
 from launcher.process import signals
 from launcher.rundir.files import expanded
 from launcher.rundir.space import parse_size

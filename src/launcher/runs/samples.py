@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint
 from launcher.data.mixture_order import MixtureOrder
-from launcher.data.sampler import SampleOrder
+from launcher.data.sampler import Order
 from launcher.errors import ConfigError
 from launcher.rundir.folder import checkpoint_steps
 from launcher.rundir.history import read_rows
@@ -76,7 +76,7 @@ class SampleLedger:
     """The order of the samples, and the stretches of it that the steps have used. A step that was
     computed again after a resume is listed once."""
 
-    order: SampleOrder | MixtureOrder
+    order: Order
     ranges: list[SampleRange]
 
     @classmethod
@@ -223,7 +223,7 @@ def ranges_between(points: list[SampleCount], batch: int) -> Iterator[SampleRang
             )
 
 
-def stored_order(run: StoredRun, trust: bool = False) -> SampleOrder | MixtureOrder:
+def stored_order(run: StoredRun, trust: bool = False) -> Order:
     """The order in which the run's loaders read the training data.
 
     Raises:

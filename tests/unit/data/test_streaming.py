@@ -2,6 +2,7 @@
 
 import json
 from importlib.util import find_spec
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -67,7 +68,7 @@ def test_blocks_of_lines_have_each_record_once(lines, block_bytes, read, ends_wi
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("launcher.data.blocks.READ", read)
         ranges = list(line_ranges(InMemory(text.encode()), "a", block_bytes))
-    for (_, stop, _), (start, _, _) in zip(ranges, ranges[1:], strict=False):
+    for (_, stop, _), (start, _, _) in pairwise(ranges):
         assert stop == start
     blocks = [text.encode()[start:stop].split(b"\n") for start, stop, _ in ranges]
     records = [[line for line in block if line.strip()] for block in blocks]
@@ -134,9 +135,7 @@ def test_samples_equal_those_of_tokenized_documents(files, tmp_path, fields):
     tokenized = make_source(
         files, tmp_path / "t", "jsonl", pack=False, val_fraction=0, shuffle=False, **fields
     )
-    ours, theirs = (
-        take(source.train_loader(seed=0), 10) for source in (streamed, tokenized)
-    )
+    ours, theirs = (take(source.train_loader(seed=0), 10) for source in (streamed, tokenized))
     assert all(same(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
@@ -155,7 +154,7 @@ def test_parquet_and_lines_have_the_same_samples(files, tmp_path):
 
 
 @needs_tokenizer
-def test_a_resume_on_other_ranks_reads_the_same_samples_and_no_block_before_its_position(files, tmp_path):
+def test_a_resume_reads_the_same_samples_and_no_block_before_its_position(files, tmp_path):
     source = make_source(files, tmp_path / "c", block_bytes=150, shuffle_blocks=2)
     straight = take(source.train_loader(seed=3), 20)
     dataset = source.train_dataset()
