@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -46,6 +46,7 @@ from launcher.rundir.files import expanded
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.logs import without_launcher_logging
 from launcher.rundir.space import over_quota
+from launcher.runs.items import Items
 from launcher.runs.stored_run import StoredRun
 
 if TYPE_CHECKING:
@@ -158,21 +159,11 @@ class Run:
         return f"{group}={get(self._hydra, f'runtime.choices.{group}')}"
 
 
-class Sweep(Sequence[Run]):
+class Sweep(Items[Run]):
     """The runs of a sweep, in the order of its jobs. `launcher.sweep` makes one."""
 
     def __init__(self, runs: Sequence[Run], jobs: Sequence[SweepJob]):
-        self._runs, self._jobs = list(runs), list(jobs)
-
-    def __len__(self) -> int:
-        return len(self._runs)
-
-    @overload
-    def __getitem__(self, index: int) -> Run: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Run]: ...
-    def __getitem__(self, index: int | slice) -> Run | list[Run]:
-        return self._runs[index]
+        self._items, self._jobs = list(runs), list(jobs)
 
     def __repr__(self) -> str:
         return "\n".join(["<Sweep", *(f"  {run!r}" for run in self), ">"])

@@ -17,7 +17,7 @@ ENVIRONMENT = re.compile(r"\$\{\s*oc\.env\s*:")
 REFERENCE = re.compile(r"\$\{(?:oc\.select:)?\s*(\.*[A-Za-z_][\w.\[\]]*)\s*(?:,[^${}]*)?\}")
 SECRET = re.compile(
     r"(?:.*_)?(?:api_?key|secret|secret_key|passwd|password|passphrase|credentials?|access_key|private_key"
-    r"|(?:access|api|auth|bearer|hf|refresh)_token)|token",
+    r"|(?:access|api|auth|bearer|hf|refresh)_token|service_url|webhook(?:_url)?)|token",
     re.IGNORECASE,
 )
 DEEPEST = 40

@@ -32,6 +32,8 @@ class RunSettings:
     fork_from: str | None = None
     fork_without: list[Literal["optimizer", "data"]] | None = None
     identity_exclude: list[str] = field(default_factory=list)
+    note: str | int | float | None = None
+    labels: list[str] | None = None
 
 
 @dataclass(frozen=True)

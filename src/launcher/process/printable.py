@@ -41,6 +41,12 @@ class Printable:
         return getattr(self._stream, name)
 
 
+def raw(stream: TextIO) -> TextIO:
+    """Return the stream under a printable one, for a display that moves the cursor. The texts in it
+    must be made printable."""
+    return stream._stream if isinstance(stream, Printable) else stream
+
+
 @contextmanager
 def printable_output() -> Iterator[None]:
     """Make all output to the standard streams printable."""

@@ -18,6 +18,7 @@ from launcher.runs.find import RUN_HELP
 
 VERBS = (
     "list",
+    "watch",
     "show",
     "logs",
     "resume",
@@ -36,6 +37,7 @@ VERBS = (
     "digest",
     "why",
     "adopt",
+    "note",
     "replay",
     "test",
     "du",

@@ -33,12 +33,14 @@ def bar(total: int, text: str = "") -> Iterator[Bar]:
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(text, total=total)
+    from launcher.process.printable import printable, raw
+
+    with Progress(console=Console(file=raw(sys.stderr)), transient=True) as progress:
+        task = progress.add_task(printable(text), total=total)
 
         class Shown(Bar):
             def advance(self, text: str) -> None:
-                progress.update(task, advance=1, description=text)
+                progress.update(task, advance=1, description=printable(text))
 
             def reach(self, count: int) -> None:
                 progress.update(task, completed=count)

@@ -27,6 +27,8 @@ FIELDS: dict[str, Callable[[StoredRun], Any]] = {
     "node": lambda run: run.node,
     "job": lambda run: run.job_id,
     "sweep": lambda run: run.settings.get("run.sweep"),
+    "note": lambda run: run.written.text or None,
+    "label": lambda run: " ".join(run.written.labels) or None,
 }
 """Fields of run.json, by their names in a filter."""
 
@@ -130,6 +132,8 @@ def is_named(run: StoredRun, word: str) -> bool:
 def compared(run: StoredRun, key: str, value: str) -> Any:
     """Return the value that a condition compares: `job=198` means all tasks of the array 198."""
     found = value_of(run, key)
+    if key == "label" and found is not None:  # one of several
+        return value if value in found.split() else found
     return found.partition("_")[0] if key == "job" and found and "_" not in value else found
 
 

@@ -10,7 +10,7 @@ from launcher.errors import ConfigError
 from launcher.rundir.files import expanded
 from launcher.rundir.folder import run_folders
 from launcher.runs.stored_run import StoredRun
-from launcher.slurm.scheduler import QueuedJob, cancelled, queue
+from launcher.slurm.scheduler import QueuedJob, cancelled, queue, with_times
 from launcher.slurm.submission import FROZEN
 
 RUN_HELP = "an id, the beginning of an id, a name, name/id, a SLURM job, or a folder"
@@ -34,7 +34,9 @@ def ask_queue(runs: Iterable[StoredRun]) -> None:
     Where a job has left it without a record of its end, SLURM is asked whether it was cancelled."""
     open_runs = [run for run in runs if run.record.get("state") != "completed" and run.had_job]
     if open_runs:
-        jobs = queue(run.folder.path / FROZEN for run in open_runs)
+        notes = [run.folder.path / FROZEN for run in open_runs]
+        jobs = queue(notes)
+        jobs = jobs and with_times(jobs, notes)
         join_queue(open_runs, jobs)
         if jobs is not None:
             ask_cancelled(open_runs)

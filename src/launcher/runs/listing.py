@@ -17,6 +17,7 @@ from typing import Any
 from launcher.rundir.history import BARS, encodable
 from launcher.runs import over
 from launcher.runs.differences import differences, without_defaults
+from launcher.runs.expected import expected
 from launcher.runs.filters import FILTER_HELP, check_keys, select, sort, value_of
 from launcher.runs.find import ask_queue, find_runs, uncollected
 from launcher.runs.format import duration, number, progress, seconds_of
@@ -118,6 +119,10 @@ def columns_of(runs: Sequence[StoredRun], now: float, keys: Sequence[str]) -> li
         Column("attempts", lambda run: str(len(run.attempts)), spare=7),
         Column("age", lambda run: age(run, now), spare=6),
     ]
+    if any(expected(run, now) for run in runs if run.state in ("running", "queued", "preempted")):
+        columns.append(
+            Column("expected", lambda run: expected(run, now) or "-", spare=6, is_right=False)
+        )
     if encodable(BARS, sys.stdout):
         columns.insert(2, Column("curve", lambda run: run.loss_curve, spare=5, is_right=False))
     if any(run.job_id for run in runs):

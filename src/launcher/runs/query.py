@@ -1,15 +1,15 @@
 """The runs of a folder in a program or a notebook: as a data frame, as a picture, compared."""
 
 import io
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from launcher.errors import ConfigError
 from launcher.rundir.files import expanded
 from launcher.runs.differences import differences
 from launcher.runs.filters import select
 from launcher.runs.find import ask_queue, find_runs
+from launcher.runs.items import Items
 from launcher.runs.over import grouped
 from launcher.runs.plot import LOSS, axis_of, check_metrics, draw
 from launcher.runs.significance import Result, tested
@@ -32,7 +32,7 @@ class Drawing:
         self.figure.savefig(path, dpi=150)
 
 
-class Runs(Sequence[StoredRun]):
+class Runs(Items[StoredRun]):
     """The runs of a folder that match filters, as `python -m launcher.runs` lists them. They are
     read once.
 
@@ -49,17 +49,7 @@ class Runs(Sequence[StoredRun]):
             raise ConfigError(f"{self.outputs}: there is no such folder of runs.")
         runs = find_runs(self.outputs)
         ask_queue(runs)
-        self._runs = select(runs, filters)
-
-    def __len__(self) -> int:
-        return len(self._runs)
-
-    @overload
-    def __getitem__(self, index: int) -> StoredRun: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[StoredRun]: ...
-    def __getitem__(self, index: int | slice) -> StoredRun | list[StoredRun]:
-        return self._runs[index]
+        self._items = select(runs, filters)
 
     def __repr__(self) -> str:
         return f"<{len(self)} runs in {self.outputs}>"

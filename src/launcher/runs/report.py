@@ -19,11 +19,12 @@ from launcher.config.messages import as_typed, hint
 from launcher.errors import ConfigError
 from launcher.rundir.files import replace_file
 from launcher.rundir.history import evenly, is_wide
-from launcher.runs.differences import differences
+from launcher.runs.differences import differences, without_defaults
 from launcher.runs.filters import FILTER_HELP, number, select
 from launcher.runs.find import ask_queue, find_runs, uncollected
 from launcher.runs.format import seconds_of
 from launcher.runs.over import OVER_HELP, grouped
+from launcher.runs.report_media import media_of
 from launcher.runs.show import forked_from
 from launcher.runs.spent import Spent, spent
 from launcher.runs.stored_run import StoredRun
@@ -34,6 +35,8 @@ MOST_POINTS, FEWEST_POINTS, ALL_POINTS = 600, 150, 60_000
 """Limits of a curve, of a curve among many, and of a metric over all runs."""
 MOST_METRICS = 8
 AXES = ("step", "time", "samples")
+NOT_SHARED = ("run", "paths", "dispatch", "tracker", "job", "hydra", "device")
+"""Keys of how a run was started."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -144,18 +147,43 @@ def report_data(
         pages.append(described(run, row, {name: mode_of(name, modes) for name in candidates}, most))
         del run.history  # of ten thousand runs it does not fit into memory
     metrics = shown_metrics(logged, metric, first)
+    judge, shown = metrics[0], without_defaults(runs, rows)
+    for row, each, kept in zip(rows, pages, shown, strict=True):
+        each["blank"] = [key for key in row if key not in kept]
     for each in pages:
         each["best"] = {name: each["best"].get(name) for name in metrics}
         each["curves"] = {name: each["curves"][name] for name in metrics if name in each["curves"]}
+    best = {run.path: each["best"][judge] for run, each in zip(runs, pages, strict=True)}
+    sign = -1 if mode_of(judge, modes) == "max" else 1
+    ranked = sorted(
+        (run for run in runs if best[run.path] is not None),
+        key=lambda run: sign * best[run.path]["value"],
+    )
     return {
-        "metric": metrics[0],
-        "mode": mode_of(metrics[0], modes),
+        "metric": judge,
+        "mode": mode_of(judge, modes),
+        "shared": shared(runs),
         "metrics": metrics,
         "parameters": parameters(rows),
         "states": dict(Counter(run.state for run in runs).most_common()),
         "cost": sum((spent(run, time.time()) for run in runs), Spent()).line(),
         "runs": pages,
+        "media": media_of([*ranked, *(run for run in runs if best[run.path] is None)]),
     }
+
+
+def shared(runs: Sequence[StoredRun]) -> dict[str, str]:
+    """Return the settings that all runs have: model and data, and what all command lines set to the
+    same value."""
+    names = {override.lstrip("+~").partition("=")[0] for run in runs for override in run.overrides}
+    keys = [key for key in ("model", "data") if any(key in run.choices for run in runs)]
+    keys += sorted(key for key in names if key.partition(".")[0] not in NOT_SHARED)
+    found: dict[str, str] = {}
+    for key in dict.fromkeys(keys):
+        values = {run.choices[key] if key in run.choices else run.text(key) for run in runs}
+        if len(values) == 1 and (value := values.pop()) not in (None, "null"):
+            found[key] = str(value)
+    return found
 
 
 def modes_of(judges: Sequence[tuple[str, Mode]]) -> dict[str, Mode]:
@@ -258,6 +286,8 @@ def described(
         "id": run.id,
         "name": run.name,
         "forked_from": forked_from(run.record),
+        "note": run.written.text,
+        "labels": list(run.written.labels),
         "state": run.state,
         "step": run.record.get("step"),
         "max_steps": run.record.get("max_steps"),

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from launcher.rundir.space import folder_size, size
 from launcher.runs.differences import is_group
-from launcher.runs.find import RUN_HELP, find_run
+from launcher.runs.expected import described
+from launcher.runs.find import RUN_HELP, ask_queue, find_run
 from launcher.runs.format import best, duration, local_time, number, progress, seconds_of
 from launcher.runs.page import StdoutConsole, grid
 from launcher.runs.spent import prices_of, spent
@@ -24,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     shown = find_run(arguments.run, arguments.outputs)
+    ask_queue([shown])
     console = StdoutConsole()
     console.print(facts(shown))
     for heading, rows in (
@@ -52,6 +54,9 @@ def facts(run: StoredRun) -> Table:
         "run": f"{run.name}/{run.id}",
         "folder": str(run.folder.path),
         "state": run.state,
+        "note": run.written.text,
+        "labels": " ".join(run.written.labels),
+        "expected": described(run, time.time()),
         "step": progress(record),
         "forked from": forked_from(record),
         "loss": number(record.get("loss")),

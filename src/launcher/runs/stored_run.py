@@ -15,6 +15,7 @@ from launcher.rundir.folder import RunFolder, is_copy
 from launcher.rundir.history import History
 from launcher.rundir.holder import is_held
 from launcher.rundir.metrics import Value, curve_and_newest
+from launcher.rundir.note import Note
 from launcher.rundir.record_format import read_record
 from launcher.runs.format import seconds_of
 from launcher.slurm.scheduler import QueuedJob
@@ -110,6 +111,11 @@ class StoredRun:
     def note(self) -> JobNote | None:
         """Its newest submission."""
         return JobNote.read(self.folder)
+
+    @property
+    def written(self) -> Note:
+        """Its note and labels."""
+        return Note.of(self.folder.path, self.settings)
 
     @property
     def had_job(self) -> bool:

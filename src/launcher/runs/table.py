@@ -66,14 +66,17 @@ class Table:
 
     def print(self) -> None:
         """Print it; in a terminal no wider than that, and in colours."""
-        is_terminal = sys.stdout.isatty()
-        colored = (
-            is_terminal
-            and not os.environ.get("NO_COLOR")
-            and os.environ.get("TERM") not in ("dumb", "unknown")
-        )
-        for line in self.lines(terminal_width(), colored):
+        for line in self.lines(terminal_width(), is_colored()):
             print(line)
+
+
+def is_colored() -> bool:
+    """Return whether standard output is a terminal that shows colours."""
+    return (
+        sys.stdout.isatty()
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM") not in ("dumb", "unknown")
+    )
 
 
 def terminal_width() -> int | None:

@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.process import signals
@@ -64,6 +64,10 @@ class QueuedJob:
     nodes: str
     script: str = ""
     """The path that sbatch was called with."""
+    start: float | None = None
+    """The expected start of a job that waits, if SLURM has planned it: seconds since the epoch."""
+    end: float | None = None
+    """The end of a running job's time limit."""
 
     @property
     def task(self) -> int | None:
@@ -230,8 +234,35 @@ def queue(notes: Iterable[Path] = ()) -> dict[str, QueuedJob] | None:
         ).splitlines()
     except SchedulerError:
         return None
-    jobs = (QueuedJob(*line.strip().split("|", 4)) for line in lines if line.count("|") >= 4)
+    rows = (line.strip().split("|", 4) for line in lines if line.count("|") >= 4)
+    jobs = (
+        QueuedJob(id, state, reason, nodes, script) for id, state, reason, nodes, script in rows
+    )
     return {job.id: job for job in jobs if job.state != "COMPLETED"}
+
+
+def with_times(jobs: Mapping[str, QueuedJob], notes: Iterable[Path] = ()) -> dict[str, QueuedJob]:
+    """The jobs of `queue` with their expected start and end; as they are if SLURM does not answer.
+
+    Args:
+        jobs: by id.
+        notes: as in `queue`.
+    """
+    if not jobs:
+        return dict(jobs)
+    try:
+        lines = call(
+            ["squeue", "--noheader", "--array", _users(notes), "--format=%i|%S|%e"]
+        ).splitlines()
+    except SchedulerError:
+        return dict(jobs)
+    times = {line[0]: line[1:3] for line in (line.strip().split("|") for line in lines)}
+    return {
+        id: job
+        if len(found := times.get(id, [])) != 2
+        else replace(job, start=_seconds(found[0]), end=_seconds(found[1]))
+        for id, job in jobs.items()
+    }
 
 
 def cancelled(jobs: Mapping[str, bool], notes: Iterable[Path] = ()) -> set[str]:

@@ -177,3 +177,24 @@ def test_changed_files_and_tokenizers_are_tokenized_again(files, tmp_path):
     (tmp_path / "tokenizer" / "chat_template.jinja").unlink()
     make_source(tmp_path).train_dataset()
     assert len(list((tmp_path / "cache").iterdir())) == 3
+
+
+def test_new_documents_are_a_row_each_and_have_no_class(files, tmp_path):
+    """For predictions: packed or not, with a class in the training data or not."""
+    new = tmp_path / "new.jsonl"
+    new.write_text("".join(json.dumps({"text": record["text"]}) + "\n" for record in RECORDS[:9]))
+    options = {"predict": str(new), "cache": str(tmp_path / "cache")}
+    language = make_source(files, **options).predict_dataset()
+    classes = make_source(files, label_field="kind", num_classes=3, **options).predict_dataset()
+    assert len(language) == len(classes) == 9 and language.has_targets and not classes.has_targets
+    assert language[3]["labels"].tolist() == language[3]["input_ids"].tolist()
+    assert [int(classes[index]["labels"]) for index in range(9)] == [-100] * 9
+    # The training files are elsewhere, and need not exist.
+    gone = make_source(files, name="gone.jsonl", **options)
+    gone.check()
+    assert gone.predict_dataset().fingerprint == language.fingerprint
+    with pytest.raises(ConfigError, match="kind"):
+        make_source(
+            files, label_field="kind", num_classes=3, files=str(new), cache=options["cache"]
+        ).train_dataset()
+    assert make_source(files).predict_dataset() is None

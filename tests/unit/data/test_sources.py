@@ -443,3 +443,20 @@ def test_workers_of_a_hugging_face_stream_are_named(
         )
         == warnings
     )
+
+
+def test_new_data_of_each_source(tmp_path, importable):
+    (tmp_path / "new.txt").write_bytes(bytes(range(50)))
+    new = {"predict": str(tmp_path / "new.txt"), "files": str(tmp_path / "gone.txt")}
+    source = TextData(batch_size=2, seq_len=16, **new)
+    source.check()
+    assert len(source.predict_dataset()) == 3
+    with pytest.raises(ConfigError, match=r"data\.predict=.*: the files hold 50 bytes, too few"):
+        TextData(batch_size=2, seq_len=50, **new).predict_dataset()
+    assert TextData(batch_size=2).predict_dataset() is None
+    custom = CustomData(dataset=Squares(9), batch_size=3, predict=Squares(4))
+    assert len(custom.predict_dataset()) == 4
+    batches = custom.batches(custom.predict_dataset(), [(2, 4), (0, 2)], torch.device("cpu"))
+    assert [batch["x"].tolist() for batch in batches] == [[2, 3], [0, 1]]
+    with pytest.raises(ConfigError, match="should be a dataset with this data source"):
+        CustomData(dataset=Squares(9), batch_size=3, predict="new.csv").predict_dataset()

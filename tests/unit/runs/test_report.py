@@ -1,5 +1,6 @@
 """The report as one HTML file: its data, and the page that a browser renders of it."""
 
+import base64
 import json
 import re
 import shutil
@@ -175,8 +176,12 @@ def test_without_plotly_the_way_to_get_it_is_named(runs, sweep, monkeypatch):
 
 ACTIONS = """<script>
 const text = selector => [...document.querySelectorAll(selector)].map(node => node.textContent);
-const ids = () => text("#runs tbody td:first-child").join();
-const result = { first: ids(), facts: text("#facts").join() };
+const ids = () => text("#runs tbody tr:not(.fold) td:first-child").join();
+const result = { first: ids(), facts: text("#facts").join(), shared: text("#shared").join() };
+result.best = text("tr.best td:first-child").join();
+result.fold = text("tr.fold").join();
+result.parallel = element("parallel").data?.[0].line.color.length;
+document.querySelector("tr.fold").click();
 result.labels = text(".xtitle, .ytitle");
 result.legend = text("#curves .legendtext");
 [...document.querySelectorAll("th")].find(node => node.textContent === "optimizer.lr").click();
@@ -222,9 +227,9 @@ def test_the_page_in_a_browser(runs, sweep, outputs, tmp_path):
     """What a user sees first, and after sorting, choosing a run, another curve, and a filter."""
     runs("report")
     result = in_browser(outputs, tmp_path, ACTIONS)
-    assert result["first"] == "aaaa0000,aaaa0002,aaaa0001,aaaa0003", (
-        "the best first, the one without a value last"
-    )
+    assert result["first"] == "aaaa0000,aaaa0002,aaaa0001", "the best first"
+    assert result["best"] == "aaaa0000" and result["fold"] == "▸ 1 failed"
+    assert result["parallel"] in (3, None), "without the failed run; None: no WebGL"
     assert (
         "0.75 best val/accuracy (aaaa0000)" in result["facts"]
         and "1 times preempted" in result["facts"]
@@ -234,6 +239,112 @@ def test_the_page_in_a_browser(runs, sweep, outputs, tmp_path):
     assert result["chosen"] == "aaaa0000" and result["widest"] == 2.5
     assert result["curve"] == ["log", "time (minutes)", 8], "smoothed over faint raw values"
     assert result["filtered"] == ["aaaa0000,aaaa0001,aaaa0002", "3 of 4 runs", 3]
+
+
+OVERLAPS = """<script>
+function overlapping(id) {
+  const boxes = [...element(id).querySelectorAll("svg text")]
+    .filter(node => node.textContent.trim())
+    .map(node => [node.textContent, node.getBoundingClientRect()])
+    .filter(([, box]) => box.width);
+  const found = boxes.flatMap(([one, a], i) => boxes.slice(i + 1).filter(([, b]) =>
+    Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1.5 &&
+    Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3).map(([other]) => [one, other]));
+  const { left, right } = element(id).getBoundingClientRect();
+  const outside = boxes.filter(([, box]) => box.left < left - 2 || box.right > right + 2);
+  return [found, outside.map(([text]) => text), boxes.length];
+}
+const texts = selector => [...document.querySelectorAll(selector)].map(node => node.textContent);
+const result = {};
+for (const id of ["curves", "parallel", "scatter", "attempts", "histograms"])
+  if (!element(id).hidden) result[id] = overlapping(id);
+result.images = [...document.querySelectorAll("#images img")].map(image => image.naturalWidth);
+result.smoothing = element("smoothing").value;
+result.shared = element("shared").textContent;
+result.columns = texts("#runs th");
+document.body.dataset.result = JSON.stringify(result);
+</script>"""
+
+
+@pytest.fixture
+def many_keys(make_run):
+    """Seven runs that differ in 40 keys with long names and values; with notes and media."""
+    png = base64.b64decode(
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9"
+        "awAAAABJRU5ErkJggg=="
+    )
+    for number in range(7):
+        keys = {
+            f"a_rather_long_name_{k}": f"a value of {k} {number % (k % 5 + 2)}" for k in range(40)
+        }
+        best = {"metric": "val/loss", "value": 0.5 + number, "step": 10}
+        config = {"model": keys, "trainer": {"lanes": None}, "run": {"note": "at the start"}}
+        words = ["trainer.max_steps=10", *(f"model.{key}={value}" for key, value in keys.items())]
+        folder = make_run(
+            "gpt",
+            f"cccc000{number}",
+            config=config,
+            best=best,
+            overrides=words,
+            choices={"model": "gpt", "data": "text"},
+        )
+        rows = [
+            {"step": n, "time": 1.8e9 + n, "attempt": 1, "samples": n, "train/loss": 1 / n}
+            | ({"val/loss": 0.5 + number} if n == 10 else {})
+            for n in range(1, 11)
+        ]
+        folder.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (folder.path / "images/10").mkdir(parents=True)
+        (folder.path / "images/10/shown.png").write_bytes(png)
+        media = [
+            {"kind": "image", "key": "shown", "path": "images/10/shown.png"},
+            {"kind": "image", "key": "evil", "path": "../../../../etc/hostname.png"},
+            {
+                "kind": "histogram",
+                "key": "weights",
+                "counts": [1, 2, number],
+                "edges": [0, 1, 2, 3],
+            },
+        ]
+        (folder.path / "media.jsonl").write_text(
+            "".join(json.dumps({"step": 10, "time": 1.0, **row}) + "\n" for row in media)
+        )
+
+
+def test_notes_and_media_are_part_of_the_page(runs, many_keys, outputs):
+    assert runs("note", "cccc0001", "a good one", "--label", "paper", "--label", "new")[0] == 0
+    assert runs("note", "cccc0001", "--unlabel", "new")[1] == "gpt/cccc0001: [paper] a good one\n"
+    assert runs("note", "cccc0001", "--label", "a b")[0] == 2
+    assert "cccc0001" in runs("list", "label=paper")[1]
+    assert "cccc0002" not in runs("list", "label=paper")[1]
+    assert "a good one" in runs("show", "cccc0001")[1]
+    runs("report")
+    data = data_of((outputs / "report.html").read_text())
+    assert [run["note"] for run in data["runs"]][:3] == [
+        "at the start",
+        "a good one",
+        "at the start",
+    ]
+    assert data["shared"] == {"model": "gpt", "data": "text"}
+    assert list(data["media"]["keys"]) == ["shown (image)", "weights (histogram)"]
+    assert data["media"]["left_out"] == 7, "the images outside the folders of the runs"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to render the page")
+@pytest.mark.parametrize("width", [360, 1200])
+def test_no_labels_overlap(runs, many_keys, outputs, tmp_path, width):
+    """40 keys; a screen of 400 pixels has 20 at each side."""
+    runs("report")
+    page = outputs / "report.html"
+    page.write_text(page.read_text().replace("<body>", f'<body style="width: {width}px">'))
+    result = in_browser(outputs, tmp_path, OVERLAPS)
+    for id in ("curves", "scatter", "attempts"):
+        overlapping, outside, count = result[id]
+        assert (overlapping, outside) == ([], []) and count > 5, (id, result[id])
+    assert result.get("parallel", [[], []])[:2] == [[], []], result["parallel"]
+    assert result["images"] == [1] * 7 and result["smoothing"] == "0"
+    assert result["shared"].startswith("All: model=gpt, data=text")
+    assert result["columns"][:3] == ["id", "state", "best val/loss ↑"]
 
 
 BANDS = """<script>

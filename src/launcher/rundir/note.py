@@ -1,0 +1,38 @@
+"""The note and the labels of a run: what people write about it, at its start or later."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.rundir.files import replace_file
+
+NAME = "note.json"
+
+
+@dataclass(frozen=True)
+class Note:
+    text: str = ""
+    labels: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, folder: Path, settings: Mapping[str, Any]) -> "Note":
+        """The note that was written last: `runs note`'s, else `run.note` and `run.labels`.
+
+        Args:
+            folder: of the run.
+            settings: its configuration by dotted keys.
+        """
+        try:
+            data = json.loads((folder / NAME).read_bytes())
+            return cls(str(data["text"]), tuple(map(str, data["labels"])))
+        except (OSError, ValueError, KeyError, TypeError):
+            labels = settings.get("run.labels")
+            text = settings.get("run.note")
+            named = labels if isinstance(labels, Sequence) and not isinstance(labels, str) else ()
+            return cls("" if text is None else str(text), tuple(map(str, named)))
+
+    def write(self, folder: Path) -> None:
+        data = {"text": self.text, "labels": list(self.labels)}
+        replace_file(folder / NAME, json.dumps(data).encode())

@@ -1,0 +1,64 @@
+"""The newest images and histograms of runs, for the report: images are part of the file."""
+
+import base64
+import mimetypes
+from collections.abc import Sequence
+from typing import Any
+
+from launcher.rundir.history import read_rows
+from launcher.runs.stored_run import StoredRun
+
+MOST_RUNS, MOST_KEYS = 24, 12
+MOST_IMAGE, MOST_BYTES = 1 << 20, 16 << 20
+"""Bytes of an image, and of all images."""
+
+
+def media_of(runs: Sequence[StoredRun]) -> dict[str, Any]:
+    """By key the newest image or histogram of each run, the runs in this order; and how many
+    images were left out, since they are too large.
+
+    Args:
+        runs: the best first.
+    """
+    found: dict[str, list[dict[str, Any]]] = {}
+    left_out, total = 0, 0
+    for run in runs[:MOST_RUNS]:
+        newest: dict[tuple[str, str], dict[str, Any]] = {}
+        for row in read_rows(run.folder.path / "media.jsonl"):
+            if row.get("kind") in ("image", "histogram") and isinstance(row.get("key"), str):
+                newest[row["kind"], row["key"]] = row
+        for (kind, key), row in newest.items():
+            content = _histogram(row) if kind == "histogram" else _image(run, row)
+            size = len(content.get("image", "")) if content is not None else 0
+            if content is None or total + size > MOST_BYTES:
+                left_out += 1
+                continue
+            name = f"{key} ({kind})"
+            if name in found or len(found) < MOST_KEYS:
+                total += size
+                item = {"run": run.id, "step": row.get("step"), **content}
+                found.setdefault(name, []).append(item)
+    return {"keys": found, "left_out": left_out}
+
+
+def _histogram(row: dict[str, Any]) -> dict[str, Any] | None:
+    counts, edges = row.get("counts"), row.get("edges")
+    is_one = isinstance(counts, list) and isinstance(edges, list) and len(edges) == len(counts) + 1
+    return {"counts": counts, "edges": edges} if is_one else None
+
+
+def _image(run: StoredRun, row: dict[str, Any]) -> dict[str, Any] | None:
+    """The image as a data URL; None: it is gone, too large, outside the run's folder, or not an
+    image that a page may hold."""
+    path = run.folder.path / str(row.get("path"))
+    kind = mimetypes.guess_type(path.name)[0] or ""
+    try:
+        is_inside = path.resolve().is_relative_to(run.folder.path.resolve())
+        if not is_inside or kind not in ("image/png", "image/jpeg", "image/webp", "image/gif"):
+            return None
+        if path.stat().st_size > MOST_IMAGE:
+            return None
+        text = base64.b64encode(path.read_bytes()).decode()
+    except OSError:
+        return None
+    return {"image": f"data:{kind};base64,{text}"}

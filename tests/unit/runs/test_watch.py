@@ -1,0 +1,109 @@
+"""`runs watch`: what is read again, and the screen."""
+
+import json
+import os
+import sys
+
+import pytest
+
+from launcher.runs.__main__ import main
+from launcher.runs.expected import described, expected
+from launcher.runs.stored_run import StoredRun
+from launcher.runs.watch import WatchedRuns, screen
+from launcher.slurm.scheduler import QueuedJob
+from support.terminal import in_terminal
+
+
+@pytest.fixture
+def runs(make_run, outputs):
+    make_run("mlp", "old", state="completed", loss=0.5)
+    make_run("mlp", "new", state="failed")
+    make_run("gpt", "live", state="running", step=3, loss=1.5)
+    return WatchedRuns(outputs, [], None)
+
+
+def ids(runs):
+    return [run.id for run in runs.selected]
+
+
+def test_only_what_has_changed_is_read_again(runs, make_run, outputs, monkeypatch):
+    runs.refresh()
+    assert ids(runs)[0] == "live", "the runs at work first"
+    assert "1 running" in runs.heading() and "3 runs" in runs.heading()
+    read = []
+    real = StoredRun.read
+    monkeypatch.setattr(StoredRun, "read", lambda path: read.append(path) or real(path))
+    runs.refresh()
+    assert not read
+    make_run("mlp", "more", state="running", step=1)
+    record = json.loads((outputs / "gpt/live/run.json").read_text())
+    (outputs / "gpt/live/run.json").write_text(json.dumps(record | {"step": 4}))
+    runs.refresh()
+    assert {os.path.basename(path) for path in read} == {"live", "more"}
+    (outputs / "gpt/live/run.lock").unlink()
+    runs.refresh()
+    assert [run.state for run in runs.selected][:2] == ["running", "stale"]
+
+
+def test_the_screen_is_as_large_as_the_terminal(runs, make_run):
+    for index in range(40):
+        make_run("mlp", f"many{index}", loss=1.0)
+    runs.refresh()
+    for width, height in ((200, 50), (80, 24), (40, 10), (20, 4), (12, 3)):
+        lines = screen(runs, [], "", width, height)
+        assert len(lines) <= max(height, 4) and all(len(line) <= width for line in lines), lines
+    assert screen(runs, [], "", 80, 24)[-1] == "... and 22 more"
+    runs.words = ["mlp"]
+    runs.refresh()
+    assert "live" not in ids(runs) and "that match mlp" in runs.heading()
+
+
+def test_it_prints_once_where_there_is_no_terminal(runs, outputs, capsys):
+    assert main(["watch", "--outputs", str(outputs)]) == 0
+    printed = capsys.readouterr().out
+    assert "live" in printed and "\x1b" not in printed
+    assert main(["watch", "state=stalle", "--outputs", str(outputs)]) == 2
+    assert main(["watch", "--every", "0", "--outputs", str(outputs)]) == 2
+    assert "--every 0: should be 0.1 to 3600 seconds." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("width", [100, 30])
+def test_ctrl_c_leaves_a_restored_terminal(runs, outputs, width):
+    words = [sys.executable, "-m", "launcher.runs", "watch", "--every", "0.1"]
+
+    def watch():
+        os.execv(sys.executable, [*words, "--outputs", str(outputs)])
+
+    code, output = in_terminal(watch, width, {"NO_COLOR": "1"}, type_at=("3 runs", b"\x03"))
+    assert code == 130 and "Traceback" not in output
+    entered, left, shown = (output.rfind(f"\x1b[{mode}") for mode in ("?1049h", "?1049l", "?25h"))
+    assert 0 <= entered < left and shown > output.rfind("\x1b[?25l") >= 0
+
+
+NOW = 1_800_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("job", "steps", "said"),
+    [
+        (None, [], ""),
+        (None, [5], ""),
+        (None, [2, 4, 6], "ends in 40s"),
+        (QueuedJob("7", "RUNNING", "None", "n", end=NOW + 30), [2, 4, 6], "limit in 30s"),
+        (QueuedJob("7", "RUNNING", "None", "n", end=NOW + 90), [2, 4, 6], "ends in 40s"),
+        (QueuedJob("7", "RUNNING", "None", "n", end=NOW + 90), [], "limit in 1m"),
+        (QueuedJob("7", "PENDING", "Priority", "", start=NOW + 7200), [], "starts in 2h"),
+        (QueuedJob("7", "PENDING", "Priority", ""), [], ""),
+    ],
+)
+def test_when_it_starts_and_ends(make_run, job, steps, said):
+    folder = make_run("mlp", "live", state="running", step=6)
+    with open(folder.metrics_path, "w") as file:
+        for step in steps:
+            line = {"step": step, "time": NOW + 10.0 * (step - 6), "attempt": 1, "train/loss": 1.0}
+            file.write(json.dumps(line) + "\n")
+    run = StoredRun.read(folder.path)
+    run.job = job
+    assert expected(run, NOW) == said
+    text = described(run, NOW)
+    assert text.startswith(said) and text.endswith(")" if said else "")
