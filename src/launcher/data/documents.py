@@ -13,16 +13,16 @@ from typing import Any
 
 import xxhash
 
-from launcher.data.base import DataSource
-from launcher.data.encoding import Document, Encoder, Fields, tokenizer_digest
+from launcher.data.encoding import Document, Encoder, tokenizer_digest
 from launcher.data.files import find_files
 from launcher.data.records import Record, read_jsonl, read_parquet
 from launcher.data.rows import PackedDataset
 from launcher.data.token_store import TokenStore, shared, write_store
+from launcher.data.tokenized import TokenizedSource
 from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.rundir.files import expanded
-from launcher.types import PositiveInt, UnitInterval
+from launcher.types import UnitInterval
 
 logger = logging.getLogger("launcher")
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
@@ -31,7 +31,7 @@ VERSION = 1
 
 
 @dataclass(kw_only=True, eq=False)
-class DocumentData(DataSource):
+class DocumentData(TokenizedSource):
     """Samples of documents, as mappings with `input_ids` and `labels`; see
     `launcher.data.rows.PackedDataset`.
 
@@ -42,42 +42,21 @@ class DocumentData(DataSource):
         files: a path or glob of the documents, or a list of them.
         val_files: the same for the held-out documents. Default None: every (1 / val_fraction)-th
             document of `files`.
-        tokenizer: a folder written by `save_pretrained` of a transformers tokenizer.
-        seq_len: T, the maximum number of tokens in a row.
         pack: put several documents in a row, or with False one per row.
-        text_field: the field with the text, on which a model is trained.
-        prompt_field: the field with a prompt that precedes this text, on which the model is not
-            trained.
-        messages_field: the field with a chat, a list of {role, content}; the assistant's turns are
-            trained on.
-        label_field: the field with the class of the text, for classification.
-        num_classes: the number of classes, to which models refer.
-        vocab_size: the number of tokens, to which models with new weights refer. Default None:
-            models have their own.
         cache: folder for the tokens.
         predict: the same as files, for job=predict; a row is a document, and classes are not read.
     """
 
     files: str | list[str]
-    tokenizer: str
     val_files: str | list[str] | None = None
     val_fraction: UnitInterval = 0.05
-    seq_len: PositiveInt = 128
     pack: bool = True
-    text_field: str = "text"
-    prompt_field: str | None = None
-    messages_field: str | None = None
-    label_field: str | None = None
-    num_classes: PositiveInt | None = None
-    vocab_size: PositiveInt | None = None
     cache: str = "outputs/.tokens"
     predict: str | list[str] | None = None
 
     def __post_init__(self) -> None:
-        self.tokenizer_folder, self.cache_folder = expanded(self.tokenizer), expanded(self.cache)
-        self.fields = Fields(
-            self.text_field, self.prompt_field, self.messages_field, self.label_field
-        )
+        super().__post_init__()
+        self.cache_folder = expanded(self.cache)
 
     @staticmethod
     @abstractmethod
@@ -90,24 +69,13 @@ class DocumentData(DataSource):
         return find_files(key, patterns)
 
     def check(self) -> None:
-        self.fields.check()
+        super().check()
         if self.predict is not None:  # a model may be elsewhere than its training data
             self.find("data.predict", self.predict)
         else:
             self.find("data.files", self.files)
         if self.predict is None and self.val_files is not None:
             self.find("data.val_files", self.val_files)
-        if not self.tokenizer_folder.is_dir():
-            raise ConfigError(
-                f"data.tokenizer={self.tokenizer_folder}: there is no such folder;"
-                " AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER) of the package"
-                " transformers writes one."
-            )
-        if self.fields.label is not None and self.num_classes is None:
-            raise ConfigError(
-                f"data.label_field={self.fields.label}: needs data.num_classes, the number of"
-                " classes."
-            )
 
     def train_dataset(self) -> PackedDataset:
         return self._rows(
@@ -173,12 +141,7 @@ class DocumentData(DataSource):
         folder = self.cache_folder.absolute() / self._name(files, val_fraction, is_new)
         shared(folder, partial(self._tokenize, folder, key, files, val_fraction, is_new), on_main)
         store = TokenStore(folder / part)
-        if self.vocab_size is not None and self.vocab_size < store.meta["vocab_size"]:
-            raise ConfigError(
-                f"data.vocab_size={self.vocab_size}: the tokenizer of {self.tokenizer_folder} has"
-                f" {store.meta['vocab_size']} tokens; set"
-                f" data.vocab_size={store.meta['vocab_size']} or more."
-            )
+        self.check_vocab_size(store.meta["vocab_size"])
         return store
 
     def _name(self, files: list[Path], val_fraction: float, is_new: bool) -> str:
@@ -204,9 +167,7 @@ class DocumentData(DataSource):
     def _tokenize(
         self, folder: Path, key: str, files: list[Path], val_fraction: float, is_new: bool
     ) -> None:
-        encoder = Encoder(
-            self.tokenizer_folder, self.fields, self.num_classes, has_labels=not is_new
-        )
+        encoder = self.encoder(has_labels=not is_new)
         size = len(encoder.tokenizer)
         logger.info("Tokenizing %d files of %s; the tokens stay in %s.", len(files), key, folder)
         meta: dict[str, Any] = {"vocab_size": size, "pad": encoder.pad}

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from launcher.data.base import DataSource
 from launcher.data.block_cache import BlockCache
 from launcher.data.block_order import BlockOrder
 from launcher.data.blocks import BlockIndex, Files, index
-from launcher.data.encoding import Document, Encoder, Fields, tokenizer_digest
+from launcher.data.encoding import Document, Encoder, tokenizer_digest
 from launcher.data.sampler import OrderedDataset
 from launcher.data.token_store import shared
+from launcher.data.tokenized import TokenizedSource
 from launcher.errors import ConfigError
 from launcher.models.base import IGNORED
 from launcher.process import signals
@@ -40,7 +40,7 @@ SIGNAL_SECONDS = 0.5
 
 
 @dataclass(kw_only=True, eq=False)
-class StreamingData(DataSource):
+class StreamingData(TokenizedSource):
     """Documents of JSON lines and Parquet files, which may be larger than the disk; a sample is a
     document, as with `data=jsonl data.pack=false`.
 
@@ -50,12 +50,6 @@ class StreamingData(DataSource):
     Args:
         files: URLs, paths or globs; by their ending .jsonl or .parquet.
         val_files: the same for the held-out documents; None: nothing is held out.
-        tokenizer: a folder written by `save_pretrained` of a transformers tokenizer.
-        seq_len: T, the most tokens of a document; longer ones are cut.
-        text_field: the field with the text, on which a model is trained.
-        prompt_field: the field with a text before that one, on which the model is not trained.
-        messages_field: the field with a chat, a list of {role, content}.
-        label_field: the field with the class of the text, for classification.
         shuffle_blocks: blocks whose documents are mixed with each other.
         block_bytes: bytes of a block of JSON lines, at least; a row group is a block.
         cache: folder for the index and the blocks.
@@ -65,15 +59,7 @@ class StreamingData(DataSource):
     """
 
     files: str | list[str]
-    tokenizer: str
     val_files: str | list[str] | None = None
-    seq_len: PositiveInt = 128
-    text_field: str = "text"
-    prompt_field: str | None = None
-    messages_field: str | None = None
-    label_field: str | None = None
-    num_classes: PositiveInt | None = None
-    vocab_size: PositiveInt | None = None
     shuffle_blocks: PositiveInt = 4
     block_bytes: PositiveInt = 8_000_000
     cache: str = "outputs/.blocks"
@@ -82,13 +68,11 @@ class StreamingData(DataSource):
     storage_options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.tokenizer_folder, self.cache_folder = expanded(self.tokenizer), expanded(self.cache)
-        self.fields = Fields(
-            self.text_field, self.prompt_field, self.messages_field, self.label_field
-        )
+        super().__post_init__()
+        self.cache_folder = expanded(self.cache)
 
     def check(self) -> None:
-        self.fields.check()
+        super().check()
         if self.num_workers:
             raise ConfigError(
                 f"data.num_workers={self.num_workers}: data=streaming reads ahead with threads of"
@@ -96,17 +80,6 @@ class StreamingData(DataSource):
             )
         if parse_size(self.cache_size) is None:
             raise ConfigError(f"data.cache_size={self.cache_size}: is not an amount; e.g. 10GB.")
-        if not self.tokenizer_folder.is_dir():
-            raise ConfigError(
-                f"data.tokenizer={self.tokenizer_folder}: there is no such folder;"
-                " AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER) of the package"
-                " transformers writes one."
-            )
-        if self.fields.label is not None and self.num_classes is None:
-            raise ConfigError(
-                f"data.label_field={self.fields.label}: needs data.num_classes, the number of"
-                " classes."
-            )
 
     def train_dataset(self) -> StreamedDocuments:
         return self._documents("data.files", self.files)
@@ -117,13 +90,8 @@ class StreamingData(DataSource):
     def _documents(self, key: str, patterns: str | list[str]) -> StreamedDocuments:
         from launcher.process.ranks import on_main  # imports torch
 
-        encoder = Encoder(self.tokenizer_folder, self.fields, self.num_classes)
-        if self.vocab_size is not None and self.vocab_size < len(encoder.tokenizer):
-            raise ConfigError(
-                f"data.vocab_size={self.vocab_size}: the tokenizer of {self.tokenizer_folder} has"
-                f" {len(encoder.tokenizer)} tokens; set data.vocab_size={len(encoder.tokenizer)} or"
-                " more."
-            )
+        encoder = self.encoder()
+        self.check_vocab_size(len(encoder.tokenizer))
         files = Files(key, patterns, self.retries, self.storage_options)
         paths = files.find()
         what = [VERSION, self.block_bytes, [[path, *files.stamp(path)] for path in paths]]
