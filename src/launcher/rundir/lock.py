@@ -78,6 +78,7 @@ class RunLock:
         self.holder: Holder | None = None  # this process, while it holds the lock
         self._attempts_before = 0
         self._has_record = False  # run.json was seen while this process held the lock
+        self._repair = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -161,10 +162,15 @@ class RunLock:
             return
         was_removed = not os.path.lexists(self.folder.record_path) and self._has_record
         self._has_record = not was_removed and os.path.lexists(self.folder.record_path)
-        if self.is_held() or (
-            not was_removed and not os.path.lexists(self.path) and self._put_back(holder)
-        ):
+        if self.is_held():
             return
+        # Our other thread may be putting the lock back: until it is done, the file may be missing
+        # or, without hard links, incomplete.
+        with self._repair:
+            if self.is_held() or (
+                not was_removed and not os.path.lexists(self.path) and self._put_back(holder)
+            ):
+                return
         cause = (
             f"this process ({holder}) has lost the run's lock to"
             f" {read_holder(self.path) or 'another process'}"
@@ -187,7 +193,7 @@ class RunLock:
         try:
             with self._lock_file(holder) as temporary:
                 if not place(temporary, self.path):
-                    return self.is_held()  # put back by our other thread
+                    return False  # another process has taken it
         except FileNotFoundError:  # the run's folder was removed
             return False
         logger.warning("%s was removed; this process put it back.", self.path)
@@ -200,10 +206,7 @@ class RunLock:
     @contextmanager
     def _lock_file(self, holder: Holder) -> Iterator[Path]:
         """A complete lock file under a hidden name, to be linked."""
-        # Both threads may put the lock back. With one name, the second would truncate the file that
-        # the first has linked, and a reader would take the lock for lost.
-        name = f".{self.path.name}.{holder.token}.{threading.get_ident()}"
-        temporary = self.path.with_name(name)
+        temporary = self.path.with_name(f".{self.path.name}.{holder.token}")
         try:
             temporary.write_text(json.dumps(asdict(holder), indent=2) + "\n")
             yield temporary

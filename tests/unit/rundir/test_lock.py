@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -313,6 +314,40 @@ def test_a_removed_lock_is_put_back(folder):
         folder.lock_path.unlink()
         lock.check()
         assert lock.is_held() and leftovers(folder) == ["run.lock"]
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_both_threads_put_a_removed_lock_back(folder, has_links, monkeypatch):
+    """The second thread finds the lock removed while the first is putting it back: after it has
+    written its temporary file, or, without hard links, after it has created an empty lock."""
+    lost = []
+    with RunLock(folder, beat=3600, on_lost=lost.append) as lock:
+        begin(folder, check_lock=lock.check)
+        folder.lock_path.unlink()
+        second = threading.Thread(target=lock.check)
+
+        def let_the_second_in():
+            if not second.ident:
+                second.start()
+                second.join(0.3)  # returns at once unless it waits for the first
+
+        def link(source, target, real=os.link):
+            if not has_links:
+                raise OSError(errno.EPERM, "no hard links")
+            let_the_second_in()
+            return real(source, target)
+
+        def read_text(path, real=Path.read_text):
+            if not has_links:
+                let_the_second_in()
+            return real(path)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "link", link)
+            patch.setattr(Path, "read_text", read_text)
+            lock.check()
+            second.join()
+        assert lock.is_held() and not lost and leftovers(folder) == ["run.lock"]
 
 
 @pytest.mark.parametrize("how", ["another attempt", "the folder is gone", "only folders are left"])
