@@ -50,6 +50,8 @@ SECRET_TEXT = re.compile(
     rb"-----BEGIN [A-Z ]*PRIVATE"
     rb" KEY|\bAKIA[0-9A-Z]{16}\b|\bgh[pousr]_\w{30,}|\bhf_\w{30,}|\bsk-[\w-]{20,}"
     rb"|\bxox[abprs]-[\w-]{10,}|://[^/\s:@]+:[^/\s:@]+@"
+    rb"|\bBearer\s+[\w.~+/-]{20,}|\beyJ[\w-]{10,}\.[\w-]{10,}\.|hooks\.slack\.com/services/\w"
+    rb"|\bkey[\"']?\s*[:=]\s*[\"'][0-9a-f]{32,}[\"']"
     rb"|(?i:api_?key|secret(?:_key)?|passw(?:or)?d|passphrase|credentials?|access_key|private_key|token)"
     rb"[\"']?\s*[:=]\s*(?:([\"'])[^\"'$\s]{8,}\1|[\w+/-]{16,}\s*$)",
     re.MULTILINE,
