@@ -210,3 +210,17 @@ def test_text_must_be_a_text(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="log_text a/b: int is not a text"):
         train(tmp_path, 1, Logs())
+
+
+def test_a_key_that_is_logged_twice_in_a_step_keeps_its_last_value(tmp_path: Path) -> None:
+    class Twice(BaseHook):
+        def on_after_step(self, trainer: Any) -> None:
+            for number in (1, 9):
+                trainer.log_images({"x": np.full((1, 1), number, np.uint8)})
+                trainer.log_histograms({"w": np.arange(number)})
+                trainer.log_text({"t": str(number)})
+
+    train(tmp_path, 1, Twice())
+    image, histogram, text = rows(tmp_path)
+    assert np.asarray(Image.open(tmp_path / image["path"])).tolist() == [[9]]
+    assert sum(histogram["counts"]) == 9 and text["text"] == "9"
