@@ -45,13 +45,13 @@ VERBS = (
     "cost",
     "reproduce",
 )
-"""Each is a module with `add_arguments` and `run`."""
+"""Verbs. Each is a module with `add_arguments` and `run`."""
 MODULES = {
     "list": "listing",
     "list-checkpoints": "list_checkpoints",
     "test": "significance",
 } | dict.fromkeys(rerun.VERBS, "rerun")
-"""Modules that are not named like their verb."""
+"""Modules whose name is not the name of their verb."""
 
 
 OUTPUTS = Path("outputs")
@@ -108,7 +108,7 @@ def add_outputs(parser: argparse.ArgumentParser, default: Path | str) -> None:
 
 
 def with_verb(arguments: Sequence[str]) -> list[str]:
-    """The command line with the verb `list` where it has none: `runs`, `runs --json`, `runs
+    """Return the command line with the verb `list` if it has none: `runs`, `runs --json`, `runs
     model=mlp`.
 
     Raises:
@@ -143,7 +143,8 @@ def _outputs_first(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         if word == "--outputs":
             value = next(words, None)
             outputs += [] if value is None else [word, value]
-            rest += [word] if value is None else []  # argparse rejects it
+            # Argparse rejects it.
+            rest += [word] if value is None else []
         elif word.startswith("--outputs="):
             outputs.append(word)
         else:
@@ -172,7 +173,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a verb; the exit code: 0, 1 for a failure, 2 for a bad command line."""
+    """Run a verb; return the exit code: 0, 1 for a failure, or 2 for a wrong command line."""
     prepare_output()
     with printable_output(), ending_with_reader():
         return _run(sys.argv[1:] if arguments is None else arguments)

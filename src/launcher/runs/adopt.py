@@ -48,7 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     before = identity_of(run.folder.record_path, run.label)
     config = configured(run, arguments.overrides, arguments.config_dir)
     known = stored_identity(config.run)
-    assert known is not None  # the configuration is valid
+    # The configuration is valid.
+    assert known is not None
     now = flat(known[1])
     page = StdoutConsole()
     keys = sorted(varying([before, now]))
@@ -68,7 +69,7 @@ def configured(run: StoredRun, overrides: Sequence[str], config_dir: Path | None
     """Compose the configuration that adopts a run.
 
     Raises:
-        ConfigError: it is invalid, it names its runs otherwise, or it has another run already.
+        ConfigError: it is invalid, it names its runs in another way, or it already has another run.
     """
     place = run.folder.path.parent
     if OUTPUTS not in map(key_of, overrides):

@@ -1,4 +1,4 @@
-"""A progress bar on standard error; nothing where that is not a terminal."""
+"""A progress bar on standard error, or nothing if that is not a terminal."""
 
 import sys
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ class Bar:
         """Count one more.
 
         Args:
-            text: describes it.
+            text: description of the item.
         """
 
     def reach(self, count: int) -> None:
@@ -24,8 +24,8 @@ def bar(total: int, text: str = "") -> Iterator[Bar]:
     """Show a progress bar until the end of the context.
 
     Args:
-        total: how many there are to do.
-        text: describes the first one.
+        total: number of items.
+        text: description of the first item.
     """
     if not sys.stderr.isatty():
         yield Bar()

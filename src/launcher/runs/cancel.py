@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         if (message := rejected.get(str(run.job_id))) is not None:
             print(f"{run.label}: SLURM job {run.job_id}: {message}", file=sys.stderr)
             continue
-        # A live run records its end itself, after its save; a suspended one gets no chance to.
+        # A live run records its end itself, after its save. A suspended run cannot do so.
         if run.job is not None and (run.job.state == "SUSPENDED" or not is_held(run.folder)):
             is_recorded &= record_cancelled(run, run.job.id)
         print(f"{run.label}: SLURM job {run.job_id} cancelled")
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def record_cancelled(run: StoredRun, job: str | None) -> bool:
-    """Record the end of a SLURM job that could not record it; False: that failed, and was
+    """Record the end of a SLURM job that could not record it; return False if that failed, and was
     reported."""
     try:
         RunRecord(run.folder).revise(
@@ -71,14 +71,15 @@ def record_cancelled(run: StoredRun, job: str | None) -> bool:
 
 
 def stop(run: StoredRun) -> bool:
-    """Send SIGTERM to the process on a run; False if it belongs to another user."""
+    """Send SIGTERM to the process on a run; return False if it belongs to another user."""
     holder = held_here(run.folder)
     try:
         if holder is not None:
             os.kill(holder.pid, signal.SIGTERM)
             print(f"{run.label}: process {holder.pid} asked to stop")
     except ProcessLookupError:
-        pass  # it has just ended
+        # It has just ended.
+        pass
     except PermissionError:
         print(
             f"{run.label}: process {holder and holder.pid} belongs to another user", file=sys.stderr

@@ -164,10 +164,10 @@ def age(run: StoredRun) -> str:
 
 # -------------------------------------------------------------------------------- what is protected
 def starting_points(runs: Sequence[StoredRun], outputs: Path) -> set[str]:
-    """The folders of runs from which others have started or are to start: forks, and
+    """Return the folders of runs from which others have started or will start, as forks or by
     `run.init_from`."""
     named: set[str] = set()
-    """Ids, and `<name>/<id>`."""
+    """The ids, and `<name>/<id>`, of named runs."""
     folders: set[Path] = set()
     for run in runs:
         if source := run.record.get("forked_from"):
@@ -185,15 +185,15 @@ def starting_points(runs: Sequence[StoredRun], outputs: Path) -> set[str]:
 
 
 def _runs_of(start: str, outputs: Path) -> list[Path]:
-    """The folders of the runs that a `run.init_from` may name: an id, a run's folder, or something
-    in it."""
+    """Return the folders of the runs that a `run.init_from` may name by an id, a run's folder, or a
+    path in it."""
     path = Path(os.path.expanduser(start)).absolute()
     above = [folder for folder in (path, *path.parents) if (folder / "run.json").is_file()]
     return above[:1] or ([] if "/" in start else named_folders(outputs, start))
 
 
 def protection(run: StoredRun, older: float, sources: set[str]) -> str | None:
-    """Why a run is not touched; None: it may be cleaned.
+    """Explain why a run is not cleaned; return None if it may be cleaned.
 
     Args:
         older: seconds for which nothing has changed.
@@ -227,13 +227,13 @@ def protection(run: StoredRun, older: float, sources: set[str]) -> str | None:
 def planned(
     run: StoredRun, older: float, keep: Sequence[str], sources: set[str], hashes: bool = False
 ) -> Plan:
-    """The deletions from a run that a command makes.
+    """Plan the deletions of a command from a run.
 
     Args:
         older, sources: see `protection`.
         keep: best, latest, or steps.
-        hashes: read all tensors to see which checkpoint verifies; otherwise compare their sizes
-            alone.
+        hashes: read all tensors to find out which checkpoint verifies. Otherwise compare only their
+            sizes.
     """
     made_for, reason = run.updated, protection(run, older, sources)
     plan = (
@@ -244,7 +244,8 @@ def planned(
 
 
 def checkpoints_to_delete(run: StoredRun, keep: Sequence[str], hashes: bool) -> Plan:
-    """See `planned`. One checkpoint that verifies is kept in any case."""
+    """List the checkpoints to delete, see `planned`. One checkpoint that verifies is always
+    kept."""
     store = CheckpointStore(run.folder.checkpoints, own=run_names(run.folder.path))
     try:
         steps = [step for step in store.steps_with_broken() if store.is_own(store.path(step))]
@@ -265,7 +266,7 @@ def checkpoints_to_delete(run: StoredRun, keep: Sequence[str], hashes: bool) -> 
             )
         kept.add(safe)
         folders = [store.path(step) for step in steps if step not in kept]
-        # one that was set aside as damaged and verifies again is the run's newest
+        # A checkpoint that was set aside as damaged and verifies again is the run's newest.
         aside = [
             each for each in sorted(store.root.glob(f"{CORRUPT}*")) if not _verifies(each, hashes)
         ]
@@ -298,11 +299,12 @@ def _verifies(folder: Path, hashes: bool) -> bool:
 
 # ----------------------------------------------------------------------------------------- deleting
 def delete(plan: Plan, keep: Sequence[str]) -> Plan:
-    """Delete what is due of a run, with the run's lock, and print it. The plan is made again first:
-    in the meantime the run may have been resumed, and now tensors are read as well.
+    """Delete the planned files of a run, with the run's lock, and print them. The plan is made
+    again first, since in the meantime the run may have been resumed, and now tensors are read as
+    well.
 
     Returns:
-        What was deleted; with a reason if it failed, which is printed.
+        The deletions, with a reason if they failed, which is printed.
     """
     run = StoredRun.read(plan.run.path)
     store = CheckpointStore(run.folder.checkpoints)

@@ -59,7 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def configuration(runs: Sequence[StoredRun], counted: bool) -> Rows:
-    """The options and keys that differ: those that can change a run's numbers, or the others."""
+    """Return the differing options and keys, either the ones that can change a run's numbers or the
+    others."""
     ignored = not_counted(list(runs))
     chosen = [
         {group: option for group, option in run.choices.items() if is_group(group)} for run in runs
@@ -111,7 +112,7 @@ def commit(run: StoredRun) -> str:
 
 
 def diff_command(runs: Sequence[StoredRun]) -> list[str]:
-    """The command that shows how the code of two runs differs, where both commits are known."""
+    """Return the command that shows how the code of two runs differs, if both commits are known."""
     commits = list(
         dict.fromkeys(str((run.record.get("git") or {}).get("commit") or "") for run in runs)
     )
@@ -123,7 +124,7 @@ def diff_command(runs: Sequence[StoredRun]) -> list[str]:
 
 
 def results(runs: Sequence[StoredRun]) -> Rows:
-    """State, steps, time, and the best and newest value of each metric."""
+    """Return state, steps, time, and the best and newest value of each metric."""
     rows: Rows = {
         "state": [run.state for run in runs],
         "step": [progress(run.record) for run in runs],
@@ -151,7 +152,7 @@ def first_difference(runs: Sequence[StoredRun]) -> list[str]:
 
 
 def parting(first: StoredRun, second: StoredRun) -> str:
-    """The step at which the logged numbers of two runs begin to differ. They are compared
+    """Find the step at which the logged numbers of two runs begin to differ. They are compared
     exactly."""
     left, right = measured(first), measured(second)
     shared = sorted(left.keys() & right.keys(), key=lambda entry: entry[0])
@@ -169,9 +170,9 @@ def parting(first: StoredRun, second: StoredRun) -> str:
 
 
 def measured(run: StoredRun) -> dict[tuple[int, int | None, str], float]:
-    """Training loss and validation metrics by (step, previous step, name). The training loss is a
-    mean since the previous line, so it is comparable only if both runs logged that line. Validation
-    metrics: None."""
+    """Return training loss and validation metrics by (step, previous step, name). The training loss
+    is a mean since the previous line, so it is comparable only if both runs logged that line. For
+    validation metrics the previous step is None."""
     values: dict[tuple[int, int | None, str], float] = {}
     before = 0
     for row in run.history.rows:

@@ -13,14 +13,14 @@ Row = dict[str, str]
 
 
 def differences(runs: Sequence[StoredRun]) -> list[Row]:
-    """Find the keys that are not the same in all runs; each run has its values, as typed on a
-    command line.
+    """Find the keys that are not the same in all runs, with each run's values as typed on a command
+    line.
 
     Keys of `run.identity_exclude` are left out: they cannot change the numbers.
 
-    Where runs chose different options of a group (`model=gpt`, `model=mlp`), the choice represents
-    the group: of its keys, only those are listed that also differ between runs of the same choice.
-    The most informative keys come first: choices and classes, then those with the most distinct
+    If runs chose different options of a group (`model=gpt`, `model=mlp`), the choice represents the
+    group. A key of the group is listed only if it also differs between runs of the same choice. The
+    most informative keys come first: choices and classes, then keys by their number of distinct
     values.
     """
     ignored = not_counted(runs)
@@ -50,7 +50,7 @@ def differences(runs: Sequence[StoredRun]) -> list[Row]:
 
 
 def without_defaults(runs: Sequence[StoredRun], rows: Sequence[Row]) -> list[Row]:
-    """The `differences` without nulls and defaults; of a run that has only defaults, these.
+    """Return the `differences` without nulls and defaults. A run that has only defaults keeps them.
 
     A default is a value that all runs have whose command line does not set the key, while others
     set it.
@@ -73,7 +73,7 @@ def without_defaults(runs: Sequence[StoredRun], rows: Sequence[Row]) -> list[Row
 
 
 def varying(rows: Iterable[Mapping[str, Any]]) -> set[str]:
-    """The keys whose value is not the same in all rows, or that not all rows have."""
+    """Return the keys whose value is not the same in all rows, or that not all rows have."""
     keys: set[str] = set()
     base: Mapping[str, Any] | None = None
     for row in rows:
@@ -111,7 +111,7 @@ def counts(key: str, ignored: set[str]) -> bool:
 def within_choices(
     runs: Sequence[StoredRun], rows: Sequence[Row], keys: set[str], groups: set[str]
 ) -> set[str]:
-    """The keys without those of `groups` that are the same in all runs of one choice."""
+    """Return the keys without the keys of `groups` that are the same in all runs of one choice."""
     kept = {key for key in keys if key.split(".")[0] not in groups}
     for group in groups:
         families: dict[str | None, list[Row]] = defaultdict(list)
@@ -128,8 +128,8 @@ def within_choices(
 
 
 def without_echoes(runs: Sequence[StoredRun], rows: Sequence[Row], keys: set[str]) -> set[str]:
-    """Drop keys that only repeat a key of the command line: scheduler.max_steps follows
-    trainer.max_steps."""
+    """Drop keys that only repeat a key of the command line, such as scheduler.max_steps, which
+    follows trainer.max_steps."""
     overrides = {override for run in runs for override in run.overrides}
     typed = {override.lstrip("+~").partition("=")[0] for override in overrides} & keys
     columns = {key: [row.get(key) for row in rows] for key in keys}

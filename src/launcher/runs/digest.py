@@ -22,7 +22,8 @@ def run(arguments: argparse.Namespace) -> int:
         find_checkpoint(folder.checkpoints, arguments.checkpoint, "--checkpoint")
         for folder in folders
     ]
-    from launcher.checkpoint import weights_digest  # late: this needs torch
+    # Imported late, since this needs torch.
+    from launcher.checkpoint import weights_digest
 
     for path in chosen:
         print(f"{weights_digest(path)}  {path}", flush=True)

@@ -54,7 +54,7 @@ def owner_of(run: StoredRun) -> str:
 
 
 def sweep_of(run: StoredRun) -> str:
-    """Return the sweep that made the run; `-` for a run of its own."""
+    """Return the sweep that made the run, or `-` for a single run."""
     name = run.settings.get("run.sweep")
     return NONE if name is None else str(name)
 
@@ -115,8 +115,8 @@ def measured(runs: Sequence[StoredRun]) -> list[Usage]:
 
 
 def usage(run: StoredRun) -> Usage:
-    """The usage of one run. Checkpoints at another place (`hooks.checkpointing.path`) are its
-    own."""
+    """Measure the usage of one run. Checkpoints at another place (`hooks.checkpointing.path`) are
+    included."""
     root = run.folder.checkpoints
     checkpoints = folder_size(root)
     count = (

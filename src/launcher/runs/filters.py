@@ -1,5 +1,4 @@
-"""Which runs a filter selects, and what a key means for a run: in filters, `--sort` and
-`--columns`."""
+"""Select runs by filters, and look up the value of a key for filters, `--sort` and `--columns`."""
 
 import math
 import operator
@@ -53,8 +52,8 @@ FILTER_HELP = (
 
 
 def value_of(run: StoredRun, key: str) -> Any:
-    """A field of run.json, the option of a config group, a configuration value, or the newest value
-    of a metric, in this order; None if the run has none of them."""
+    """Return a field of run.json, the option of a config group, a configuration value, or the
+    newest value of a metric, in this order, or None if the run has none of them."""
     if key in FIELDS:
         return FIELDS[key](run)
     if key in run.choices:
@@ -89,14 +88,14 @@ def is_condition(word: str) -> bool:
 
 
 def select(runs: list[StoredRun], words: Sequence[str]) -> list[StoredRun]:
-    """The runs that match all words.
+    """Select the runs that match all words.
 
-    `key=value` compares as numbers where both are numbers (1e-3 is 0.001), `!=`, `<`, `<=`, `>` and
-    `>=` likewise. Any other word is part of a name, or begins an id.
+    `key=value` compares as numbers if both are numbers (1e-3 is 0.001), and so do `!=`, `<`, `<=`,
+    `>` and `>=`. Any other word is part of a name, or begins an id.
 
     Raises:
-        ConfigError: no run has such a key, name or id; there is no such state; or `<` or the like
-            compares with what is not a number.
+        ConfigError: no run has such a key, name or id, there is no such state, or `<` or the like
+            compares with a value that is not a number.
     """
     conditions = [match.groups() for word in words if (match := CONDITION.fullmatch(word))]
     check_keys(runs, [key for key, _, _ in conditions])
@@ -130,7 +129,7 @@ def is_named(run: StoredRun, word: str) -> bool:
 
 
 def compared(run: StoredRun, key: str, value: str) -> Any:
-    """Return the value that a condition compares: `job=198` means all tasks of the array 198."""
+    """Return the value that a condition compares. `job=198` means all tasks of the array 198."""
     found = value_of(run, key)
     if key == "label" and found is not None:  # one of several
         return value if value in found.split() else found
@@ -138,7 +137,7 @@ def compared(run: StoredRun, key: str, value: str) -> Any:
 
 
 def holds(left: object, sign: str, right: str) -> bool:
-    """Return whether a run's value fulfils a condition. A missing value fulfils `!=` alone."""
+    """Return whether a run's value fulfils a condition. A missing value fulfils only `!=`."""
     if sign in ORDERED:
         left_number, right_number = number(left), number(right)
         return (
@@ -168,14 +167,15 @@ def number(value: Any) -> float | None:
 
 
 def sort(runs: list[StoredRun], key: str, reverse: bool = False) -> list[StoredRun]:
-    """Runs by a key: numbers by value, before text; runs without a value, or with NaN, come last in
-    either direction.
+    """Sort runs by a key. Numbers are sorted by value, before text, and runs without a value, or
+    with NaN, come last in either direction.
 
     Raises:
         ConfigError: no run has such a key.
     """
     check_keys(runs, [key], "--sort=")
-    if key == "best":  # values of unlike metrics cannot be compared
+    # Values of unlike metrics cannot be compared.
+    if key == "best":
 
         def followed(run: StoredRun) -> tuple[bool, str]:
             return not run.best, str(run.best.get("metric"))

@@ -1,4 +1,4 @@
-"""Runs on disk: which exist, and which one a word names."""
+"""Find runs on disk, all of them or the one that a word names."""
 
 import gc
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +17,7 @@ RUN_HELP = "an id, the beginning of an id, a name, name/id, a SLURM job, or a fo
 
 
 def join_queue(runs: Iterable[StoredRun], jobs: Mapping[str, QueuedJob] | None) -> None:
-    """Give each run its job in SLURM's queue (see `scheduler.queue`); None: the queue is not
+    """Set each run's job in SLURM's queue (see `scheduler.queue`), which is None if it is not
     known."""
     if jobs is None:
         return
@@ -30,8 +30,8 @@ def join_queue(runs: Iterable[StoredRun], jobs: Mapping[str, QueuedJob] | None) 
 
 
 def ask_queue(runs: Iterable[StoredRun]) -> None:
-    """One call of squeue for all runs; none where no run has a job that could be in the queue.
-    Where a job has left it without a record of its end, SLURM is asked whether it was cancelled."""
+    """Call squeue once for all runs, or not at all if no run has a job that could be in the queue.
+    If a job has left it without a record of its end, SLURM is queried whether it was cancelled."""
     open_runs = [run for run in runs if run.record.get("state") != "completed" and run.had_job]
     if open_runs:
         notes = [run.folder.path / FROZEN for run in open_runs]
@@ -43,7 +43,7 @@ def ask_queue(runs: Iterable[StoredRun]) -> None:
 
 
 def ask_cancelled(runs: Iterable[StoredRun]) -> None:
-    """Find the runs whose job was cancelled before it could record that: while it waited, or was
+    """Find the runs whose job was cancelled before it could record that, while it waited or was
     suspended."""
     lost = [run for run in runs if run.job is None and run.state in ("stale", "preempted")]
     jobs = {run.open_job_id: run for run in lost if run.open_job_id is not None}
@@ -58,15 +58,15 @@ def ask_cancelled(runs: Iterable[StoredRun]) -> None:
 
 
 def find_runs(outputs: Path) -> list[StoredRun]:
-    """All runs below a folder, in the order in which they started."""
+    """Find all runs below a folder, in the order in which they started."""
     runs = map(StoredRun.read, run_folders(str(outputs)))
     return sorted(runs, key=lambda run: (run.started, run.path))
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Switch Python's garbage collector off: it takes a tenth of the time, and runs have no
-    reference cycles."""
+    """Switch Python's garbage collector off within the context. It takes 10 % of the time, and runs
+    have no reference cycles."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -77,10 +77,10 @@ def uncollected() -> Iterator[None]:
 
 
 def find_run(word: str, outputs: Path) -> StoredRun:
-    """The run that an id, the beginning of an id, a name, name/id, or a folder names.
+    """Find the run that an id, the beginning of an id, a name, name/id, or a folder names.
 
     Raises:
-        ConfigError: the word names no run, or several; the message lists the nearest.
+        ConfigError: the word names no run, or several. The message lists the nearest.
     """
     folder = expanded(word)
     if (folder / "run.json").is_file():

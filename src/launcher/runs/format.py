@@ -13,7 +13,7 @@ def duration(seconds: float) -> str:
 
 
 def seconds_of(time: str | None) -> float | None:
-    """An ISO 8601 time as seconds since the epoch; None for none."""
+    """Convert an ISO 8601 time to seconds since the epoch, and None to None."""
     try:
         return datetime.fromisoformat(time).timestamp() if time else None
     except ValueError:
@@ -21,13 +21,14 @@ def seconds_of(time: str | None) -> float | None:
 
 
 def local_time(time: str | None) -> str:
-    """An ISO 8601 time in this machine's time zone, to the second."""
+    """Format an ISO 8601 time in this machine's time zone, to the second."""
     seconds = seconds_of(time)
     return "-" if seconds is None else datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def number(value: Any) -> str:
-    """Four significant digits; `-` for none. Takes "nan" and "inf", as run.json has them."""
+    """Format a number with four significant digits, and None as `-`. Takes "nan" and "inf", as
+    run.json has them."""
     if value is None:
         return "-"
     try:
@@ -37,13 +38,13 @@ def number(value: Any) -> str:
 
 
 def progress(record: dict[str, Any]) -> str:
-    """step/max_steps."""
+    """Format step/max_steps."""
     most = record.get("max_steps")
     return f"{record.get('step', 0)}/{most if most is not None else '?'}"
 
 
 def best(record: dict[str, Any]) -> str:
-    """The best value and where it was: `1.234 (val/loss, step 400)`."""
+    """Format the best value and its step: `1.234 (val/loss, step 400)`."""
     value = record.get("best")
     if not isinstance(value, dict):
         return "-"

@@ -1,7 +1,7 @@
 """List runs as a table: state, step, loss and its curve, and the keys in which they differ.
 
-A run whose record says `running` although its process is gone, or `queued` although SLURM has no
-job of it, is listed as `stale`: the same command resumes it. SLURM's queue is asked once, for any
+A run is listed as `stale` if its record has `running` although its process is gone, or `queued`
+although SLURM has no job of it. The same command resumes it. SLURM's queue is read once, for any
 number of runs.
 """
 
@@ -36,10 +36,11 @@ COLORS = {
     "cancelled": "magenta",
 }
 COMFORTABLE, NARROWEST, SPARED_FIRST = 32, 12, 5
-"""Characters of `differs in`. Columns with `spare` >= SPARED_FIRST are left out to give it
-COMFORTABLE room, the others only to give it NARROWEST."""
+"""Widths of `differs in` in characters. Columns with `spare` >= SPARED_FIRST are left out to give
+it COMFORTABLE room, the others only to give it NARROWEST."""
 REASON = 26
-"""Characters of `reason`, for which columns with `spare` >= SPARED_FIRST are left out too."""
+"""Width of `reason` in characters, for which columns with `spare` >= SPARED_FIRST are left out
+too."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -93,8 +94,8 @@ def listed(arguments: argparse.Namespace) -> int:
 
 @dataclass
 class Column:
-    """One column. `spare`: how soon it is left out on a narrow terminal, the largest first; 0:
-    never."""
+    """One column. On a narrow terminal, columns with the largest `spare` are left out first, and
+    columns with 0 never."""
 
     heading: str
     cell: Callable[[StoredRun], str]
@@ -103,7 +104,7 @@ class Column:
 
 
 def columns_of(runs: Sequence[StoredRun], now: float, keys: Sequence[str]) -> list[Column]:
-    """The columns to the right of `state`."""
+    """Return the columns to the right of `state`."""
     if keys:
         return [key_column(key) for key in keys]
     metrics = {str(run.best.get("metric")) for run in runs if run.best}
@@ -150,12 +151,12 @@ def table(
     keys: Sequence[str] = (),
     sorted_by: str = "",
 ) -> Table:
-    """One line a run. In a terminal of `width` characters, columns are left out and `differs in` is
-    cut to fit.
+    """Make a table with one line per run. In a terminal of `width` characters, columns are left out
+    and `differs in` is cut to fit.
 
     Args:
-        keys: the columns after `state`; none: the usual ones.
-        sorted_by: a metric gets a column of its own.
+        keys: the columns after `state`. If there are none, the usual ones.
+        sorted_by: key by which runs are sorted. A metric gets a column of its own.
     """
     rows = without_defaults(runs, differences(runs))
     differing, short = typed(rows), typed(shortened(rows))
@@ -207,7 +208,7 @@ def typed(rows: Sequence[dict[str, str]]) -> list[str]:
 
 
 def shortened(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """Keys by their last part, where no other key has the same: `lr` for `optimizer.lr`."""
+    """Shorten keys to their last part if no other key has the same: `lr` for `optimizer.lr`."""
     last = {key: key.rpartition(".")[2] for row in rows for key in row}
     count = Counter(last.values())
     names = {key: end if count[end] == 1 else key for key, end in last.items()}
@@ -217,9 +218,9 @@ def shortened(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
 def fitting(
     columns: list[Column], cells: list[list[str]], width: int, longest: int, more: int
 ) -> tuple[list[int], int]:
-    """The indices of the columns for a terminal of `width` characters, and the room that they leave
-    to `differs in`, whose longest cell has `longest` characters, and to `reason`, which wants
-    `more` characters."""
+    """Return the indices of the columns for a terminal of `width` characters, and the room that
+    they leave to `differs in`, whose longest cell has `longest` characters, and to `reason`, which
+    needs `more` characters."""
     widths = [
         max(map(len, (column.heading, *texts))) + GAP
         for column, texts in zip(columns, cells, strict=True)
@@ -245,7 +246,7 @@ def age(run: StoredRun, now: float) -> str:
 
 
 def summary(run: StoredRun, differs: dict[str, str]) -> dict[str, Any]:
-    """A run for `--json`: its record, the state as the table has it, its folder, metrics and
+    """Summarize a run for `--json`: its record, the state of the table, its folder, metrics and
     differences."""
     return {
         **{key: value for key, value in run.record.items() if key != "logged"},

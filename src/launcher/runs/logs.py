@@ -17,7 +17,8 @@ from launcher.slurm.scheduler import ENDING, queue
 from launcher.slurm.submission import FROZEN
 from launcher.trackers.process import WAIT
 
-PAUSE = 0.3  # seconds between two reads of a growing file
+# Seconds between two reads of a growing file.
+PAUSE = 0.3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--lines={arguments.lines}: should be 0 or more.")
     wanted = find_run(arguments.run, arguments.outputs)
     watch = RunWatch(wanted.folder.path)
-    # Queued.
+    # The run is queued.
     while arguments.follow and not any(wanted.folder.logs.glob("*.log")) and not watch.has_ended():
         time.sleep(PAUSE)
     path = log_path(wanted, arguments.rank, arguments.slurm)
@@ -64,8 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def log_path(run: StoredRun, rank: int, slurm: bool = False) -> Path:
-    """The log of a rank. Before a run has its own log, it is that of its SLURM job; before the job
-    has one, what SLURM wrote.
+    """Return the log of a rank. Before a run has its own log, it is the log of its SLURM job, and
+    before the job has one, the file that SLURM wrote.
 
     Raises:
         ConfigError: there is no such log. The message lists the logs that exist, and why the run
@@ -87,7 +88,7 @@ def log_path(run: StoredRun, rank: int, slurm: bool = False) -> Path:
 
 
 def failure(run: StoredRun) -> str:
-    """Why the newest attempt ended, for a run that failed before its log began."""
+    """Explain why the newest attempt ended, for a run that failed before its log began."""
     reason = run.attempts[-1].get("reason") if run.attempts else None
     return (
         f": its last attempt {run.attempts[-1].get('outcome')}, {str(reason).rstrip('.')}"
@@ -97,21 +98,21 @@ def failure(run: StoredRun) -> str:
 
 
 def early_end(run: StoredRun) -> str:
-    """Describe the end of the newest attempt if it had not begun, which the log does not show; ""
-    otherwise."""
+    """Describe the end of the newest attempt if it had not begun, which the log does not show.
+    Otherwise return ""."""
     last = run.attempts[-1] if run.attempts else {}
     is_early = last.get("reason") and last.get("started") == last.get("ended")
     return f"{last['outcome']}, {last['reason']}" if is_early else ""
 
 
 class RunWatch:
-    """Watches for the end of a run: no process holds it, and SLURM's queue has no job of it. The
-    queue is read every `pause` seconds.
+    """Watches for the end of a run, when no process holds it, and SLURM's queue has no job of it.
+    The queue is read every `pause` seconds.
 
-    A completed run's own log is complete once its process has left it, and its trackers are
-    complete: the process waits for these too, but at most `trackers` seconds, and logs what is
-    wrong with them. Its job's log (`is_job_log`) is not: srun forwards what a task has printed a
-    moment later.
+    A completed run's own log is complete once its process has left it and its trackers are
+    complete. The process waits for these too, but at most `trackers` seconds, and logs their
+    problems. Its job's log (`is_job_log`) is not complete then, since srun forwards a task's output
+    a moment later.
     """
 
     def __init__(
@@ -146,8 +147,8 @@ class RunWatch:
 
 
 def last_lines(path: Path, lines: int, block: int = 1 << 16) -> int:
-    """The position at which the last `lines` lines of a file begin. The file is read from its
-    end."""
+    """Return the position at which the last `lines` lines of a file begin. The file is read from
+    its end."""
     with open(path, "rb") as file:
         position = end = file.seek(0, os.SEEK_END)
         text = b""
@@ -163,10 +164,11 @@ def last_lines(path: Path, lines: int, block: int = 1 << 16) -> int:
 
 
 def copy(path: Path, position: int) -> int:
-    """Print a file from `position` to its end; returns the number of bytes."""
+    """Print a file from `position` to its end; return the number of bytes."""
     with open(path, "rb") as file:
         start = file.seek(position)
-        while lines := file.readlines(1 << 16):  # whole lines: no character is divided
+        # Only complete lines are printed, so no character is divided.
+        while lines := file.readlines(1 << 16):
             emit(b"".join(lines))
         return file.tell() - start
 
@@ -177,14 +179,16 @@ def growth(
     has_ended: Callable[[], bool],
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[bytes]:
-    """Yield what is appended to a file after `position`, until `has_ended()` is true and nothing
+    """Yield the bytes appended to a file after `position`, until `has_ended()` is true and nothing
     more was appended."""
     while True:
-        ended = has_ended()  # before reading: what was written last is then still read
+        # This is checked before reading, so that the last bytes are still read.
+        ended = has_ended()
         try:
             with open(path, "rb") as file:
                 if os.fstat(file.fileno()).st_size < position:
-                    position = 0  # rewritten
+                    # The file was rewritten.
+                    position = 0
                 file.seek(position)
                 text = file.read()
         except FileNotFoundError:

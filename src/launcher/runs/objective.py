@@ -1,4 +1,4 @@
-"""The value by which a search judges a run, and the Pareto front of several."""
+"""The value by which a search judges a run, and the Pareto front of several values."""
 
 import math
 from collections.abc import Iterable
@@ -14,16 +14,16 @@ from launcher.rundir.folder import RunFolder
 from launcher.rundir.history import Curve, History
 
 OWN_SWEEPERS = (*GRID_SWEEPERS, "optuna")
-"""Options of `hydra/sweeper` that ignore what a job returns."""
+"""Options of `hydra/sweeper` that ignore a job's return value."""
 Which = Literal["best", "last"]
 
 
 def objective_of(config: dict[str, Any], sweeper: str | None) -> str | None:
-    """The metric whose value a job returns; None: it returns all of its metrics.
+    """Return the metric whose value a job returns, or None if it returns all of its metrics.
 
     Args:
         config: the run's configuration.
-        sweeper: the option of `hydra/sweeper`; None: no sweep.
+        sweeper: the option of `hydra/sweeper`, or None without a sweep.
     """
     if (metric := get(config, "job.objective")) is not None:
         return str(metric)
@@ -32,7 +32,7 @@ def objective_of(config: dict[str, Any], sweeper: str | None) -> str | None:
 
 
 def job_value(config: dict[str, Any], metric: str) -> float:
-    """Value that a job returns for a metric.
+    """Return a job's value of a metric.
 
     Raises:
         ConfigError: the run has not logged it.
@@ -48,17 +48,18 @@ def job_value(config: dict[str, Any], metric: str) -> float:
 
 
 def curve_of(history: History, metric: str) -> Curve:
-    """A metric by step, without the evaluation before the first step."""
+    """Return a metric by step, without the evaluation before the first step."""
     curve = history.curve(metric)
     points = [(x, y) for x, y in zip(curve.x, curve.y, strict=True) if x > 0]
     return Curve([x for x, _ in points], [y for _, y in points])
 
 
 def pareto_front(costs: Iterable[tuple[float, ...]]) -> set[tuple[float, ...]]:
-    """The costs to which no other is at least as good in every objective, and better in one. Less
-    is better."""
+    """Return the costs for which no other is at least as good in every objective, and better in
+    one. Less is better."""
     front: set[tuple[float, ...]] = set()
-    for own in sorted(set(costs)):  # whatever is better in every objective came earlier
+    # A cost that is better in every objective came earlier.
+    for own in sorted(set(costs)):
         if not any(_dominates(other, own) for other in front):
             front.add(own)
     return front
@@ -73,7 +74,8 @@ def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
 def value(
     curve: Curve, which: Which, mode: Literal["min", "max"], until: float = math.inf
 ) -> float:
-    """The best finite value of a curve up to a step, or its last one; NaN if there is none."""
+    """Return the best finite value of a curve up to a step, or its last one, or NaN if there is
+    none."""
     values = [y for x, y in zip(curve.x, curve.y, strict=True) if x <= until]
     if which == "last":
         return values[-1] if values else math.nan

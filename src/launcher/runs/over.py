@@ -1,5 +1,5 @@
-"""Groups of runs that differ in one key alone, such as `seed`: their table, and the mean and spread
-of their curves."""
+"""Groups of runs that differ in one key only, such as `seed`, with their table, and the mean and
+spread of their curves."""
 
 import json
 import math
@@ -24,7 +24,7 @@ OVER_HELP = "group runs that differ in this key alone: seed"
 
 @dataclass
 class Group:
-    """Runs that differ in the key alone, and what distinguishes them from other groups."""
+    """Runs that differ only in the key, and the values that distinguish them from other groups."""
 
     runs: list[StoredRun]
     differs: dict[str, str]
@@ -42,8 +42,8 @@ class Group:
         return ", ".join(f"{count} {state}" for state, count in states.most_common())
 
     def values(self, key: str) -> list[float]:
-        """The finite values of a metric or setting in the completed runs: others may be anywhere in
-        their course."""
+        """The finite values of a metric or setting in the completed runs. Other runs may be at any
+        step."""
         found = [number(best_of(run, key)) for run in self.runs if run.state == "completed"]
         return [value for value in found if value is not None and math.isfinite(value)]
 
@@ -58,7 +58,8 @@ def best_of(run: StoredRun, key: str) -> Any:
 
 
 def grouped(runs: Sequence[StoredRun], key: str) -> list[Group]:
-    """The runs by all that can change their numbers but a key, and keys that only repeat it.
+    """Group the runs by all keys that can change their numbers, except one key and keys that only
+    repeat it.
 
     Raises:
         ConfigError: no run has the key.
@@ -92,7 +93,7 @@ def grouped(runs: Sequence[StoredRun], key: str) -> list[Group]:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Format mean and standard deviation, as `0.1832 ± 0.0143`; `-` without values."""
+    """Format mean and standard deviation as `0.1832 ± 0.0143`, or `-` without values."""
     if not values:
         return "-"
     mean = statistics.fmean(values)
@@ -110,7 +111,8 @@ def show(
     """Print a line for each group.
 
     Args:
-        columns: metrics or settings; none: the metrics that `best` follows, and the training loss.
+        columns: metrics or settings. If there are none, the metrics that `best` follows, and the
+            training loss.
         sort: the mean of a column by which the groups are sorted.
     Raises:
         ConfigError: no run has a key.
@@ -178,8 +180,8 @@ def _as_json(group: Group, columns: Sequence[str]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Band:
-    """The mean of several curves, and the standard deviation around it, where all of them have a
-    value."""
+    """The mean of several curves, and the standard deviation around it, at steps where all of them
+    have a value."""
 
     x: list[float]
     mean: list[float]
@@ -190,8 +192,9 @@ class Band:
 def band(curves: Sequence[Curve], log: bool = False) -> Band:
     """
     Args:
-        curves: at the same places; others are left out.
-        log: of the logarithms, for a logarithmic scale: values without one are left out.
+        curves: curves. Steps that not all of them have are left out.
+        log: average the logarithms, for a logarithmic scale. Values without a logarithm are left
+            out.
     """
     tables = [
         {

@@ -1,8 +1,8 @@
-"""Standard output for short tables, whose cells are wrapped: they are rich's.
+"""Standard output for short tables with wrapped cells, by rich.
 
-A table with a line for each of many rows is a `launcher.runs.table.Table`: rich takes 8 s and
-180 MB for a listing of 10,000 runs, `Table` 3 s and 100 MB, and rich leaves out the columns that
-it may cut where a terminal is narrow.
+A table with a line for each of many rows is a `launcher.runs.table.Table`. Rich takes 8 s and 180
+MB for a listing of 10,000 runs, `Table` takes 3 s and 100 MB, and rich leaves out the columns that
+it may cut if a terminal is narrow.
 """
 
 import sys
@@ -18,7 +18,7 @@ from launcher.process.printable import printable
 
 
 class StdoutConsole(Console):
-    """Standard output. Into a pipe a row is a line: nothing is wrapped or cut there."""
+    """Standard output. In a pipe a row is a line, and nothing is wrapped or cut."""
 
     def __init__(self) -> None:
         super().__init__(highlight=False, width=None if sys.stdout.isatty() else 10_000)
@@ -26,19 +26,20 @@ class StdoutConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
-        """The parts of a text, without the colours that it brings along."""
+        """Return the parts of a text, without its own colours."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
 
     def on_broken_pipe(self) -> NoReturn:
-        raise BrokenPipeError  # `main` handles it; rich would exit with 1
+        # `main` handles it, whereas rich would exit with 1.
+        raise BrokenPipeError
 
 
 def grid(*headings: str, right: Collection[str] = ()) -> Table:
     """A table without lines, whose cells are wrapped.
 
     Args:
-        headings: none: the table has no heading.
+        headings: headings of the columns. If there are none, the table has no heading.
         right: the headings of the columns that are aligned to the right.
     """
     result = Table(box=None, pad_edge=False, show_header=bool(headings), header_style="bold")

@@ -25,7 +25,7 @@ LOSS, VALIDATION, TRAINING, EXACT = "train/loss", "val/", "train/", "train/lr/"
 MOST_POINTS = 4000
 MOST_LABELS = 12
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
-"""Okabe and Ito's palette, which colour-blind people can tell apart."""
+"""Okabe and Ito's palette, whose colours colour-blind people can distinguish."""
 STYLE = {
     "font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False,
     "axes.edgecolor": "#9aa2ab",
@@ -151,7 +151,8 @@ def check_suffix(figure: Any, output: Path) -> None:
 
 @dataclass(frozen=True)
 class Axis:
-    """Axis of the curves, its unit, and the smoothing of the values (None: by their number)."""
+    """Axis of the curves, its unit, and the smoothing of the values (by their number if it is
+    None)."""
 
     against: str
     unit: str
@@ -164,7 +165,7 @@ class Axis:
 
 
 def axis_of(runs: Sequence[StoredRun], against: str, smoothing: float | None) -> Axis:
-    """The axis; time is in the largest unit of which the longest run takes at least two."""
+    """Make the axis. Time is in the largest unit of which the longest run takes at least two."""
     if against != "time":
         return Axis(against, against, 1.0, smoothing)
     longest = max(run.history.seconds for run in runs)
@@ -182,10 +183,10 @@ def draw(
     log: bool = False,
     groups: Sequence[Group] | None = None,
 ) -> Any:
-    """A figure with a panel for each metric, and in it a curve of each run.
+    """Draw a figure with a panel for each metric, and in it a curve of each run.
 
     Args:
-        groups: a band for each of them, in place of the curves.
+        groups: groups of runs, of which each gets a band in place of the curves.
     Raises:
         ConfigError: matplotlib is not installed.
     """
@@ -290,23 +291,23 @@ def draw_bands(panel: Any, groups: Sequence[Group], metric: str, axis: Axis, log
 
 
 def smooth(curve: Curve, metric: str, smoothing: float | None, log: bool) -> Curve:
-    """The values as they are drawn: those of training smoothed."""
+    """Return the drawn values. The values of training are smoothed."""
     if not metric.startswith(TRAINING) or metric.startswith(EXACT):
         return curve
     return curve.smoothed(default_smoothing(len(curve.x)) if smoothing is None else smoothing, log)
 
 
 def default_smoothing(points: int) -> float:
-    """0.9 averages about 10 values; fewer points are averaged over a tenth of them, so that a short
-    curve ends where its data ends."""
+    """Return the default smoothing. 0.9 averages about 10 values. Fewer points are averaged over 10
+    % of them, so that a short curve ends where its data ends."""
     return max(0.0, min(0.9, 1 - 10 / max(points, 1)))
 
 
 def draw_curve(
     panel: Any, curve: Curve, metric: str, smoothing: float | None, log: bool, style: dict[str, Any]
 ) -> None:
-    """Training values smoothed over the raw ones; validation as dots on a line; a schedule or a
-    time as it is."""
+    """Draw smoothed training values over the raw ones, validation as dots on a line, and a schedule
+    or a time unchanged."""
     if metric.startswith(VALIDATION):
         panel.plot(curve.x, curve.y, marker="o", ms=3.5, mfc="white", **style)
         return
@@ -325,7 +326,7 @@ def title_of_loss(runs: Sequence[StoredRun]) -> str:
 
 
 def labels_of(runs: Sequence[StoredRun]) -> list[str]:
-    """The id and what differs; of many runs, only the first are labelled."""
+    """Label runs by the id and the differing keys. Of many runs, only the first are labelled."""
     rows = without_defaults(runs, differences(runs))
     labels = [
         " ".join([run.id, *(f"{k}={v}" for k, v in row.items())])
@@ -342,6 +343,6 @@ def labels_of(runs: Sequence[StoredRun]) -> list[str]:
 
 
 def plain_text(text: str) -> str:
-    """Text for matplotlib, which takes text between dollars for a formula and hides a label that
-    begins with `_`."""
+    """Escape text for matplotlib, which reads text between dollars as a formula and hides a label
+    that begins with `_`."""
     return text.replace("$", r"\$").lstrip("_") or "run"

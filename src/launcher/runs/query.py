@@ -1,4 +1,4 @@
-"""The runs of a folder in a program or a notebook: as a data frame, as a picture, compared."""
+"""The runs of a folder in a program or a notebook, as a data frame, as a picture, or compared."""
 
 import io
 from pathlib import Path
@@ -28,7 +28,7 @@ class Drawing:
         return data.getvalue()
 
     def save(self, path: str | Path) -> None:
-        """Write it; the name ends in .png, .svg or .pdf."""
+        """Write it. The name ends in .png, .svg or .pdf."""
         self.figure.savefig(path, dpi=150)
 
 
@@ -55,8 +55,8 @@ class Runs(Items[StoredRun]):
         return f"<{len(self)} runs in {self.outputs}>"
 
     def rows(self) -> list[dict[str, Any]]:
-        """A dictionary for each run: `name`, `id`, `state`, `step`, the keys in which the runs
-        differ, and the newest value of each metric."""
+        """Return a dictionary for each run with `name`, `id`, `state`, `step`, the keys in which
+        the runs differ, and the newest value of each metric."""
         rows = []
         for run, differing in zip(self, differences(self), strict=True):
             settings = run.settings
@@ -73,7 +73,7 @@ class Runs(Items[StoredRun]):
         return rows
 
     def frame(self) -> Any:
-        """The rows as a pandas DataFrame.
+        """Return the rows as a pandas DataFrame.
 
         Raises:
             ConfigError: pandas is not installed.
@@ -97,9 +97,9 @@ class Runs(Items[StoredRun]):
         """Draw metrics (train/loss by default), as `python -m launcher.runs plot` does.
 
         Args:
-            over: a key, usually `seed`: a band over its values instead of a curve for each run.
+            over: a key, usually `seed`, for a band over its values instead of a curve for each run.
             against: step, time or samples.
-            smoothing: from 0 to below 1; None: by the number of points.
+            smoothing: from 0 to below 1. Default None: by the number of points.
             log: a logarithmic axis.
         Raises:
             ConfigError: no run has logged a metric, or matplotlib is not installed.

@@ -70,8 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 if all segments are bitwise identical (with --samples: if each sample was used once per
-    epoch); else 1."""
+    """Return 0 if all segments are bitwise identical (with --samples, if each sample was used once
+    per epoch), else 1."""
     if arguments.segments < 1:
         raise ConfigError(f"--segments={arguments.segments}: must be at least 1.")
     words = [word for word in arguments.runs if replay_job.is_of_dispatch(word)]
@@ -89,7 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
     for number, stored in enumerate(runs, 1):
         try:
             results, error = list(replays(stored, arguments, f" ({number} of {len(runs)})")), ""
-        except ConfigError as failed:  # the other runs are replayed
+        # The other runs are replayed.
+        except ConfigError as failed:
             results, error = [], "; ".join(failed.messages)
             if arguments.json:
                 print(json.dumps({"run": stored.label, "equal": False, "error": error}), flush=True)
@@ -124,7 +125,7 @@ def replays(run: StoredRun, arguments: argparse.Namespace, of: str = "") -> Iter
 
 
 def segments_of(run: StoredRun, arguments: argparse.Namespace) -> list[tuple[int, int]]:
-    """The pairs of checkpoints to train between: those of the command line, or random neighbours.
+    """Return the pairs of checkpoints to train between, from the command line or random neighbours.
 
     Raises:
         ConfigError: the run has no such checkpoint.
@@ -170,7 +171,7 @@ def _listed(steps: list[int]) -> str:
 
 @dataclass
 class Replay:
-    """Result of a segment: nothing differs, or the numbers, tensors and states that do."""
+    """Result of a segment: the numbers, tensors and states that differ, if any."""
 
     run: str
     start: int
@@ -180,7 +181,7 @@ class Replay:
     metrics: list[str] = field(default_factory=list)
     """Differences in metrics.jsonl, by step."""
     states: list[str] = field(default_factory=list)
-    """Which tensors and states of the last checkpoint differ."""
+    """Tensors and states of the last checkpoint that differ."""
     circumstances: list[str] = field(default_factory=list)
     """Other differences: code, versions, processor."""
 
@@ -292,7 +293,8 @@ def write_copy(
 
 def compared(run: StoredRun, copy: RunFolder, start: int, end: int) -> Replay:
     """Compare the checkpoint at `end` and the lines of metrics.jsonl since `start`."""
-    from launcher.checkpoint.difference import differences  # late: torch
+    # Torch is imported late.
+    from launcher.checkpoint.difference import differences
     from launcher.checkpoint.stored import StoredCheckpoint
 
     name = f"step-{end:08d}"
@@ -356,7 +358,7 @@ def report(result: Replay, as_json: bool) -> None:
 
 
 def last_step(folder: RunFolder) -> int:
-    """The newest step in metrics.jsonl; 0 without one."""
+    """Return the newest step in metrics.jsonl, or 0 without one."""
     try:
         with open(folder.metrics_path, "rb") as file:
             file.seek(max(0, os.path.getsize(file.name) - TAIL_BYTES))

@@ -1,4 +1,4 @@
-"""The segments of `runs replay` as SLURM jobs (`dispatch=slurm`)."""
+"""Segments of `runs replay` as SLURM jobs (`dispatch=slurm`)."""
 
 import sys
 import time
@@ -21,7 +21,7 @@ from launcher.slurm.submission import JobNote, freeze
 PAUSE = 1.0
 """Seconds between two calls of squeue."""
 GONE_LOOKS = 3
-"""A job has ended once this many calls in a row did not list it."""
+"""Number of consecutive calls that do not list a job until it counts as ended."""
 
 
 def is_of_dispatch(word: str) -> bool:
@@ -30,14 +30,15 @@ def is_of_dispatch(word: str) -> bool:
 
 
 def dispatch_of(words: Sequence[str]) -> dict[str, Any] | None:
-    """The settings of SLURM's dispatch from the command line; None without any.
+    """Return the settings of SLURM's dispatch from the command line, or None without any.
 
     Raises:
         ConfigError: an override is wrong, or is not one of SLURM's dispatch.
     """
     if not words:
         return None
-    from launcher.config.compose import compose  # late: Hydra's compose takes 0.1 s
+    # Imported late, since Hydra's compose takes 0.1 s.
+    from launcher.config.compose import compose
 
     dispatch: dict[str, Any] = to_plain(compose(words).dispatch)
     if "max_fruitless_restarts" not in dispatch:
@@ -51,11 +52,11 @@ def dispatch_of(words: Sequence[str]) -> dict[str, Any] | None:
 
 
 def for_ranks(dispatch: Mapping[str, Any], ranks: int, label: str) -> dict[str, Any]:
-    """The settings for as many ranks as the run had.
+    """Return the settings for as many ranks as the run had.
 
     Args:
         dispatch: see `dispatch_of`.
-        ranks: of the run at that time.
+        ranks: number of ranks of the run at that time.
         label: the run's name.
     Raises:
         ConfigError: they give another number.
@@ -89,12 +90,12 @@ def train(
     cancelled.
 
     Args:
-        config: what `write_job` has written.
-        hydra: what Hydra recorded with it.
+        config: configuration that `write_job` has written.
+        hydra: Hydra's node that was recorded with it.
         folder: the copy's folder, which the nodes must see.
         dispatch: see `for_ranks`.
-        what: describes the copy.
-        poll: called until the job has ended.
+        what: description of the copy.
+        poll: function that is called until the job has ended.
     Raises:
         ConfigError: it cannot be submitted, or has failed.
         signals.SignalExit: a signal ended the waiting.
@@ -105,7 +106,8 @@ def train(
     freeze(folder, plain, to_plain(hydra) if hydra else None, None)
     before = signals.install()
     try:
-        with redirect_stdout(sys.stderr):  # the results are on standard output
+        # The results are on standard output.
+        with redirect_stdout(sys.stderr):
             construct(dispatch).resubmit([folder], None, dispatch)
         note = JobNote.read(folder)
         if note is None or note.job_id is None:

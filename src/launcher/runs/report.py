@@ -109,8 +109,8 @@ def plotly_source() -> str:
 
 
 def page(data: dict[str, Any], plotly: str) -> str:
-    """The HTML file. No text of a user can end the script that holds the data: `<` is escaped
-    there."""
+    """Return the HTML file. No text of a user can end the script with the data, since `<` is
+    escaped there."""
     names = sorted({run["name"] for run in data["runs"]})
     title = f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}: {len(data['runs'])} runs"
     if "study" in data:
@@ -127,10 +127,11 @@ def report_data(
     metric: str | None = None,
     directions: Mapping[str, Mode] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """All that the page shows, as JSON has it.
+    """Collect the data of the page in JSON's types.
 
     Args:
-        directions: of metrics; the others' are those of the runs, or follow from the name.
+        directions: directions of metrics. Other metrics have the directions of the runs, or follow
+            from the name.
     Raises:
         ConfigError: no run has logged the metric.
     """
@@ -145,7 +146,8 @@ def report_data(
         logged.update(names)
         candidates = [name for name in names if name in (first, LOSS) or name.startswith("val/")]
         pages.append(described(run, row, {name: mode_of(name, modes) for name in candidates}, most))
-        del run.history  # of ten thousand runs it does not fit into memory
+        # For ten thousand runs it does not fit into memory.
+        del run.history
     metrics = shown_metrics(logged, metric, first)
     judge, shown = metrics[0], without_defaults(runs, rows)
     for row, each, kept in zip(rows, pages, shown, strict=True):
@@ -187,7 +189,7 @@ def shared(runs: Sequence[StoredRun]) -> dict[str, str]:
 
 
 def modes_of(judges: Sequence[tuple[str, Mode]]) -> dict[str, Mode]:
-    """The direction of each metric that runs are judged by: that of most of them."""
+    """Return the direction of each metric that runs are judged by, as most of the runs have it."""
     counts = Counter(judges).most_common()
     return {metric: mode for (metric, mode), _ in reversed(counts)}
 
@@ -199,7 +201,7 @@ def mode_of(metric: str, modes: Mapping[str, Mode]) -> Mode:
 def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, Any]:
     """
     Raises:
-        ConfigError: no trial has logged anything, or none the metric.
+        ConfigError: no trial has logged anything, or no trial has logged the metric.
     """
     runs = study.runs
     ask_queue(runs)
@@ -246,10 +248,11 @@ def typed(params: dict[str, Any]) -> dict[str, str]:
 
 
 def shown_metrics(logged: Counter[str], metric: str | None, judged: str | None) -> list[str]:
-    """The metric that runs are judged by, then the training loss and the other validation metrics.
+    """List the metric that runs are judged by, then the training loss and the other validation
+    metrics.
 
     Args:
-        logged: how many runs have logged each metric.
+        logged: number of runs that have logged each metric.
     """
     if metric is not None and metric not in logged:
         raise ConfigError(f"'--metric={metric}': no run has logged this{hint(metric, logged)}")
@@ -259,7 +262,8 @@ def shown_metrics(logged: Counter[str], metric: str | None, judged: str | None) 
 
 
 def parameters(rows: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
-    """The keys that differ. A key with numbers only gets a numeric axis, others a list of words."""
+    """List the keys that differ. A key with numbers only gets a numeric axis, others a list of
+    words."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
     result = []
     for key in keys:
@@ -276,7 +280,7 @@ def parameters(rows: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
 def described(
     run: StoredRun, row: dict[str, str], modes: Mapping[str, Mode], most: int
 ) -> dict[str, Any]:
-    """One run: what differs, its results, its curves and its attempts.
+    """Describe one run by the differing keys, its results, its curves and its attempts.
 
     Args:
         modes: the direction of each metric.
@@ -308,8 +312,8 @@ def described(
 def curve_of(
     run: StoredRun, points: Sequence[tuple[int, float]], most: int
 ) -> dict[str, list[Any]]:
-    """Values against each axis, at most this many. Lines may lack an axis: a stream of data has no
-    samples."""
+    """Return values against each axis, at most this many. Lines may lack an axis, since a stream of
+    data has no samples."""
     kept = [points[place] for place in evenly(len(points), most)]
     axes = {axis: [run.history.x(index, axis) for index, _ in kept] for axis in AXES}
     known = {axis: [rounded(x) for x in xs if x is not None] for axis, xs in axes.items()}
@@ -321,8 +325,8 @@ def curve_of(
 def best_of(
     run: StoredRun, points: Sequence[tuple[int, float]], mode: Mode
 ) -> dict[str, Any] | None:
-    """The best and the last value of a metric, and the best one's step, without the evaluation
-    before the first step; None if it was never finite."""
+    """Return the best and the last value of a metric, and the step of the best, without the
+    evaluation before the first step. Return None if it was never finite."""
     trained = [(index, y) for index, y in points if run.history.rows[index].get("step") != 0]
     place = best_index([y for _, y in trained], mode)
     if place is None:
@@ -348,8 +352,8 @@ def attempt_of(run: StoredRun, attempt: dict[str, Any]) -> dict[str, Any]:
 
 
 def rounded(value: float) -> float | None:
-    """Six significant digits, which is more than a screen shows; None for what JSON does not
-    have."""
+    """Round to six significant digits, which is more than a screen shows. Return None for numbers
+    that JSON does not have."""
     if not math.isfinite(value):
         return None
     return int(value) if value == int(value) else float(f"{value:.6g}")

@@ -55,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0: the code is restored, and with --run the first checkpoint is bitwise identical; 1: it
-    differs."""
+    """Return 0 if the code is restored, and with --run the first checkpoint is bitwise identical,
+    or 1 if it differs."""
     stored = find_run(arguments.run, arguments.outputs)
     place = Path(arguments.into or Path("reproduced") / stored.id).absolute()
     code = stored_code(stored)
@@ -148,8 +148,8 @@ def first_step(run: StoredRun) -> int:
 
 
 def restore(run: StoredRun, code: StoredCode, repository: Path, place: Path) -> None:
-    """Make a git worktree of the run's commit with its changes. One of an earlier call is used
-    again.
+    """Make a git worktree of the run's commit with its changes. A worktree of an earlier call is
+    used again.
 
     Args:
         run: what is reproduced.
@@ -216,8 +216,8 @@ def command_of(
 
 
 def threads_of(run: StoredRun) -> int | None:
-    """Return the number of threads with which the oldest checkpoint was computed; None: it is not
-    known."""
+    """Return the number of threads with which the oldest checkpoint was computed, or None if it is
+    not known."""
     for step in checkpoint_steps(run.folder.checkpoints)[:1]:
         threads = loaded(run.folder.checkpoints / f"step-{step:08d}" / MACHINE).get("threads")
         return threads if isinstance(threads, int) else None

@@ -1,4 +1,4 @@
-"""The verbs that repeat the command line that started a run."""
+"""Verbs that repeat the command line that launched a run."""
 
 import argparse
 import os
@@ -76,8 +76,8 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command again for each selected run, one after the other; the first exit code that is
-    not 0."""
+    """Run the command again for each selected run, one after the other; return the first exit code
+    that is not 0."""
     job = None if arguments.verb == "resume" else arguments.verb
     trust = arguments.trust or (job is not None and "job.trust=true" in arguments.overrides)
     chosen = selected(arguments.run, arguments.outputs)
@@ -120,7 +120,7 @@ def _options(arguments: argparse.Namespace, count: int) -> list[str]:
 
 
 def selected(word: str, outputs: Path) -> list[StoredRun]:
-    """The runs that a word names: one, or those of a filter.
+    """Find the run that a word names, or the runs of a filter.
 
     Raises:
         ConfigError: it names none.
@@ -134,11 +134,11 @@ def selected(word: str, outputs: Path) -> list[StoredRun]:
 
 
 def selected_by(words: Sequence[str], outputs: Path) -> list[StoredRun]:
-    """Find the runs that several words name: those that fulfil all conditions of a filter
-    (`state=completed sweep=lr`), or without a condition each run by its name.
+    """Find the runs that several words name. These are the runs that fulfil all conditions of a
+    filter (`state=completed sweep=lr`), or without a condition each run by its name.
 
     Args:
-        words: of the command line.
+        words: arguments of the command line.
         outputs: the folder of the runs.
     Raises:
         ConfigError: they name none.
@@ -154,8 +154,8 @@ def selected_by(words: Sequence[str], outputs: Path) -> list[StoredRun]:
 def run_command(
     run: StoredRun, overrides: Sequence[str] = (), job: str | None = None, trust: bool = False
 ) -> list[str]:
-    """The arguments of `python -m launcher` for a run: those it was started with, its id, then
-    `overrides`.
+    """Return the arguments of `python -m launcher` for a run: the arguments it was launched with,
+    its id, then `overrides`.
 
     Args:
         job: `evaluate`, `export` or `predict` instead of the job that the run was started with.
@@ -178,7 +178,8 @@ def run_command(
             if key_of(override).partition(".")[0] not in ("dispatch", "job")
         ]
     if not trust:
-        from launcher.runs import stored_command  # late: Hydra, which listing runs need not load
+        # Hydra is imported late, since listing runs need not load it.
+        from launcher.runs import stored_command
 
         stored_command.check_stored(run, kept)
     kept = applicable(kept, overrides, run.record.get("config_dir"))
@@ -203,8 +204,8 @@ def run_command(
 
 
 def applicable(inherited: list[str], overrides: Sequence[str], config_dir: str | None) -> list[str]:
-    """The inherited overrides without those of an option that `overrides` replaces:
-    `hooks=[default]` has no key `hooks.early_stopping`. They are printed."""
+    """Return the inherited overrides without the overrides of an option that `overrides` replaces.
+    For instance, `hooks=[default]` has no key `hooks.early_stopping`. They are printed."""
     groups = {key_of(override): override for override in overrides if "." not in key_of(override)}
     doubtful = [
         word
@@ -229,25 +230,26 @@ def key_of(override: str) -> str:
 
 
 def quoted(value: str) -> str:
-    """A value for the command line, in quotes where it has special characters."""
+    """Return a value for the command line, in quotes if it has special characters."""
     if re.fullmatch(r"[\w./-]+", value):
         return value
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def outputs_of(folder: Path, name: str) -> Path:
-    """`paths.outputs` of a run folder; a name may have several parts."""
+    """Return `paths.outputs` of a run folder. A name may have several parts."""
     return folder.parents[len(Path(name).parts)]
 
 
 def config_dirs(run: StoredRun) -> list[str]:
-    """`--config-dir` as the run was started with it."""
+    """Return `--config-dir` as the run was launched with it."""
     folder = run.record.get("config_dir")
     return ["--config-dir", folder] if folder else []
 
 
 def start_in_place(command: list[str]) -> NoReturn:
-    """Become `python -m launcher`: signals, terminal and exit code are its own."""
+    """Replace this process by `python -m launcher`, which then has its own signals, terminal and
+    exit code."""
     announce(command)
     os.execv(sys.executable, [sys.executable, "-m", "launcher", *command])
 
@@ -258,12 +260,12 @@ def start(command: list[str]) -> int:
 
 
 def run_to_end(words: Sequence[str], cwd: Path | None = None) -> int:
-    """Run a process and return its exit code. It gets our SIGINT and SIGTERM, and may take its time
-    to save.
+    """Run a process and return its exit code. It gets our SIGINT and SIGTERM, and has unlimited
+    time to save.
 
     Args:
         words: the program and its arguments.
-        cwd: the folder in which it runs; None: the current one.
+        cwd: the folder in which it runs. Default None: the current one.
     """
     process = subprocess.Popen(words, cwd=cwd)
     signums = (signal.SIGINT, signal.SIGTERM)

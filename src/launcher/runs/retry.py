@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def parse_changes(overrides: Sequence[str]) -> dict[str, Any]:
-    """The values of `--set`, by their keys below `dispatch`.
+    """Parse the values of `--set`, by their keys below `dispatch`.
 
     Raises:
         ConfigError: not an override, or one that `retry` cannot use.
@@ -123,13 +123,13 @@ def parse_changes(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def submit(runs: list[StoredRun], changes: Mapping[str, Any], dry_run: bool, trust: bool) -> None:
-    """Submit runs with their frozen configuration and code; those with equal resources become one
+    """Submit runs with their frozen configuration and code. Runs with equal resources become one
     array.
 
     Args:
         changes: values of keys below `dispatch` that replace the frozen ones.
         dry_run: print the runs and scripts instead.
-        trust: whatever code their configurations name may run.
+        trust: allow all code that their configurations name.
     Raises:
         ConfigError: a change is invalid, a configuration names code that is not allowed, SLURM
             rejects the runs, or the folder in which they were submitted is gone.
@@ -177,13 +177,13 @@ def check_frozen(run: StoredRun, config: dict[str, Any], changes: Mapping[str, A
     if snapshot is not None and "snapshot" not in changes:
         origin.reject(f"snapshot={snapshot}", "names this copy of the code")
     typed = [*names_in({key.rpartition(".")[2]: value for key, value in changes.items()})]
-    # The job resolves the one, the submission the other.
+    # The job resolves the first, the submission the second.
     for tree in (config, {"dispatch": config["dispatch"]}):
         origin.checked(OmegaConf.create(escaped(tree)), list(tree), trust=False, own=typed)
 
 
 def change(config: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Change a run's dispatch; returns the new one.
+    """Change a run's dispatch; return the new one.
 
     Raises:
         ConfigError: the configuration is then invalid.

@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(audited: StoredRun, arguments: argparse.Namespace) -> int:
-    """0 if each sample was used at most once per epoch, and exactly once in a complete one; else
-    1."""
+    """Return 0 if each sample was used at most once per epoch, and exactly once in a complete
+    epoch, else 1."""
     ledger = SampleLedger.of(audited, arguments.trust)
     if arguments.json:
         chosen = ledger.ranges if arguments.step is None else [ledger.at(arguments.step)]
@@ -53,8 +53,8 @@ def run(audited: StoredRun, arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class SampleRange:
-    """A step, or several that cannot be told apart, and its positions [start, end) in the order of
-    samples."""
+    """The range [start, end) of the sample order that a step, or several indistinguishable steps,
+    have used."""
 
     first: int
     last: int
@@ -73,8 +73,8 @@ class SampleCount(NamedTuple):
 
 @dataclass
 class SampleLedger:
-    """The order of the samples, and the stretches of it that the steps have used. A step that was
-    computed again after a resume is listed once."""
+    """The order of the samples, and its ranges that the steps have used. A step that was computed
+    again after a resume is listed once."""
 
     order: Order
     ranges: list[SampleRange]
@@ -106,7 +106,7 @@ class SampleLedger:
         return not self.issues()
 
     def issues(self) -> list[str]:
-        """Messages about steps whose positions do not continue from the step before."""
+        """Yield messages about steps whose positions do not continue from the previous step."""
         issues = []
         for before, after in pairwise(self.ranges):
             if after.start != before.end or after.end < after.start:
@@ -124,14 +124,14 @@ class SampleLedger:
         raise ConfigError(f"--step={step}: must be from {self.ranges[0].first} to {last}.")
 
     def position(self, step: int) -> int | None:
-        """Return the number of samples used after a step; None if that is known only for several
+        """Return the number of samples used after a step, or None if it is known only for several
         steps together."""
         if step < self.ranges[0].first:
             return self.ranges[0].start
         return next((part.end for part in self.ranges if part.last == step), None)
 
     def indices(self, part: SampleRange) -> list[int]:
-        """The samples of a range, in their order, as indices of the dataset."""
+        """Return the samples of a range, in their order, as indices of the dataset."""
         return [
             int(index) for index in self.order.indices(part.start, max(0, part.end - part.start))
         ]
@@ -172,7 +172,7 @@ class SampleLedger:
 
 
 def mixture_sentences(order: MixtureOrder, begin: int, end: int) -> Iterator[str]:
-    """The samples of each source, and its epochs."""
+    """List the samples of each source, and its epochs."""
     for name, size, before, after in zip(
         order.names, order.sizes, order.counts(begin), order.counts(end), strict=True
     ):
@@ -184,8 +184,8 @@ def mixture_sentences(order: MixtureOrder, begin: int, end: int) -> Iterator[str
 
 
 def counted(run: StoredRun) -> list[SampleCount]:
-    """The sample counts in metrics.jsonl and in the checkpoints' manifests. Each lists a step once,
-    even if it was computed several times."""
+    """Read the sample counts in metrics.jsonl and in the checkpoints' manifests. Each lists a step
+    once, even if it was computed several times."""
     points: dict[int, SampleCount] = {}
     root = run.folder.checkpoints
     for step in checkpoint_steps(root):
@@ -203,8 +203,8 @@ def counted(run: StoredRun) -> list[SampleCount]:
 
 
 def ranges_between(points: list[SampleCount], batch: int) -> Iterator[SampleRange]:
-    """The stretches between the points. Each step has used `batch` samples if that adds up;
-    otherwise the steps between two counts are one range."""
+    """Return the ranges between the counts. Each step has used `batch` samples if that adds up.
+    Otherwise the steps between two counts are one range."""
     for before, after in pairwise(points):
         steps, samples = after.step - before.step, after.samples - before.samples
         if samples != steps * batch:
@@ -229,7 +229,8 @@ def stored_order(run: StoredRun, trust: bool = False) -> Order:
     Raises:
         ConfigError: the data are iterable, cannot be read, or have changed since.
     """
-    from launcher.data.iterable import is_stream, length  # late: torch
+    # Torch is imported late.
+    from launcher.data.iterable import is_stream, length
     from launcher.data.loader import fingerprint, order_of
 
     source, dataset = training_data(run, trust)
@@ -246,14 +247,14 @@ def stored_order(run: StoredRun, trust: bool = False) -> Order:
             f"{run.label}: its training data have changed from '{was}' to '{now}'; restore them."
         )
     order = order_of(dataset, int(run.config.get("seed") or 0), source.shuffle)
-    # A fork has had other weights before.
+    # A fork may have had other weights before.
     if isinstance(order, MixtureOrder) and "weights" in saved:
         order.load(saved["weights"], int(saved["samples"]))
     return order
 
 
 def training_data(run: StoredRun, trust: bool = False) -> tuple[Any, Any]:
-    """The run's data source and its training dataset.
+    """Build the run's data source and its training dataset.
 
     Raises:
         ConfigError: they cannot be built from the run's configuration, it names code that is not
@@ -290,7 +291,7 @@ def training_data(run: StoredRun, trust: bool = False) -> tuple[Any, Any]:
 
 
 def saved_position(root: Path) -> dict[str, Any]:
-    """The state of the data loader in the newest readable checkpoint; empty without one."""
+    """Return the state of the data loader in the newest readable checkpoint, or an empty one."""
     for step in reversed(checkpoint_steps(root)):
         try:
             state = json.loads((root / f"step-{step:08d}" / "state.json").read_bytes())
@@ -302,8 +303,8 @@ def saved_position(root: Path) -> dict[str, Any]:
 
 
 def attempts(run: StoredRun, ledger: SampleLedger) -> Any:
-    """Each attempt: its steps, those that a later attempt computed again, and the samples of the
-    other steps."""
+    """List each attempt with its steps, the steps that a later attempt computed again, and the
+    samples of the other steps."""
     table = grid("attempt", "steps", "computed again", "samples")
     every = run.attempts
     for number, attempt in enumerate(every):
@@ -325,7 +326,7 @@ def attempts(run: StoredRun, ledger: SampleLedger) -> Any:
 
 
 def steps(start: int, end: int) -> str:
-    """The steps after `start`, up to `end`, as text."""
+    """Format the steps after `start`, up to `end`."""
     return "-" if end <= start else str(end) if end == start + 1 else f"{start + 1} to {end}"
 
 

@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def facts(run: StoredRun) -> Table:
-    """Return the fields of run.json above its attempts, a line each."""
+    """Return the fields of run.json above its attempts, one per line."""
     record = run.record
     git = record.get("git") or {}
     commit = (
@@ -80,21 +80,21 @@ def facts(run: StoredRun) -> Table:
 
 
 def cost(run: StoredRun) -> str:
-    """Device hours, the effective share of its time, what it did with it, and money where prices
-    are known."""
+    """Describe device hours, the effective share of the time, its phases, and money if prices are
+    known."""
     known, prices = spent(run, time.time()), prices_of([run])
     money = None if prices is None else prices.of(known)
     return known.line() + ("" if prices is None or money is None else f", {prices.text(money)}")
 
 
 def forked_from(record: dict[str, Any]) -> str:
-    """The run and the step that a fork started from; empty for other runs."""
+    """Return the run and the step that a fork started from, or "" for other runs."""
     source = record.get("forked_from")
     return f"{source['name']}/{source['id']} at step {source['step']}" if source else ""
 
 
 def attempts(run: StoredRun) -> Table:
-    """Each attempt: when, on which host, which steps, and how it ended."""
+    """List each attempt with its time, host, steps and end."""
     table = grid(
         "#",
         "started",
@@ -116,8 +116,8 @@ def attempts(run: StoredRun) -> Table:
 
 
 def attempt_cells(attempt: dict[str, Any], run: StoredRun) -> list[Any]:
-    """One attempt as a row. An attempt without an outcome is running, or its process was killed
-    (`stale`)."""
+    """Return one attempt as a row. An attempt without an outcome is running, or its process was
+    killed (`stale`)."""
     is_open = attempt.get("outcome") is None
     first, last = seconds_of(attempt.get("started")), seconds_of(attempt.get("ended"))
     if is_open:
@@ -140,8 +140,8 @@ def attempt_cells(attempt: dict[str, Any], run: StoredRun) -> list[Any]:
 
 
 def checkpoints(run: StoredRun) -> Table:
-    """The checkpoint folders, including those set aside as corrupt. Their content is not verified
-    here."""
+    """List the checkpoint folders, including folders set aside as corrupt. Their content is not
+    verified here."""
     table = grid()
     if not run.folder.checkpoints.is_dir():
         return table
@@ -162,7 +162,7 @@ def checkpoints(run: StoredRun) -> Table:
 
 
 def metrics(run: StoredRun) -> Table:
-    """The newest value of each metric, and its step."""
+    """List the newest value of each metric, and its step."""
     table = grid()
     for key, (value, step) in sorted(run.metrics.items()):
         table.add_row(key, Text(number(value), justify="right"), f"step {step}")

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 SEED = "seed"
 CODE_APART = ("strategy", "ranks")
-"""Rows of `compare.code` that are keys of the configuration, and count there if they can change the
-numbers."""
+"""Rows of `compare.code` that are also keys of the configuration, where they count if they can
+change the numbers."""
 MOST_NAMED = 4
 WIDE = 200
 """Columns of a result in a notebook."""
 ROUNDING = 1e-12
-"""Relative tolerance: smaller differences come from the subtraction."""
+"""Relative tolerance. Smaller differences come from the subtraction."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class Result:
-    """Holds the findings of a test: the arms with their values of the metric at the step, and each
-    pair of them."""
+    """Findings of a test: the arms with their values of the metric at the step, and each pair of
+    them."""
 
     key: str
     metric: str
@@ -93,7 +93,7 @@ class Result:
     comparisons: Sequence[Comparison]
 
     def data(self) -> dict[str, Any]:
-        """The same as plain containers."""
+        """Return the result as plain containers."""
         return {
             "key": self.key,
             "metric": self.metric,
@@ -107,7 +107,7 @@ class Result:
 
     @property
     def tables(self) -> list[tuple[list[str], list[list[str]]]]:
-        """The columns and rows of the two tables."""
+        """Return the columns and rows of the two tables."""
         heading = f"{self.metric} at step {self.step}"
         return [
             arm_table(self.key, heading, self.summaries),
@@ -152,7 +152,7 @@ def tested(
     exact: bool = False,
     difference: float | None = None,
 ) -> Result:
-    """Compare the runs by their values of a key; the arguments are those of the command.
+    """Compare the runs by their values of a key. The command has the same arguments.
 
     Raises:
         ConfigError: the runs cannot be compared.
@@ -172,7 +172,7 @@ def tested(
 
 # --------------------------------------------------------------------------------------- which runs
 def grouped(runs: Sequence[StoredRun], key: str) -> dict[str, list[StoredRun]]:
-    """The runs by their value of a key.
+    """Group the runs by their value of a key.
 
     Raises:
         ConfigError: no run has the key, all have the same value, or it distinguishes no
@@ -238,8 +238,8 @@ def check_alike(groups: Mapping[str, Sequence[StoredRun]], key: str) -> None:
 
 
 def other_keys(runs: Sequence[StoredRun], ignored: set[str], key: str | None = None) -> list[str]:
-    """The keys that can change the numbers and differ between runs, without `seed`, those of the
-    arms, and those that repeat one of these."""
+    """Return the keys that can change the numbers and differ between runs, without `seed`, the keys
+    of the arms, and keys that repeat one of these."""
     rows = [
         {name: as_typed(value) for name, value in run.settings.items() if counts(name, ignored)}
         for run in runs
@@ -272,11 +272,10 @@ def listed(names: Sequence[str]) -> str:
 def measured(
     groups: Mapping[str, Sequence[StoredRun]], metric: str, step: int | None
 ) -> tuple[int, list[Arm]]:
-    """The step at which the arms are compared, and their values there.
+    """Return the step at which the arms are compared, and their values there.
 
     Raises:
-        ConfigError: a run has no value there, or one that is not finite; or the values of an arm
-            are all the same.
+        ConfigError: a run has no finite value there, or the values of an arm are all the same.
     """
     runs = [run for group in groups.values() for run in group]
     curves = {}
@@ -320,7 +319,7 @@ def measured(
 
 
 def compared(arms: Sequence[Arm], exact: bool, wanted: float | None) -> list[Comparison]:
-    """All pairs of arms: paired by seed where both have the same seeds."""
+    """Compare all pairs of arms, paired by seed if both have the same seeds."""
     from launcher.runs.statistics import difference, holm
 
     pairs = list(combinations(arms, 2))

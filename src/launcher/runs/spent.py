@@ -1,4 +1,4 @@
-"""The cost of a run: its time by what it did, device hours, and money."""
+"""The cost of a run: its time by phase, device hours, and money."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ CURRENCY = "currency"
 
 @dataclass
 class Spent:
-    """Seconds by what a run did (`PARTS`), and seconds of devices by their kind, in all
+    """Seconds by phase of a run (`PARTS`), and seconds of devices by their kind, in all
     attempts."""
 
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
@@ -34,13 +34,13 @@ class Spent:
 
     @property
     def ratio(self) -> float | None:
-        """The effective training time ratio: the share of all its time, in the queue too, in which
-        the run computed steps that were not lost."""
+        """Return the effective training time ratio, which is the share of all its time, including
+        the queue, in which the run computed steps that were not lost."""
         total = sum(self.seconds.values())
         return self.seconds["computing"] / total if total else None
 
     def line(self) -> str:
-        """Return all of it in a line: `2.3 device hours, 91 % effective (queued 3m, starting 20s,
+        """Format the cost in a line: `2.3 device hours, 91 % effective (queued 3m, starting 20s,
         computing 2h)`."""
         parts = ", ".join(
             f"{name} {duration(self.seconds[name])}" for name in PARTS if self.seconds[name] >= 1
@@ -61,10 +61,11 @@ def hours(value: float) -> str:
 
 
 def spent(run: StoredRun, now: float) -> Spent:
-    """The cost of a run so far.
+    """Compute the cost of a run so far.
 
     Args:
-        now: in seconds since the epoch: the end of an attempt that still runs.
+        now: current time in seconds since the epoch, which is the end of an attempt that still
+            runs.
     """
     result = Spent()
     kept_from = kept(run.attempts)
@@ -74,15 +75,15 @@ def spent(run: StoredRun, now: float) -> Spent:
 
 
 def kept(attempts: Sequence[Mapping[str, Any]]) -> list[int | None]:
-    """The step from which on the work of each attempt was lost: the earliest at which a later one
-    started; None for the last."""
+    """Return the step from which on the work of each attempt was lost. It is the earliest step at
+    which a later attempt started, or None for the last."""
     starts = [attempt["start_step"] for attempt in attempts]
     return [min(starts[index + 1 :], default=None) for index in range(len(starts))]
 
 
 def span(run: StoredRun, attempt: Mapping[str, Any], now: float) -> tuple[float, float]:
-    """Begin and end of an attempt, in seconds since the epoch. An attempt without an end lasts
-    until now, or until the last write of a process that is gone."""
+    """Return begin and end of an attempt, in seconds since the epoch. An attempt without an end
+    lasts until now, or until the last write of a process that is gone."""
     begin = seconds_of(attempt.get("launched")) or seconds_of(attempt.get("started")) or now
     end = seconds_of(attempt.get("ended"))
     if end is None:
@@ -93,12 +94,12 @@ def span(run: StoredRun, attempt: Mapping[str, Any], now: float) -> tuple[float,
 def spent_by(
     attempt: Mapping[str, Any], begin: float, end: float, most: int | None, step: int | None
 ) -> Spent:
-    """The cost of one attempt.
+    """Compute the cost of one attempt.
 
     Args:
         begin, end: see `span`.
         most: see `kept`.
-        step: that of the run, for an attempt that has not ended.
+        step: step of the run, for an attempt that has not ended.
     """
     first, last = attempt["start_step"], attempt.get("end_step")
     last = (step or 0) if last is None else last
@@ -106,7 +107,8 @@ def spent_by(
     lost = 0 if most is None else max(0, min(steps, last - most))
     noted = attempt.get("seconds") or {}
     known = {name: float(noted.get(name, 0.0)) for name in ("starting", "evaluating", "saving")}
-    if "starting" not in noted and not steps:  # it has not reached its first step
+    # It has not reached its first step.
+    if "starting" not in noted and not steps:
         known["starting"] = max(0.0, end - begin - sum(known.values()))
     training = max(0.0, end - begin - sum(known.values()))
     known["repeating"] = training * lost / steps if steps else 0.0
@@ -130,7 +132,7 @@ class Prices:
         """Read a YAML file: `{currency: EUR, H200: 3.2, cpu: 0.05}`.
 
         Args:
-            key: what named the file, for messages.
+            key: key that named the file, for messages.
         Raises:
             ConfigError: it cannot be read, or a price is not a number.
         """
@@ -155,13 +157,13 @@ class Prices:
         return cls({str(name): float(price) for name, price in data.items()}, currency)
 
     def price(self, device: str) -> float | None:
-        """The price of an hour of a device: that of the longest name which is part of its name;
-        None: it has none."""
+        """Return the price of an hour of a device, by the longest name which is part of its name,
+        or None without a price."""
         names = [name for name in self.by_device if name.lower() in device.lower()]
         return self.by_device[max(names, key=len)] if names else None
 
     def of(self, spent: Spent) -> float | None:
-        """The price of all device hours; None: one of them has no price."""
+        """Return the price of all device hours, or None if one of them has no price."""
         prices = [(self.price(device), seconds) for device, seconds in spent.devices.items()]
         return (
             None
@@ -174,8 +176,8 @@ class Prices:
 
 
 def prices_of(runs: Iterable[StoredRun]) -> Prices | None:
-    """The prices that the newest run with `paths.prices` names; None: no run does, or the file is
-    gone."""
+    """Read the prices that the newest run with `paths.prices` names. Return None if no run names a
+    file, or the file is gone."""
     named = [run for run in runs if run.settings.get("paths.prices") is not None]
     if not named:
         return None

@@ -1,5 +1,5 @@
-"""Statistics of values over seeds: intervals, tests of the difference between two arms, and how
-many seeds show one."""
+"""Statistics of values over seeds: intervals, tests of the difference between two arms, and the
+number of seeds that shows one."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from scipy import stats
 
 LEVEL, POWER = 0.05, 0.8
 RESAMPLES = 100_000
-"""Up to this many permutations, all of them are computed; of more, this many are drawn."""
+"""Maximum number of permutations. If there are more, this many are drawn."""
 MOST_SEEDS = 10_000
 
 
@@ -28,7 +28,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean of one arm less that of another. `low` and `high` are its 95 % interval."""
+    """The mean of one arm less the mean of another. `low` and `high` are its 95 % interval."""
 
     mean: float
     low: float
@@ -54,7 +54,7 @@ def difference(
 ) -> Difference:
     """
     Args:
-        paired: the values of both have the same seeds, in the same order.
+        paired: whether the values of both have the same seeds, in the same order.
         exact: take the p-value of a permutation test, which assumes no distribution.
     """
     if paired:
@@ -75,7 +75,8 @@ def difference(
 def permuted(
     one: Sequence[float], other: Sequence[float], paired: bool
 ) -> tuple[float, str, float]:
-    """The p-value of a permutation test of the means, the test's name, and its smallest p-value."""
+    """Return the p-value of a permutation test of the means, the test's name, and its smallest
+    p-value."""
     count = 2 ** len(one) if paired else math.comb(len(one) + len(other), len(one))
     result = stats.permutation_test(
         (one, other),
@@ -87,12 +88,12 @@ def permuted(
     )
     kind = "paired permutation" if paired else "permutation"
     name = kind if count <= RESAMPLES else f"{kind}, {RESAMPLES} drawn"
-    # Two, for both signs of the difference.
+    # There are two, for both signs of the difference.
     return float(result.pvalue), name, 2 / min(count, RESAMPLES)
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """P-values that are adjusted for their number (Holm 1979)."""
+    """Adjust p-values for their number (Holm 1979)."""
     adjusted = [0.0] * len(ps)
     floor = 0.0
     for rank, index in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
@@ -102,23 +103,23 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def power(effect: float, n: int, paired: bool, level: float = LEVEL) -> float:
-    """The probability that a two-sided t-test of `n` seeds in each arm shows a difference.
+    """Return the probability that a two-sided t-test of `n` seeds in each arm shows a difference.
 
     Args:
         effect: the difference in units of `Difference.sd`.
     """
     freedom = n - 1 if paired else 2 * n - 2
     shift = abs(effect) * math.sqrt(n if paired else n / 2)
-    # The mean over the standard deviations that the values may have: scipy's noncentral t is NaN
-    # for large shifts.
+    # It is the mean over the standard deviations that the values may have, since scipy's noncentral
+    # t is NaN for large shifts.
     spreads = np.sqrt(stats.chi2.ppf((np.arange(1000) + 0.5) / 1000, freedom) / freedom)
     limits = stats.t.ppf(1 - level / 2, freedom) * spreads
     return float(np.mean(stats.norm.sf(limits - shift) + stats.norm.cdf(-limits - shift)))
 
 
 def seeds_needed(effect: float, paired: bool, level: float = LEVEL) -> int | None:
-    """The smallest number of seeds in each arm that shows a difference with a power of 80 %; None:
-    too many."""
+    """Return the smallest number of seeds in each arm that shows a difference with a power of 80 %,
+    or None if it is too large."""
     low, high = 1, 2
     while power(effect, high, paired, level) < POWER:
         if high >= MOST_SEEDS:

@@ -1,5 +1,5 @@
-"""Checks a stored command line before `resume`, `evaluate`, `export` and `fork` repeat it: the run
-may be somebody else's."""
+"""Checks a stored command line before `resume`, `evaluate`, `export` and `fork` repeat it, since
+the run may be somebody else's."""
 
 import re
 from collections.abc import Sequence
@@ -42,13 +42,14 @@ def check_words(run: StoredRun, typed: Sequence[str], words: Sequence[str]) -> N
     """
     folder = config_folder(run)
     config = compose(words, folder or own_folder())
-    tree, _ = resolve(config)  # what does not resolve is rejected by the command
+    # The command rejects interpolations that do not resolve.
+    tree, _ = resolve(config)
     names = [*names_typed(typed), *names_in_files([folder])]
     origin_of(run).check(tree, to_plain(config), names, retype=True)
 
 
 def config_folder(run: StoredRun) -> Path | None:
-    """The folder of `--config-dir` with which the run was started.
+    """Return the folder of `--config-dir` with which the run was launched.
 
     Raises:
         ConfigError: it is outside the project.

@@ -35,13 +35,15 @@ class StoredRun:
     """The option of each config group: {"model": "gpt"}."""
     keys: Sequence[str] = ()
     values: Sequence[Any] = ()
-    """The configuration, packed: most runs have the keys of others, and many of their values."""
+    """The packed configuration, since most runs have the keys of others, and many of their
+    values."""
     job: QueuedJob | None = None
     """Its job in SLURM's queue, set by `join_queue`."""
     queue_known: bool = False
-    """True once SLURM was asked: a run without a job then has none."""
+    """True once SLURM's queue was read, so that a run without a job has none."""
     was_cancelled: bool = False
-    """True if SLURM says so of a job that did not record its end, set by `ask_queue`."""
+    """True if SLURM reports the cancellation of a job that did not record its end, set by
+    `ask_queue`."""
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "StoredRun":
@@ -96,15 +98,16 @@ class StoredRun:
         if state == "running" and not is_held(self.folder):
             if self.job is None:
                 return "stale"
-            return "queued" if self.job.is_pending else "running"  # suspended, or it starts again
+            # It is suspended, or it starts again.
+            return "queued" if self.job.is_pending else "running"
         if state == "queued" and self.job is None and (self.queue_known or self.note is None):
             return "stale"
         return state
 
     @property
     def is_left(self) -> bool:
-        """Return whether no process is on the run: one that has recorded its end still logs its
-        results."""
+        """Return whether no process is on the run. A process that has recorded its end still logs
+        its results."""
         return not is_held(self.folder)
 
     @cached_property
@@ -123,8 +126,8 @@ class StoredRun:
 
     @property
     def last_job_id(self) -> str | None:
-        """The SLURM job of its newest attempt; None for a copy of the folder of a run that has not
-        completed."""
+        """The SLURM job of its newest attempt, or None for a copy of the folder of a run that has
+        not completed."""
         if self.record.get("state") != "completed" and is_copy(
             self.folder.path, self.record.get("folder")
         ):
@@ -134,7 +137,7 @@ class StoredRun:
 
     @property
     def open_job_id(self) -> str | None:
-        """The SLURM job that run.json waits for: the submitted one, or that of the newest
+        """The SLURM job that run.json waits for: the submitted job, or the job of the newest
         attempt."""
         if self.record.get("state") == "queued":
             return self.note.job_id if self.note is not None else None
@@ -149,7 +152,7 @@ class StoredRun:
 
     @property
     def waits_for(self) -> str | None:
-        """Why its job does not run yet, as SLURM names it: Resources, Priority, BeginTime."""
+        """SLURM's reason why its job does not run yet: Resources, Priority, BeginTime."""
         if self.job is None:
             return None
         if self.job.state == "COMPLETING":
@@ -170,7 +173,7 @@ class StoredRun:
 
     @property
     def failure(self) -> str | None:
-        """Why it failed; None for any other state."""
+        """The reason of its failure, or None for any other state."""
         return (
             str(self.attempts[-1].get("reason") or "") or None
             if self.state == "failed" and self.attempts
@@ -198,8 +201,8 @@ class StoredRun:
 
     @property
     def judged_by(self) -> tuple[str, Mode] | None:
-        """The metric of its best checkpoint, and its direction by the configuration or else by its
-        name."""
+        """The metric of its best checkpoint, and the metric's direction by the configuration or
+        else by its name."""
         if not self.best:
             return None
         metric, mode = (
@@ -227,12 +230,12 @@ class StoredRun:
 
     @cached_property
     def _read(self) -> tuple[str, dict[str, Value]]:
-        """Summary of metrics.jsonl; run.json has one once an attempt has ended."""
+        """Read the summary of metrics.jsonl, which run.json has once an attempt has ended."""
         return curve_and_newest(self.folder.metrics_path)
 
     @cached_property
     def history(self) -> History:
-        """All that it has logged; a long run's file takes a second to read."""
+        """The history of all logged values. A long run's file takes a second to read."""
         starts = {
             attempt.get("number"): seconds_of(attempt.get("started")) for attempt in self.attempts
         }
@@ -254,8 +257,8 @@ class StoredRun:
         return nested(self.settings)
 
     def text(self, key: str) -> str | None:
-        """The value of a dotted key as it is typed on a command line: "0.001"; None: there is no
-        such key."""
+        """Return the value of a dotted key as it is typed on a command line, such as "0.001", or
+        None if there is no such key."""
         return as_typed(self.values[self.keys.index(key)]) if key in self.keys else None
 
     @property
@@ -266,8 +269,8 @@ class StoredRun:
 
     @property
     def identity_exclude(self) -> list[str]:
-        """The keys that cannot change its numbers: those of `run.identity_exclude`, and with lanes
-        the strategy."""
+        """The keys that cannot change its numbers: the keys of `run.identity_exclude`, and with
+        lanes the strategy."""
         keys = self.settings.get(NOT_IDENTITY)
         named = [str(key) for key in keys] if isinstance(keys, list) else []
         return named + sorted(without_effect(self.settings.get("trainer.lanes")))
@@ -277,5 +280,6 @@ _SHARED: dict[str, Any] = {}
 
 
 def shared(value: Any) -> Any:
-    """An equal value that another run has: ten thousand runs need a third of the memory."""
+    """Return an equal value that another run has. With this, ten thousand runs need 67 % less
+    memory."""
     return sys.intern(value) if isinstance(value, str) else _SHARED.setdefault(repr(value), value)

@@ -1,4 +1,4 @@
-"""A hyperparameter search on disk: Optuna's journal has its trials, and the runs have their
+"""A hyperparameter search on disk. Optuna's journal has its trials, and the runs have their
 results."""
 
 import json
@@ -29,22 +29,22 @@ LOCK_GRACE = 10
 """Seconds after which the lock of a journal is taken from a process that was killed while it wrote
 a line."""
 DAMAGES = (ValueError, KeyError, TypeError, AttributeError, AssertionError, IndexError)
-"""Errors of Optuna at a journal that is damaged."""
+"""Errors that Optuna raises for a damaged journal."""
 
 
 def backend(path: Path) -> "JournalFileBackend":
-    """A study's journal. Its lock works on NFS."""
+    """Open a study's journal. Its lock works on NFS."""
     from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
     return JournalFileBackend(str(path), JournalFileOpenLock(str(path), LOCK_GRACE))
 
 
 def repair(path: Path) -> None:
-    """Remove what is not a whole operation from the end of a journal.
+    """Remove an incomplete operation from the end of a journal.
 
     A kill or a full disk may leave a part of a line. Optuna skips it when it reads, but would
     append the next operation to it. An operation counts only once its line is durable, so the part
-    has had no effect.
+    had no effect.
     """
     from optuna.storages.journal import JournalFileOpenLock
 
@@ -53,7 +53,7 @@ def repair(path: Path) -> None:
     lock = JournalFileOpenLock(str(path), LOCK_GRACE)
     lock.acquire()
     try:
-        # Read again, since another program may have written until now.
+        # It is read again, since another program may have written until now.
         with open(path, "r+b") as file:
             file.truncate(path.stat().st_size - _damage(path))
         fsync_file(path)
@@ -62,7 +62,7 @@ def repair(path: Path) -> None:
 
 
 def _damage(path: Path) -> int:
-    """Bytes at the end of a journal that are not whole operations."""
+    """Return the bytes at the end of a journal that are not complete operations."""
     lines = path.read_bytes().splitlines(keepends=True)
     count = 0
     while lines and not _is_operation(lines[-1]):
@@ -78,7 +78,7 @@ def _is_operation(line: bytes) -> bool:
 
 
 def rounded(value: Value, among: "BaseDistribution") -> Value:
-    """A sampled value, rounded for the command line but still within its range."""
+    """Round a sampled value for the command line, within its range."""
     from optuna.distributions import FloatDistribution
 
     if not isinstance(among, FloatDistribution):
@@ -88,13 +88,13 @@ def rounded(value: Value, among: "BaseDistribution") -> Value:
 
 
 def params_of(trial: "optuna.trial.FrozenTrial") -> dict[str, Any]:
-    """A trial's values as they are on the command line of its run."""
+    """Return a trial's values as they are on the command line of its run."""
     return {key: rounded(value, trial.distributions[key]) for key, value in trial.params.items()}
 
 
 @dataclass
 class StudyTrial:
-    """A trial and its run; `run` is None if its configuration was invalid or it has not started."""
+    """A trial and its run. `run` is None if its configuration was invalid or it has not started."""
 
     number: int
     params: dict[str, Any]
@@ -102,7 +102,7 @@ class StudyTrial:
     run: StoredRun | None
     state: str
     values: list[float]
-    """The value of each objective; NaN for none."""
+    """The value of each objective, or NaN."""
     curve: Curve
     """The first objective by step."""
 
@@ -168,7 +168,7 @@ class StoredStudy:
 
     @property
     def runs(self) -> list[StoredRun]:
-        """Each run once: equal trials share one."""
+        """Each run once, since equal trials share one."""
         return list(
             {trial.run.label: trial.run for trial in self.trials if trial.run is not None}.values()
         )
@@ -184,7 +184,7 @@ class StoredStudy:
 
     @cached_property
     def front(self) -> list[StudyTrial]:
-        """The best completed trial; for several objectives, the Pareto front."""
+        """Return the best completed trial, or for several objectives the Pareto front."""
         done = [trial for trial in self.trials if trial.is_completed]
         costs = {trial.number: self._costs(trial) for trial in done}
         front = pareto_front(costs.values())
@@ -196,7 +196,8 @@ class StoredStudy:
         return tuple(-y if direction == "maximize" else y for y, direction in pairs)
 
     def best_so_far(self) -> list[float]:
-        """The best value of the first objective among each completed trial and those before it."""
+        """Return the best value of the first objective among each completed trial and the trials
+        before it."""
         values = [trial.values[0] if trial.is_completed else math.nan for trial in self.trials]
         best: list[float] = []
         for latest in values:
@@ -212,7 +213,7 @@ class StoredStudy:
 
     @property
     def common_step(self) -> int | None:
-        """The last step that all trials with values have reached; None if all of them are
+        """Return the last step that all trials with values have reached, or None if all of them are
         completed."""
         begun = [trial for trial in self.trials if trial.curve.x]
         if len(self.objectives) > 1 or all(trial.is_completed for trial in begun):
@@ -220,12 +221,13 @@ class StoredStudy:
         return int(min(trial.curve.x[-1] for trial in begun))
 
     def as_optuna(self, step: int | None = None, index: int | None = None) -> "optuna.Study":
-        """A study in memory for Optuna's analyses, which ignore trials that were paused or pruned:
-        here all trials with a value are completed, and the others have failed.
+        """Make a study in memory for Optuna's analyses, which ignore trials that were paused or
+        pruned. In it, all trials with a value are completed, and the others have failed.
 
         Args:
-            step: take the values of the first objective until this step; None: as they are now.
-            index: of the one objective to take; None: all.
+            step: use the values of the first objective until this step. Default None: the current
+                values.
+            index: index of the only objective. Default None: all.
         """
         import optuna
 
@@ -255,11 +257,12 @@ class StoredStudy:
         return study
 
     def importances(self, index: int = 0) -> dict[str, float]:
-        """The importance of each parameter for an objective. Where trials were paused or
+        """Return the importance of each parameter for an objective. If trials were paused or
         pruned, all count by their values at the last step that all of them have reached."""
         import optuna
 
-        with warnings.catch_warnings():  # that there are few trials
+        # This hides the warning that there are few trials.
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return optuna.importance.get_param_importances(self.as_optuna(self.common_step, index))
 
@@ -275,8 +278,8 @@ def _state(decided: dict[str, Any], run: StoredRun | None, is_finite: bool) -> s
 
 
 def find_study(word: str, outputs: Path) -> Path | None:
-    """The folder of the study that a word names: a folder, its name, or its id; None if it names
-    none."""
+    """Find the folder of the study that a word names by a folder, a name, or an id; return None if
+    it names none."""
     for folder in (expanded(word), outputs / STUDIES / word):
         if (folder / JOURNAL).is_file():
             return folder

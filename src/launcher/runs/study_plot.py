@@ -1,4 +1,4 @@
-"""A hyperparameter search as pictures, drawn by Optuna: history, curves, importances, parallel
+"""Pictures of a hyperparameter search, drawn by Optuna: history, curves, importances, parallel
 coordinates, Pareto front."""
 
 import math
@@ -12,8 +12,9 @@ from launcher.runs.stored_study import StoredStudy
 
 
 def draw_study(study: StoredStudy) -> Iterator[tuple[str, Any]]:
-    """The name of each picture, and its figure. Trials that were paused or pruned count by their
-    values so far, and in the importances by those at the last step that all trials have reached.
+    """Yield the name of each picture, and its figure. Trials that were paused or pruned count by
+    their values so far, and in the importances by their values at the last step that all trials
+    have reached.
 
     Raises:
         ConfigError: matplotlib is not installed, or no trial has a value.

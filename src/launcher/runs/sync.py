@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0: the trackers have everything."""
+    """Return 0 if the trackers have everything."""
     overrides = [word for word in arguments.words if word.lstrip("+~").startswith("tracker")]
     names = [word for word in arguments.words if word not in overrides]
     runs = [run for name in names for run in selected(name, arguments.outputs)]
@@ -58,7 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
 def with_trackers(
     run: StoredRun, overrides: Sequence[str], trust: bool = False
 ) -> tuple[TrackedRun, dict[str, Tracker]]:
-    """A run with the trackers of its configuration, or those that `overrides` choose and change.
+    """Return a run with the trackers of its configuration, or the trackers that `overrides` choose
+    and change.
 
     Raises:
         ConfigError: the overrides do not compose, a library or a key is missing, or the trackers
@@ -103,7 +104,7 @@ def _built(run: StoredRun, nodes: Any, name: str) -> dict[str, Tracker]:
 
 
 def _chosen(config: dict[str, Any], overrides: Sequence[str], config_dir: str | Path | None) -> Any:
-    """The group `tracker` as the overrides compose it. Without a choice they change the run's own
+    """Compose the group `tracker` from the overrides. Without a choice they change the run's own
     trackers."""
     nodes = config.get("tracker") or {}
     if not any(override.startswith("tracker=") for override in overrides):

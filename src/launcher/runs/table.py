@@ -1,4 +1,4 @@
-"""A table in text, one line a row, for any number of rows."""
+"""A table in text with one line per row, for any number of rows."""
 
 import os
 import shutil
@@ -33,7 +33,8 @@ class Table:
     styles: dict[tuple[int, int], str] = field(default_factory=dict)
 
     def lines(self, width: int | None = None, colored: bool = False) -> Iterator[str]:
-        """The heading and the rows, in at most `width` columns; None: nothing is cut."""
+        """Return the heading and the rows, in at most `width` columns. With None, nothing is
+        cut."""
         columns = [_printable(column) for column in zip(self.headings, *self.rows, strict=True)]
         widths = [_width(column) for column in columns]
         if width is not None:
@@ -95,7 +96,7 @@ def _width(column: Sequence[str]) -> int:
 
 
 def _fitted(column: Sequence[str], room: int, right: bool) -> list[str]:
-    """The cells of a column, each `room` wide."""
+    """Return the cells of a column, each `room` wide."""
     if "".join(column).isascii() and max(map(len, column)) <= room:
         return [text.rjust(room) if right else text.ljust(room) for text in column]
     end = "…" if encodable("…", sys.stdout) else "."

@@ -23,10 +23,10 @@ class Finding:
     """A folder or link among a run's checkpoints.
 
     Args:
-        path: of the folder or link.
-        text: what was found.
-        is_bad: whether it is damaged or dangling; folders that were set aside are not.
-        size: bytes that a valid checkpoint has; None: it is not a valid checkpoint.
+        path: path of the folder or link.
+        text: description of the finding.
+        is_bad: whether it is damaged or dangling. Folders that were set aside are not.
+        size: bytes of a valid checkpoint. None if it is not a valid checkpoint.
     """
 
     path: Path
@@ -59,8 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """1 if a checkpoint is damaged or a link is dangling. Folders that were set aside or left over
-    are only listed."""
+    """Return 1 if a checkpoint is damaged or a link is dangling. Folders that were set aside or
+    left over are only listed."""
     runs = selected_by(arguments.runs, arguments.outputs)
     page, verified = StdoutConsole(), []
     with bar(
@@ -94,7 +94,7 @@ def as_dict(run: StoredRun, finding: Finding) -> dict[str, object]:
 
 
 def checked(run: StoredRun, hashes: bool) -> Iterator[Finding]:
-    """Compare each checkpoint with its manifest, and look at the links and at folders left over.
+    """Compare each checkpoint with its manifest, and check the links and the folders left over.
 
     Args:
         run: whose checkpoints.
@@ -107,7 +107,8 @@ def checked(run: StoredRun, hashes: bool) -> Iterator[Finding]:
     for step in store.steps_with_broken():
         folder = store.path(step)
         problems, num_bytes = problems_of(folder, hashes)
-        if folder.is_dir():  # otherwise a running process has just pruned it
+        # Otherwise a running process has just deleted it.
+        if folder.is_dir():
             text = "; ".join(problems) if problems else f"ok, {size(num_bytes)}"
             yield Finding(folder, text, bool(problems), None if problems else num_bytes)
     for name in (LATEST, BEST):
