@@ -174,7 +174,7 @@ class Bench:
     def sweep(
         self, way: Callable[[Path], tuple[list[str], Callable[[], list[str]]]], every: float | None
     ) -> Outcome:
-        """Run the sweep, preempting each node every `pause` seconds; None: never."""
+        """Run the sweep, preempting each node every `pause` seconds, or never if it is None."""
         outputs = Path(tempfile.mkdtemp(dir=self.root))
         command, weights = way(outputs)
         over, count = threading.Event(), 0

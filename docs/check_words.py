@@ -40,11 +40,11 @@ WORDS = {
     r"\bfirst weights\b": "initial weights",
     r"\bgoes on\b": "resumes",
     r"\bsays of\b|\bknows of\b": "records, contains",
+    r"\b(that|those) of\b": "the noun again",
+    r"\bthe ones? that\b": "the noun again",
 }
 """Patterns, and the field's words to use in their place."""
 PAGE_WORDS = {
-    r"\b(that|those) of\b": "the noun again",
-    r"\bthe ones? that\b": "the noun again",
     r"\bbit (by|for) bit\b": "bit-exact, bitwise identical",
 }
 """Further patterns for pages and comments of the configuration."""
@@ -74,6 +74,8 @@ def problems() -> Iterator[str]:
                     f"{path.relative_to(ROOT)}:{line}: begins with {match[0]!r}: begin with a verb"
                     " or a noun phrase"
                 )
+            if "; None" in " ".join(text.partition("\n\n")[0].split()):
+                yield f"{path.relative_to(ROOT)}:{line}: '; None': write 'or None if ...'"
     own = Path(__file__).resolve()
     pages = [page for pattern in PAGES for page in sorted(ROOT.glob(pattern))]
     for path in [*code, *pages]:

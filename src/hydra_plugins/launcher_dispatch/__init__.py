@@ -97,7 +97,7 @@ class GridSweeper(Sweeper):
     before the first starts or anything is written. A job that fails does not stop the others.
 
     Args:
-        max_batch_size: hand at most this many jobs to the launcher at a time; None: all.
+        max_batch_size: hand at most this many jobs to the launcher at a time. Default None: all.
         params: values to sweep over, besides the command line's.
     """
 

@@ -49,8 +49,8 @@ def read_header(path: Path, checksum: str | None = None) -> tuple[dict[str, Any]
 
 
 def _header_fault(text: bytes, size: int, length: int) -> str | None:
-    """Explain why these bytes cannot be the header of a safetensors file of `size` bytes; None if
-    they can."""
+    """Explain why these bytes cannot be the header of a safetensors file of `size` bytes, or return
+    None if they can."""
     if not length or 8 + length > size:
         return (
             f"it has {size} bytes, its header should have {length}"
@@ -70,7 +70,8 @@ def _header_fault(text: bytes, size: int, length: int) -> str | None:
 
 
 def _entry_fault(entry: Any, num_bytes: int) -> str | None:
-    """Explain why this cannot describe a tensor in `num_bytes` of data; None if it can."""
+    """Explain why this cannot describe a tensor in `num_bytes` of data, or return None if it
+    can."""
     try:
         dtype, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         if dtype not in TORCH:

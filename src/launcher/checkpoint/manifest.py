@@ -173,7 +173,7 @@ def issues(
     if (named := re.match(r"(?:corrupt-)?step-(\d+)", folder.name)) and int(
         named.group(1)
     ) != manifest.step:
-        return [f"{NAME} is that of step {manifest.step}"]
+        return [f"{NAME} belongs to step {manifest.step}"]
     wrong, to_read = [], []
     for entry in manifest.files:
         try:

@@ -286,7 +286,7 @@ def _run_start(
     whole: tuple[int, ...], shape: tuple[int, ...], offset: tuple[int, ...]
 ) -> int | None:
     """Return the position of a contiguous range, or of a box of full rows, among the full tensor's
-    values; None for other boxes."""
+    values, and None for other boxes."""
     if len(offset) != len(whole):
         return offset[0]
     return (offset[0] * prod(whole[1:]) if whole else 0) if shape[1:] == whole[1:] else None

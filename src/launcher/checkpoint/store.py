@@ -1,4 +1,4 @@
-"""The folder of a run's checkpoints: committing one, listing them, and finding the one that a run
+"""The folder of a run's checkpoints: committing, listing, and finding the checkpoint that a run
 resumes from."""
 
 import json

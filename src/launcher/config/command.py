@@ -23,7 +23,8 @@ def command_record(config: Mapping[str, Any], hydra: Mapping[str, Any] | None) -
     """
     Args:
         config: as it is stored (see `launcher.config.resolve.stored`).
-        hydra: Hydra's node as plain containers; None: no command line composed the configuration.
+        hydra: Hydra's node as plain containers, or None if no command line composed the
+            configuration.
     Returns:
         `overrides`, `choices` and `config_dir` of the command, `config` by dotted keys, `identity`,
             and `identity_id`,

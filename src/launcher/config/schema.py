@@ -192,8 +192,8 @@ def _hidden_options(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
                 if content != present[0][1]:
                     used = present[0][0]
                     text = (
-                        f"also an option of {used}, which would be used instead of that of"
-                        f" {folder}; rename it."
+                        f"also an option of {used}, which would be used instead of"
+                        f" {folder}'s; rename it."
                     )
                     yield ConfigIssue(str(group), str(option), text)
 

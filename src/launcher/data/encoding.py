@@ -86,7 +86,7 @@ class Encoder:
         if fields.messages is not None and not self.tokenizer.chat_template:
             raise ConfigError(
                 f"data.messages_field={fields.messages}: the tokenizer of {folder} has no chat"
-                " template; use that of a chat model."
+                " template; use the tokenizer of a chat model."
             )
         self.fields, self.num_classes, self.has_labels = fields, num_classes, has_labels
         self.end: int | None = self.tokenizer.eos_token_id

@@ -134,7 +134,7 @@ class EvaluationHook(BaseHook):
                 self._report_non_finite(trainer, key, flat[key])
 
     def measure(self, trainer: TrainerView) -> dict[str, Any] | None:
-        """The metrics of each loader, nested under its name; None: a signal came on some rank."""
+        """The metrics of each loader, nested under its name, or None if a signal came on a rank."""
         metrics: dict[str, Any] = {}
         for name, batches in self._batches.items():
             context, num_targets = trainer.strategy.forward_context, trainer.num_targets

@@ -50,7 +50,8 @@ class InitFromHook(BaseHook):
             problems += trainer.strategy.load_weights(weights, self.strict)
         except TrainingError as error:
             raise ConfigError(
-                f"run.init_from={self.source}: {error} run.init_strict=false loads those that fit."
+                f"run.init_from={self.source}: {error} run.init_strict=false loads the"
+                " tensors that fit."
             ) from error
         except CorruptCheckpoint as error:
             raise ConfigError(f"run.init_from={self.source}: {error}.") from error

@@ -122,7 +122,7 @@ class NanReportHook(BaseHook):
         if gradients:
             return gradients[0]
         return (
-            f"the gradient of {', '.join(bad[:3])} is not finite, that of every output is."
+            f"the gradient of {', '.join(bad[:3])} is not finite; the gradient of every output is."
             if bad
             else None
         )

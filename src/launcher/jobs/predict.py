@@ -47,14 +47,17 @@ LOG = "predictions.jsonl"
 
 
 class PredictJob:
-    """
+    """Writes the predictions of a checkpoint for new data.
+
     Args:
         checkpoint: latest, best, a step, or the folder of a checkpoint.
-        weights: `ema` (or `ema/0.999`, if there are several): the average that `hooks.ema` keeps;
-            None: the weights.
-        file: where the predictions go, *.jsonl or *.parquet; None: in the run's folder.
-        columns: those to write; None: all that there are.
-        batch_size: samples of a forward pass; None: the size of a micro-batch, else of a batch.
+        weights: `ema` (or `ema/0.999`, if there are several) is the average that `hooks.ema` keeps.
+            Default None: the weights.
+        file: file of the predictions, *.jsonl or *.parquet. Default None: a file in the run's
+            folder.
+        columns: columns to write. Default None: all columns.
+        batch_size: samples of a forward pass. Default None: the size of a micro-batch, else of a
+            batch.
         trust: run whatever code the checkpoint's configuration names.
     Raises:
         ConfigError: an unknown format or column.
@@ -296,7 +299,7 @@ class Parts:
         """Lock the folder of the parts until the stack closes.
 
         Returns:
-            The numbers of the missing parts; None: the file is complete already.
+            The numbers of the missing parts, or None if the file is already complete.
         Raises:
             ConfigError: another process writes it.
         """

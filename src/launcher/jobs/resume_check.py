@@ -289,9 +289,7 @@ class Comparison:
             self.differences += [f"checkpoint, {found}" for found in differences(first, second)]
             self.tensors = len(StoredCheckpoint(first).names())
         else:
-            self.differences.append(
-                f"the last checkpoint is that of step {ends[1]} instead of {ends[0]}"
-            )
+            self.differences.append(f"the last checkpoint is step {ends[1]} instead of {ends[0]}")
         self.before, self.after = read_trace(straight.trace), read_trace(stopped.trace)
 
     def report(self) -> Iterator[str]:

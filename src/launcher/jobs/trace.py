@@ -180,7 +180,8 @@ def _is_generator(value: object) -> bool:
 
 
 def _described(value: object) -> str | None:
-    """The text of a value; None for another object, whose attributes are looked at instead."""
+    """Return the text of a value, or None for another object, whose attributes are described
+    instead."""
     if value is None or isinstance(
         value, bool | int | float | str | bytes | torch.Tensor | np.ndarray | np.generic
     ):

@@ -12,10 +12,10 @@ class TrainJob:
     """Trains or resumes the run that the configuration names.
 
     Args:
-        objective: the metric whose value a sweeper gets (see `launcher.runs.objective`).
-        value: its best or its last value.
-        after: commands of `launcher.runs` that follow once the run is complete: evaluate (also the
-            test set, if `data.test_dataset` is set), export.
+        objective: metric whose value a sweeper gets (see `launcher.runs.objective`).
+        value: whether the sweeper gets its best or its last value.
+        after: commands of `launcher.runs` that follow once the run is complete: evaluate (with the
+            test set, if `data.test_dataset` is set) and export.
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class TrainJob:
         return config["trainer"].get("max_epochs") is None and nothing_to_do(config)
 
     def why_done(self, config: Mapping[str, Any]) -> str | None:
-        """Why there is nothing to train, for a command that hands the run to another machine:
-        `completed`, or `paused at step 20`. None: there is something.
+        """Return why there is nothing to train, or None. It is for a command that passes the run to
+        another machine: `completed`, or `paused at step 20`.
 
         Args:
             config: resolved, as plain containers.
@@ -59,12 +59,12 @@ class TrainJob:
     def run(self, config: DictConfig) -> dict[str, Any] | None:
         """
         Returns:
-            The last value of each logged metric, for sweepers; None for a run that was complete
-                already.
+            The last value of each logged metric, for sweepers, or None for a run that was already
+                complete.
         Raises:
-            signals.SignalExit: stopped by a signal, checkpoint durable; a SystemExit with code 128
-                + signal.
-            ConfigError: rejected; nothing was written.
+            signals.SignalExit: it was stopped by a signal, and the checkpoint is durable. It is a
+                SystemExit with code 128 + signal.
+            ConfigError: the run was rejected, and nothing was written.
             TrainingError: a command of `job.after` has failed.
         """
         from launcher.jobs.run_attempt import train

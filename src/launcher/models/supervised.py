@@ -207,8 +207,8 @@ class Supervised(Model):
         return count_targets(batch[1]) if self._of_classes else batch[1].numel()
 
     def init_weights(self) -> None:
-        """The module's own `init_weights()`, if it has one; otherwise its weights are those of its
-        constructor."""
+        """Call the module's own `init_weights()`, if it has one. Otherwise the weights of its
+        constructor are kept."""
         if self._class_weights is not None and self.class_weights is not None:
             self.class_weights = torch.tensor(self._class_weights, device=self.class_weights.device)
         method = getattr(self.module, "init_weights", None)

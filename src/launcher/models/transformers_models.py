@@ -72,7 +72,7 @@ def from_config(
         if vocab_size is None and "vocab_size" not in settings:
             raise ConfigError(
                 "model.vocab_size=null: new weights need the number of token values; set"
-                " data.vocab_size to that of the tokenizer."
+                " data.vocab_size to the tokenizer's."
             )
         settings.setdefault("vocab_size", vocab_size)
     if num_labels is not None:

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Lanes:
-    """The lanes of a step, and the ones that this rank computes.
+    """The lanes of a step, and the lanes of this rank.
 
     A step's gradient is a sum in a full binary tree over the lane numbers. Each replica of the
     model has a subtree of neighboring lanes, which its shards take in turn: shard s of S computes

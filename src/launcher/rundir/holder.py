@@ -67,7 +67,7 @@ def is_earlier_start(held: Holder) -> bool:
     """Return whether the holder belongs to an earlier launch of this SLURM job.
 
     SLURM restarts a job only once it considers the earlier launch ended. After the loss of a node
-    that may be wrong, but then the new launch is the one that counts.
+    that may be wrong, but then the new launch counts.
     """
     restarted = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
     return restarted and held.slurm_job_id is not None and held.slurm_job_id == slurm_job_id()

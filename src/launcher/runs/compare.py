@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def configuration(runs: Sequence[StoredRun], counted: bool) -> Rows:
-    """Return the differing options and keys, either the ones that can change a run's numbers or the
+    """Return the differing options and keys, only keys that can change a run's numbers or only the
     others."""
     ignored = not_counted(list(runs))
     chosen = [

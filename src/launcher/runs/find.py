@@ -1,4 +1,4 @@
-"""Find runs on disk, all of them or the one that a word names."""
+"""Find all runs on disk, or the run that a word names."""
 
 import gc
 from collections.abc import Iterable, Iterator, Mapping

@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--scratch",
         type=Path,
         metavar="DIR",
-        help="where to train (default: the temporary folder; with dispatch=slurm that of the runs)",
+        help="where to train (default: the temporary folder; with dispatch=slurm the runs' folder)",
     )
     parser.add_argument("--json", action="store_true", help="a line for each segment")
     samples.add_arguments(parser)
@@ -143,7 +143,7 @@ def segments_of(run: StoredRun, arguments: argparse.Namespace) -> list[tuple[int
     ):
         if step is not None and step not in options:
             raise ConfigError(
-                f"{option}={step}: {run.label} has no such checkpoint; it has those of"
+                f"{option}={step}: {run.label} has no such checkpoint; it has"
                 f" {_listed(options)}. Train it with hooks.checkpointing.keep_previous=N to keep"
                 " more."
             )
@@ -203,11 +203,11 @@ def replay(
     stored.
 
     Args:
-        scratch: where the copy is trained; None: the temporary folder.
+        scratch: folder in which the copy is trained. Default None: the temporary folder.
         watch: gets the copy's folder, and returns a function that is called until the training has
             ended.
         trust: whatever code the checkpoint's configuration names may run.
-        dispatch: settings of SLURM's dispatch; None: train on this machine.
+        dispatch: settings of SLURM's dispatch. Default None: train on this machine.
     Raises:
         ConfigError: a checkpoint is gone or damaged, its configuration names code that is not
             allowed, the scratch folder is full, or the training failed.

@@ -199,7 +199,7 @@ def command_of(
         run: what is reproduced.
         place: the new folder.
         repository: the folder that it is a copy of.
-        step: train up to this step; None: to the end.
+        step: train up to this step. Default None: to the end.
         trust: whatever code the stored configuration names may run.
     """
     words = run_command(run, (), trust=trust)
@@ -337,7 +337,7 @@ def install_commands(
 
 
 def project_name(place: Path) -> str | None:
-    """Return the name of the distribution that a folder's code makes; None: it makes none."""
+    """Return the name of the distribution that a folder's code makes, or None if it makes none."""
     try:
         name = tomllib.loads((place / "pyproject.toml").read_text())["project"]["name"]
     except (OSError, ValueError, KeyError):

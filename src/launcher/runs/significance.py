@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--difference",
         type=float,
         metavar="D",
-        help="the difference that matters (default: the one that was found)",
+        help="the difference that matters (default: the difference that was found)",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="the same as JSON")

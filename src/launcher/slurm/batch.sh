@@ -48,7 +48,7 @@ choose_port() { # the port on which rank 0 will listen, on this node. It is rand
 	local used pattern
 	used="$(</proc/net/tcp) $([[ ! -r /proc/net/tcp6 ]] || echo "$(</proc/net/tcp6)")"
 	while
-		MASTER_PORT=$((15000 + (RANDOM << 15 | RANDOM) % (32768 - 15000))) # below those of outgoing connections
+		MASTER_PORT=$((15000 + (RANDOM << 15 | RANDOM) % (32768 - 15000))) # below the ports of outgoing connections
 		printf -v pattern ": [0-9A-F]+:%04X " $MASTER_PORT
 		[[ $used =~ $pattern ]]
 	do :; done

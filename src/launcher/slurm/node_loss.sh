@@ -1,5 +1,5 @@
 # For a job with dispatch.no_kill, after batch.sh: when nodes are lost, the run restarts inside the job, on the nodes that are
-# left. `nodes` are the job's nodes, `left` and `lost` those that did and did not answer; `__launcher_job` is an array's task.
+# left. `nodes` are the job's nodes, `left` answered and `lost` did not; `__launcher_job` is an array's task.
 exec {never}<> <(:)
 beat=5    # seconds between two signs of life of the script
 silence=4 # missed signs of life in a row, after which the first node is checked

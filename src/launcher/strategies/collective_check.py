@@ -65,8 +65,8 @@ class CollectiveConsistencyCheck:
             if different := sorted(set(theirs) ^ set(used[0])):
                 has, lacks = (rank, 0) if different[0] in theirs else (0, rank)
                 self._refuse(
-                    f"the loss of rank {has} depends on {different[0]}, and that of rank {lacks}"
-                    " does not"
+                    f"the loss of rank {has} depends on {different[0]}, and the loss of"
+                    f" rank {lacks} does not"
                 )
 
     def _refuse(self, what: str) -> None:

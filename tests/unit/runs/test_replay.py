@@ -20,17 +20,17 @@ def checkpoints(make_run, *steps):
         (
             (5, 9),
             ("--from", "4"),
-            "--from=4: mlp/abcd1234 has no such checkpoint; it has those of 0, 5.",
+            "--from=4: mlp/abcd1234 has no such checkpoint; it has 0, 5.",
         ),
         (
             (5, 9),
             ("--to", "4"),
-            "--to=4: mlp/abcd1234 has no such checkpoint; it has those of 5, 9.",
+            "--to=4: mlp/abcd1234 has no such checkpoint; it has 5, 9.",
         ),
         (
             (5, 9),
             ("--from", "9"),
-            "--from=9: mlp/abcd1234 has no such checkpoint; it has those of 0, 5.",
+            "--from=9: mlp/abcd1234 has no such checkpoint; it has 0, 5.",
         ),
         ((5, 9), ("--from", "5", "--to", "5"), "--from=5: must be before --to=5."),
         ((5,), ("--segments", "0"), "--segments=0: must be at least 1."),
