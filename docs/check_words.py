@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-CODE, PAGES = (
+CODE, TESTS, PAGES = (
     ("src", "benchmarks", "docs"),
+    "tests",
     (
         "docs/*.md",
         "README.md",
@@ -23,9 +24,9 @@ CODE, PAGES = (
     ),
 )
 OPENERS = re.compile(
-    r"(Of|As|For|Late|What|Whether|Where|Those|That|How|None|Without|In|On|From)\b"
+    r"(Of|As|For|Also|Late|What|Whether|Where|Those|That|How|None|Without|In|On|From)\b"
 )
-"""First words that a docstring does not have: it begins with a verb or a noun phrase."""
+"""First words that a docstring, including docstrings of tests, does not have."""
 WORDS = {
     r"\brefus(e|es|ed|ing)\b": "reject, raise",
     r"\bto the bit\b": "bit-exact, bitwise identical",
@@ -67,14 +68,14 @@ def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def problems() -> Iterator[str]:
     """Yield a line for each broken rule: the place, the text and what to write."""
     code = [path for folder in CODE for path in sorted((ROOT / folder).rglob("*.py"))]
-    for path in code:
+    for path in [*code, *sorted((ROOT / TESTS).rglob("*.py"))]:
         for line, text in docstrings(ast.parse(path.read_text())):
             if match := OPENERS.match(text):
                 yield (
                     f"{path.relative_to(ROOT)}:{line}: begins with {match[0]!r}: begin with a verb"
                     " or a noun phrase"
                 )
-            if "; None" in " ".join(text.partition("\n\n")[0].split()):
+            if path in code and "; None" in " ".join(text.partition("\n\n")[0].split()):
                 yield f"{path.relative_to(ROOT)}:{line}: '; None': write 'or None if ...'"
     own = Path(__file__).resolve()
     pages = [page for pattern in PAGES for page in sorted(ROOT.glob(pattern))]

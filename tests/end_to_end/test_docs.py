@@ -1,4 +1,4 @@
-"""What the documentation shows is run."""
+"""The examples of the documentation are run."""
 
 import os
 import re
@@ -86,7 +86,7 @@ PRELOADED = {
 
 
 def output(command: str, shell: dict[str, str], cwd: Path, page: str) -> str:
-    """What a command prints; one of Python alone is forked, except for those of the README."""
+    """Output of a command; one of Python alone is forked, except in the README."""
     nothing = TO_NOTHING.search(command)
     alone = TO_NOTHING.sub("", command)
     operators = [
@@ -123,7 +123,7 @@ def bash(command: str, shell: dict[str, str], cwd: Path, **options: int) -> str:
 
 FENCED = re.compile(r"```(?:bash)?\n(.*?)```", re.DOTALL)
 ONES_OWN = re.compile(r"\.\.\.|<|--config-|my_|path/to|hydra/|--info|--help|-sc ")
-"""In commands that need what a reader has, or that only show something."""
+"""Pattern of commands that need a reader's own files, or that only show something."""
 
 AFTER_FIRST = re.compile(r",(?![^\[]*\]).*")
 """The further values of a sweep; a comma within brackets belongs to a list."""
@@ -168,5 +168,5 @@ def pattern(expected: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Without what stands at the end of lines to fill a table."""
+    """Lines without the padding of a table at their end."""
     return "".join(line.rstrip() + "\n" for line in text.splitlines())

@@ -253,8 +253,8 @@ def test_a_disk_that_is_full_for_a_while(small_disk: Path, whole: Path) -> None:
 
 # ---------------------------------------------------------------------------------- hanging writers
 def test_a_writer_that_hangs_is_given_up(tmp_path: Path) -> None:
-    """In the middle training continues, and waits for each save from then on; at the end it is a
-    failure."""
+    """During training, training continues and waits for each later save; at the end, the hanging
+    writer is a failure."""
     hang = broken([10, 40], call="fsync", how="hang")
     done = launch(
         tmp_path,

@@ -1,4 +1,4 @@
-"""On which signals a run saves and leaves, with what exit code, and after what time."""
+"""Signals on which a run saves and exits, with its exit code and the time that it takes."""
 
 import os
 import pty

@@ -22,7 +22,7 @@ PACE = ("+tracker.pace._target_=support.pacer.Pacer", "+tracker.pace.seconds=0.0
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    """Of every file of a run but its logs."""
+    """Contents of every file of a run except its logs."""
     paths = (
         path for path in folder.rglob("*") if path.is_file() and path.parent != folder / "logs"
     )

@@ -1,4 +1,4 @@
-"""What docs/migrate.md shows before and after, run: the losses are equal."""
+"""The programs of docs/migrate.md before and after the move, run: the losses are equal."""
 
 import importlib
 import json

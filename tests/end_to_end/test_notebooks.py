@@ -103,7 +103,7 @@ def test_the_notebook_of_the_page(tmp_path: Path) -> None:
 
 
 def returned(cell: nbformat.NotebookNode) -> list[str]:
-    """What a cell returns, without addresses, and without digits after the third."""
+    """Result of a cell, without addresses, and without digits after the third."""
     texts = [
         output.data["text/plain"]
         for output in cell.get("outputs", [])

@@ -1,5 +1,5 @@
-"""What is built and installed: the wheel has all it needs, and the tested versions are those that
-are asked for."""
+"""The built and installed package: the wheel is complete, and the tested versions are the required
+ones."""
 
 import os
 import re

@@ -234,7 +234,7 @@ def test_a_completed_run(tmp_path: Path) -> None:
 
 
 def test_an_earlier_command_does_not_end_an_extension(tmp_path: Path) -> None:
-    """Also where it was killed, and run.json does not say how far it came."""
+    """The same holds for a run that was killed, whose run.json does not have its last step."""
     command = (
         *DIGITS,
         "run.id=a",

@@ -61,7 +61,7 @@ def bucket(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def value(store: RemoteStore) -> float:
-    """Of the newest checkpoint, as a machine with an empty disk finds it."""
+    """A value of the newest checkpoint, as a machine with an empty disk finds it."""
     shutil.rmtree(store.root)
     newest = RemoteStore(store.root, store.url).newest_valid()
     assert newest is not None

@@ -58,7 +58,7 @@ def asked(outputs: Path) -> list[dict[str, Any]]:
 
 
 def attempts(outputs: Path) -> dict[str, list[tuple[int, int | None]]]:
-    """Where each attempt of each run started and ended."""
+    """The steps at which each attempt of each run started and ended."""
     records = [json.loads(path.read_text()) for path in outputs.glob("*/*/run.json")]
     return {
         run["id"]: [(each["start_step"], each["end_step"]) for each in run["attempts"]]

@@ -15,7 +15,7 @@ from launcher.process.ranks import Ranks
 
 
 class BrokenDisk(BaseHook):
-    """In the saves of some steps an os call on a file or folder of the checkpoint fails.
+    """Lets an os call on a file or folder of the checkpoint fail in the saves of some steps.
 
     Args:
         how: the name of an error (EIO), "hang", "kill" (the process, by SIGKILL), or seconds to
@@ -94,8 +94,8 @@ class SignalInSave(BaseHook):
 
 
 class FullDisk(BaseHook):
-    """From the end of one step to that of another (None: forever) a file fills its disk except for
-    `free` bytes."""
+    """Lets a file fill its disk except for `free` bytes, from the end of one step to the end of
+    another (None: forever)."""
 
     def __init__(self, file: str, step: int, until: int | None = None, free: int = 0):
         self.file, self.step, self.until, self.free = file, step, until, free

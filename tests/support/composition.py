@@ -19,7 +19,7 @@ from launcher.config.session import COMPOSITION_ERRORS, loader, session
 
 
 def composed(overrides: Sequence[str] = ()) -> DictConfig:
-    """As `launcher.config.compose.compose`."""
+    """Compose as `launcher.config.compose.compose` does."""
     try:
         return _composer().compose([normalize(override) for override in overrides], 0)
     except COMPOSITION_ERRORS:

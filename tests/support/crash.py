@@ -140,7 +140,7 @@ def cut_power(calls: list[list[str]], root: Path) -> None:
 
 @dataclass
 class Scenario:
-    """What exists before, what is done, and which steps may be the newest afterwards."""
+    """State before, the action, and the steps that may be the newest afterwards."""
 
     before: Callable[[Path], None]
     act: Callable[[Path], None]

@@ -242,7 +242,7 @@ def loaded(source: str, folder: str, overrides: list[str], steps: int = 4) -> di
 
 
 def misfits(source: str, folder: str, overrides: list[str]) -> dict[str, str]:
-    """What each change of the configuration is rejected with, over a copy of `source`'s newest
+    """Errors that reject each change of the configuration, over a copy of `source`'s newest
     checkpoint."""
     ranks.on_main(lambda: shutil.copytree(source, folder, symlinks=True) and None)
     sentences = {}
@@ -353,8 +353,8 @@ def spoil(trainer: Trainer) -> None:
 
 
 def reloaded(source: str, folder: str, overrides: list[str]) -> dict[str, Any]:
-    """As `loaded`, by the values of each rank's snapshot: for a strategy that lays them out in its
-    own way."""
+    """Load as `loaded` does, and return the values of each rank's snapshot, for a strategy that
+    lays them out in its own way."""
     ranks.on_main(lambda: shutil.copytree(source, folder, symlinks=True) and None)
     trainer = build(
         Path(folder), ["trainer.max_steps=4", "scheduler.max_steps=9", *overrides], Journal()
@@ -467,7 +467,7 @@ def none_loss(folder: str, overrides: list[str]) -> dict[str, Any]:
 
 
 def steered(folder: str, overrides: list[str]) -> dict[str, Any]:
-    """What hooks that steer the run decided on this rank, and the losses that it logged."""
+    """Decisions of hooks that steer the run on this rank, and the losses that it logged."""
     logged = Recorder()
     trainer = build(Path(folder) / "run", overrides, logged)
     trainer.train()
@@ -527,7 +527,7 @@ def uneven_evaluation(
 
 
 def one_sided(folder: str, overrides: list[str]) -> str:
-    """What training is rejected with where rank 1 alone uses a block."""
+    """Errors of training if only rank 1 uses a block."""
     module = ["digits", "model=supervised", "model.module._target_=support.modules.OneSided"]
     return training_error(build(Path(folder), [*overrides, *module], Journal()))
 

@@ -26,16 +26,16 @@ from launcher.slurm.requeue import guarded
 
 LONGER = 0.2
 MAIN_FIRST = ("its end is being recorded", "its end is recorded")
-"""Where the main thread is when the forced exit begins."""
+"""Places of the main thread when the forced exit begins."""
 DISARMED = "the cause is asked for"
-"""From here on, no forced exit begins."""
+"""Place from which on no forced exit begins."""
 FORCED_FIRST = (
     "it begins",
     "its end is being recorded, forced",
     "its end is recorded, forced",
     "the job is left",
 )
-"""Where the forced exit is when the save ends."""
+"""Places of the forced exit when the save ends."""
 CALLS = {
     "the cause is asked for, forced": 1,
     "the job is being requeued, forced": 2,

@@ -83,7 +83,7 @@ def main(control: socket.socket) -> dict | None:
 
 
 def become(request: dict, files: list[int]) -> None:
-    """In the child: take over what a new process is started with."""
+    """Take over the state of a new process, in the child."""
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
@@ -156,7 +156,7 @@ def with_children(module: str, count: int) -> dict | None:
 
 
 def wait_for_request(channel: socket.socket) -> dict:
-    """In a child that waits: it does not exist yet, so no signal reaches it."""
+    """Wait for a request, in a child. It does not exist yet for others, so no signal reaches it."""
     every = signal.valid_signals()
     signal.pthread_sigmask(signal.SIG_BLOCK, every)
     message, files, _, _ = socket.recv_fds(channel, MAX_REQUEST, 16)

@@ -1,5 +1,6 @@
-"""What can happen to a job, and how its run must end. The incidents happen in parallel, each on its
-own nodes, since SLURM mostly waits. Only a few runs start at once, since that takes CPU time."""
+"""Incidents of a job, and the required ends of its run. The incidents happen in parallel, each on
+its own nodes, since SLURM mostly waits. Only a few runs start at once, since that takes CPU
+time."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -1,5 +1,5 @@
-"""What the loaders really gave: a dataset whose samples carry their index, and a hook that notes
-them."""
+"""The samples that the loaders really gave: a dataset whose samples carry their index, and a hook
+that notes them."""
 
 import json
 from pathlib import Path

@@ -22,7 +22,7 @@ MAX_WAIT_S = 600.0
 """Seconds after which every wait ends: many times what is needed, since other tests keep the
 machine busy."""
 STEPS, INTERVAL = 120, 10
-"""Of a run, and between two of its checkpoints."""
+"""Steps of a run, and steps between two of its checkpoints."""
 PATIENT = {"MESSAGE_TIMEOUT": "5", "GRACE": "20", "KILLWAIT": "15"}
 """Settings that give a run the time to save on a busy machine."""
 QUICK = ["tracker.pace.seconds=0"]

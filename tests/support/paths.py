@@ -1,4 +1,4 @@
-"""Where things are in a checkout."""
+"""Places in a checkout."""
 
 from pathlib import Path
 

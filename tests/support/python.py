@@ -20,9 +20,9 @@ from support.paths import TESTS
 
 CAN_FORK = sys.platform == "linux"
 DISTRIBUTED = ("torch.distributed.fsdp", "torch.nn.parallel.distributed")
-"""What DDP and FSDP import: a CPU-second for each rank."""
+"""Imports of DDP and FSDP: a CPU-second for each rank."""
 DEEPSPEED = (*DISTRIBUTED, "deepspeed", "deepspeed.runtime.zero.muon.muon_optimizer")
-"""What DeepSpeed imports: 6 CPU-seconds for each rank."""
+"""Imports of DeepSpeed: 6 CPU-seconds for each rank."""
 
 
 def start(
@@ -97,7 +97,7 @@ def run(
 
 
 class Forked:
-    """What the tests use of `subprocess.Popen`, for a process that the server forks."""
+    """The part of `subprocess.Popen` that the tests use, for a process that the server forks."""
 
     def __init__(
         self,

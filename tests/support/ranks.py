@@ -59,7 +59,7 @@ def wait(ranks: list[Any]) -> None:
 
 
 def environment(rank: int, count: int, listening: socket.socket) -> dict[str, str]:
-    """What launcher's own spawner sets for a rank."""
+    """Variables that launcher's own spawner sets for a rank."""
     env = {
         **ENVIRONMENT,
         "LAUNCHER_PARENT": str(os.getpid()),

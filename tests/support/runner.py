@@ -124,7 +124,7 @@ def record(outputs: Path) -> dict[str, Any]:
 
 
 def metrics(outputs: Path) -> list[dict[str, Any]]:
-    """Those of the only run."""
+    """Metrics of the only run."""
     return metrics_of(run_folder(outputs))
 
 

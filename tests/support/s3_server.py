@@ -42,7 +42,7 @@ class S3Server:
 
 
 class ConfigIssue:
-    """What happens to the first `count` requests of a method whose path and query match.
+    """A fault of the first `count` requests of a method whose path and query match.
 
     Args:
         how: a status such as "503 Slow Down" (`code` is in the body), "hang" for `seconds`, or

@@ -11,7 +11,8 @@ from launcher.models.gpt import GPT
 
 
 class Saboteur(BaseHook):
-    """On `rank`, before the update of `step`: raise, exit, end the process, be killed, or hang."""
+    """Raises, exits, ends the process, is killed, or hangs on `rank`, before the update of
+    `step`."""
 
     def __init__(self, rank: int, step: int, act: str):
         self.rank, self.step, self.act = rank, step, act

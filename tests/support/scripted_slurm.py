@@ -92,7 +92,7 @@ class ScriptedSlurm:
             (self.folder / f"job-{number}").write_text(ANSWERS[name])
 
     def requeue_as(self, name: str, restarts: int = 1) -> None:
-        """What `scontrol show job` says after a requeue."""
+        """Set the output of `scontrol show job` after a requeue."""
         (self.folder / "requeued").write_text(
             ANSWERS[name].replace("Restarts=1", f"Restarts={restarts}")
         )
@@ -116,8 +116,8 @@ class ScriptedSlurm:
 
     @property
     def steps(self) -> list[str]:
-        """What srun has started: the tasks and their nodes. A node `N` is lost while the file
-        `lost-N` is there."""
+        """The tasks that srun has started, and their nodes. A node `N` is lost while the file
+        `lost-N` exists."""
         path = self.folder / "steps"
         return path.read_text().splitlines() if path.exists() else []
 

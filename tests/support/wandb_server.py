@@ -66,7 +66,7 @@ class WandbServer:
         )
 
     def history(self) -> list[dict[str, Any]]:
-        """Of the only run."""
+        """History of the only run."""
         with self._lock:
             (run,) = self.runs.values()
             return list(run["history"])

@@ -47,7 +47,7 @@ NEEDS = {
         "data.seq_len=16",
     ],
 }
-"""What else to choose so that an option fits."""
+"""Other options to choose so that an option fits."""
 EXTRAS = {("model", "huggingface"): "transformers"}
 """Options that need a package which is not always installed."""
 NOT_BUILT = [("model", "pretrained")]

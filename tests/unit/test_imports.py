@@ -90,7 +90,7 @@ def modules() -> list[Path]:
 
 
 def part(module: str) -> str:
-    """What a dotted module counts as: `launcher.hooks.base` is `hooks`."""
+    """The part that a dotted module belongs to: `launcher.hooks.base` belongs to `hooks`."""
     if module in ENTRIES:
         return "__main__"
     top, *rest = module.split(".")

@@ -1,4 +1,4 @@
-"""What holds for the files of the tests."""
+"""Rules for the files of the tests."""
 
 import re
 

@@ -10,7 +10,7 @@ from support.incidents import INCIDENTS, begun
 from support.runner import launch
 
 PORTS = 50
-"""Of a cluster."""
+"""Ports of a cluster."""
 HERE = Path(__file__).parent
 
 

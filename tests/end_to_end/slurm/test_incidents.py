@@ -1,4 +1,4 @@
-"""What befalls jobs, on a real cluster: each run ends as if nothing had happened."""
+"""Incidents of jobs on a real cluster: each run ends as if nothing had happened."""
 
 import os
 import shutil

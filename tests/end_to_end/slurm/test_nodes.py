@@ -149,5 +149,5 @@ def test_a_run_restarts_when_nodes_are_lost(start_lab, tmp_path, undisturbed):
 
 
 def newest_step(outputs):
-    """That of the newest checkpoint."""
+    """The step of the newest checkpoint."""
     return max((RunFolder(folder).newest_step() for folder in run_folders(outputs)), default=0)

@@ -1,4 +1,4 @@
-"""What disturbs `dispatch=slurm` while it submits: signals, a second command, SLURM's refusal."""
+"""Disturbances while `dispatch=slurm` submits: signals, a second command, SLURM's rejections."""
 
 import os
 import signal

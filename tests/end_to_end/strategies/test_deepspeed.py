@@ -68,8 +68,8 @@ WRITERS = {
     "frozen, stage 3, bf16": [*STAGES[3], *FROZEN, "precision=bf16", f"{GATHERED}=0"],
 }
 READERS = {"one rank": (1, {1: 3, 0: 2, 2: 0, 3: 1}), "three ranks": (3, {1: 0, 0: 3, 2: 1, 3: 2})}
-"""How many ranks, and their stage by the stage of the first writer. One rank reads what two have
-written, three ranks read what the one has written."""
+"""Number of ranks, and their stage by the stage of the first writer. One rank reads a checkpoint of
+two, and three ranks read the checkpoint of one."""
 FP32 = [name for name in WRITERS if "bf16" not in name]
 READ = {
     "one rank": WRITERS,
@@ -105,7 +105,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pair(root: Path) -> dict[str, list[Any]]:
-    """What two ranks do, by name."""
+    """Results of two ranks, by name."""
     tasks: dict[str, Task] = {}
     for n, overrides in STAGES.items():
         tasks[f"stage {n}"] = (
@@ -163,7 +163,7 @@ def readings(root: Path, reader: str) -> dict[str, Task]:
 
 @pytest.fixture(scope="module")
 def alone(root: Path, pair: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """What one rank does, by name."""
+    """Results of one rank, by name."""
     tasks: dict[str, Task] = {"weights": ("initial_weights", {"overrides": ["strategy=none"]})}
     for i, (name, (_, more)) in enumerate(PARTS.items()):
         tasks[name] = (
@@ -180,7 +180,7 @@ def alone(root: Path, pair: dict[str, list[Any]]) -> dict[str, list[Any]]:
 
 @pytest.fixture(scope="module")
 def read(root: Path, alone: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """What each rank of each reader had from each writer."""
+    """State that each rank of each reader had from each writer."""
     tasks = readings(root, "three ranks")
     return alone | dict(zip(tasks, together(3, root / "three", list(tasks.values())), strict=True))
 

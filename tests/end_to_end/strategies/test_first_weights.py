@@ -32,7 +32,7 @@ MODULES = (
     "Counting",
     "OnMeta",
 )
-"""Of `support.modules`."""
+"""Modules of `support.modules`."""
 
 
 @pytest.fixture(scope="module")

@@ -60,7 +60,7 @@ def place(root: Path, name: str) -> str:
 
 @pytest.fixture(scope="module")
 def read(root: Path) -> dict[tuple[str, ...], list[Any]]:
-    """What each rank of each reader had from each writer's checkpoint."""
+    """State that each rank of each reader had from each writer's checkpoint."""
     found: dict[tuple[str, ...], list[Any]] = {}
     for number, (count, acts) in enumerate(PHASES):
         writers = [name for name, (n, _) in WRITERS.items() if n == count and "w" in acts]
@@ -121,8 +121,8 @@ def test_tensors_are_equal_to_the_bit(
 
 
 def test_all_resume_with_the_same_samples(read: dict[tuple[str, ...], list[Any]]) -> None:
-    """Of the whole batch each sample is some rank's, once, however many ranks there were and
-    are."""
+    """Each sample of the whole batch belongs to one rank, once, before and after the number of
+    ranks changes."""
     sets = {
         pair: sorted(sample for rank in ranks for sample in rank["taken"])
         for pair, ranks in read.items()

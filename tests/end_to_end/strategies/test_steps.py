@@ -1,5 +1,5 @@
-"""What happens on one rank alone, and what options change: all decide alike, and no number moves
-that should not."""
+"""Events on one rank alone, and options: all ranks decide alike, and no number changes that should
+not."""
 
 import re
 from typing import Any
@@ -86,7 +86,7 @@ REFUSED = [
     [*NONE, "precision=tf32"],
     ["digits", "trainer.activation_checkpointing=5"],
 ]
-"""On one rank; the last word is the one that is rejected."""
+"""Options on one rank; the last of each list is rejected."""
 DROPOUT = ["model.dropout=0.1", "trainer.micro_batch_size=3"]
 
 

@@ -1,4 +1,4 @@
-"""What the manifest notices: a change of itself, of each file, and a name outside its folder."""
+"""Changes that the manifest detects: of itself, of each file, and a name outside its folder."""
 
 import re
 from pathlib import Path

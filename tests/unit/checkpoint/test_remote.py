@@ -25,7 +25,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 def value(store: RemoteStore) -> float:
-    """Of the newest checkpoint."""
+    """A value of the newest checkpoint."""
     found = store.newest_valid()
     assert found is not None
     return float(StoredCheckpoint(found[0]).read("model/w")[0])

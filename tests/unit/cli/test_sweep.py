@@ -76,7 +76,7 @@ def test_the_line_of_a_failed_job_has_its_cause(
 
 
 class Job:
-    """What the ranking and the failures of a sweep look at."""
+    """The part of a job that the ranking and the failures of a sweep read."""
 
     def __init__(self, folder: Path, best: float | None, outcome: str, metric: str = "val/loss"):
         self.folder, self.plain = folder, {"job": {"_target_": TRAIN_JOB}}

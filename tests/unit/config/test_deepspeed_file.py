@@ -34,7 +34,7 @@ ALLOWED = {
     },
     "wall_clock_breakdown": False,
 }
-"""Without a key that Launcher sets."""
+"""A file without a key that Launcher sets."""
 
 
 def faults(path: Path, content: Any, run: dict[str, Any] = RUN, **strategy: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""What is stored of values from the environment, and which secrets are rejected."""
+"""Stored forms of values from the environment, and rejected secrets."""
 
 from typing import Any
 

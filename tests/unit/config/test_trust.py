@@ -209,7 +209,7 @@ SHELL = {
 
 @pytest.mark.parametrize("key", SHELL)
 def test_the_lines_of_a_job(origin: Origin, key: str) -> None:
-    """Those of the project's own YAML files are allowed, also if they have shell variables."""
+    """Lines of the project's own YAML files are allowed, even if they have shell variables."""
     slurm = {
         "_target_": "launcher.dispatch.slurm.SlurmDispatch",
         "partition": "gpu[1-3]",

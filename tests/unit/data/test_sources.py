@@ -1,4 +1,4 @@
-"""What each source makes of its files and options, and what it says of bad ones."""
+"""Samples that each source makes of its files and options, and errors for wrong ones."""
 
 import pickle
 import re

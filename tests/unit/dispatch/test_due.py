@@ -1,5 +1,5 @@
-"""Whether there is something to submit, for each job and state of a run; and where the job keeps
-its record."""
+"""Jobs that are or are not submitted, by the state of their run, and the place of a job's
+record."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ OTHERS = {
 }
 STATES = ("none", "queued", "running", "paused", "failed", "preempted", "cancelled", "completed")
 DEFAULT = 500
-"""Of `trainer.max_steps`."""
+"""Default of `trainer.max_steps`."""
 EPOCHS = 400
 """Steps of an epoch."""
 QUEUE = {"7": QueuedJob("7", "PENDING", "Priority", "", "/s/job-0.sh")}
@@ -100,7 +100,7 @@ def made(path: Path, state: str, steps: tuple[int, ...] = (10, 20), **changes: A
 
 
 def submits(config: dict[str, Any], state: str) -> bool | str:
-    """Whether it is submitted; the sentence of a refusal."""
+    """Return whether it is submitted, or the message that rejects it."""
     try:
         return (
             why_skipped(config, folder_of(config), QUEUE if state in ("queued", "running") else {})
@@ -195,7 +195,8 @@ def test_checkpoints_are_not_ignored_without_the_hook(
 def test_epochs_have_as_many_steps_as_the_data_say(
     tmp_path: Path, state: str, step: int, epochs: int, batch_size: int
 ) -> None:
-    """On a cluster the data are not read: the default of `trainer.max_steps` decides nothing."""
+    """The data are not read on a cluster, and the default of `trainer.max_steps` decides
+    nothing."""
     folder = made(tmp_path / "run", state, (step,), max_epochs=2, max_steps=DEFAULT)
     config = asked(folder.path, max_epochs=epochs, max_steps=DEFAULT) | {
         "data": {"batch_size": batch_size}

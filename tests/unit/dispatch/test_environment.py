@@ -1,4 +1,4 @@
-"""What a process learns of its rank from whoever started it."""
+"""The rank of a process, from the variables of the program that launched it."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def test_a_slurm_step_of_several_tasks_is_joined():
 
 
 def test_steps_with_the_same_ids_meet_on_different_ports():
-    """Of two clusters on one host, and of two starts of a job."""
+    """The steps belong to two clusters on one host, or to two launches of a job."""
     first, second = (
         {**STEP, "SLURM_SRUN_COMM_PORT": "33017"},
         {**STEP, "SLURM_SRUN_COMM_PORT": "35051"},

@@ -1,4 +1,4 @@
-"""How long a run may take to leave: what is configured, and less where SLURM kills the job
+"""Time that a run may take to exit: the configured time, and less if SLURM kills the job
 earlier."""
 
 import time

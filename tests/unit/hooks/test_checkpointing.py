@@ -1,4 +1,4 @@
-"""What a run resumes from: `load` in each of its forms, and rolling back."""
+"""The checkpoint that a run resumes from: `load` in each of its forms, and rolling back."""
 
 import json
 import os
@@ -323,7 +323,7 @@ def test_a_link_that_lost_its_target_is_made_again(tmp_path: Path) -> None:
 
 
 def composed(workspace: Path, max_steps: int, load: Any = "auto", **options: Any) -> Toy:
-    """As `train`, for a run of a configuration."""
+    """Train as `train` does, for a run of a configuration."""
     trainer = Toy(
         [CheckpointingHook(2, **{"keep_previous": 1, "load": load, **options})],
         max_steps,

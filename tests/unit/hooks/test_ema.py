@@ -28,7 +28,8 @@ class Kept(BaseHook):
 
 
 class OnHost(EmaHook):
-    """As with `device=cpu` for weights on a GPU: each update uses a copy, and is computed later."""
+    """The hook as with `device=cpu` for weights on a GPU: each update uses a copy, and is computed
+    later."""
 
     def _prepare(self, trainer: Any) -> None:
         super()._prepare(trainer)

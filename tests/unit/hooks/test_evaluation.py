@@ -57,8 +57,8 @@ def test_evaluation_weighs_by_samples_and_leaves_training_alone(tmp_path: Path) 
 
 @pytest.mark.parametrize("at", [2, 4])
 def test_an_interrupted_evaluation_is_made_by_the_resumed_run(tmp_path: Path, at: int) -> None:
-    """Also that of the last step: the run is not complete without it, and run.json then has its
-    best value."""
+    """The evaluation of the last step is repeated too: the run is not complete without it, and
+    run.json then has its best value."""
 
     class Interrupted(Toy):
         stop_at = -1

@@ -1,4 +1,4 @@
-"""What is kept of a tiny training: lines of metrics and checkpoints."""
+"""Files of a tiny training: lines of metrics and checkpoints."""
 
 import json
 from functools import partial

@@ -19,7 +19,7 @@ from launcher.hooks.init_from import InitFromHook, RenamingReader, open_weights
 
 
 class Wrapped(nn.Module):
-    """As a Hugging Face model stands in a model of ours."""
+    """A Hugging Face model inside a model of ours."""
 
     def __init__(self) -> None:
         super().__init__()

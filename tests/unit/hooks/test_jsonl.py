@@ -155,7 +155,7 @@ def test_a_lock_that_cannot_be_read_ends_no_training(
 
 
 class FullFrom(BaseHook):
-    """From a step on, a file is on a full disk."""
+    """Lets a file be on a full disk from a step on."""
 
     def __init__(self, step: int, file: Path):
         self.step, self.file = step, file

@@ -1,4 +1,4 @@
-"""What is logged of a step: the learning rate it was taken with, losses that are not finite,
+"""Logged records of a step: the learning rate it was taken with, losses that are not finite,
 numbers of any kind."""
 
 import math

@@ -76,7 +76,7 @@ class Slow(BaseHook):
 
 
 def train(folder: Path, hooks: list[BaseHook]) -> None:
-    """In a fork, on a terminal."""
+    """Train in a fork, on a terminal."""
     sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115 - pytest has put its own in its place
     logs._console = None
     logs.setup_logging(folder / "log")

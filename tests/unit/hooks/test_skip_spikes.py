@@ -34,7 +34,7 @@ class Steps:
 
 
 class Slow(Toy):
-    """Without dropout, under a low constant rate: the loss hardly moves."""
+    """Training without dropout, under a low constant rate, so that the loss hardly moves."""
 
     def build_model(self) -> torch.nn.Module:
         torch.manual_seed(0)

@@ -1,5 +1,5 @@
-"""What hooks save and get back: trainloop's EmaHook, two hooks of one class, hooks that come and
-go."""
+"""State that hooks save and get back: trainloop's EmaHook, two hooks of one class, hooks that come
+and go."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,7 +44,7 @@ class Training(BaseTrainer):
 
 
 class EmaHook(BaseHook):
-    """As trainloop's documentation has it."""
+    """The hook of trainloop's documentation."""
 
     def __init__(self, decay: float = 0.5):
         self.decay = decay

@@ -1,4 +1,4 @@
-"""What a command adds to a completed run."""
+"""Additions of a command to a completed run."""
 
 from pathlib import Path
 from typing import Any

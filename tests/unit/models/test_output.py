@@ -1,4 +1,4 @@
-"""What a `forward` returns."""
+"""Checks of the output of `forward`."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""How long an attempt did what, and since when it is worked on."""
+"""The durations of an attempt's phases, and the beginning of the work on it."""
 
 import subprocess
 import sys

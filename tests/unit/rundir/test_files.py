@@ -10,7 +10,7 @@ from launcher.rundir.files import replace_file, replacing
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is synced and renamed, in order."""
+    """Calls that sync and rename, in order."""
     made: list[str] = []
     fsync, replace = os.fsync, os.replace
 

@@ -1,4 +1,4 @@
-"""Where options put their files, which runs a word names, and which links are rejected."""
+"""Places of options' files, runs that a word names, and links that are rejected."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What metrics.jsonl says of a run as a whole, for listings and for run.json."""
+"""Summaries of metrics.jsonl, for listings and for run.json."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What counts as a run record, and how numbers and times are written in it."""
+"""Valid run records, and the format of numbers and times in them."""
 
 import json
 import math

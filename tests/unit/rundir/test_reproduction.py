@@ -1,4 +1,4 @@
-"""What a run keeps of its code: what `git apply` restores, and no secret."""
+"""Stored code of a run: `git apply` restores it, and it has no secret."""
 
 import os
 import subprocess

@@ -46,7 +46,7 @@ def test_a_run_that_cannot_record_its_end_is_cancelled_at_once(
 def test_a_refused_job_does_not_keep_others_from_being_cancelled(
     make_run, runs, tmp_path, monkeypatch
 ):
-    """As SLURM does for a list with another user's job."""
+    """SLURM answers so for a list with another user's job."""
     for number in (7, 8):
         note_job(
             make_run("gpt", f"1a2b000{number}", state="preempted"),

@@ -1,4 +1,4 @@
-"""What differs between runs."""
+"""Differences between runs."""
 
 import json
 

@@ -185,8 +185,8 @@ def test_a_value_that_follows_another_is_shown_once(runs, make_run):
 
 
 def test_the_most_informative_keys_come_first_without_nulls_and_defaults(runs, make_run):
-    """As in a folder of many kinds of runs: what differs must not be cut off behind what says
-    nothing."""
+    """The folder has many kinds of runs, and the differing keys must not be cut off behind keys
+    without information."""
     targets = ["p.A", "p.B", "p.A", "p.A", "p.A"]
     typed = [
         "optimizer.lr=0.1",

@@ -202,7 +202,7 @@ document.body.dataset.result = JSON.stringify(result);
 
 
 def in_browser(outputs, tmp_path, actions):
-    """What the actions write into `data-result`, after the page has been drawn."""
+    """Result that the actions write into `data-result`, after the page has been drawn."""
     page = tmp_path / "page.html"
     page.write_text((outputs / "report.html").read_text().replace("</body>", actions + "</body>"))
     flags = (
@@ -224,7 +224,7 @@ def in_browser(outputs, tmp_path, actions):
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to render the page")
 def test_the_page_in_a_browser(runs, sweep, outputs, tmp_path):
-    """What a user sees first, and after sorting, choosing a run, another curve, and a filter."""
+    """The page at first, and after sorting, choosing a run, another curve, and a filter."""
     runs("report")
     result = in_browser(outputs, tmp_path, ACTIONS)
     assert result["first"] == "aaaa0000,aaaa0002,aaaa0001", "the best first"

@@ -85,7 +85,7 @@ def test_values_of_an_option_that_is_replaced_are_left_out(
 
 
 def test_the_folder_of_further_configurations_is_kept(run, outputs, monkeypatch):
-    """In the project; another folder may have come with the run."""
+    """The folder is in the project; another folder may have come with the run."""
     folder = outputs.parent / "my" / "conf"
     (folder / "model").mkdir(parents=True)
     run.record["config_dir"] = str(folder)

@@ -51,7 +51,7 @@ def optuna_trials(folder: Path) -> list[optuna.trial.FrozenTrial]:
 def test_a_journal_that_ends_after_any_operation_asks_the_same_trials(
     tmp_path: Path, settings: Any
 ) -> None:
-    """As a kill leaves it. The runs are there, so that no trial is trained again."""
+    """A kill leaves such a journal. The runs exist, so that no trial is trained again."""
     whole, _ = searched(tmp_path / "whole", **settings)
     lines = whole.store.path.read_bytes().splitlines(keepends=True)
     assert len(lines) > 30

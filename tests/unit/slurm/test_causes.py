@@ -1,4 +1,4 @@
-"""What a job does after a signal, by what a real SLURM said of it then."""
+"""Decisions of a job after a signal, by the fields that a real SLURM had for it then."""
 
 import os
 import re

@@ -120,7 +120,7 @@ def test_failure_without_a_node_loss_ends_the_job(folder, slurm, answer, nodes):
 
 @pytest.fixture
 def watched(folder, slurm, monkeypatch):
-    """What a watcher of the first node does until it ends, or for ten looks; its output is in the
+    """Actions of a watcher of the first node until it ends, or for ten checks. Its output is in the
     job's log."""
     monkeypatch.setenv("SLURMD_NODENAME", "node3")
     alive = folder.path / ".alive-6"

@@ -1,4 +1,4 @@
-"""What a run does after a signal inside a SLURM job, against a scripted `scontrol`."""
+"""Decisions of a run after a signal inside a SLURM job, against a scripted `scontrol`."""
 
 import json
 import re
@@ -433,8 +433,8 @@ def test_work_is_guarded(slurm, folder, signum, requeues):
 
 @pytest.mark.parametrize("answer", ["preempted, with a grace", "cancelled", "killed by hand"])
 def test_a_trial_leaves_the_requeue_to_its_search(slurm, folder, monkeypatch, answer):
-    """Also one that the search has stopped, soon after a restart of the job: it may not requeue the
-    job."""
+    """The same holds for a trial that the search has stopped, soon after a restart of the job: it
+    may not requeue the job."""
     monkeypatch.setenv("LAUNCHER_PARENT", "1")
 
     def work() -> None:

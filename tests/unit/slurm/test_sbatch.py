@@ -279,8 +279,8 @@ SHELL = [
 
 @pytest.mark.parametrize("line", SHELL)
 def test_a_setup_line_is_written_with_escaped_variables(tmp_path, line):
-    """From a command line to the job's script; and once more by `retry`, which reads what was
-    frozen."""
+    """The line goes from a command line to the job's script, and once more through `retry`, which
+    reads the frozen one."""
     written = tmp_path / "conf" / "dispatch" / "ours.yaml"
     written.parent.mkdir(parents=True)
     settings = {"defaults": ["slurm", "_self_"], "setup": [escaped(line)]}

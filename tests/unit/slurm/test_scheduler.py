@@ -1,4 +1,4 @@
-"""How SLURM's commands are called."""
+"""Calls of SLURM's commands."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""How many nodes and tasks a job has."""
+"""Numbers of nodes and tasks of a job."""
 
 from dataclasses import replace
 

@@ -128,7 +128,7 @@ def test_without_a_commit_it_is_rejected(tmp_path, monkeypatch, is_repository):
 
 
 def test_submodules_are_copied(repository, tmp_path, monkeypatch):
-    """Also one inside another, each with its own changes."""
+    """Submodules may be nested, each with its own changes."""
     for name in ("inner", "outer"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "code.py").write_text("VERSION = 1\n")

@@ -1,4 +1,4 @@
-"""What a submission writes, and what it takes back."""
+"""Files that a submission writes, and removes again."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What fsdp rejects before it shards."""
+"""Models and options that fsdp rejects before it shards."""
 
 import pytest
 import torch

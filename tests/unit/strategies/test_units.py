@@ -1,4 +1,4 @@
-"""What is sharded as one, what is recomputed, and what is rejected: looks at modules, without
+"""Modules that are sharded as one, recomputed, or rejected. The tests read modules, without
 ranks."""
 
 import copy

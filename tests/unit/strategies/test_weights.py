@@ -24,7 +24,7 @@ class Net(nn.Module):
 
 
 class Cloning(Net):
-    """As FSDP1's: `state_dict()` gives copies."""
+    """A module like FSDP1's, whose `state_dict()` gives copies."""
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         return {

@@ -222,7 +222,7 @@ def test_options(run, client, tmp_path, monkeypatch):
 
 
 def test_where_it_is_kept(run, tmp_path, monkeypatch):
-    """What is chosen once counts later, where the variable is not set."""
+    """A server that was chosen once counts later, when the variable is not set."""
     tracker = MlflowTracker()
     run.tracked(tracker)
     assert tracker.uri == f"sqlite:///{tmp_path}/mlflow.db"

@@ -51,7 +51,7 @@ class Reads(TorchDispatchMode):
 
 
 class Watched(BaseTrainer):
-    """On the CPU the loop itself reads the gradient's norm, which costs nothing there; on CUDA the
+    """The loop itself reads the gradient's norm on the CPU, where it costs nothing. On CUDA the
     device decides."""
 
     def build_data_loader(self) -> Iterator[torch.Tensor]:

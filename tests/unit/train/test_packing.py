@@ -1,4 +1,4 @@
-"""Whether models keep the documents of a packed row apart."""
+"""Models that do or do not separate the documents of a packed row."""
 
 import json
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""What a trainer stores next to model, optimizer and hooks."""
+"""State that a trainer stores next to model, optimizer and hooks."""
 
 from collections.abc import Callable
 from functools import partial

@@ -8,7 +8,7 @@ from launcher.strategies.deepspeed.config import complete
 from launcher.strategies.step import StepPlan
 
 PLAN = StepPlan(grad_accum_steps=2, max_grad_norm=1.0, micro_batch_size=4)
-"""On two ranks, a batch of 16."""
+"""Plan of two ranks with a batch of 16."""
 
 
 def completed(
