@@ -102,14 +102,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = build_parser().parse_args(argv)
         patterns = Patterns.of(arguments)
         with tempfile.TemporaryDirectory(prefix="launcher-certify-") as folder:
-            found = certify(arguments, patterns, Path(folder))
+            report = certify(arguments, patterns, Path(folder))
     except ConfigError as error:
         print(*error.messages, sep="\n", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
-    print(json.dumps(asdict(found)) if arguments.json else found.page(), flush=True)
-    return int(found.verdict != EXACT)
+    print(json.dumps(asdict(report)) if arguments.json else report.page(), flush=True)
+    return int(report.verdict != EXACT)
 
 
 @dataclass(frozen=True)
@@ -296,10 +296,10 @@ def start(
     try:
         for line in lines_of(process):
             result.lines = [*result.lines, line][-LAST_LINES:]
-            if (found := patterns.read(line)) is None:
+            if (read := patterns.read(line)) is None:
                 continue
-            result.steps[found[0]] = found[1]
-            if at is not None and found[0] >= at and not sent:
+            result.steps[read[0]] = read[1]
+            if at is not None and read[0] >= at and not sent:
                 sent = time.monotonic()
                 if arguments.kill:
                     os.killpg(process.pid, signal.SIGKILL)
@@ -447,8 +447,8 @@ def same(one: Started, other: Started, step: float) -> bool:
     return repr(one.steps[step][0]) == repr(other.steps[step][0])
 
 
-def relative(expected: float, found: float) -> float:
-    difference = abs(found - expected)
+def relative(expected: float, actual: float) -> float:
+    difference = abs(actual - expected)
     return difference / max(abs(expected), 1e-12) if difference == difference else float("inf")
 
 

@@ -239,11 +239,11 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> Run:
         ConfigError: with a message for each mistake.
     """
     folder = _folder(config_dir)
-    words = _checked(overrides)
+    checked = _checked(overrides)
     try:
-        config = compose_config(words, folder)
+        config = compose_config(checked, folder)
     except ConfigError as error:
-        if swept := [word for word in words if _is_swept(word)]:
+        if swept := [word for word in checked if _is_swept(word)]:
             raise ConfigError(
                 f"{swept[0]}: several values make a sweep; use launcher.sweep([...])."
             ) from error
@@ -266,27 +266,27 @@ def sweep(overrides: Sequence[str], config_dir: str | Path | None = None) -> Swe
         ConfigError: with a message for each mistake in any of them.
     """
     folder = _folder(config_dir)
-    words = [normalize(override) for override in _checked(overrides)]
+    normalized = [normalize(override) for override in _checked(overrides)]
     try:
-        jobs = _jobs(words, folder)
+        jobs = _jobs(normalized, folder)
     except COMPOSITION_ERRORS as error:
-        if messages := explain(error) or diagnose(words, folder, "config", True):
+        if messages := explain(error) or diagnose(normalized, folder, "config", True):
             raise ConfigError(*messages) from error
-        jobs = _jobs(explicit(words, folder, "config"), folder)
+        jobs = _jobs(explicit(normalized, folder, "config"), folder)
     if any(job.plain["dispatch"] != jobs[0].plain["dispatch"] for job in jobs):
         raise ConfigError("dispatch: all runs of a sweep must have the same dispatch.")
     runs = [Run(job.overrides, config_dir, job.plain, job.hydra) for job in jobs]
     return Sweep(runs, jobs)
 
 
-def _jobs(words: Sequence[str], folder: str | Path | None) -> list[SweepJob]:
-    with session(folder, words):
-        master = loader().load_configuration("config", list(words), RunMode.MULTIRUN)
+def _jobs(overrides: Sequence[str], folder: str | Path | None) -> list[SweepJob]:
+    with session(folder, overrides):
+        master = loader().load_configuration("config", list(overrides), RunMode.MULTIRUN)
         sweeper = master.hydra.runtime.choices["hydra/sweeper"]
         if sweeper not in GRID_SWEEPERS:
             raise ConfigError(f"hydra/sweeper={sweeper}: a search runs on the command line.")
         schema.check_hydra(master)
-        return check_jobs(loader(), master, expand([parse(word) for word in words]))
+        return check_jobs(loader(), master, expand([parse(word) for word in overrides]))
 
 
 def _checked(overrides: Sequence[str]) -> list[str]:
@@ -315,8 +315,8 @@ def _is_swept(word: str) -> bool:
 
 def _folder(config_dir: str | Path | None) -> str | Path | None:
     if config_dir is None:
-        words = with_own_folder([])
-        return words[1] if words else None
+        arguments = with_own_folder([])
+        return arguments[1] if arguments else None
     if not Path(config_dir).is_dir():
         raise ConfigError(f"config_dir={str(config_dir)!r}: there is no such folder.")
     return config_dir

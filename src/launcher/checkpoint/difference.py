@@ -40,11 +40,11 @@ def differences(first: Path, second: Path) -> list[Difference]:
         CorruptCheckpoint: a file has changed since it was written.
     """
     left, right = StoredCheckpoint(first), StoredCheckpoint(second)
-    found = list(_of_tensors(left, right))
-    found += _of_values("state", left.meta, right.meta)
+    result = list(_of_tensors(left, right))
+    result += _of_values("state", left.meta, right.meta)
     for rank in range(min(left.manifest.world_size, right.manifest.world_size)):
-        found += _of_values(f"rank {rank}", left.rank_state(rank), right.rank_state(rank))
-    return found
+        result += _of_values(f"rank {rank}", left.rank_state(rank), right.rank_state(rank))
+    return result
 
 
 def _of_tensors(left: StoredCheckpoint, right: StoredCheckpoint) -> Iterator[Difference]:

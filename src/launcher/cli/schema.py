@@ -85,9 +85,9 @@ def write_schemas(project: Path) -> int:
     if (str_path := str(project.absolute())) not in sys.path:
         sys.path.insert(0, str_path)  # its classes are read from their source
     folders = [conf, main_folder(), *(each for each in installed().values() if each is not None)]
-    found = schemas(folders)
+    documents = schemas(folders)
     patterns = {
-        name: "conf/config.yaml" if name == CONFIG else f"conf/{name}/*.yaml" for name in found
+        name: "conf/config.yaml" if name == CONFIG else f"conf/{name}/*.yaml" for name in documents
     }
     settings = _settings(project / CODE)
     settings["yaml.schemas"] = settings.get("yaml.schemas", {}) | {
@@ -101,7 +101,7 @@ def write_schemas(project: Path) -> int:
         )
         for name, pattern in patterns.items()
     )
-    files = {Path(FOLDER) / f"{name}.json": json.dumps(each) for name, each in found.items()}
+    files = {Path(FOLDER) / f"{name}.json": json.dumps(each) for name, each in documents.items()}
     files |= {
         CODE: json.dumps(settings, indent=2) + "\n",
         JETBRAINS: PROJECT.format(entries=entries),
@@ -112,7 +112,7 @@ def write_schemas(project: Path) -> int:
             (project / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"schema {project}: cannot be written: {error.strerror}.") from error
-    return len(found)
+    return len(documents)
 
 
 def _settings(file: Path) -> dict[str, Any]:

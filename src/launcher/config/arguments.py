@@ -20,10 +20,10 @@ def check_bounds(
     """
     try:
         signature = inspect.signature(function, eval_str=True)
-        given = signature.bind(*positional, **named).arguments
+        values = signature.bind(*positional, **named).arguments
     except (TypeError, NameError):  # the call itself reports missing arguments
         return
-    for name, value in given.items():
+    for name, value in values.items():
         if type(value) not in (int, float):
             continue
         kinds = [

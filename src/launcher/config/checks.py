@@ -125,9 +125,9 @@ def _lanes(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     lanes = get(tree, "trainer.lanes")
     if type(lanes) is not int or lanes < 1:
         return
-    given = get(tree, "trainer")
+    trainer = get(tree, "trainer")
     settings = TrainerSettings(
-        **{name: given[name] for name in section(TrainerSettings).names if name in given}
+        **{name: trainer[name] for name in section(TrainerSettings).names if name in trainer}
     )
     yield from lane_issues(settings, _count(tree, "data.batch_size"), *_fewest_ranks(tree))
     if get(tree, "strategy._target_") == DEEPSPEED:

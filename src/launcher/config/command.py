@@ -15,8 +15,8 @@ def task_overrides() -> list[str]:
     from omegaconf import OmegaConf
 
     node = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
-    words: Any = OmegaConf.to_container(node, resolve=False) if node else []
-    return [str(word) for word in words]
+    overrides: Any = OmegaConf.to_container(node, resolve=False) if node else []
+    return [str(word) for word in overrides]
 
 
 def command_record(config: Mapping[str, Any], hydra: Mapping[str, Any] | None) -> dict[str, Any]:

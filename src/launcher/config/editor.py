@@ -64,11 +64,11 @@ class _Schemas:
         self.top = next(folder for folder in folders if (folder / "config.yaml").is_file())
 
     def all(self) -> dict[str, Schema]:
-        found = {group: self.group(group) for group in self.names if group != EXPERIMENT}
+        documents = {group: self.group(group) for group in self.names if group != EXPERIMENT}
         root = self.root()
         return {
             name: {"$schema": DRAFT, **schema}
-            for name, schema in (found | {EXPERIMENT: root, CONFIG: root}).items()
+            for name, schema in (documents | {EXPERIMENT: root, CONFIG: root}).items()
         }
 
     def group(self, group: str) -> Schema:
@@ -111,19 +111,21 @@ class _Schemas:
             for key in option.keys
             if key.comment
         }
-        found: Schema = {}
+        properties: Schema = {}
         for parameter in spec.parameters:
-            found[parameter.name] = {"anyOf": [*_alternatives(parameter.annotation), *ELSEWHERE]}
+            properties[parameter.name] = {
+                "anyOf": [*_alternatives(parameter.annotation), *ELSEWHERE]
+            }
             if parameter.name in comments:
-                found[parameter.name]["description"] = comments[parameter.name]
+                properties[parameter.name]["description"] = comments[parameter.name]
             if parameter.default not in (REQUIRED, UNKNOWN):
-                found[parameter.name]["default"] = parameter.default
+                properties[parameter.name]["default"] = parameter.default
         more: Schema = {name: {} for name in NOT_KEYS} | {"defaults": self.defaults(group)}
         more |= {name: {} for owner, name in self.referred if owner == group}
         more |= {"_args_": {}} | ({"metric": {}} if group == "scheduler" else {})
         return {
             "type": ["object", "null"],
-            "properties": more | found,
+            "properties": more | properties,
             **({} if spec.takes_more else {"additionalProperties": False}),
         }
 

@@ -123,19 +123,19 @@ def name_run(config: DictConfig, runs: Runs) -> Known | None:
         return None
     run_folder = Path(config.run.dir).parent
     renames = project_renames(config)
-    found = runs.equivalent(run_folder, identity_key(known[1], renames), renames)
-    found = [run for run in found if _has_equal_secrets(config, known, run)]
-    found = [run for run in found if run.record["identity_id"] == known[0]] or found
-    if len(found) > 1:
-        listed = ", ".join(run.folder.name for run in found[:MAX_SHOWN])
+    equivalent = runs.equivalent(run_folder, identity_key(known[1], renames), renames)
+    equivalent = [run for run in equivalent if _has_equal_secrets(config, known, run)]
+    equivalent = [run for run in equivalent if run.record["identity_id"] == known[0]] or equivalent
+    if len(equivalent) > 1:
+        listed = ", ".join(run.folder.name for run in equivalent[:MAX_SHOWN])
         raise ConfigError(
-            f"run.id={known[0]}: {len(found)} runs have an equivalent configuration, {listed};"
+            f"run.id={known[0]}: {len(equivalent)} runs have an equivalent configuration, {listed};"
             " choose one with run.id=<id>, or start another run with run.tag=<word>."
         )
-    if not found:
+    if not equivalent:
         return None
-    config.run.id = found[0].folder.name
-    return found[0]
+    config.run.id = equivalent[0].folder.name
+    return equivalent[0]
 
 
 def _has_files(folder: Path) -> bool:

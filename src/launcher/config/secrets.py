@@ -99,10 +99,10 @@ def _literal(value: str, path: str, tree: Mapping[str, Any]) -> str | None:
         if not is_interpolation(value):
             return value
         match = REFERENCE.fullmatch(value)
-        found = None if match is None else get(tree, _absolute(match[1], path.split(".")[:-1]))
-        if not isinstance(found, str):
+        target = None if match is None else get(tree, _absolute(match[1], path.split(".")[:-1]))
+        if not isinstance(target, str):
             return None
-        value = found
+        value = target
     return None
 
 

@@ -295,8 +295,8 @@ def _extends_script(key: str, text: str) -> bool:
 def _modules(target: str) -> list[Module]:
     """The modules that are imported for a target."""
     parts = target.split(".")
-    found = (find_module(".".join(parts[:count])) for count in range(1, len(parts) + 1))
-    return [module for module in found if module is not None]
+    modules = (find_module(".".join(parts[:count])) for count in range(1, len(parts) + 1))
+    return [module for module in modules if module is not None]
 
 
 def _is_missing(name: str) -> bool:

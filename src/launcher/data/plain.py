@@ -257,7 +257,7 @@ def own_generators(loader: object) -> dict[str, Any]:
 def samplers(loader: object) -> dict[str, Any]:
     """List a loader's sampler and batch sampler, and the samplers inside them, by the path of
     attributes."""
-    found: dict[str, Any] = {}
+    by_path: dict[str, Any] = {}
 
     def collect(attributes: dict[str, Any], prefix: str) -> None:
         for name, value in attributes.items():
@@ -265,13 +265,13 @@ def samplers(loader: object) -> dict[str, Any]:
             if (
                 is_sampler
                 and hasattr(value, "__dict__")
-                and not any(value is known for known in found.values())
+                and not any(value is known for known in by_path.values())
             ):
-                found[f"{prefix}{name}."] = value
+                by_path[f"{prefix}{name}."] = value
                 collect(vars(value), f"{prefix}{name}.")
 
     collect({name: getattr(loader, name, None) for name in ("sampler", "batch_sampler")}, "")
-    return found
+    return by_path
 
 
 def own_numbers(loader: object) -> dict[str, float]:

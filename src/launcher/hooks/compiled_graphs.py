@@ -155,15 +155,15 @@ def _open_folder(path: Path) -> int:
     return folder
 
 
-def _check_own(found: os.stat_result, path: Path, kind: int) -> None:
+def _check_own(status: os.stat_result, path: Path, kind: int) -> None:
     """Check that only the current user can have written something.
 
     Raises:
         UnsafeError: it has another kind or another owner, or others may write it.
     """
-    if stat.S_IFMT(found.st_mode) != kind or found.st_uid != os.geteuid():
+    if stat.S_IFMT(status.st_mode) != kind or status.st_uid != os.geteuid():
         raise UnsafeError(f"{path} belongs to another user, or is not a file; remove it")
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise UnsafeError(f"others may write {path}; chmod go-w it")
 
 

@@ -94,12 +94,14 @@ class ReplayStepHook(BaseHook):
         with _unchanged(trainer):
             state = rng_state()
             first, second = (self._pass(trainer, batches, state) for _ in range(2))
-        found = first.difference(second)
+        difference = first.difference(second)
         node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
         location = f"rank {trainer.strategy.ranks.rank} ({socket.gethostname()}, {trainer.device})"
-        gathered = ranks.all_gather((node, location, found))
+        gathered = ranks.all_gather((node, location, difference))
         differences = [
-            f"{location}: {found}" for _, location, found in gathered if found is not None
+            f"{location}: {difference}"
+            for _, location, difference in gathered
+            if difference is not None
         ]
         if not differences:
             return
@@ -114,7 +116,7 @@ class ReplayStepHook(BaseHook):
         text += " Nothing of this step is saved."
         if self.on_difference == "stop":
             raise TrainingError(text)
-        faulty = faulty_nodes([(node, found) for node, _, found in gathered])
+        faulty = faulty_nodes([(node, difference) for node, _, difference in gathered])
         if not faulty:
             raise TrainingError(f"{text} All nodes differ, so none is excluded.")
         raise NodeFault(text, faulty)
@@ -142,18 +144,18 @@ class ReplayStepHook(BaseHook):
         return Passes(losses, dict(zip(gradients, values, strict=True)))
 
 
-def faulty_nodes(found: Sequence[tuple[str, str | None]]) -> list[str]:
+def faulty_nodes(reports: Sequence[tuple[str, str | None]]) -> list[str]:
     """Return the nodes to exclude: nodes with a rank whose loss differs, or all that differ if
     there is none. If all of several nodes differ, return none, since an operation that does not
     repeat is more likely than as many faulty nodes.
 
     Args:
-        found: the node of each rank, and what differs there.
+        reports: the node of each rank, and the difference there.
     """
-    differing = {node for node, what in found if what is not None}
-    nodes = {node for node, what in found if what is not None and what.startswith(LOSS)}
+    differing = {node for node, what in reports if what is not None}
+    nodes = {node for node, what in reports if what is not None and what.startswith(LOSS)}
     nodes = nodes or differing
-    return [] if len(nodes) > 1 and nodes == {node for node, _ in found} else sorted(nodes)
+    return [] if len(nodes) > 1 and nodes == {node for node, _ in reports} else sorted(nodes)
 
 
 @contextmanager

@@ -129,12 +129,12 @@ class ResumeCheckJob:
             )
         logger.info("Resuming from step %d in another process.", at)
         stopped.train(end, None)
-        found = Comparison(straight, stopped, at)
-        if found.differences:
-            for line in found.report():
+        comparison = Comparison(straight, stopped, at)
+        if comparison.differences:
+            for line in comparison.report():
                 logger.error(line)
             raise TrainingError(f"job=resume_check: a resume from step {at} changes the numbers.")
-        tensors, lines = found.tensors, len(straight.lines(end))
+        tensors, lines = comparison.tensors, len(straight.lines(end))
         logger.info(
             "Bitwise identical after %s at step %d and a resume: %d tensors, %d lines of"
             " metrics.jsonl, counters, and the random state of each rank.",
@@ -330,12 +330,12 @@ class Comparison:
     def forgotten(self) -> list[str]:
         """The attributes of the user's parts that the resumed process began with, and that should
         be others."""
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         for rank, lines in self.before.items():
             then = lines.get(self.at, {}).get(PARTS, {})
             now = self.after.get(rank, {}).get(self.at, {}).get(PARTS, {})
-            found.update(dict.fromkeys(_changes(then, now)))
-        return list(found)
+            names.update(dict.fromkeys(_changes(then, now)))
+        return list(names)
 
 
 def _changes(then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:

@@ -144,10 +144,10 @@ def line_differences(
         after: the lines of the second run.
         names: of the two runs.
     """
-    found: list[str] = []
+    differences: list[str] = []
     for step in sorted({*before, *after}):
-        found += _line_difference(step, before.get(step), after.get(step), names)
-    return found
+        differences += _line_difference(step, before.get(step), after.get(step), names)
+    return differences
 
 
 def _line_difference(

@@ -30,9 +30,9 @@ def imported_sources() -> dict[str, str]:
     edited after its import keeps the digest of the running code."""
     sources = {}
     for name, module in list(sys.modules.items()):
-        if (found := _own_file(name, module)) is None:
+        if (own_file := _own_file(name, module)) is None:
             continue
-        key, path = found
+        key, path = own_file
         spec = getattr(module, "__spec__", None)
         known = _imported.get(path)
         # Reloading a module gives it another spec.
@@ -52,12 +52,12 @@ def source_changes(stored: Mapping[str, Any], current: Mapping[str, str]) -> lis
         current: the files that this one has imported. The other stored files are looked up, but not
             imported, since modules may be imported late.
     """
-    found = {name: current[name] if name in current else _look_up(name) for name in stored}
+    digests = {name: current[name] if name in current else _look_up(name) for name in stored}
     kinds = {
         "was edited": [
-            name for name, digest in found.items() if digest not in (None, stored[name])
+            name for name, digest in digests.items() if digest not in (None, stored[name])
         ],
-        "is gone": [name for name, digest in found.items() if digest is None],
+        "is gone": [name for name, digest in digests.items() if digest is None],
         "is new": [name for name in current if name not in stored] if stored else [],
     }
     return [f"{_joined(names)}: {kind}." for kind, names in kinds.items() if names]

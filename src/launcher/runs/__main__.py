@@ -138,10 +138,10 @@ def _outputs_first(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     a verb's flag."""
     outputs: list[str] = []
     rest: list[str] = []
-    words = iter(arguments)
-    for word in words:
+    remaining = iter(arguments)
+    for word in remaining:
         if word == "--outputs":
-            value = next(words, None)
+            value = next(remaining, None)
             outputs += [] if value is None else [word, value]
             # Argparse rejects it.
             rest += [word] if value is None else []
@@ -179,14 +179,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(sys.argv[1:] if arguments is None else arguments)
 
 
-def _run(words: Sequence[str]) -> int:
-    if "--version" in words[:1]:
+def _run(arguments: Sequence[str]) -> int:
+    if "--version" in arguments[:1]:
         from importlib.metadata import version
 
         print(f"torch-launcher {version('torch-launcher')}")
         return 0
     try:
-        parsed = parse(with_verb(words))
+        parsed = parse(with_verb(arguments))
         code: int = import_module(module_of(parsed.verb)).run(parsed)
         return code
     except ConfigError as error:

@@ -86,8 +86,8 @@ def configured(run: StoredRun, overrides: Sequence[str], config_dir: Path | None
     if own.resolve() == run.folder.path.resolve():
         return config
     check_identity(config.run)
-    found = name_run(config, Runs())
-    taken = own if own.exists() else None if found is None else found.folder
+    equivalent = name_run(config, Runs())
+    taken = own if own.exists() else None if equivalent is None else equivalent.folder
     if taken is not None and taken.resolve() != run.folder.path.resolve():
         raise ConfigError(
             f"'{run.label}': {taken} is the run of this configuration already; move it away, or add"

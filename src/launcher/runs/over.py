@@ -44,8 +44,8 @@ class Group:
     def values(self, key: str) -> list[float]:
         """The finite values of a metric or setting in the completed runs. Other runs may be at any
         step."""
-        found = [number(best_of(run, key)) for run in self.runs if run.state == "completed"]
-        return [value for value in found if value is not None and math.isfinite(value)]
+        numbers = [number(best_of(run, key)) for run in self.runs if run.state == "completed"]
+        return [value for value in numbers if value is not None and math.isfinite(value)]
 
 
 def best_of(run: StoredRun, key: str) -> Any:

@@ -314,13 +314,13 @@ def compared(run: StoredRun, copy: RunFolder, start: int, end: int) -> Replay:
 def circumstances(before: Path, after: Path) -> list[str]:
     """Return the differences in code, versions and machine between the records of a checkpoint and
     its copy."""
-    found = source_changes(stored_sources(before), stored_sources(after))
+    edited = source_changes(stored_sources(before), stored_sources(after))
     for file in ("code.yaml", MACHINE):
         then, now = (leaves(loaded(path / file)) for path in (before, after))
         for key in [*then, *(key for key in now if key not in then)]:
             if then.get(key) != now.get(key):
-                found.append(f"{key}: {now.get(key)} instead of {then.get(key)}")
-    return found
+                edited.append(f"{key}: {now.get(key)} instead of {then.get(key)}")
+    return edited
 
 
 def loaded(file: Path) -> dict[str, Any]:

@@ -29,21 +29,21 @@ def is_of_dispatch(word: str) -> bool:
     return word.partition("=")[0].partition(".")[0] == "dispatch" and "=" in word
 
 
-def dispatch_of(words: Sequence[str]) -> dict[str, Any] | None:
+def dispatch_of(overrides: Sequence[str]) -> dict[str, Any] | None:
     """Return the settings of SLURM's dispatch from the command line, or None without any.
 
     Raises:
         ConfigError: an override is wrong, or is not one of SLURM's dispatch.
     """
-    if not words:
+    if not overrides:
         return None
     # Imported late, since Hydra's compose takes 0.1 s.
     from launcher.config.compose import compose
 
-    dispatch: dict[str, Any] = to_plain(compose(words).dispatch)
+    dispatch: dict[str, Any] = to_plain(compose(overrides).dispatch)
     if "max_fruitless_restarts" not in dispatch:
         raise ConfigError(
-            f"{words[0]}: replay trains on this machine, or as jobs with dispatch=slurm."
+            f"{overrides[0]}: replay trains on this machine, or as jobs with dispatch=slurm."
         )
     for key in ("wait", "dry_run"):
         if dispatch[key]:

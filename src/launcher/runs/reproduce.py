@@ -160,8 +160,10 @@ def restore(run: StoredRun, code: StoredCode, repository: Path, place: Path) -> 
         ConfigError: the folder exists and has other code, or the changes cannot be applied.
     """
     if place.exists() and any(place.iterdir()):
-        there = parse_code(code_diff(place, place / "outputs"))
-        if (there.commit, there.diff) != (code.commit, code.diff) or not (place / ".git").is_file():
+        existing = parse_code(code_diff(place, place / "outputs"))
+        if (existing.commit, existing.diff) != (code.commit, code.diff) or not (
+            place / ".git"
+        ).is_file():
             raise ConfigError(
                 f"--into={place}: exists, and has not the code of {run.label}; choose another"
                 " folder."
@@ -202,17 +204,19 @@ def command_of(
         step: train up to this step. Default None: to the end.
         trust: whatever code the stored configuration names may run.
     """
-    words = run_command(run, (), trust=trust)
+    overrides = run_command(run, (), trust=trust)
     flags = config_dirs(run)
-    words = [
-        word for word in words[: len(words) - len(flags)] if not key_of(word).startswith(REPLACED)
+    overrides = [
+        word
+        for word in overrides[: len(overrides) - len(flags)]
+        if not key_of(word).startswith(REPLACED)
     ]
     if step is not None:
         ranks = Manifest.read(run.folder.checkpoints / f"step-{step:08d}").world_size
-        words += [f"dispatch.nproc={ranks}", f"trainer.pause_at={step}"]
+        overrides += [f"dispatch.nproc={ranks}", f"trainer.pause_at={step}"]
     if flags and Path(flags[1]).is_relative_to(repository):
         flags = [flags[0], str(place / Path(flags[1]).relative_to(repository))]
-    return [*words, f"paths.outputs={quoted(str(place / 'outputs'))}", *flags]
+    return [*overrides, f"paths.outputs={quoted(str(place / 'outputs'))}", *flags]
 
 
 def threads_of(run: StoredRun) -> int | None:
@@ -244,23 +248,19 @@ class Packages:
 def packages(text: str) -> Packages:
     """Read an `environment.txt`. Lines that are not a name and a version are ignored: they would be
     options of pip."""
-    found = [match.groups() for line in text.splitlines() if (match := PIN.fullmatch(line))]
+    pins = [match.groups() for line in text.splitlines() if (match := PIN.fullmatch(line))]
     python = PYTHON.match(text)
     return Packages(
         python=None if python is None else python[1],
         pins=[
             f"{name}=={version}{f'+{local}' if local else ''}"
-            for name, version, local, other in found
+            for name, version, local, other in pins
             if not other
         ],
         variants=sorted(
-            {
-                local
-                for *_, local, other in found
-                if local and not other and VARIANT.fullmatch(local)
-            }
+            {local for *_, local, other in pins if local and not other and VARIANT.fullmatch(local)}
         ),
-        others=[f"{name}=={version}" for name, version, _, other in found if other],
+        others=[f"{name}=={version}" for name, version, _, other in pins if other],
     )
 
 

@@ -193,14 +193,14 @@ def run_command(
     )
     identity_overrides |= {} if job is None else {"job": f"job={job}"}
     identity_overrides |= {"job.trust": "job.trust=true"} if job is not None and trust else {}
-    words = [
+    command = [
         *kept,
         *(text for key, text in identity_overrides.items() if key not in typed),
         *overrides,
     ]
     if not trust:
-        stored_command.check_words(run, overrides, words)
-    return [*words, *config_dirs(run)]
+        stored_command.check_words(run, overrides, command)
+    return [*command, *config_dirs(run)]
 
 
 def applicable(inherited: list[str], overrides: Sequence[str], config_dir: str | None) -> list[str]:

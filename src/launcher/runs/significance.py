@@ -188,8 +188,8 @@ def grouped(runs: Sequence[StoredRun], key: str) -> dict[str, list[StoredRun]]:
         if each.keys and (key in each.choices or key in each.settings):
             groups.setdefault(str(value_of(each, key)), []).append(each)
     if len(groups) < 2:
-        found = f"all have {key}={next(iter(groups))}" if groups else "no run has it"
-        raise ConfigError(f"'{key}': a test compares runs with several values of it, and {found}.")
+        reason = f"all have {key}={next(iter(groups))}" if groups else "no run has it"
+        raise ConfigError(f"'{key}': a test compares runs with several values of it, and {reason}.")
     return groups
 
 
@@ -323,7 +323,7 @@ def compared(arms: Sequence[Arm], exact: bool, wanted: float | None) -> list[Com
     from launcher.runs.statistics import difference, holm
 
     pairs = list(combinations(arms, 2))
-    found = []
+    comparisons = []
     for first, second in pairs:
         is_paired = first.values.keys() == second.values.keys()
         one = [*first.values.values()]
@@ -334,13 +334,13 @@ def compared(arms: Sequence[Arm], exact: bool, wanted: float | None) -> list[Com
                 f"{first.name}, {second.name}: differ by the same number for all seeds; nothing to"
                 " test."
             )
-        found.append(difference(one, other, is_paired, exact))
+        comparisons.append(difference(one, other, is_paired, exact))
     return [
         Comparison(
             first.name, second.name, each, p, outlook(each, p, first, second, wanted, len(pairs))
         )
         for (first, second), each, p in zip(
-            pairs, found, holm([each.p for each in found]), strict=True
+            pairs, comparisons, holm([each.p for each in comparisons]), strict=True
         )
     ]
 

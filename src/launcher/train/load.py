@@ -134,8 +134,8 @@ def _build(file: Path, trust: bool) -> nn.Module:
     log = logging.getLogger("hydra.utils")
     was_disabled, log.disabled = log.disabled, True
     try:
-        found = None if target is None else target_object(target)
-        is_module = isinstance(found, type) and issubclass(found, nn.Module)
+        target_class = None if target is None else target_object(target)
+        is_module = isinstance(target_class, type) and issubclass(target_class, nn.Module)
     except (ImportError, ValueError) as error:
         raise _not_importable(file, "model", target, error) from error
     finally:

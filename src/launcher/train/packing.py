@@ -100,10 +100,10 @@ def keeps_documents_apart(
     if _differs(measure((first + other) % vocab_size, second), expected, share):
         return False
     changed = torch.cat([(second[:1] + other) % vocab_size, second[1:]])
-    expected, found = (
+    expected, actual = (
         each[:, 1:] if each.dim() else each for each in (expected, measure(first, changed))
     )
-    return _differs(found, expected, share) or None
+    return _differs(actual, expected, share) or None
 
 
 def _of_second(loss: Tensor | None, records: Mapping[str, Any], half: int) -> Tensor:
