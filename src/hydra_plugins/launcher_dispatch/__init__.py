@@ -85,7 +85,8 @@ class DispatchLauncher(Launcher):
         setup_globals()
         if all(tuple(overrides) in self.checked for overrides in job_overrides):
             jobs = [self.checked[tuple(overrides)] for overrides in job_overrides]
-        else:  # a sweeper that launches batch after batch
+        # This is a sweeper that launches batch after batch.
+        else:
             jobs = check_jobs(
                 self.context.config_loader, self.config, job_overrides, initial_job_idx
             )

@@ -78,14 +78,16 @@ class CheckpointStore:
             OSError: it cannot be created.
         """
         if not self.root.is_dir():
-            self.check_lock()  # stops a run whose whole folder was removed
+            # This stops a run whose whole folder was removed.
+            self.check_lock()
             if self._begun:
                 self.logger.warning(
                     "%s was removed while the run was training, and with it the run's earlier"
                     " checkpoints. It is created again.",
                     self.root,
                 )
-            root = Path(os.path.realpath(self.root))  # where a link leads that has lost its target
+            # This is the target of a link, even if it does not exist.
+            root = Path(os.path.realpath(self.root))
             root.mkdir(parents=True)
             fsync_folder(root.parent)
         self._lead_here()
@@ -233,7 +235,8 @@ class CheckpointStore:
         try:
             match = STEP.match(os.readlink(place).rstrip("/").rpartition("/")[2])
             step = int(match.group(1)) if match else None
-        except OSError:  # no link
+        # There is no link.
+        except OSError:
             step = _step_of_copy(place)
         return step if step is not None and self.path(step).is_dir() else None
 

@@ -38,7 +38,7 @@ def run(file: Path) -> Any:
 
     job = OmegaConf.load(file)
     HydraConfig.instance().cfg = OmegaConf.create({"hydra": job.hydra})  # type: ignore[assignment]
-    # without a parent node
+    # The copy has no parent node.
     return task(OmegaConf.create(OmegaConf.to_container(job.config)))  # type: ignore[arg-type]
 
 

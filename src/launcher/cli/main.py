@@ -142,7 +142,8 @@ def task(config: DictConfig) -> Any:
         report(messages)
         _remove_empty(folder.path)
         rejected = SystemExit(BAD_COMMAND)
-        rejected.add_note(messages[0])  # for the table of a sweep
+        # The note is for the table of a sweep.
+        rejected.add_note(messages[0])
         raise rejected from None
     if config.dispatch.get("dry_run"):
         _remove_empty(folder.path)

@@ -83,7 +83,8 @@ def write_schemas(project: Path) -> int:
     if not conf.is_dir():
         raise ConfigError(f"schema {project}: there is no {conf}; give the folder of a project.")
     if (str_path := str(project.absolute())) not in sys.path:
-        sys.path.insert(0, str_path)  # its classes are read from their source
+        # The project's classes are read from their source.
+        sys.path.insert(0, str_path)
     folders = [conf, main_folder(), *(each for each in installed().values() if each is not None)]
     documents = schemas(folders)
     patterns = {

@@ -65,7 +65,8 @@ class _Names(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         statement = self.statements.get(name)
-        self[name] = Any  # what an alias that refers to itself sees
+        # This ends the evaluation of an alias that refers to itself.
+        self[name] = Any
         if isinstance(statement, ast.Assign):
             self[name] = evaluate(statement.value, self.statements)
         return self[name]

@@ -21,7 +21,8 @@ def check_bounds(
     try:
         signature = inspect.signature(function, eval_str=True)
         values = signature.bind(*positional, **named).arguments
-    except (TypeError, NameError):  # the call itself reports missing arguments
+    # The call itself reports missing arguments.
+    except (TypeError, NameError):
         return
     for name, value in values.items():
         if type(value) not in (int, float):

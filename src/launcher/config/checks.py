@@ -181,7 +181,8 @@ def _warmup(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     steps, ratio = get(tree, "scheduler.warmup_steps"), get(tree, "scheduler.warmup_ratio")
     total = _count(tree, "scheduler.max_steps") or _count(tree, "trainer.max_steps")
     if get(tree, "trainer.max_epochs") is not None:
-        total = None  # it depends on the data
+        # It depends on the data.
+        total = None
     if type(steps) is int and (issue := warmup_issue(steps, ratio, total)):
         yield issue
 

@@ -152,7 +152,8 @@ class Compositions:
         config = self.groups(
             [str(override.input_line) for override in parsed if override not in values]
         )
-        if config.hydra.searchpath:  # it may have groups that look like values
+        # It may have groups that look like values.
+        if config.hydra.searchpath:
             config = self._compose(
                 [str(_with_plus(override, config).input_line) for override in parsed]
             )

@@ -129,7 +129,8 @@ def _defaults(node: Mapping[str, Any], path: str) -> dict[str, Any]:
 def _defaults_of_target(target: str) -> dict[str, Any]:
     try:
         spec = signature(target)
-    except NotFound:  # of a class that this code no longer has, the defaults are not known
+    # The defaults of a class that this code no longer has are not known.
+    except NotFound:
         spec = None
     return INSTANTIATION_DEFAULTS | ({} if spec is None else _defaults_of(spec))
 

@@ -83,7 +83,8 @@ def identity(config: DictConfig) -> dict[str, Any]:
     """Return the tree that is hashed: the resolved configuration without the keys of
     `run.identity_exclude`, and with the keys of `HASHED_RUN_KEYS` that are set. Whole floats become
     ints (`lr=1.0` is `lr=1`)."""
-    listed = OmegaConf.select(config, "run.identity_exclude")  # the schema rejects all but a list
+    # The schema rejects everything but a list.
+    listed = OmegaConf.select(config, "run.identity_exclude")
     excluded = {
         str(path) for path in (listed if isinstance(listed, ListConfig) else ())
     } | NEVER_HASHED

@@ -35,7 +35,7 @@ def resolve_tree(
     """Resolve a configuration whose plain containers are known; see `resolve`."""
     written = {key: value for key, value in tree.items() if key != "hydra"}
     resolver = _Resolver(config, tree)
-    # run.id hashes everything, so it resolves only if everything else does: it comes last
+    # The key run.id hashes everything, so it resolves only if everything else does, and comes last.
     order = sorted(written, key=lambda key: key == "run")
     tree = {key: mapped(written[key], resolver.value, (key,)) for key in order}
     return {key: tree[key] for key in written}, resolver.all_issues()
@@ -140,7 +140,8 @@ class _Resolver:
         """Report an interpolation that does not resolve. Usually it refers to a key that does not
         exist."""
         if isinstance(error, InterpolationToMissingValueError):
-            return  # the missing value is reported itself
+            # The missing value is reported itself.
+            return
         for reference in REFERENCE.findall(written):
             try:
                 value = OmegaConf.select(

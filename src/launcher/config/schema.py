@@ -88,7 +88,8 @@ def validate_tree(config: DictConfig, written: dict[str, Any]) -> dict[str, Any]
     issues += crosschecks(without_unresolved(tree))
     issues = _with_length_issues(issues, without_unresolved(tree), sources)
     secrets = list(secret_issues(written))
-    shown = {issue.key for issue in secrets}  # another message would show the value
+    # Another message would show the value.
+    shown = {issue.key for issue in secrets}
     issues = [*secrets, *(issue for issue in issues if issue.key not in shown)]
     if issues:
         raise ConfigError(*map(str, _at_their_source(issues, written)))

@@ -133,7 +133,8 @@ class _Expressions:
             ]
         if not is_interpolation(written):
             return resolved
-        if isinstance(resolved, Mapping | list):  # a reference to a whole node
+        # It is a reference to a whole node.
+        if isinstance(resolved, Mapping | list):
             match = REFERENCE.fullmatch(written)
             path = None if match is None else _absolute(match[1], keys[:-1])
             node = None if path is None else get(self.tree, path)

@@ -152,7 +152,8 @@ def bindings(module: Module) -> tuple[dict[str, Binding], list[str]]:
             tree(module.path).body,
             module.name if module.folders else module.name.rpartition(".")[0],
         )
-    except ImportError as error:  # a relative import beyond the top-level package
+    # This is a relative import beyond the top-level package.
+    except ImportError as error:
         raise Unresolvable(module.name) from error
 
 
@@ -191,7 +192,8 @@ def _member(owner: Module | Definition, name: str, hops: int) -> Module | Defini
         method = (
             bind(owner.node.body)[0].get(name) if isinstance(owner.node, ast.ClassDef) else None
         )
-        if not isinstance(method, ast.stmt):  # inherited, or made by a metaclass
+        # It is inherited, or made by a metaclass.
+        if not isinstance(method, ast.stmt):
             raise Unresolvable(name)
         return Definition(method, owner.module)
     full = f"{owner.name}.{name}"

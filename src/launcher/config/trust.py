@@ -233,7 +233,8 @@ class Origin:
         """Return whether importing a module runs only Launcher's, torch's or the project's own
         code."""
         if module.path is None:
-            return bool(module.folders)  # a namespace package has no code
+            # A namespace package has no code.
+            return bool(module.folders)
         if module.path.resolve().is_relative_to(LAUNCHER) or module.name.split(".")[0] == "torch":
             return True
         return self._is_own(module.path.parent)

@@ -135,7 +135,8 @@ class DocumentData(TokenizedSource):
         Args:
             is_new: for predictions: without classes, and no document may be empty.
         """
-        from launcher.process.ranks import on_main  # imports torch
+        # This imports torch.
+        from launcher.process.ranks import on_main
 
         files = self.find(key, patterns)
         folder = self.cache_folder.absolute() / self._name(files, val_fraction, is_new)

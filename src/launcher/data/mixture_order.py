@@ -231,6 +231,7 @@ def divided(weights: np.ndarray) -> np.ndarray:
     positive = by_remainder[weights[by_remainder] > 0]
     for number in range(BLOCK - int(shares.sum())):
         shares[positive[number % len(positive)]] += 1
-    while shares.sum() > BLOCK:  # very small weights have taken a sample each
+    # Very small weights have taken a sample each.
+    while shares.sum() > BLOCK:
         shares[int(np.argmax(shares))] -= 1
     return shares

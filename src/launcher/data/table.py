@@ -53,7 +53,8 @@ class TableData(DataSource):
                 f"data.num_features={self.num_features}: is the number of data.features,"
                 f" {len(self.features)}; leave it out."
             )
-        if self.predict is not None:  # a model may be elsewhere than its training data
+        # A model may be on another machine than its training data.
+        if self.predict is not None:
             self._find("data.predict", self.predict)
             return
         self._find("data.files", self.files)

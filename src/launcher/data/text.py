@@ -43,7 +43,8 @@ class TextData(DataSource):
     predict: str | list[str] | None = None
 
     def check(self) -> None:
-        if self.predict is not None:  # a model may be elsewhere than its training data
+        # A model may be on another machine than its training data.
+        if self.predict is not None:
             find_files("data.predict", self.predict)
         elif self.files is not None:
             find_files("data.files", self.files)

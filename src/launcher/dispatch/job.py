@@ -25,7 +25,8 @@ def run_job(config: DictConfig) -> Any:
         signals.SignalExit: a signal ended it.
     """
     deadline.progress(IMPORTS)
-    importlib.import_module("launcher.train.build")  # and torch
+    # This imports torch.
+    importlib.import_module("launcher.train.build")
     forced_exit.arm(config)
     with exits_are_errors():
         return instantiate(config.job).run(config)

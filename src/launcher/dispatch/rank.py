@@ -99,7 +99,8 @@ def run(path: Path) -> Any:
     job = OmegaConf.load(path)
     if job.hydra is not None:
         HydraConfig.instance().cfg = OmegaConf.create({"hydra": job.hydra})  # type: ignore[assignment]
-    config: Any = OmegaConf.create(OmegaConf.to_container(job.config))  # without a parent node
+    # The copy has no parent node.
+    config: Any = OmegaConf.create(OmegaConf.to_container(job.config))
     forced_exit.arm(config)
     try:
         return run_job(config)

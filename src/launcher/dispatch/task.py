@@ -34,7 +34,8 @@ def task(config: DictConfig) -> Any:
     if config.run.get("identity") is None:
         made = config.run.dir
         if name_run(config, Runs()) is not None:
-            with suppress(OSError):  # it is not empty
+            # It is not empty.
+            with suppress(OSError):
                 os.rmdir(made)
     check_identity(config.run)
     RunFolder(config.run.dir).check_links()

@@ -90,7 +90,8 @@ class SamplesHook(BaseHook):
             self._write(trainer)
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
-        if trainer.is_last_step:  # a hook after this one may have ended the training
+        # A hook after this one may have ended the training.
+        if trainer.is_last_step:
             self._write(trainer)
 
     def _write(self, trainer: TrainerView) -> None:
@@ -108,7 +109,8 @@ class SamplesHook(BaseHook):
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             replace_file(target, text.encode())
-        except OSError as error:  # a full disk must not end the training
+        # A full disk must not end the training.
+        except OSError as error:
             trainer.logger.error("%s could not be written: %s.", target, error.strerror)
 
     def _continue(self, trainer: TrainerView, number: int, prompt: list[int]) -> str:

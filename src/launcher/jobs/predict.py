@@ -173,7 +173,8 @@ class PredictJob:
                 if parts.ends(stop):
                     parts.write(stop, rows)
                     rows = []
-        maximum(0)  # every rank has written its parts
+        # Afterwards every rank has written its parts.
+        maximum(0)
 
     def _columns(
         self, trainer: Trainer, dataset: Any, records: Records, start: int, stop: int

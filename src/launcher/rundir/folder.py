@@ -104,7 +104,8 @@ def is_copy(folder: Path, written_for: str | None) -> bool:
     written exists, and is another one."""
     try:
         return written_for is not None and not folder.samefile(written_for)
-    except OSError:  # it was moved, or is not visible from this machine
+    # It was moved, or is not visible from this machine.
+    except OSError:
         return False
 
 

@@ -159,7 +159,8 @@ def _loads(line: bytes) -> Any:
     try:
         return orjson.loads(line)
     except ValueError:
-        return json.loads(line)  # orjson rejects NaN and numbers larger than any float
+        # Orjson rejects NaN and numbers larger than any float.
+        return json.loads(line)
 
 
 def values_of(rows: Iterable[Mapping[str, Any]], metric: str) -> list[float]:

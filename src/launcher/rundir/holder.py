@@ -138,5 +138,6 @@ def last_beat(path: Path) -> float | None:
 
 
 def _modified(path: Path) -> float:
-    with open(path, "rb") as file:  # a network file system asks its server on opening, not on stat
+    # A network file system asks its server on opening, not on stat.
+    with open(path, "rb") as file:
         return os.fstat(file.fileno()).st_mtime

@@ -40,7 +40,8 @@ from launcher.rundir.holder import (
 )
 from launcher.rundir.record_format import read_record
 
-BEAT = 5.0  # seconds between two heartbeats
+# Seconds between two heartbeats.
+BEAT = 5.0
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +76,8 @@ class RunLock:
         self.silence = silence
         self.sleep = sleep
         self.on_lost = on_lost
-        self.holder: Holder | None = None  # this process, while it holds the lock
+        # This process, while it holds the lock.
+        self.holder: Holder | None = None
         self._attempts_before = 0
         self._has_record = False  # run.json was seen while this process held the lock
         self._repair = threading.Lock()
@@ -129,7 +131,8 @@ class RunLock:
         try:
             if self.is_held():
                 patiently(lambda: self.path.unlink(missing_ok=True))
-        except OSError as error:  # the next process takes over the lock of one that has ended
+        # The next process takes over the lock of a process that has ended.
+        except OSError as error:
             logger.warning("%s could not be removed: %s.", self.path, error)
         self.holder = None
 
@@ -218,7 +221,8 @@ class RunLock:
         while not self._stop.wait(self.beat):
             try:
                 self.check()
-                os.utime(self.path)  # without a time: the file server's own clock
+                # Without a time, the file server's own clock counts.
+                os.utime(self.path)
             except LockLost as lost:
                 logger.error("%s", lost)
                 return
@@ -257,7 +261,8 @@ class RunLock:
         """
         held = read_holder(self.path)
         if held is None and not os.path.lexists(self.path):
-            return False  # released in the meantime
+            # It was released in the meantime.
+            return False
         if self._is_alive(held, temporary):
             raise ConfigError(refusal(self.folder, read_holder(self.path) or held))
         beat, now = last_beat(self.path), last_beat(temporary)

@@ -87,15 +87,18 @@ def ending_with_reader() -> Iterator[None]:
     except BrokenPipeError:
         unread = [stream for stream in (sys.stdout, sys.stderr) if _is_unread(stream)]
         if not unread:
-            raise  # another pipe broke
-        for stream in unread:  # the interpreter flushes them at its end
+            # Another pipe broke.
+            raise
+        # The interpreter flushes them at its end.
+        for stream in unread:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         raise SystemExit(128 + signal.SIGPIPE) from None
 
 
 def _is_unread(stream: TextIO) -> bool:
     poll = select.poll()
-    poll.register(stream, 0)  # errors alone
+    # Only errors are polled.
+    poll.register(stream, 0)
     return any(flags & (select.POLLERR | select.POLLHUP) for _, flags in poll.poll(0))
 
 
@@ -162,7 +165,8 @@ class _Keeping(logging.Handler):
 
 class _FileHandler(_IgnoresOSErrors, logging.FileHandler):
     def emit(self, record: logging.LogRecord) -> None:
-        with suppress(OSError):  # the base class opens the file outside of its own `try`
+        # The base class opens the file outside of its own `try`.
+        with suppress(OSError):
             super().emit(record)
 
 
@@ -211,7 +215,8 @@ def setup_logging(file: Path | None, rank: int = 0, keep: bool = False) -> None:
         handler.of_launcher = True  # type: ignore[attr-defined]
         root.addHandler(handler)
     for record in kept:
-        handlers[-1].handle(record)  # the file's, also where the screen is diverted to it
+        # This is the file's handler, even if the screen is diverted to it.
+        handlers[-1].handle(record)
     root.setLevel(logging.INFO)
     logging.captureWarnings(True)
 

@@ -94,7 +94,8 @@ def versions(also: Collection[str] = ()) -> dict[str, str]:
         try:
             result[module] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            continue  # not installed; or run from a bare checkout
+            # It is not installed, or run from a bare checkout.
+            continue
     return result
 
 

@@ -243,7 +243,8 @@ class RunRecord:
             self._close_killed()
             attempt.outcome, attempt.reason = outcome, reason[:500]
             attempt.exit_code = attempt.exit_code if exit_code is None else exit_code
-        elif state == "failed":  # before it began an attempt
+        # It failed before it began an attempt.
+        elif state == "failed":
             self._add_closed(outcome, reason, exit_code)
         self.data["state"] = state
         self._write()
@@ -273,7 +274,8 @@ class RunRecord:
         try:
             self._write()
         except OSError as error:
-            self.written_at = self.clock()  # not again at every step
+            # A failed write is not repeated at every step.
+            self.written_at = self.clock()
             logger.warning("%s could not be written: %s", self.path, error)
             return False
         return True
@@ -324,7 +326,8 @@ class RunRecord:
         attempt.exit_code = exit_code
         attempt.reason = reason
         self.data["state"] = "failed" if outcome == "killed" else outcome
-        patiently(self._write)  # the last write: no later one makes up for it
+        # This is the last write, so no later one can replace it.
+        patiently(self._write)
 
     def name_by(self, identity: Mapping[str, Any], configured_id: str) -> None:
         """Make this the run of another configuration.
@@ -372,7 +375,8 @@ class RunRecord:
         if attempt is None or attempt.outcome is not None:
             return
         attempt.outcome = "killed"
-        attempt.ended = iso(self.path.stat().st_mtime)  # the last that is known of it
+        # This is the last known time of the attempt.
+        attempt.ended = iso(self.path.stat().st_mtime)
         attempt.end_step = self.step
         attempt.reason = (
             "the process ended without recording why: it was killed, or the machine went down"

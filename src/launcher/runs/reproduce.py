@@ -356,7 +356,8 @@ def compared(run: StoredRun, place: Path, step: int) -> Replay:
     Raises:
         ConfigError: a checkpoint is damaged.
     """
-    from launcher.checkpoint.difference import differences  # late: torch
+    # Torch is imported late.
+    from launcher.checkpoint.difference import differences
     from launcher.checkpoint.stored import StoredCheckpoint
 
     copy = RunFolder(place / "outputs" / run.name / run.id)

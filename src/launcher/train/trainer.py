@@ -468,7 +468,8 @@ class BaseTrainer(HookCaller):
             return
         state.skipped_steps += 1
         state.skipped_in_row = count = state.skipped_in_row + 1
-        if count.bit_count() == 1:  # the 1st, 2nd, 4th, 8th ... in a row
+        # It is the 1st, 2nd, 4th, 8th ... in a row.
+        if count.bit_count() == 1:
             # This is how a scaler finds its scale.
             level = logging.INFO if self.grad_scaler.is_enabled() else logging.WARNING
             text = "Step %d: the gradient is not finite (%s); the update is skipped (%d in a row)."

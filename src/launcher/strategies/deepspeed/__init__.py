@@ -253,7 +253,8 @@ class DeepSpeedStrategy(NativeStrategy):
 
     # --------------------------------------------------------------------------------------- a step
     def forward_context(self) -> AbstractContextManager[Any]:
-        return NULL  # the engine turns off an autocast around it; see `autocast_within`
+        # The engine turns off an autocast around it, see `autocast_within`.
+        return NULL
 
     def grad_sync(self, enabled: bool) -> AbstractContextManager[Any]:
         self.engine.set_gradient_accumulation_boundary(enabled)
