@@ -116,8 +116,9 @@ class StreamingData(TokenizedSource):
 
 
 class Readers:
-    """Threads that read blocks. Python does not wait for them at its exit, as it does for those of
-    a ThreadPoolExecutor: a preempted run has no time for blocks that nobody needs."""
+    """Threads that read blocks. Python does not wait for them at its exit, as it does for the
+    threads of a ThreadPoolExecutor, since a preempted run has no time for blocks that nobody
+    needs."""
 
     def __init__(self, count: int):
         self.count = count
@@ -155,8 +156,7 @@ class StreamedDocuments(OrderedDataset):
     """Sample i is the i-th document of the blocks: `input_ids`, `attention_mask` and `labels`
     [B, T], int64, as long as the longest document of a batch; or `labels` [B] for classes.
 
-    Blocks are fetched and tokenized by threads: those of the window of blocks that is read now, and
-    of the next one.
+    Blocks of the current window and of the next one are fetched and tokenized by threads.
 
     Args:
         window: blocks whose documents are mixed with each other.
