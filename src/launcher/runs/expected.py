@@ -39,8 +39,8 @@ def described(run: StoredRun, now: float) -> str:
 
 
 def expected_end(run: StoredRun, now: float) -> float | None:
-    """The time at which the last step is done, if the steps that are left take as long as the
-    recent ones, with their evaluations and saves; None: nothing is known of them."""
+    """Return the time at which the last step is done, if the remaining steps take as long as the
+    recent ones, with their evaluations and saves. Return None if no recent step is known."""
     last_step = run.record.get("max_steps")
     lines = parsed(last_bytes(run.folder.metrics_path, RECENT_BYTES).splitlines())
     points = [point for line in lines if (point := _point(line, run)) is not None]

@@ -48,8 +48,8 @@ def _histogram(row: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _image(run: StoredRun, row: dict[str, Any]) -> dict[str, Any] | None:
-    """The image as a data URL; None: it is gone, too large, outside the run's folder, or not an
-    image that a page may hold."""
+    """Return the image as a data URL, or None if it is gone, too large, outside the run's folder,
+    or not an image that a page may hold."""
     path = run.folder.path / str(row.get("path"))
     kind = mimetypes.guess_type(path.name)[0] or ""
     try:

@@ -1,7 +1,6 @@
 """Show the table of runs live in the terminal, the runs at work first; Ctrl-C ends it.
 
-A refresh looks at each run.json, and reads those that have changed and those of runs that are not
-at their end.
+A refresh checks each run.json, and reads a record if it has changed or its run is not at its end.
 """
 
 import argparse
@@ -175,8 +174,8 @@ class WatchedRuns:
 
 
 def _stamp(path: str) -> Stamp | None:
-    """Modification time, size and inode of a file, which each replacement changes; None: it is
-    gone."""
+    """Return modification time, size and inode of a file, which each replacement changes, or None
+    if it is gone."""
     try:
         status: Any = os.stat(path)
     except OSError:

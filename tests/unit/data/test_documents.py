@@ -180,7 +180,7 @@ def test_changed_files_and_tokenizers_are_tokenized_again(files, tmp_path):
 
 
 def test_new_documents_are_a_row_each_and_have_no_class(files, tmp_path):
-    """For predictions: packed or not, with a class in the training data or not."""
+    """Data for predictions, packed or not, with a class in the training data or not."""
     new = tmp_path / "new.jsonl"
     new.write_text("".join(json.dumps({"text": record["text"]}) + "\n" for record in RECORDS[:9]))
     options = {"predict": str(new), "cache": str(tmp_path / "cache")}
