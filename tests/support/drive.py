@@ -97,6 +97,8 @@ def compose(*overrides: str) -> Any:
         "scheduler" if any(override.startswith("scheduler=") for override in rest) else "nothing"
     )
     tiny = [override for override in TINY if not override.startswith(replaced)]
+    if "optimizer=parts" in rest:
+        tiny.remove("optimizer.lr=0.01")
     return composed([*parts, *tiny, "run.name=a", "run.id=b", *rest])
 
 

@@ -15,6 +15,7 @@ from launcher.config.lanes import lane_issues, unsupported_by
 from launcher.config.messages import ConfigIssue, hint, show
 from launcher.config.needs import need_issues
 from launcher.config.node_range import NodeRange
+from launcher.config.parts import part_issues
 from launcher.config.sections import TrainerSettings, section
 from launcher.config.tree import get
 from launcher.rundir.files import expanded
@@ -45,6 +46,7 @@ def crosschecks(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
         yield from _without_checkpoints(tree)
         yield from need_issues(tree)
         yield from _recomputed(tree)
+        yield from part_issues(tree)
     if job == PREDICT:
         yield from _new_data(tree)
     elif job != EXPORT:

@@ -1,13 +1,16 @@
 """The length of a run: `trainer.max_steps`, or `trainer.max_epochs`, from which the steps are
 computed once the data are read (`launcher.train.length`)."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from launcher.config.messages import ConfigIssue, show
-from launcher.config.tree import get
+from launcher.config.tree import get, mapped
 
 DEFAULT_STEPS = 500
+SCHEDULE_LENGTH = re.compile(r"scheduler\.(parts\.[^.]+\.)?max_steps")
+"""The length of a schedule, also of one of several optimizers."""
 
 
 def default_steps(epochs: float | None) -> int | None:
@@ -35,7 +38,7 @@ def length_issues(tree: dict[str, Any], sources: Mapping[str, str]) -> Iterator[
             "trainer.max_steps", "null", "a run needs an end; set it, or trainer.max_epochs."
         )
     for key, source in sources.items() if steps is None and epochs is not None else ():
-        if source == "trainer.max_steps" and key != "scheduler.max_steps":
+        if source == "trainer.max_steps" and not SCHEDULE_LENGTH.fullmatch(key):
             text = (
                 f"is not known before the data are read, since trainer.max_epochs={show(epochs)} is"
                 f" set; set {key} to a number, or use trainer.max_steps."
@@ -50,8 +53,13 @@ def with_steps(config: Mapping[str, Any], steps: float) -> dict[str, Any]:
     Args:
         config: resolved, as plain containers.
     """
-    scheduler, before = config.get("scheduler") or {}, config["trainer"]["max_steps"]
+    before = config["trainer"]["max_steps"]
+
+    def change(value: Any, keys: tuple[Any, ...]) -> Any:
+        is_length = SCHEDULE_LENGTH.fullmatch(".".join(map(str, keys)))
+        return steps if is_length and value == before else value
+
     nodes = {"trainer": {**config["trainer"], "max_steps": steps}}
-    if "max_steps" in scheduler and scheduler["max_steps"] == before:
-        nodes["scheduler"] = {**scheduler, "max_steps": steps}
+    if config.get("scheduler"):
+        nodes |= mapped({"scheduler": config["scheduler"]}, change)
     return {**config, **nodes}

@@ -18,9 +18,10 @@ from launcher.config.checks import NO_TRAINING, crosschecks
 from launcher.config.compositions import COLLECTIONS, parse
 from launcher.config.epochs import number_of_epochs, with_epochs
 from launcher.config.fits import describe, fits
-from launcher.config.length import length_issues
+from launcher.config.length import SCHEDULE_LENGTH, length_issues
 from launcher.config.messages import ConfigIssue, WrongType, hint, show
 from launcher.config.options import composed_from, options
+from launcher.config.parts import PART
 from launcher.config.plain import to_plain
 from launcher.config.renamed import renamed
 from launcher.config.resolve import UNRESOLVED, references, resolve_tree, without_unresolved
@@ -103,8 +104,12 @@ def _with_length_issues(
     known."""
     if not _trains(tree):
         return issues
-    if get(tree, "trainer.max_epochs") is not None and get(tree, "scheduler.max_steps") is None:
-        issues = [issue for issue in issues if issue.key != "scheduler.max_steps"]
+    if get(tree, "trainer.max_epochs") is not None:
+        issues = [
+            issue
+            for issue in issues
+            if not (SCHEDULE_LENGTH.fullmatch(issue.key) and get(tree, issue.key) is None)
+        ]
     found = list(length_issues(tree, sources))
     return [issue for issue in issues if issue.key not in {each.key for each in found}] + found
 
@@ -344,7 +349,12 @@ def _node(path: str, node: dict[str, Any], referred_to: set[str]) -> Iterator[Co
         keys.pop("val_dataset", None)
         keys |= {"batch_size": UNRESOLVED} if "batch_size" in spec.names else {}
     positional = len(node.get("_args_") or ())
-    partial = path in FACTORIES or bool(node.get("_partial_")) or positional > 0
+    partial = (
+        path in FACTORIES
+        or bool(PART.fullmatch(path))
+        or bool(node.get("_partial_"))
+        or positional > 0
+    )
     yield from _keys(
         path, {key: value for key, value in keys.items() if key not in own}, spec, partial
     )

@@ -14,6 +14,7 @@ from torch import nn
 from launcher.config.arguments import check_bounds
 from launcher.hooks.best import Best
 from launcher.hooks.records import to_numbers
+from launcher.optim.schedulers import AnyScheduler
 from launcher.process.times import Times
 from launcher.strategies.base import Strategy, TensorReader
 from launcher.strategies.sharded import ShardedLike
@@ -113,8 +114,8 @@ class StepInfo(TypedDict, total=False):
     wait."""
 
     loss: list[torch.Tensor]
-    """0-d, one for each micro-batch; with lanes, after the last of them, of all ranks in their
-    order."""
+    """0-d, one for each micro-batch, of several optimizers the sum of theirs; with lanes, after the
+    last of them, of all ranks in their order."""
     records: list[Records]
     """Records that `forward` returned, one for each micro-batch."""
     data_time: list[float]
@@ -145,7 +146,7 @@ class TrainerView(Protocol):
     logger: logging.Logger
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    lr_scheduler: torch.optim.lr_scheduler.LRScheduler | None
+    lr_scheduler: AnyScheduler | None
     strategy: Strategy
     data_loader: Any
     hooks: list["BaseHook"]
@@ -214,6 +215,9 @@ class BaseHook:
     """Parameters that name metrics by which this hook steers training: `("metric",)`. The hook that
     measures such a metric, by `needs`, belongs to the identity of the run. It is read from the
     source, too."""
+    needs_one_optimizer: ClassVar[bool] = False
+    """True if the hook does not support several optimizers, with which a run then is rejected. It
+    is read from the source, too."""
     runs_first: ClassVar[bool] = False
     """True if this hook is called before the others, because they read what it adds to
     `trainer.step_info`."""
@@ -252,7 +256,9 @@ class BaseHook:
         a closure call it again."""
 
     def on_before_optimizer_step(self, trainer: TrainerView) -> None:
-        """Once a step: gradients are complete, unscaled, and not yet clipped."""
+        """Once a step: gradients are complete, unscaled, and not yet clipped. Of several
+        optimizers, at the turn of each: `trainer.strategy.is_updated(p)` says whether a parameter
+        is one of its own."""
 
     def on_after_step(self, trainer: TrainerView) -> None:
         """Called after the update; `trainer.step_info` describes the step."""

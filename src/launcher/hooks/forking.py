@@ -11,6 +11,7 @@ from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError
 from launcher.hooks.base import TrainerView
 from launcher.hooks.init_from import RenamingReader
+from launcher.optim.parts import OptimizerParts
 from launcher.optim.schedulers import set_rate, set_rates
 from launcher.rundir.folder import checkpoint_of
 from launcher.strategies.weights import model_tensors, tied_names
@@ -68,6 +69,12 @@ class Fork:
                 f"{KEY}={self.source}: under strategy={trainer.strategy.name} a fork has the"
                 " optimizer and schedule of its source; leave them as they are, or start from the"
                 " weights with run.init_from."
+            )
+        if (is_other or not takes_optimizer) and isinstance(trainer.optimizer, OptimizerParts):
+            raise ConfigError(
+                f"{KEY}={self.source}: with several optimizers a fork has the optimizers and"
+                " schedules of its source; leave them as they are, or start from the weights with"
+                " run.init_from."
             )
         if takes_optimizer and _target(before["optimizer"]) != _target(now["optimizer"]):
             raise ConfigError(
@@ -130,7 +137,7 @@ def _set_groups(
     For a schedule that is not a function of the step, the saved rate is scaled to the group's new
     full rate.
     """
-    scheduler = trainer.lr_scheduler
+    scheduler: Any = trainer.lr_scheduler
     for index, (group, own) in enumerate(
         zip(trainer.optimizer.param_groups, own_groups, strict=True)
     ):

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -31,6 +31,8 @@ class NanReportHook(BaseHook):
     Args:
         max_reports: at most this many reports per attempt.
     """
+
+    needs_one_optimizer: ClassVar = True
 
     def __init__(self, max_reports: PositiveInt = 3):
         self.max_reports = max_reports

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -64,6 +64,8 @@ class ReplayStepHook(BaseHook):
             the nodes that differ, unless all of several nodes differ. If a loss differs on some
             nodes, only these nodes count.
     """
+
+    needs_one_optimizer: ClassVar = True
 
     def __init__(
         self,

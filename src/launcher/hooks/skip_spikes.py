@@ -1,7 +1,7 @@
 """Skips updates whose loss or gradient norm is an outlier."""
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -37,6 +37,8 @@ class SkipSpikesHook(BaseHook):
     Raises:
         ConfigError: neither loss nor norm is judged, or `warmup` is more than `window`.
     """
+
+    needs_one_optimizer: ClassVar = True
 
     def __init__(
         self,

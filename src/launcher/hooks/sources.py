@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ class SourcesHook(BaseHook):
     Args:
         interval: in optimizer steps.
     """
+
+    needs_one_optimizer: ClassVar = True
 
     def __init__(self, interval: PositiveInt = 10):
         self.interval = interval

@@ -6,9 +6,11 @@ from typing import Any
 
 import torch
 
+from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.hooks.evaluation import batch_size, first_tensor
 from launcher.hooks.flops import forward_flops, peak_tflops
+from launcher.optim.parts import OptimizerParts
 from launcher.types import PositiveFloat, PositiveInt
 
 
@@ -52,6 +54,12 @@ class ThroughputHook(BaseHook):
         self._since: tuple[float, int, int | None] | None = None
         """Time, step and samples at the start of the interval."""
         self._paused_at = self._paused = 0.0
+
+    def on_start(self, trainer: TrainerView) -> None:
+        if self.flops and isinstance(trainer.optimizer, OptimizerParts):
+            raise ConfigError(
+                "hooks.throughput.flops=true: does not support several optimizers; use false."
+            )
 
     def on_batch(self, trainer: TrainerView, batch: Any) -> None:
         if not self._micro_batch and self._batch is None:

@@ -75,9 +75,10 @@ class TraceHook(BaseHook):
 
     def on_before_optimizer_step(self, trainer: TrainerView) -> None:
         named = unwrap(trainer.model).named_parameters()
-        self._line[GRADIENTS] = {
-            name: int(checksum([p.grad])) for name, p in named if p.grad is not None
-        }
+        gradients = self._line.setdefault(GRADIENTS, {})
+        for name, p in named:
+            if p.grad is not None and trainer.strategy.is_updated(p):
+                gradients[name] = int(checksum([p.grad]))
 
     def on_after_step(self, trainer: TrainerView) -> None:
         self._line[LOSS] = [float(loss).hex() for loss in trainer.step_info["loss"]]

@@ -17,7 +17,7 @@ warm-up.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from torch import Tensor
@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from launcher.config.checks import warmup_issue
+from launcher.config.messages import hint
 from launcher.errors import ConfigError
 from launcher.optim.arguments import has_required_argument
 from launcher.types import Fraction, NonNegativeInt, PositiveInt
@@ -134,10 +135,70 @@ def resolve_warmup_steps(steps: int | None, ratio: float | None, total: int) -> 
     return steps or int((ratio or 0.0) * total + 1e-9)
 
 
-def load_schedule(scheduler: LRScheduler | None, saved: dict[str, Any] | None, step: int) -> None:
+class SchedulerParts:
+    """The schedules of several optimizers, by the names of the optimizers. Each counts the updates
+    of its own.
+
+    Raises:
+        ConfigError: a schedule follows a metric, or its `step` needs arguments that training does
+            not have.
+    """
+
+    def __init__(self, parts: Mapping[str, LRScheduler]):
+        self.parts = dict(parts)
+        for name, part in self.parts.items():
+            check_steps(part, f"scheduler.parts.{name}")
+            if needs_metric(part):
+                raise ConfigError(
+                    f"scheduler.parts.{name}: {type(part).__name__} follows a metric, which several"
+                    " optimizers do not support; use a schedule by the step, such as cosine."
+                )
+
+    def step(self) -> None:
+        for part in self.parts.values():
+            part.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: part.state_dict() for name, part in self.parts.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, part in self.parts.items():
+            part.load_state_dict(state[name])
+
+
+AnyScheduler = LRScheduler | SchedulerParts
+
+
+def scheduler_parts(optimizer: Optimizer, *, parts: dict[str, Any]) -> SchedulerParts:
+    """A schedule for each of several optimizers.
+
+    Args:
+        parts: the schedules, by the names of the optimizers; the rate of one without a schedule is
+            constant.
+    Raises:
+        ConfigError: there is one optimizer, or none of a name.
+    """
+    optimizers = getattr(optimizer, "parts", None)
+    if optimizers is None:
+        raise ConfigError(
+            f"scheduler.parts: the optimizer is one {type(optimizer).__name__}; choose its schedule"
+            " (scheduler=cosine), or several optimizers (optimizer=parts)."
+        )
+    for name in parts.keys() - optimizers.keys():
+        raise ConfigError(
+            f"scheduler.parts.{name}: is not one of optimizer.parts{hint(name, optimizers)}"
+        )
+    return SchedulerParts({name: make(optimizers[name]) for name, make in parts.items()})
+
+
+def load_schedule(scheduler: AnyScheduler | None, saved: dict[str, Any] | None, step: int) -> None:
     """Load a schedule's state. A function of the step that replaces another kind of schedule starts
     at `step`."""
     if scheduler is None:
+        return
+    if isinstance(scheduler, SchedulerParts):
+        for name, part in scheduler.parts.items():
+            load_schedule(part, (saved or {}).get(name), step)
         return
     if isinstance(scheduler, LambdaLR) and not _is_of_step(saved):
         saved = scheduler.state_dict() | {"last_epoch": step, "_step_count": step + 1}
@@ -146,7 +207,7 @@ def load_schedule(scheduler: LRScheduler | None, saved: dict[str, Any] | None, s
 
 
 def set_rates(
-    optimizer: Optimizer, scheduler: LRScheduler | None, saved: dict[str, Any] | None
+    optimizer: Optimizer, scheduler: AnyScheduler | None, saved: dict[str, Any] | None
 ) -> None:
     """Set each group's learning rate to the schedule's at its step, if it is not the schedule of
     the checkpoint.
@@ -159,7 +220,10 @@ def set_rates(
         saved: the state of the schedule in the checkpoint. None if it had none, or if the rates are
             to be set in any case.
     """
-    if isinstance(scheduler, LambdaLR):
+    if isinstance(scheduler, SchedulerParts):
+        for name, part in optimizer.parts.items():  # type: ignore[attr-defined]
+            set_rates(part, scheduler.parts.get(name), saved and saved.get(name))
+    elif isinstance(scheduler, LambdaLR):
         factors = [factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]
         rates = [base * factor for base, factor in zip(scheduler.base_lrs, factors, strict=True)]
         # An unchanged schedule leaves a rate that a hook has set.

@@ -96,6 +96,9 @@ class Strategy(ABC):
     supports_lanes: ClassVar[bool] = False
     """True if gradients can be added in the order of the lanes."""
 
+    supports_parts: ClassVar[bool] = False
+    """True if several optimizers can take turns (`optim.parts.OptimizerParts`)."""
+
     ranks: Ranks
     lanes: Lanes | None = None
     """This rank's lanes, with `StepPlan.lanes`."""
@@ -154,6 +157,20 @@ class Strategy(ABC):
     @abstractmethod
     def step(self) -> StepResult:
         """Unscale, clip, update, zero the gradients."""
+
+    def take_turn(self, name: str) -> None:
+        """Let `backward` and `step` work on one of several optimizers. Only with
+        `supports_parts`."""
+        raise NotImplementedError
+
+    def end_turns(self) -> None:
+        """End a step of several optimizers."""
+        raise NotImplementedError
+
+    def is_updated(self, parameter: nn.Parameter) -> bool:
+        """Return whether `step` updates this parameter of the model: of several optimizers, whether
+        it is one of the optimizer whose turn it is."""
+        return True
 
     def grad_norm(self, parameters: Iterable[nn.Parameter]) -> torch.Tensor:
         """Compute the 2-norm over the gradients of parameters of the full model, 0-d and the same

@@ -1,7 +1,7 @@
 """Each rank has a copy of the model and a share of the batch (torch's DistributedDataParallel)."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
@@ -10,9 +10,12 @@ import torch.distributed as dist
 from torch import nn
 
 from launcher.errors import ConfigError
+from launcher.optim.parts import OptimizerParts
 from launcher.optim.precision import Precision
 from launcher.process import ranks
+from launcher.process.ranks import any_rank
 from launcher.strategies.base import NULL, BuildOptimizer
+from launcher.strategies.lanes import buckets
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan
 from launcher.types import PositiveFloat
@@ -86,6 +89,13 @@ class DdpStrategy(NativeStrategy):
             self._no_sync = None
             self.attach(model, optimizer, self.precision.scaler(self.device))
             return self.model, self.optimizer
+        if isinstance(optimizer, OptimizerParts):
+            # DDP waits for the gradients of all parameters, and writes to buffers between the
+            # passes of two turns; here `step` exchanges the gradients of a turn.
+            self._check_parts()
+            self._no_sync = None
+            self.attach(model, optimizer, self.precision.scaler(self.device))
+            return self.model, self.optimizer
         ids = [self.device] if self.device.type == "cuda" else None
         takes = inspect.signature(DistributedDataParallel).parameters
         # This is its older name.
@@ -104,6 +114,28 @@ class DdpStrategy(NativeStrategy):
         )
         self.attach(wrapped, optimizer, self.precision.scaler(self.device))
         return self.model, self.optimizer
+
+    def _check_parts(self) -> None:
+        """
+        Raises:
+            ConfigError: an option of the exchange is not supported.
+        """
+        if self.compression != "none":
+            raise ConfigError(
+                f"strategy.compression={self.compression}: several optimizers exchange their"
+                " gradients in full precision; use strategy.compression=none."
+            )
+
+    def gradient_exchange(self) -> Callable[[list[nn.Parameter]], None] | None:
+        if isinstance(self.optimizer, OptimizerParts):
+            return mean_over_ranks
+        return super().gradient_exchange()
+
+    def end_turns(self) -> None:
+        super().end_turns()
+        if self.broadcast_buffers:
+            for buffer in self.model.buffers():
+                dist.broadcast(buffer, 0)
 
     def grad_sync(self, enabled: bool) -> AbstractContextManager[Any]:
         return NULL if enabled or self._no_sync is None else self._no_sync()
@@ -132,6 +164,23 @@ def settle_buckets(wrapped: Any) -> None:
             model.forward = own
     for p in parameters:
         p.grad = None
+
+
+@torch.no_grad()
+def mean_over_ranks(parameters: Sequence[nn.Parameter]) -> None:
+    """Replace each gradient by its mean over the ranks; one that a rank does not have counts as 0,
+    unless no rank has it. All ranks must call it."""
+    has_gradient = any_rank([p.grad is not None for p in parameters])
+    for p, is_anywhere in zip(parameters, has_gradient, strict=True):
+        if is_anywhere and p.grad is None:
+            p.grad = torch.zeros_like(p, requires_grad=False)
+    for bucket in buckets([p.grad for p in parameters if p.grad is not None]):
+        flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
+        dist.all_reduce(flat)
+        flat /= dist.get_world_size()
+        pieces = flat.split([gradient.numel() for gradient in bucket])
+        for gradient, mean in zip(bucket, pieces, strict=True):
+            gradient.copy_(mean.view(gradient.shape))
 
 
 def average_in_bf16(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

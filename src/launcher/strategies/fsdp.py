@@ -13,6 +13,7 @@ from torch import nn
 
 from launcher.errors import ConfigError
 from launcher.optim.muon_adamw import MuonAdamW
+from launcher.optim.parts import OptimizerParts
 from launcher.optim.precision import Precision
 from launcher.process import ranks
 from launcher.process.rng import restore_rng, rng_state
@@ -171,9 +172,10 @@ class FsdpStrategy(NativeStrategy):
                 model = self._from_host(build_model)
         # The optimizer is built only now, since sharding has replaced the model's parameters.
         optimizer = build_optimizer(model)
-        if isinstance(optimizer, PLAIN_TENSORS_ONLY):
+        parts = optimizer.parts.values() if isinstance(optimizer, OptimizerParts) else [optimizer]
+        if bad := next((part for part in parts if isinstance(part, PLAIN_TENSORS_ONLY)), None):
             raise ConfigError(
-                f"optimizer={type(optimizer).__name__}: it cannot update sharded parameters; use"
+                f"optimizer={type(bad).__name__}: it cannot update sharded parameters; use"
                 " another optimizer, or strategy=ddp."
             )
         if self.lanes is not None and isinstance(optimizer, OF_WHOLE_MATRICES):

@@ -14,6 +14,7 @@ from torch import nn
 
 from launcher.errors import ConfigError
 from launcher.optim.optimizers import needs_closure
+from launcher.optim.parts import OptimizerParts
 from launcher.process.ranks import any_rank
 from launcher.strategies.sharded import local
 
@@ -187,10 +188,15 @@ def check_model(model: nn.Module) -> None:
 def check_optimizer(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
     """
     Raises:
-        ConfigError: the optimizer computes its own gradients, or a fused kernel on the CPU, which
-            rounds the last elements of a shard in another way.
+        ConfigError: there are several optimizers, or one that computes its own gradients, or a
+            fused kernel on the CPU, which rounds the last elements of a shard in another way.
     """
     name = type(optimizer).__name__
+    if isinstance(optimizer, OptimizerParts):
+        raise ConfigError(
+            "trainer.lanes: does not support several optimizers (optimizer.parts); use"
+            " trainer.lanes=null."
+        )
     if needs_closure(optimizer):
         raise ConfigError(
             f"optimizer={name}: computes several gradients in a step, which trainer.lanes does not"

@@ -3,6 +3,8 @@ by parameter name."""
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from torch.nn.utils import clip_grads_with_norm_
 
 from launcher.errors import ConfigError, TrainingError
 from launcher.optim.optimizers import needs_closure
+from launcher.optim.parts import OptimizerParts
 from launcher.optim.precision import Precision
 from launcher.process import ranks
 from launcher.process.device import get_device
@@ -33,6 +36,7 @@ from launcher.strategies.weights import (
     load_model_tensors,
     load_weights,
     model_tensors,
+    needs_backward,
     tied_names,
 )
 
@@ -47,6 +51,10 @@ class NativeStrategy(Strategy):
     """A step with torch's own parts."""
 
     supports_lanes = True
+    supports_parts = True
+    _turn: frozenset[int] | None = None
+    """The `id`s of the parameters of the optimizer whose turn it is, or None if there is one
+    optimizer."""
     replica_group: Any = None
     """The ranks that have the same shards in each replica, ordered by replica. Default None: all
     ranks."""
@@ -84,9 +92,13 @@ class NativeStrategy(Strategy):
             scaler,
             scaler.is_enabled(),
         )
-        self._list_parameters()
         self._loss_divisor = self.plan.lanes or self.plan.grad_accum_steps
         self._sums = PartialSums(self.plan.grad_accum_steps) if self.lanes is not None else None
+        self._max_grad_norm = self.plan.max_grad_norm
+        self._work_on(optimizer)
+        # The parameters that get gradients; None: all.
+        self._inputs: list[nn.Parameter] | None = None
+        self._exchange = self.gradient_exchange()
         self.needs_closure = needs_closure(optimizer)
         if self.lanes is not None:
             check_model(model)
@@ -102,10 +114,39 @@ class NativeStrategy(Strategy):
             and getattr(optimizer, "_step_supports_amp_scaling", False)
         )
 
+    def gradient_exchange(self) -> Callable[[list[nn.Parameter]], None] | None:
+        """Make the function that combines the gradients of all ranks, or return None if a wrapper
+        does so or there are no other ranks."""
+        if self.lanes is not None and self.lanes.replicas > 1:
+            return partial(sum_over_replicas, group=self.replica_group)
+        return None
+
+    def _work_on(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let `step` clip and update the parameters of this optimizer."""
+        self._updating = optimizer
+        self._list_parameters()
+
     def _list_parameters(self) -> None:
-        self._params = by_mesh(p for group in self.optimizer.param_groups for p in group["params"])
+        self._params = by_mesh(p for group in self._updating.param_groups for p in group["params"])
         self._num_params = sum(map(len, self._params))
         self._all_params = [p for params in self._params for p in params]
+
+    def take_turn(self, name: str) -> None:
+        optimizers = self.optimizer
+        assert isinstance(optimizers, OptimizerParts)
+        limit = optimizers.max_grad_norm.get(name, self._max_grad_norm)
+        self.plan = replace(self.plan, max_grad_norm=limit)
+        self._work_on(optimizers.parts[name])
+        # Other parameters need no gradients, but a wrapper waits for each gradient of the graph.
+        self._inputs = None if needs_backward(self.model) else self._all_params
+        self._turn = frozenset(map(id, self._all_params))
+
+    def end_turns(self) -> None:
+        if self._scales:
+            self.scaler.update()
+
+    def is_updated(self, parameter: nn.Parameter) -> bool:
+        return self._turn is None or id(parameter) in self._turn
 
     def grad_norm(self, parameters: Iterable[nn.Parameter]) -> torch.Tensor:
         return self._norm(by_mesh(parameters))
@@ -118,7 +159,10 @@ class NativeStrategy(Strategy):
             loss = loss / self._loss_divisor
         if self._scales:
             loss = self.scaler.scale(loss)
-        loss.backward()
+        if self._inputs is None:
+            loss.backward()
+        else:
+            loss.backward(inputs=self._inputs)
         if self._sums is not None:
             self._add_lane(self._sums)
 
@@ -137,16 +181,16 @@ class NativeStrategy(Strategy):
         self.optimizer.zero_grad()
 
     def step(self) -> StepResult:
-        if self.lanes is not None and self.lanes.replicas > 1:
-            sum_over_replicas(self._all_params, self.replica_group)
+        if self._exchange is not None:
+            self._exchange(self._all_params)
         num_params = 0
-        for group in self.optimizer.param_groups:
+        for group in self._updating.param_groups:
             num_params += len(group["params"])
         if num_params != self._num_params:
             # This happens after `add_param_group`.
             self._list_parameters()
         if self._scales:
-            self.scaler.unscale_(self.optimizer)
+            self.scaler.unscale_(self._updating)
         if self.before_clip is not None:
             if self.plan.retry_non_finite and not math.isfinite(
                 (norm := self._norm(self._params)).item()
@@ -167,12 +211,13 @@ class NativeStrategy(Strategy):
         if value + EPSILON > SURELY_BELOW * (self.plan.max_grad_norm or 0.0):
             self._clip(norm)
         if self._scales:
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
+            self.scaler.step(self._updating)
+            if self._turn is None:  # the loss scale of several optimizers changes after the last
+                self.scaler.update()
         elif self.needs_closure:
-            self.optimizer.step(self._closure())  # type: ignore[arg-type]
+            self._updating.step(self._closure())  # type: ignore[arg-type]
         else:
-            self.optimizer.step()
+            self._updating.step()
         self.optimizer.zero_grad()
         return StepResult(norm)
 
@@ -236,7 +281,8 @@ class NativeStrategy(Strategy):
 
     def _leave_out(self, norm: torch.Tensor, is_vetoed: bool = False) -> StepResult:
         if self._scales:
-            self.scaler.update()  # lowers the scale without a step
+            if self._turn is None:
+                self.scaler.update()  # lowers the scale without a step
             self.optimizer.zero_grad()
             return StepResult(norm, skipped=not is_vetoed)
         self.optimizer.zero_grad()

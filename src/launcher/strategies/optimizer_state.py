@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from launcher.errors import TrainingError
+from launcher.optim.parts import OptimizerParts
 from launcher.strategies.base import TensorReader
 from launcher.strategies.sharded import read_into, zeros_like_piece
 from launcher.strategies.weights import unwrap
@@ -38,7 +39,7 @@ def optimizer_snapshot(
     names, is_stored = _names(model, optimizer), _is_stored_with_model(model)
     tensors: dict[str, torch.Tensor] = {}
     groups = []
-    for group in optimizer.param_groups:
+    for group, kind in zip(optimizer.param_groups, _kinds(optimizer), strict=True):
         settings = {key: value for key, value in group.items() if key != "params"}
         values: dict[str, Any] = {}
         for p in group["params"]:
@@ -52,7 +53,7 @@ def optimizer_snapshot(
         params = [names[id(p)] for p in group["params"]]
         groups.append(
             {
-                "optimizer": type(optimizer).__name__,
+                "optimizer": kind,
                 "settings": settings,
                 "params": params,
                 "values": values,
@@ -132,13 +133,20 @@ def check_groups(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]])
             number of groups. The state of one class may load into another, but then it computes
             neither of the two updates.
     """
-    own = [type(optimizer).__name__] * len(optimizer.param_groups)
+    own = _kinds(optimizer)
     stored = [entry["optimizer"] for entry in groups]
     if own != stored:
         now, before = (
             f"{'+'.join(dict.fromkeys(names))}, {_groups(len(names))}" for names in (own, stored)
         )
         raise TrainingError(f"The optimizer is {now}; the checkpoint was written with {before}.")
+
+
+def _kinds(optimizer: torch.optim.Optimizer) -> list[str]:
+    """The class of each group's optimizer, with the part that it is of several."""
+    if isinstance(optimizer, OptimizerParts):
+        return optimizer.group_kinds
+    return [type(optimizer).__name__] * len(optimizer.param_groups)
 
 
 def _groups(count: int) -> str:

@@ -21,7 +21,7 @@ from launcher.config.epochs import with_epochs
 from launcher.config.lanes import lane_issues, unsupported_by
 from launcher.config.needs import validation_issues
 from launcher.config.plain import settings_of
-from launcher.config.resolve import resolved, resolved_yaml
+from launcher.config.resolve import escaped, resolved, resolved_yaml
 from launcher.config.schema import without_own_keys
 from launcher.config.sections import RunSettings, TrainerSettings
 from launcher.data.iterable import length
@@ -39,8 +39,9 @@ from launcher.hooks.metric_schedule import MetricScheduleHook
 from launcher.hooks.sources import SourcesHook
 from launcher.models.output import described
 from launcher.optim.fused import kernels_for_any_shard
+from launcher.optim.parts import OptimizerParts, call_factory
 from launcher.optim.precision import Precision
-from launcher.optim.schedulers import check_steps, needs_metric
+from launcher.optim.schedulers import SchedulerParts, check_steps, needs_metric
 from launcher.process import collector
 from launcher.process.device import device_name
 from launcher.process.ranks import Ranks
@@ -272,21 +273,28 @@ def build_optimizer(config: DictConfig, model: nn.Module) -> torch.optim.Optimiz
         ConfigError: there is nothing to train, or the factory returns something else than an
             optimizer.
     """
-    factory: Callable[..., torch.optim.Optimizer] = instantiate(config, _partial_=True)
-    target = getattr(factory, "func", factory)
-    first = next(iter(inspect.signature(target).parameters))
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    if first != "model" and not parameters:
-        raise ConfigError(
-            f"model._target_={type(model).__name__}: has no parameter to train; use another model."
-        )
-    optimizer = factory(model if first == "model" else parameters)
+    optimizer: torch.optim.Optimizer = call_factory(_factory(config), model)
     if not hasattr(optimizer, "param_groups"):
         raise ConfigError(
             f"optimizer._target_={config._target_}: should make a torch.optim.Optimizer; it made "
             f"{described(optimizer)}."
         )
     return optimizer
+
+
+def _factory(node: Any) -> Callable[..., Any]:
+    """The configured factory; its `parts` are factories as well, with or without `_partial_`."""
+    if isinstance(node.get("parts"), dict | DictConfig):
+        plain: Any = node
+        if OmegaConf.is_config(node):
+            plain = OmegaConf.to_container(node, resolve=True)
+        parts = {
+            name: part | {"_partial_": True} if isinstance(part, dict) else part
+            for name, part in plain["parts"].items()
+        }
+        node = escaped(plain | {"parts": parts})
+    factory: Callable[..., Any] = instantiate(node, _partial_=True)
+    return factory
 
 
 def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -> Any:
@@ -300,13 +308,17 @@ def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -
     """
     metric = options.get("metric")
     options = {key: value for key, value in options.items() if key != "metric"}
-    factory = instantiate(options, _partial_=True)
+    if isinstance(optimizer, OptimizerParts) and "parts" not in options:
+        return SchedulerParts(
+            {name: build_scheduler(options, part) for name, part in optimizer.parts.items()}
+        )
+    factory = _factory(options)
     if (
         metric is not None
         and "mode" in inspect.signature(getattr(factory, "func", factory)).parameters
     ):
         options.setdefault("mode", schedule_metric(metric).mode)
-    scheduler: Any = instantiate(options, _partial_=True)(optimizer)
+    scheduler: Any = _factory(options)(optimizer)
     name = type(scheduler).__name__
     if not hasattr(scheduler, "step"):
         target = options["_target_"]

@@ -11,6 +11,7 @@ from torch import nn
 from launcher.config.sections import TrainerSettings
 from launcher.hooks.base import BaseHook, Records, RunContext
 from launcher.optim.precision import Precision
+from launcher.optim.schedulers import AnyScheduler
 from launcher.strategies.base import Strategy
 from launcher.train.trainer import BaseTrainer
 
@@ -38,8 +39,7 @@ class Trainer(BaseTrainer):
         strategy: Strategy,
         build_model: Callable[[], nn.Module],
         build_optimizer: Callable[[nn.Module], torch.optim.Optimizer],
-        build_scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
-        | None,
+        build_scheduler: Callable[[torch.optim.Optimizer], AnyScheduler] | None,
         data_loader: Iterable[Any],
         hooks: Sequence[BaseHook],
         context: RunContext,
@@ -78,7 +78,7 @@ class Trainer(BaseTrainer):
             self._build_model, self._build_optimizer
         )
 
-    def build_lr_scheduler(self) -> torch.optim.lr_scheduler.LRScheduler | None:
+    def build_lr_scheduler(self) -> Any:
         return self._build_scheduler(self.optimizer) if self._build_scheduler is not None else None
 
     def build_grad_scaler(self) -> torch.amp.GradScaler:
@@ -90,9 +90,17 @@ class Trainer(BaseTrainer):
     def build_strategy(self) -> Strategy:
         return self._strategy
 
-    def forward(self, input: Any) -> tuple[torch.Tensor | None, Records]:
-        outputs: tuple[torch.Tensor | None, Records] = self.model(input)
+    def forward(
+        self, input: Any, optimizer: str | None = None
+    ) -> tuple[torch.Tensor | None, Records]:
+        outputs: tuple[torch.Tensor | None, Records] = (
+            self.model(input) if optimizer is None else self.model(input, optimizer=optimizer)
+        )
         return outputs
+
+    def _forward(self) -> Callable[..., Any]:
+        forward: Callable[..., Any] = self.unwrapped_model.forward
+        return forward
 
     def _forward_name(self) -> str:
         return f"{type(self.unwrapped_model).__name__}.forward"

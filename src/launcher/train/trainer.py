@@ -10,7 +10,7 @@ hook reads them.
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,16 @@ from launcher.hooks.interval import Interval, steps_per_epoch
 from launcher.hooks.records import format_step
 from launcher.hooks.state import full_state, load_full_state, load_hook_states
 from launcher.models.output import check_output, described, is_part, warn_of_rounding
+from launcher.optim.parts import OptimizerParts
 from launcher.optim.precision import Precision
-from launcher.optim.schedulers import check_steps, current_rates, load_schedule, needs_metric
+from launcher.optim.schedulers import (
+    AnyScheduler,
+    SchedulerParts,
+    check_steps,
+    current_rates,
+    load_schedule,
+    needs_metric,
+)
 from launcher.process import deadline, signals
 from launcher.process.device import parse_device
 from launcher.process.ranks import Agreement, maximum, sum_over_ranks, world_size
@@ -40,9 +48,15 @@ from launcher.strategies.step import DeferredFlag, StepPlan, StepResult
 from launcher.strategies.weights import model_tensors, unwrap
 from launcher.train.batches import Batches, MicroBatches, weigh
 from launcher.train.events import HookCaller, calls, check_hook
+from launcher.train.turns import Turns, check_takes_name, check_turns
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 ADVICE = "Lower the learning rate or check the data."
+AS_ONE: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    "build_optimizer": OptimizerParts,
+    "build_lr_scheduler": SchedulerParts,
+}
+"""The methods that may return several parts by name, and what makes them one."""
 
 
 class BaseTrainer(HookCaller):
@@ -108,13 +122,14 @@ class BaseTrainer(HookCaller):
         self.device = parse_device(device)
         self.context = RunContext()
         # `build` makes the parts.
-        self.is_built = self._steps_by_metric = False
+        self.is_built = self._is_stepped_elsewhere = False
         self.data_loader: Any = None
         self.model: nn.Module
         self.optimizer: torch.optim.Optimizer
-        self.lr_scheduler: LRScheduler | None = None
+        self.lr_scheduler: AnyScheduler | None = None
         self.grad_scaler: torch.amp.GradScaler
         self.strategy: Strategy
+        self._turns: Turns | None = None
         self._batches: Batches
         self._agreement: Agreement
         self._epoch: Interval | None = None
@@ -137,7 +152,9 @@ class BaseTrainer(HookCaller):
     def build_model(self) -> nn.Module:
         raise self._missing("build_model(self)", "returns a torch.nn.Module")
 
-    def build_optimizer(self) -> torch.optim.Optimizer:
+    def build_optimizer(self) -> torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer]:
+        """The optimizer; or several by name, which update in this order, each with a loss of its
+        own: `forward(batch, optimizer=name)`."""
         raise self._missing("build_optimizer(self)", "returns a torch.optim.Optimizer")
 
     def forward(self, input: Any) -> tuple[torch.Tensor | None, Records]:
@@ -154,7 +171,8 @@ class BaseTrainer(HookCaller):
         """
         return None
 
-    def build_lr_scheduler(self) -> LRScheduler | None:
+    def build_lr_scheduler(self) -> LRScheduler | Mapping[str, LRScheduler] | None:
+        """The schedule; of several optimizers, schedules by the names of their optimizers."""
         return None
 
     def build_grad_scaler(self) -> torch.amp.GradScaler:
@@ -197,12 +215,20 @@ class BaseTrainer(HookCaller):
         )
         if self.lr_scheduler is not None:
             check_steps(self.lr_scheduler, f"{type(self).__name__}.build_lr_scheduler")
-            self._steps_by_metric = needs_metric(self.lr_scheduler)
+            # With a metric's value, or in the turn of an optimizer.
+            self._is_stepped_elsewhere = isinstance(
+                self.lr_scheduler, SchedulerParts
+            ) or needs_metric(self.lr_scheduler)
         self.grad_scaler = self._part("build_grad_scaler", "a torch.amp.GradScaler", "unscale_")
         self.hooks = list(self._part("build_hooks", "a list of hooks", "__iter__"))
         for hook in self.hooks:
             check_hook(hook, f"{type(self).__name__}.build_hooks")
         self.strategy = self.build_strategy()
+        if isinstance(self.optimizer, OptimizerParts):
+            retries = self.max_non_finite_grad_retries
+            check_turns(self.optimizer, self.lr_scheduler, self.hooks, retries)
+            check_takes_name(self._forward(), self._forward_name(), list(self.optimizer.parts))
+            self._turns = Turns(self.optimizer, self.strategy, self._forward_for)
         self._agreement = Agreement()
         self.bind_events()
         self.is_built = True
@@ -213,12 +239,18 @@ class BaseTrainer(HookCaller):
 
     def _part(self, method: str, kind: str, *attributes: str) -> Any:
         part = getattr(self, method)()
+        if isinstance(part, Mapping) and method in AS_ONE:
+            part = AS_ONE[method](part)
         if not is_part(part, attributes) and not (part is None and kind.endswith("or None")):
             raise ConfigError(
                 f"{type(self).__name__}.{method} should return {kind}; it returned"
                 f" {described(part)}."
             )
         return part
+
+    def _forward(self) -> Callable[..., Any]:
+        """The function that computes the loss, which a subclass or a model provides."""
+        return self.forward
 
     def bind_events(self) -> None:
         """List what each event calls. Needed again after a change of hooks or loader."""
@@ -349,6 +381,8 @@ class BaseTrainer(HookCaller):
     def _attempt(self) -> StepResult:
         """Compute the gradients of a step and let the strategy clip them, update the weights and
         zero them."""
+        if self._turns is not None:
+            return self._take_turns(self._turns)
         if self.strategy.needs_closure:
             self._accumulate_for_closure()
         else:
@@ -360,6 +394,26 @@ class BaseTrainer(HookCaller):
         self.step_info["lr"] = current_rates(self.optimizer)
         self._agreement.begin(signals.received())
         return self.strategy.step()
+
+    def _take_turns(self, turns: Turns) -> StepResult:
+        """Compute the gradients and update the weights, one optimizer after the other."""
+        batches = list(islice(self._micro_batches(), self.gradient_accumulation_steps))
+        for batch, _ in batches:
+            self.fire("on_batch", batch)
+        self.step_info["lr"] = current_rates(self.optimizer)
+        self._agreement.begin(signals.received())
+        schedules: Any = self.lr_scheduler
+        result = turns.take(self.state.step, batches, self.step_info, schedules)
+        self._has_checked_forward = True
+        return result
+
+    def _forward_for(self, input: Any, optimizer: str) -> tuple[torch.Tensor | None, Records]:
+        """`forward` for one of several optimizers, checked in the first step."""
+        forward: Any = self.forward
+        output: tuple[torch.Tensor | None, Records] = forward(input, optimizer=optimizer)
+        if not self._has_checked_forward:
+            check_output(output, self._forward_name())
+        return output
 
     def _micro_batches(self) -> MicroBatches:
         times, alone = self.step_info["data_time"], self._agreement.alone
@@ -463,7 +517,7 @@ class BaseTrainer(HookCaller):
         state = self.state
         if not was_skipped:
             state.skipped_in_row = 0
-            if self.lr_scheduler is not None and not self._steps_by_metric:
+            if self.lr_scheduler is not None and not self._is_stepped_elsewhere:
                 self.lr_scheduler.step()
             return
         state.skipped_steps += 1

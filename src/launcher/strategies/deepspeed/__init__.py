@@ -19,6 +19,7 @@ from torch.nn.utils import get_total_norm
 from launcher.config.deepspeed_file import KEY, read_file
 from launcher.errors import ConfigError
 from launcher.optim.optimizers import needs_closure
+from launcher.optim.parts import OptimizerParts
 from launcher.optim.precision import Precision
 from launcher.process import ranks
 from launcher.strategies.base import NULL, BuildOptimizer, Snapshot, TensorReader
@@ -222,6 +223,11 @@ class DeepSpeedStrategy(NativeStrategy):
         Raises:
             ConfigError: DeepSpeed cannot train this model, or not with this optimizer.
         """
+        if isinstance(optimizer, OptimizerParts):
+            raise ConfigError(
+                "strategy=deepspeed: does not support several optimizers (optimizer.parts); use"
+                " strategy=ddp."
+            )
         if needs_closure(optimizer):
             raise ConfigError(
                 f"strategy=deepspeed: {type(optimizer).__name__} computes the loss within its step,"

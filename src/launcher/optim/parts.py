@@ -1,0 +1,216 @@
+"""Several optimizers as one, for a generator and a discriminator, or an actor and a critic."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from launcher.config.messages import hint, nearest
+from launcher.errors import ConfigError
+from launcher.optim.optimizers import needs_closure
+from launcher.types import NonNegativeFloat
+
+
+class OptimizerParts(Optimizer):
+    """Several optimizers, each with parameters of its own, as one.
+
+    Its `param_groups` are the groups of all, as the same dictionary objects, and all share one
+    `state`. So code that saves state by parameter sees an ordinary optimizer. In training each part
+    computes its loss and updates its parameters in turn.
+
+    Args:
+        parts: the optimizers by name, in the order of their turns.
+        max_grad_norm: the 2-norm to which a part's gradients are clipped (None: not at all), if it
+            differs from the trainer's.
+    Raises:
+        ConfigError: a part is not an optimizer, or computes its own gradients; two parts have one
+            parameter.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[str, Optimizer],
+        max_grad_norm: Mapping[str, float | None] | None = None,
+    ):
+        self.parts, self.max_grad_norm = dict(parts), dict(max_grad_norm or {})
+        _check(self.parts, self.max_grad_norm)
+        for name, part in self.parts.items():
+            groups = part.param_groups
+            for i, group in enumerate(groups):
+                group["name"] = name if len(groups) == 1 else f"{name}/{group.get('name', i)}"
+        super().__init__([group for part in self.parts.values() for group in part.param_groups], {})
+        for part in self.parts.values():
+            self.state.update(part.state)
+        self._share()
+
+    @property
+    def group_kinds(self) -> list[str]:
+        """The part and the class of each group."""
+        return [
+            f"{name}: {type(part).__name__}"
+            for name, part in self.parts.items()
+            for _ in part.param_groups
+        ]
+
+    def _share(self) -> None:
+        """Make the parts work on this optimizer's groups and state."""
+        first = 0
+        for part in self.parts.values():
+            last = first + len(part.param_groups)
+            # As at the end of `load_state_dict`: a part may have parts itself.
+            part.__setstate__({"state": self.state, "param_groups": self.param_groups[first:last]})
+            first = last
+
+    def __getstate__(self) -> dict[str, Any]:
+        # For copies.
+        own = {"parts": self.parts, "max_grad_norm": self.max_grad_norm}
+        return {**super().__getstate__(), **own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """The end of `load_state_dict`, which has replaced groups and state."""
+        super().__setstate__(state)
+        self._share()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """
+        Raises:
+            RuntimeError: after construction; it is not known which part should get the group.
+        """
+        if len(self.param_groups) == sum(len(part.param_groups) for part in self.parts.values()):
+            raise RuntimeError("OptimizerParts does not support adding parameter groups.")
+        super().add_param_group(param_group)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update the parameters of every part; `closure`, if any, computes the loss once."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for part in self.parts.values():
+            part.step()
+        return loss
+
+
+def _check(parts: Mapping[str, Optimizer], limits: Mapping[str, float | None]) -> None:
+    if not parts:
+        raise ConfigError(
+            "optimizer.parts: is empty; name an optimizer for each part of the model."
+        )
+    owners: dict[int, str] = {}
+    for name, part in parts.items():
+        if not hasattr(part, "param_groups"):
+            raise ConfigError(
+                f"optimizer.parts.{name}: should be a torch.optim.Optimizer; it is a"
+                f" {type(part).__name__}."
+            )
+        if needs_closure(part):
+            raise ConfigError(
+                f"optimizer.parts.{name}: {type(part).__name__} computes several gradients in a"
+                " step, which several optimizers do not support; use another optimizer."
+            )
+        for p in (p for group in part.param_groups for p in group["params"]):
+            if (other := owners.setdefault(id(p), name)) != name:
+                raise ConfigError(
+                    f"optimizer.parts.{name}: has a parameter of shape {list(p.shape)} that"
+                    f" {other} has too; give each parameter to one part."
+                )
+    if unknown := limits.keys() - parts.keys():
+        raise ConfigError(_unknown("max_grad_norm", min(unknown), parts))
+
+
+def _unknown(key: str, name: str, parts: Mapping[str, Any]) -> str:
+    return f"optimizer.{key}.{name}: is not one of optimizer.parts{hint(name, parts)}"
+
+
+def optimizer_parts(
+    model: nn.Module,
+    *,
+    parts: dict[str, Any],
+    turns: list[str] | None = None,
+    modules: dict[str, list[str]] | None = None,
+    max_grad_norm: dict[str, NonNegativeFloat | None] | None = None,
+) -> OptimizerParts:
+    """Several optimizers, each of the parameters of a module.
+
+    Args:
+        parts: the optimizers, by the name of the module whose parameters they update.
+        turns: the order in which they update in a step; None: by name.
+        modules: the modules (or parameters) of a part, if it is not the one of its name.
+        max_grad_norm: the 2-norm to which a part's gradients are clipped, if it is not
+            trainer.max_grad_norm; null: not clipped.
+    Raises:
+        ConfigError: a part has no such module, a parameter is in no part or in two, or `turns` is
+            not the names of all parts.
+    """
+    order = sorted(parts) if turns is None else list(turns)
+    if sorted(order) != sorted(parts):
+        raise ConfigError(
+            f"optimizer.turns=[{','.join(order)}]: should have each of optimizer.parts once"
+            f" ({', '.join(sorted(parts))})."
+        )
+    of_part = dict(modules or {})
+    if unknown := of_part.keys() - parts.keys():
+        raise ConfigError(_unknown("modules", min(unknown), parts))
+    made, taken = {}, set[int]()
+    for name in order:
+        if not callable(parts[name]):
+            raise ConfigError(
+                f"optimizer.parts.{name}: has no _target_; name its optimizer, e.g."
+                f" optimizer.parts.{name}._target_=torch.optim.Adam."
+            )
+        key = f"optimizer.modules.{name}" if name in of_part else f"optimizer.parts.{name}"
+        module = _module(model, of_part.get(name, [name]), key)
+        made[name] = call_factory(parts[name], module)
+        if not hasattr(made[name], "param_groups"):
+            continue  # reported by `OptimizerParts`
+        taken |= {id(p) for group in made[name].param_groups for p in group["params"]}
+    left = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in taken]
+    if left:
+        raise ConfigError(
+            f"optimizer.parts: the parameter {left[0]} is in no part ({', '.join(parts)}); add a"
+            " part of its module, or freeze it (requires_grad_(False))."
+        )
+    return OptimizerParts(made, max_grad_norm)
+
+
+def _module(model: nn.Module, names: Sequence[str], key: str) -> nn.Module:
+    """A module with the parameters of the named modules and parameters."""
+    found = [_named(model, name, key) for name in names]
+    if len(found) == 1 and isinstance(found[0], nn.Module):
+        return found[0]
+    modules = [part for part in found if isinstance(part, nn.Module)]
+    single = [part for part in found if isinstance(part, nn.Parameter)]
+    return nn.ModuleList([*modules, *([nn.ParameterList(single)] if single else [])])
+
+
+def _named(model: nn.Module, name: str, key: str) -> nn.Module | nn.Parameter:
+    for get in (model.get_submodule, model.get_parameter):
+        try:
+            return get(name)
+        except AttributeError:
+            continue
+    names = [child for child, _ in model.named_children()]
+    names += [own for own, _ in model.named_parameters(recurse=False)]
+    near = nearest(name, names)
+    advice = f"did you mean {near}?" if near else f"it has {', '.join(names[:8])}."
+    raise ConfigError(f"{key}: {type(model).__name__} has no module or parameter {name}; {advice}")
+
+
+def call_factory(factory: Callable[..., Any], model: nn.Module) -> Any:
+    """Call the factory of an optimizer: with the model if that is the name of its first parameter,
+    else with the trainable parameters, as torch's own optimizers take them.
+
+    Raises:
+        ConfigError: there is nothing to train.
+    """
+    first = next(iter(inspect.signature(getattr(factory, "func", factory)).parameters))
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if first != "model" and not parameters:
+        raise ConfigError(
+            f"model._target_={type(model).__name__}: has no parameter to train; use another model."
+        )
+    return factory(model if first == "model" else parameters)
