@@ -103,12 +103,17 @@ def _own_file(name: str, module: ModuleType) -> tuple[str, str] | None:
 def is_installed(folder: str) -> bool:
     """Return whether a folder belongs to an installed package, to Python, or to Launcher."""
     path = Path(folder)
+    return any(part in INSTALLED for part in path.parts) or any(
+        path.is_relative_to(library) for library in _libraries()
+    )
+
+
+@cache
+def _libraries() -> list[Path]:
+    """The folders of Python and of Launcher."""
     package = Path(__file__).parents[1]
     python = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")]
-    libraries = [*python, package, package.parent / "hydra_plugins"]
-    return any(part in INSTALLED for part in path.parts) or any(
-        path.is_relative_to(library) for library in libraries
-    )
+    return [*python, package, package.parent / "hydra_plugins"]
 
 
 def _look_up(name: str) -> str | None:

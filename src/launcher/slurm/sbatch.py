@@ -39,7 +39,7 @@ class Script:
     prefix: list[str] = field(default_factory=list)
     """Commands around Python, e.g. a container's."""
     setup: list[str] = field(default_factory=list)
-    python: str = sys.executable
+    python: str = field(default_factory=lambda: sys.executable)
     size: Size = field(default_factory=Size)
 
     def command(self, path: Path) -> str:
