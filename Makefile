@@ -52,8 +52,8 @@ unit: JOBS = 3
 unit: $(VENV)/.installed-test
 	$(PYTEST) tests/unit $(ARGS)
 
-# Those on SLURM come first, as two workers that mostly wait for its timers: three more use the cores meanwhile.
-all-tests: JOBS = 5
+# Those on SLURM come first, as two workers that mostly wait for its timers: two more use the cores meanwhile.
+all-tests: JOBS = 4
 all-tests: $(VENV)/.installed-test
 	$(PYTEST) $(ARGS)
 

@@ -29,6 +29,7 @@ for signum, handler in (
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
+os.environ.setdefault("LAUNCHER_TESTS_SESSION", str(os.getpid()))  # see `support.python`
 os.environ["PYTHONPATH"] = str(TESTS)  # for the hooks in `support`
 # Each of hundreds of processes would compile Launcher again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

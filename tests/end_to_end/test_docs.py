@@ -59,12 +59,20 @@ PAGES = [
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
-def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
+def test_commands_print_what_the_page_shows(
+    page: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """The files and commands of a page one after the other in one folder. The output is as shown,
-    where `...` stands for anything: alone for any lines, within a line for any of its text."""
+    where `...` stands for anything: alone for any lines, within a line for any of its text. The
+    commands of the README have interpreters of their own."""
+    path = [str(Path(sys.executable).parent), os.environ["PATH"]]
+    if page.stem != "README":
+        folder = tmp_path_factory.mktemp("bin")
+        python.command(folder, PRELOADED.get(page.stem, ()), CHILDREN.get(page.stem))
+        path.insert(0, str(folder))
     shell = {
         **os.environ,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": os.pathsep.join(path),
         "OMP_NUM_THREADS": "1",
         "COLUMNS": "160",
     }
@@ -76,52 +84,30 @@ def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
             continue
         for shown in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, _, expected = shown.partition("\n")
-            printed = output(command, shell, tmp_path, page.stem)
+            printed = output(command, shell, tmp_path)
             assert re.fullmatch(pattern(expected), plain(printed)), f"$ {command}\n{printed}"
 
 
-TO_NOTHING = re.compile(r" (?:> /dev/null 2>&1|2>/dev/null)$")
 PRELOADED = {
     "huggingface": tuple(
         f"transformers.models.{name}.modeling_{name}" for name in ("bert", "llama", "vit")
     )
 }
 """Modules that a page's commands import: that takes longer than what they do."""
+CHILDREN = {"check": ("launcher.cli.job", 4), "search": ("launcher.cli.job", 8)}
+"""Processes that each of a page's commands starts."""
 
 
-def output(command: str, shell: dict[str, str], cwd: Path, page: str) -> str:
-    """Output of a command; one of Python alone is forked, except in the README."""
-    nothing = TO_NOTHING.search(command)
-    alone = TO_NOTHING.sub("", command)
-    operators = [
-        word
-        for word in shlex.shlex(alone, posix=True, punctuation_chars=True)
-        if set(word) <= set("();<>|&")
-    ]
-    if page == "README" or operators or not alone.startswith("python "):
-        return bash(command, shell, cwd, stderr=subprocess.STDOUT)
-    words = bash(f"printf '%s\\0' {alone}", shell, cwd).split("\0")[1:-1]
-    process = python.start(
-        *words,
-        env=shell,
-        cwd=cwd,
-        preloaded=PRELOADED.get(page, ()),
-        stdout=subprocess.DEVNULL if nothing and ">&" in nothing[0] else subprocess.PIPE,
-        stderr=subprocess.DEVNULL if nothing else subprocess.STDOUT,
-    )
-    text, _ = process.communicate(timeout=400)
-    return text
-
-
-def bash(command: str, shell: dict[str, str], cwd: Path, **options: int) -> str:
+def output(command: str, shell: dict[str, str], cwd: Path) -> str:
+    """Output of a command."""
     return subprocess.run(
         ["bash", "-c", command],
         cwd=cwd,
         env=shell,
         stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         timeout=400,
-        **options,
     ).stdout
 
 

@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,6 @@ state = {
     "session": os.getsid(0) == os.getpgid(0) == os.getpid(),
     "signals": {number: str(signal.getsignal(number)) for number in range(1, 32)},
     "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
-    "launcher": sorted(name for name in sys.modules if name.split(".")[0] == "launcher"),
     "path": sys.path[1:],
     "stdin": sys.stdin.read(),
     "buffered": [sys.stdout.line_buffering, sys.stderr.line_buffering],
@@ -71,6 +71,54 @@ def test_forked_process_starts_in_the_state_of_an_interpreter(
     assert state == expected
     assert forked.stdout.splitlines()[1:] == real.stdout.splitlines()[1:] == ["at exit"]
     assert (forked.stderr, forked.returncode) == (real.stderr, real.returncode) == ("", 0)
+
+
+@pytest.mark.skipif(not python.CAN_FORK, reason="forks need Linux")
+def test_command_of_a_shell_starts_in_the_state_of_an_interpreter(
+    words: list[str], tmp_path: Path
+) -> None:
+    env = ENVIRONMENT | {"A": "1"}
+    (tmp_path / "bin").mkdir()
+    command = str(python.command(tmp_path / "bin"))
+    states = []
+    for interpreter in (command, sys.executable):
+        process = subprocess.run(
+            [interpreter, *words, "b=c", "d e"],
+            env=env,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+        )
+        assert (process.returncode, process.stderr) == (0, "")
+        states.append(process.stdout)
+    assert states[0] == states[1]
+
+
+WAITING = """
+import os, signal, sys, time
+
+signal.signal(signal.SIGXCPU, lambda *_: sys.exit(7))
+print(os.getpid(), flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.skipif(not python.CAN_FORK, reason="forks need Linux")
+@pytest.mark.parametrize(
+    ("signum", "code"), [(signal.SIGXCPU, 7), (signal.SIGTERM, -15), (signal.SIGKILL, -9)]
+)
+def test_signals_of_a_command_reach_the_forked_process(
+    tmp_path: Path, signum: int, code: int
+) -> None:
+    command = [python.command(tmp_path), "-c", WAITING]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        process.send_signal(signum)
+        assert process.wait() == code
+    assert wait_for(lambda: pid not in living(), 120)
 
 
 PARENT = """

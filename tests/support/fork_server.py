@@ -1,8 +1,9 @@
 """A process that has imported torch and forks one that is like a new `python ...` for each request.
 
-An interpreter that imports torch costs 2.5 CPU-seconds, a fork 0.05. No module of launcher is
-imported here, and no thread is started, so the child is as new as an interpreter's. It ends as one
-does, too, with its own exit code, traceback, threads that are waited for and atexit functions.
+An interpreter that imports torch costs 2.5 CPU-seconds, a fork 0.05. Nothing is done here but
+imports, and no thread is started, so the child is as new as an interpreter's. It ends as one does,
+too, with its own exit code, traceback, threads that are waited for and atexit functions.
+All processes of pytest, and the jobs of a SLURM cluster (see `support.proxy`), share one server.
 
 What a child does not do is clear its modules at the end, which would first copy every page that it
 shares with the server; and its hash seed and interpreter flags are the server's. A test of those
@@ -15,6 +16,7 @@ names. They are its own children, with its session and its streams, as those tha
 
 import atexit
 import contextlib
+import ctypes
 import fcntl
 import gc
 import importlib
@@ -22,6 +24,7 @@ import io
 import json
 import os
 import runpy
+import select
 import selectors
 import signal
 import socket
@@ -33,6 +36,8 @@ import threading
 import types
 from pathlib import Path
 
+from support.proxy import NUMBER
+
 PRELOADED = (
     "hydra",
     "hydra._internal.hydra",
@@ -42,44 +47,92 @@ PRELOADED = (
     "safetensors.torch",
     "torch",
     "torch._dynamo",
+    "torch.distributed.fsdp",
+    "torch.nn.parallel.distributed",
     "xxhash",
     "yaml",
 )
-NUMBER = struct.Struct("i")
+LAUNCHER = (
+    "launcher.cli.main",
+    "launcher.data.digits",
+    "launcher.dispatch.local",
+    "launcher.dispatch.task",
+    "launcher.hooks.checkpointing",
+    "launcher.hooks.evaluation",
+    "launcher.hooks.metrics",
+    "launcher.hooks.progress",
+    "launcher.hooks.record",
+    "launcher.jobs.run_attempt",
+    "launcher.jobs.train",
+    "launcher.models.mlp",
+    "launcher.slurm.requeue",
+    "launcher.strategies.none",
+    "launcher.train.build",
+)
+"""Imports of the default run: a seventh of the time of a small run. The tests of imports have new
+interpreters."""
 MAX_REQUEST = 1 << 20
 OWN_PATH = sys.path[1:]
 
 
-def main(control: socket.socket) -> dict | None:
-    """Answer requests until the client has ended. Returns a request in the child that is to do it,
-    None at the end."""
+def main(listening: socket.socket, session: int) -> dict | None:
+    """Answer requests until the session of pytest has ended. Returns a request in the child that is
+    to do it, None at the end."""
     selector = selectors.DefaultSelector()
-    selector.register(control, selectors.EVENT_READ)
+    selector.register(listening, selectors.EVENT_READ)
+    selector.register(os.pidfd_open(session), selectors.EVENT_READ, "end")
     while True:
         for key, _ in selector.select():
+            if key.data == "end":
+                return None
             if key.data is not None:
-                pid, status = key.data
+                pid, client = key.data
                 selector.unregister(key.fileobj)
                 os.close(key.fd)
-                report(status, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-                os.close(status)
+                report(client, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+                client.close()
                 continue
-            message, fds, _, _ = socket.recv_fds(control, MAX_REQUEST, 16)
-            if not message:
-                return None
+            client, _ = listening.accept()
+            message, files, _, _ = socket.recv_fds(client, MAX_REQUEST, 16)
+            if not message:  # the client has ended
+                client.close()
+                continue
             request = json.loads(message)
-            status, *files = fds
             pid = os.fork()
             if pid == 0:
                 selector.close()
+                if request["proxy"]:
+                    follow(client)
                 if request["new_session"]:
                     os.setsid()
-                report(status, os.getpid())  # from here on it can be sent signals
+                report(client, os.getpid())  # from here on it can be sent signals
+                client.detach()
                 become(request, files)
                 return request
             for fd in files:
                 os.close(fd)
-            selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, status))
+            selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, client))
+
+
+def follow(client: socket.socket) -> None:
+    """Enter the client's namespaces, which are a node's of a SLURM cluster. Returns in a child,
+    which ends with the client."""
+    credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    (pid, _, _) = struct.unpack("3i", credentials)
+    for kind in ("uts", "pid", "mnt"):
+        if os.path.samefile(f"/proc/{pid}/ns/{kind}", f"/proc/self/ns/{kind}"):
+            continue
+        namespace = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY)
+        if ctypes.CDLL(None, use_errno=True).setns(namespace, 0) != 0:
+            raise OSError(ctypes.get_errno(), f"setns {kind}")
+        os.close(namespace)
+    pid = os.fork()
+    if pid == 0:
+        return
+    if client in select.select([client, os.pidfd_open(pid)], [], [])[0]:
+        os.killpg(pid, signal.SIGKILL)
+    report(client, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    os._exit(0)
 
 
 def become(request: dict, files: list[int]) -> None:
@@ -98,10 +151,14 @@ def become(request: dict, files: list[int]) -> None:
     sys.stdout = sys.__stdout__ = stream(1, unbuffered)
     sys.stderr = sys.__stderr__ = stream(2, unbuffered)
     sys.path[:] = [
-        request["cwd"],
+        *([] if request["env"].get("PYTHONSAFEPATH") else [request["cwd"]]),
         *filter(None, request["env"].get("PYTHONPATH", "").split(os.pathsep)),
         *OWN_PATH,
     ]
+    sys.executable = request["env"].get("LAUNCHER_TESTS_PYTHON", sys.executable)
+    for signum in request["ignored"]:
+        if signum not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(signum, signal.SIG_IGN)
     importlib.invalidate_caches()
     tempfile.tempdir = None  # the server's, from its own environment
     sys.modules["numpy"].random.seed()  # torch and `random` seed themselves
@@ -166,9 +223,6 @@ def wait_for_request(channel: socket.socket) -> dict:
     Path("/proc/self/comm").write_text(f"rank {request['env'].get('RANK', '')}")
     while signal.sigtimedwait(every, 0):
         pass
-    for signum in request["ignored"]:
-        if signum not in (signal.SIGKILL, signal.SIGSTOP):
-            signal.signal(signum, signal.SIG_IGN)
     become(request, files)
     signal.pthread_sigmask(signal.SIG_SETMASK, request["blocked"])
     return request
@@ -184,11 +238,9 @@ def stream(fd: int, unbuffered: bool) -> io.TextIOWrapper:
     )
 
 
-def report(status: int, number: int) -> None:
-    try:
-        os.write(status, NUMBER.pack(number))
-    except BrokenPipeError:  # whom it concerns has ended
-        pass
+def report(client: socket.socket, number: int) -> None:
+    with contextlib.suppress(ConnectionError):  # whom it concerns has ended
+        client.send(NUMBER.pack(number))
 
 
 def execute(kind: str, what: str, arguments: list[str]) -> None:
@@ -200,7 +252,8 @@ def execute(kind: str, what: str, arguments: list[str]) -> None:
         sys.modules["__main__"] = module = types.ModuleType("__main__")
         exec(compile(what, "<string>", "exec"), module.__dict__)
     else:
-        sys.path[0] = os.path.dirname(os.path.abspath(what))
+        if not os.environ.get("PYTHONSAFEPATH"):
+            sys.path[0] = os.path.dirname(os.path.abspath(what))
         runpy.run_path(what, run_name="__main__")
 
 
@@ -215,20 +268,21 @@ def end(code: int) -> None:
 
 
 def serve() -> None:
-    control = socket.socket(fileno=int(sys.argv[1]))
+    listening = socket.socket(fileno=int(sys.argv[1]))
     sys.modules["mlflow"] = None  # type: ignore[assignment]  # DeepSpeed imports it if it can, and it starts a thread
-    for name in (*PRELOADED, *sys.argv[2:]):
+    for name in (*PRELOADED, *sys.argv[3:]):
         importlib.import_module(name)
     del sys.modules["mlflow"]
-    assert not [name for name in sys.modules if name.split(".")[0] == "launcher"]
+    for name in LAUNCHER:
+        importlib.import_module(name)
     threads = os.listdir("/proc/self/task")
     assert len(threads) == 1, f"{len(threads)} threads: a fork would have none of them"
     gc.collect()
     gc.freeze()
-    request = main(control)
+    request = main(listening, int(sys.argv[2]))
     if request is None:
         return
-    control.detach()
+    listening.detach()
     if request["children"] is not None:
         request = with_children(*request["children"]) or request
     try:

@@ -2,6 +2,7 @@
 its own nodes, since SLURM mostly waits. Only a few runs start at once, since that takes CPU
 time."""
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -138,6 +139,8 @@ NO_SCONTROL = [
 HANG = ["tracker.pace.seconds=0.1", f"+tracker.pace.hang_at={INTERVAL + 2}"]
 """After the first checkpoint."""
 SLOW_PYTHON = [f"dispatch.python={TESTS / 'support' / 'slow_python.sh'}"]
+REAL_PYTHON = [f"dispatch.python={sys.executable}"]
+"""An interpreter for each start, and not one that the tests' server forks."""
 INCIDENTS = [  # the longest start first
     Incident(
         "time limit",
@@ -195,10 +198,11 @@ INCIDENTS = [  # the longest start first
         )
         if on or partition != "ncancel"  # it gets SIGTERM on both clusters
     ),
-    Incident("preempted at its start", preempt, "preempt", at_once=True),
+    Incident("preempted at its start", preempt, "preempt", at_once=True, overrides=REAL_PYTHON),
     Incident(
         "cancelled",
         cancel,
+        overrides=REAL_PYTHON,
         outcome="cancelled",
         reason="was cancelled",
         final="CANCELLED",

@@ -81,6 +81,7 @@ class Lab:
             "SLURM_CONF": str(self.state / "etc" / "slurm.conf"),
             "PYTHONPATH": str(TESTS),
             "OMP_NUM_THREADS": "1",
+            "LAUNCHER_TESTS_PYTHON": str(self.python),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
 
@@ -93,7 +94,13 @@ class Lab:
         if done.returncode != 0:
             raise RuntimeError(f"{name} failed:\n{done.stderr}")
 
+    @property
+    def python(self) -> Path:
+        """The interpreter of jobs: an import of torch would be most of what they do."""
+        return self.state.parent / "python"
+
     def start(self) -> None:
+        python.command(self.python.parent)
         self.script("up.sh", "--fresh")
 
     def stop(self) -> None:
@@ -133,6 +140,11 @@ class Lab:
         return python.run(
             "-m", module, *arguments, env=self.environment | variables, cwd=ROOT, timeout=MAX_WAIT_S
         )
+
+    def begin(self, module: str, *arguments: str, **options: Any) -> Any:
+        """Start `python -m MODULE ...`, to be waited for; options as for `python.start`."""
+        options = {"env": self.environment, "cwd": ROOT, **options}
+        return python.start("-m", module, *arguments, **options)
 
     def submit(self, outputs: Path, *overrides: str, **variables: str) -> str:
         """Submit runs of the small experiment; the id of the job, without an array's tasks."""

@@ -1,8 +1,7 @@
 """`python ...` as a user types it, forked from a process that has imported torch where that is
 possible."""
 
-import atexit
-import functools
+import errno
 import json
 import os
 import select
@@ -11,18 +10,20 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from support.fork_server import NUMBER
+from support import proxy
 from support.paths import TESTS
+from support.proxy import NUMBER
 
 CAN_FORK = sys.platform == "linux"
-DISTRIBUTED = ("torch.distributed.fsdp", "torch.nn.parallel.distributed")
-"""Imports of DDP and FSDP: a CPU-second for each rank."""
-DEEPSPEED = (*DISTRIBUTED, "deepspeed", "deepspeed.runtime.zero.muon.muon_optimizer")
+DEEPSPEED = ("deepspeed", "deepspeed.runtime.zero.muon.muon_optimizer")
 """Imports of DeepSpeed: 6 CPU-seconds for each rank."""
+SESSION = os.environ.get("LAUNCHER_TESTS_SESSION", str(os.getpid()))
+"""The first process of pytest, of which the others inherit it."""
 
 
 def start(
@@ -34,7 +35,7 @@ def start(
     new_session: bool = True,
     pass_fds: tuple[int, ...] = (),
     preloaded: tuple[str, ...] = (),
-    children: tuple[str, int] | None = None,
+    children: proxy.Children = None,
     real: bool = False,
 ) -> "Forked | subprocess.Popen[str]":
     """Start `python <words>`, where the words begin with `-m`, `-c` or a script.
@@ -67,8 +68,10 @@ def start(
         "new_session": new_session,
         "pass_fds": pass_fds,
         "children": children,
+        "ignored": [],
+        "proxy": False,
     }
-    return Forked(words, request, stdout, stderr, _server(preloaded))
+    return Forked(words, request, stdout, stderr, connection(preloaded))
 
 
 def run(
@@ -115,10 +118,10 @@ class Forked:
             (None, output) if stderr == subprocess.STDOUT else _output(stderr, ours)
         )
         nothing = os.open(os.devnull, os.O_RDONLY)
-        self._status, status = os.pipe()
-        files = [status, nothing, output, errors, *request["pass_fds"]]
+        self._server = server
+        files = [nothing, output, errors, *request["pass_fds"]]
         socket.send_fds(server, [json.dumps(request).encode()], files)
-        for fd in (status, nothing, *ours):
+        for fd in (nothing, *ours):
             os.close(fd)
         pid = self._number()
         if pid is None:
@@ -126,7 +129,7 @@ class Forked:
         self.pid = pid
 
     def _number(self) -> int | None:
-        data = os.read(self._status, NUMBER.size)
+        data = self._server.recv(NUMBER.size)
         return NUMBER.unpack(data)[0] if data else None
 
     def poll(self) -> int | None:
@@ -139,9 +142,9 @@ class Forked:
         return code
 
     def _ended_within(self, seconds: float | None) -> int | None:
-        if self.returncode is None and select.select([self._status], [], [], seconds)[0]:
+        if self.returncode is None and select.select([self._server], [], [], seconds)[0]:
             self.returncode = self._number()
-            os.close(self._status)
+            self._server.close()
             if self.returncode is None:
                 raise RuntimeError("the fork server has ended")
         return self.returncode
@@ -177,23 +180,57 @@ def _output(where: Any, ours: list[int]) -> tuple[IO[str] | None, int]:
     return None, where if isinstance(where, int) else where.fileno()
 
 
-@functools.cache
-def _server(preloaded: tuple[str, ...]) -> socket.socket:
-    """One for each process of pytest; it ends when that one does. Those that import more are forked
-    from the others."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+def command(folder: Path, preloaded: tuple[str, ...] = (), children: proxy.Children = None) -> Path:
+    """A command `python` for a shell, whose processes are forked where that is possible."""
+    path = folder / "python"
+    if not CAN_FORK:
+        path.symlink_to(sys.executable)
+        return path
+    connection(preloaded).close()  # there is a server
+    return proxy.write(path, address(preloaded), children)
+
+
+def address(preloaded: tuple[str, ...] = ()) -> str:
+    """The server's name among the abstract sockets, which all namespaces of nodes share."""
+    return f"\0launcher-tests-{SESSION}-{'-'.join(preloaded)}"[:100]
+
+
+def connection(preloaded: tuple[str, ...]) -> socket.socket:
+    """A connection to the server of this session, which is started if there is none. Those that
+    import more are forked from the first one."""
+    while True:
+        ours = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        try:
+            ours.connect(address(preloaded))
+            return ours
+        except ConnectionRefusedError:
+            ours.close()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+            try:
+                listening.bind(address(preloaded))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                time.sleep(0.01)  # another process was quicker, and is about to listen
+                continue
+            listening.listen(1000)
+            start_server(listening.fileno(), preloaded)
+
+
+def start_server(listening: int, preloaded: tuple[str, ...]) -> None:
+    """Start one that ends with the session."""
     process = start(
-        *("-m", "support.fork_server", str(theirs.fileno()), *preloaded),
+        *("-m", "support.fork_server", str(listening), SESSION, *preloaded),
         env={**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
         cwd=TESTS,
         stdout=1,
         stderr=2,
-        pass_fds=(theirs.fileno(),),
-        preloaded=DISTRIBUTED if preloaded == DEEPSPEED else (),
+        pass_fds=(listening,),
         real=not preloaded,
     )
-    theirs.close()
-    atexit.register(process.wait)
-    atexit.register(ours.close)  # the last one is called first
-    return ours
+    SERVERS.append(process)
+
+
+SERVERS: list[Any] = []
+"""Started by this process: they are not waited for."""

@@ -23,7 +23,7 @@ def together(count: int, folder: Path, tasks: list[Task]) -> list[list[Any]]:
     (folder / "tasks.json").write_text(json.dumps(tasks))
     outputs = [folder / f"rank-{number}.out" for number in range(count)]
     ranks = []
-    preloaded = python.DEEPSPEED if "strategy=deepspeed" in str(tasks) else python.DISTRIBUTED
+    preloaded = python.DEEPSPEED if "strategy=deepspeed" in str(tasks) else ()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         for number, output in enumerate(outputs):
             with output.open("w") as file:

@@ -51,9 +51,7 @@ def start(
         (int(word[len(NPROC) :]) for word in reversed(words) if re.fullmatch(rf"{NPROC}\d+", word)),
         1,
     )
-    preloaded = python.DISTRIBUTED if count > 1 else ()
-    if "strategy=deepspeed" in words:
-        preloaded = python.DEEPSPEED
+    preloaded = python.DEEPSPEED if "strategy=deepspeed" in words else ()
     children = (RANK, count) if count > 1 else None
     if "job=resume_check" in words and count == 1:
         children = JOB, 4

@@ -4,12 +4,12 @@ import json
 import re
 import signal
 import subprocess
-import sys
 
 import pytest
 
 from launcher.rundir.folder import RunFolder
 from launcher.slurm.submission import JobNote
+from support import python
 from support.lab import (
     INTERVAL,
     MAX_WAIT_S,
@@ -63,17 +63,8 @@ def test_a_run_is_submitted_frozen_and_seen_to_its_end(cluster, tmp_path, undist
         json.loads((folder / "submission.json").read_text())["config"]["model"]["hidden_dim"] == 16
     )
 
-    follow = [
-        sys.executable,
-        "-m",
-        "launcher.runs",
-        "logs",
-        "mine-digits",
-        "-f",
-        "--outputs",
-        str(outputs),
-    ]
-    following = subprocess.Popen(follow, env=lab.environment, stdout=subprocess.PIPE, text=True)
+    follow = ["logs", "mine-digits", "-f", "--outputs", str(outputs)]
+    following = lab.begin("launcher.runs", *follow, stderr=2)
     lab.run("scontrol", "release", job)
     assert lab.wait_until_ended(job) == "COMPLETED"
     assert record(outputs)["attempts"][0]["slurm_job_id"] == job
@@ -99,20 +90,8 @@ def test_a_sweep_is_an_array_in_chunks_and_resumes(plain_cluster, tmp_path):
     assert first.returncode == 0, first.stderr
     assert [run["state"] for run in states(lab, tmp_path).values()] == ["completed"] * 2
 
-    command = [
-        sys.executable,
-        "-m",
-        "launcher",
-        *words,
-        *HELD,
-        "dispatch.wait=true",
-        "dispatch.array_parallelism=1",
-        "-m",
-        "seed=range(5)",
-    ]
-    second = subprocess.Popen(
-        command, env=lab.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    command = [*words, *HELD, "dispatch.wait=true", "dispatch.array_parallelism=1"]
+    second = lab.begin("launcher", *command, "-m", "seed=range(5)", stderr=subprocess.PIPE)
     wait_for(
         lambda: len(list(tmp_path.glob("*/*/submission.json"))) == 5, "three more to be submitted"
     )
@@ -321,15 +300,8 @@ def test_a_snapshot_runs_the_code_as_it_was(cluster, tmp_path):
     outputs = project / "outputs"
 
     def submit(*overrides):
-        command = [sys.executable, "-m", "launcher", *words, *overrides]
-        done = subprocess.run(
-            command,
-            cwd=project,
-            env=lab.environment,
-            capture_output=True,
-            text=True,
-            timeout=MAX_WAIT_S,
-        )
+        command = ["-m", "launcher", *words, *overrides]
+        done = python.run(*command, cwd=project, env=lab.environment, timeout=MAX_WAIT_S)
         assert done.returncode == 0, done.stderr
         return done.stderr
 

@@ -1,7 +1,6 @@
 """Other ways onto a cluster than `dispatch=slurm`: scripts for sbatch, and Hydra's own
 launchers."""
 
-import subprocess
 import sys
 
 import pytest
@@ -37,7 +36,9 @@ def test_hydras_own_submitit_launchers_run_several_tasks(cluster, tmp_path, wher
         "hydra.launcher.timeout_min=60",
     ]
     words = [*experiment(tmp_path, steps=20), *QUICK, "strategy=ddp", *launcher]
-    done = lab.launcher(*words, "-m", "seed=0")
+    # The number of a local job is the id of its process.
+    interpreter = {"LAUNCHER_TESTS_PYTHON": sys.executable} if where == "local" else {}
+    done = lab.launcher(*words, "-m", "seed=0", **interpreter)
     assert done.returncode == 0, done.stdout + done.stderr
     (run,) = states(lab, tmp_path).values()
     assert (run["state"], run["world_size"], len(run["attempts"])) == ("completed", 2, 1)
@@ -50,11 +51,7 @@ def test_a_preempted_job_of_hydras_submitit_launcher_resumes(cluster, tmp_path, 
         "hydra.launcher.partition=preempt",
         "hydra.launcher.timeout_min=60",
     ]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "launcher", *experiment(tmp_path), *place, "-m", "seed=0"],
-        env=lab.environment,
-        cwd=ROOT,
-    )
+    process = lab.begin("launcher", *experiment(tmp_path), *place, "-m", "seed=0", stdout=2)
     try:
         wait_for_step(tmp_path)
         job = record(tmp_path)["attempts"][0]["slurm_job_id"]

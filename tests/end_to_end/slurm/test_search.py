@@ -4,7 +4,6 @@ import json
 import os
 import shlex
 import signal
-import sys
 from pathlib import Path
 
 import optuna
@@ -23,7 +22,14 @@ SEARCH = [
     "hpo.n_trials=2",
     "hooks.evaluation.interval=40",
 ]
-SLURM = ["hpo.parallel=2", "dispatch=slurm", "dispatch.partition=preempt", "tracker.pace.seconds=1"]
+SLURM = [
+    "hpo.parallel=2",
+    "dispatch=slurm",
+    "dispatch.partition=preempt",
+    "tracker.pace.seconds=0.6",
+    "+tracker.pace.starts=2",
+]
+"""The trials last until the second preemption, too."""
 
 
 def jobs(outputs):
@@ -65,7 +71,7 @@ def test_a_search_that_is_killed_and_preempted_with_its_trials_equals_an_undistu
     killed.wait()
 
     script, log = (
-        shlex.join(["srun", sys.executable, "-u", "-m", "launcher", *command]),
+        shlex.join(["srun", str(lab.python), "-u", "-m", "launcher", *command]),
         tmp_path / "search.log",
     )
     wanted = [

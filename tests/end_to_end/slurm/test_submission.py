@@ -3,11 +3,10 @@
 import os
 import signal
 import subprocess
-import sys
 
 import pytest
 
-from support.lab import MAX_WAIT_S, QUICK, ROOT, experiment, run_folders, states, wait_for
+from support.lab import MAX_WAIT_S, QUICK, experiment, run_folders, states, wait_for
 from support.runner import record
 
 HELD = "+dispatch.sbatch.hold=true"
@@ -37,16 +36,7 @@ class Sbatch:
     def start(self, *words):
         environment = self.lab.environment
         environment["PATH"] = f"{self.folder}{os.pathsep}{environment['PATH']}"
-        command = [sys.executable, "-m", "launcher", *words]
-        return subprocess.Popen(
-            command,
-            env=environment,
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        return self.lab.begin("launcher", *words, env=environment, stderr=subprocess.PIPE)
 
     def wait_for_calls(self, count=1):
         called = self.folder / "called"
