@@ -70,18 +70,24 @@ def damaged(key: str, which: str | int | Path, path: Path, error: CorruptCheckpo
     )
 
 
-def has_checkpoints(store: CheckpointStore) -> ConfigError:
-    """The error of `run.resume=never` in a run with checkpoints."""
+def has_checkpoints(
+    store: CheckpointStore, key: str = "run.resume", another: str = "run.tag=<word>"
+) -> ConfigError:
+    """The error of `run.resume=never` in a run with checkpoints.
+
+    Args:
+        key: what a program calls it.
+        another: how it makes another run.
+    """
     return ConfigError(
-        f"run.resume=never: {store.root} has checkpoints up to step {store.steps()[-1]}; use"
-        " run.tag=<word> for another run of the same configuration, or run.resume=auto to resume"
-        " this one."
+        f"{key}=never: {store.root} has checkpoints up to step {store.steps()[-1]}; use {another}"
+        f" for another run of the same configuration, or {key}=auto to resume this one."
     )
 
 
-def has_no_checkpoint(store: CheckpointStore) -> ConfigError:
+def has_no_checkpoint(store: CheckpointStore, key: str = "run.resume") -> ConfigError:
     """The error of `run.resume=must` in a run without checkpoints."""
-    return ConfigError(f"run.resume=must: {store.root} has no checkpoint; use run.resume=auto.")
+    return ConfigError(f"{key}=must: {store.root} has no checkpoint; use {key}=auto.")
 
 
 def _missing(root: Path, which: str) -> str:

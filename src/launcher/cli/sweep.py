@@ -52,7 +52,7 @@ def check_jobs(
         else frozenset[str]()
     )
     jobs: list[SweepJob] = []
-    issues: list[str] = []
+    issues: dict[str, list[SweepJob]] = {}
     runs: dict[str, SweepJob] = {}
     for index, job_overrides in enumerate(overrides, first_index):
         job = SweepJob(
@@ -62,12 +62,13 @@ def check_jobs(
         try:
             job.check()
         except ConfigError as error:
-            issues += error.messages
+            for message in error.messages:
+                issues.setdefault(message, []).append(job)
             continue
         if (twin := runs.setdefault(job.plain["run"]["dir"], job)) is not job:
-            issues.append(_same_run(twin, job))
+            issues.setdefault(_same_run(twin, job), []).extend(jobs)
     if issues:
-        raise ConfigError(*dict.fromkeys(issues))
+        raise ConfigError(*(_located(message, of, len(jobs)) for message, of in issues.items()))
     if composer.continued:
         changes = "; ".join(dict.fromkeys(composer.continued.values()))
         print(
@@ -75,6 +76,16 @@ def check_jobs(
             f" configuration: {changes}"
         )
     return jobs
+
+
+def _located(message: str, jobs: Sequence[SweepJob], count: int) -> str:
+    """The message, with the first job that it is about, unless it is about all or begins with what
+    that job changes."""
+    own = jobs[0].own_overrides
+    if len(jobs) >= count or any(message.startswith(each.lstrip("+")) for each in own):
+        return message
+    others = f" and {len(jobs) - 1} more" if len(jobs) > 1 else ""
+    return f"{message.rstrip('.')} (job {jobs[0].index + 1}{others}: {' '.join(own)})."
 
 
 def _same_run(first: SweepJob, second: SweepJob) -> str:

@@ -52,13 +52,17 @@ class SweepJob:
         return f"{self.plain['run']['name']}/{self.plain['run']['id']}"
 
     @property
-    def label(self) -> str:
-        shown = [
+    def own_overrides(self) -> list[str]:
+        """The overrides that not all jobs share."""
+        return [
             each
             for each in self.overrides
             if each not in self.common and not each.startswith("hydra.")
         ]
-        return " ".join([f"job {self.index + 1}/{self.count}", self.run, *shown])
+
+    @property
+    def label(self) -> str:
+        return " ".join([f"job {self.index + 1}/{self.count}", self.run, *self.own_overrides])
 
     @property
     def folder(self) -> Path:

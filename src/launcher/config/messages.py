@@ -22,6 +22,11 @@ class ConfigIssue:
 
 
 @dataclass(frozen=True)
+class MissingValue(ConfigIssue):
+    """A key that must be set is not."""
+
+
+@dataclass(frozen=True)
 class WrongType(ConfigIssue):
     """The value is not of the key's type."""
 

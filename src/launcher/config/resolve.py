@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
 from launcher.config.identity import choices
-from launcher.config.messages import ConfigIssue, hint
+from launcher.config.messages import ConfigIssue, MissingValue, hint
 from launcher.config.options import composed_from, options_with
 from launcher.config.plain import resolved_at, to_plain
 from launcher.config.secrets import as_stored, is_expression
@@ -123,7 +123,7 @@ class _Resolver:
                 if isinstance(option, str)
                 else ""
             )
-            self.issues.append(ConfigIssue(path, None, f"needs a value; e.g. {path}=...{see}"))
+            self.issues.append(MissingValue(path, None, f"needs a value; e.g. {path}=...{see}"))
             return UNRESOLVED
         return self.interpolated(written, keys) if is_interpolation(written) else written
 

@@ -19,7 +19,7 @@ from launcher.config.compositions import COLLECTIONS, parse
 from launcher.config.epochs import number_of_epochs, with_epochs
 from launcher.config.fits import describe, fits
 from launcher.config.length import SCHEDULE_LENGTH, length_issues
-from launcher.config.messages import ConfigIssue, WrongType, hint, show
+from launcher.config.messages import ConfigIssue, MissingValue, WrongType, hint, show
 from launcher.config.options import composed_from, options
 from launcher.config.parts import PART
 from launcher.config.plain import to_plain
@@ -221,10 +221,14 @@ def _at_their_source(issues: list[ConfigIssue], written: dict[str, Any]) -> list
     If it refers to a valid key of the wrong type for it, the message names both."""
     sources = references(written)
     keys = {issue.key for issue in issues}
+    # Other keys of the same group may follow from the missing one.
+    unfinished = {issue.key.partition(".")[0] for issue in issues if type(issue) is MissingValue}
     kept = []
     issues = [_from_environment(issue, written) for issue in issues]
     for issue in dict.fromkeys(issues):
         source = sources.get(issue.key)
+        if source is not None and issue.value == "null" and source.partition(".")[0] in unfinished:
+            continue
         if source is None or source not in keys:
             from_source = source is not None and isinstance(issue, WrongType)
             kept.append(

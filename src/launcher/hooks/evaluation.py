@@ -12,6 +12,7 @@ import torch
 from launcher.errors import TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.interval import Interval
+from launcher.hooks.matrices import split_matrices
 from launcher.hooks.metrics import Metrics
 from launcher.hooks.records import flatten, show
 from launcher.models.output import OUTPUTS
@@ -42,7 +43,8 @@ class EvaluationHook(BaseHook):
             None: all.
         at_start: also evaluate before the first step.
         metrics: further metrics by name, of torchmetrics for instance, computed from the `logits`
-            and `targets` that forward records in evaluation.
+            and `targets` that forward records in evaluation. One with two dimensions, such as a
+            confusion matrix, is logged as a matrix.
     Raises:
         ValueError: `max_samples` with a `loader` of your own.
     """
@@ -124,17 +126,21 @@ class EvaluationHook(BaseHook):
             trainer.stop_at_this_boundary()
             return
         self._done_at = trainer.step
-        flat = flatten(metrics, "val/")
+        numbers, matrices = split_matrices(metrics)
+        flat = flatten(numbers, "val/")
         trainer.logger.info(
             "Step %d: %s", trainer.step, " ".join(f"{key} {show(flat[key])}" for key in flat)
         )
-        trainer.log({"val": metrics})
+        trainer.log({"val": numbers})
+        if matrices:
+            trainer.log_matrices({"val": matrices})
         for key in (f"val/{name}/loss" if name else "val/loss" for name in self._batches):
             if not math.isfinite(flat[key]):
                 self._report_non_finite(trainer, key, flat[key])
 
     def measure(self, trainer: TrainerView) -> dict[str, Any] | None:
-        """The metrics of each loader, nested under its name, or None if a signal came on a rank."""
+        """The metrics of each loader, nested under its name, a matrix as a list of rows; None if a
+        signal came on a rank."""
         metrics: dict[str, Any] = {}
         for name, batches in self._batches.items():
             context, num_targets = trainer.strategy.forward_context, trainer.num_targets

@@ -1,5 +1,5 @@
-"""Writes the images, histograms and texts of a run: `media.jsonl`, and a file per image in
-`images/<step>/`."""
+"""Writes the images, histograms, matrices and texts of a run: `media.jsonl`, and a file per image
+or matrix in `images/<step>/`."""
 
 import json
 import re
@@ -17,6 +17,7 @@ import torch
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.jsonl import append, check_written, drop_lines_after, sync
+from launcher.hooks.matrices import picture, to_rows
 from launcher.hooks.records import flatten
 from launcher.process import ranks
 from launcher.rundir.files import fsync_folder, replace_file
@@ -26,8 +27,8 @@ Row = dict[str, Any]
 
 
 class MediaHook(BaseHook):
-    """Writes the images, histograms and texts that are logged, on rank 0, under the rules of
-    `metrics.jsonl`: a row is written when the next step begins, the rows of the current step are
+    """Writes the images, histograms, matrices and texts that are logged, on rank 0, under the rules
+    of `metrics.jsonl`: a row is written when the next step begins, the rows of the current step are
     part of the checkpoint, and a resume drops the rows and images of later steps. If a key is
     logged twice in a step, the last value is kept.
 
@@ -88,14 +89,7 @@ class MediaHook(BaseHook):
             if dry_run:
                 trainer.logger.info("Would write %s.", self._folder / path)
                 continue
-            content, file = encoded(key, value, extension), self._folder / path
-            try:
-                self._check_lock()
-                file.parent.mkdir(parents=True, exist_ok=True)
-                replace_file(file, content)
-            except OSError as error:
-                self._report(trainer, f"{file} could not be written: {error}.")
-            else:
+            if self._write_file(trainer, path, encoded(key, value, extension)):
                 self._add(trainer, "image", key, {"path": path})
 
     def on_log_histograms(
@@ -107,6 +101,17 @@ class MediaHook(BaseHook):
                 trainer.logger.info("Would write the histogram %s to %s.", key, self._path)
             elif counts:
                 self._add(trainer, "histogram", key, {"counts": counts, "edges": edges})
+
+    def on_log_matrices(
+        self, trainer: TrainerView, records: Records, dry_run: bool = False
+    ) -> None:
+        for key, value in flatten(records).items() if self._writes else ():
+            rows = to_rows(key, value)
+            path = f"{self.image_folder}/{trainer.step}/{file_name(key)}.png"
+            if dry_run:
+                trainer.logger.info("Would write the matrix %s to %s.", key, self._path)
+            elif self._write_file(trainer, path, picture(rows)):
+                self._add(trainer, "matrix", key, {"rows": rows, "path": path})
 
     def on_log_text(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         """
@@ -143,6 +148,18 @@ class MediaHook(BaseHook):
     @property
     def _path(self) -> Path:
         return self._folder / "media.jsonl"
+
+    def _write_file(self, trainer: TrainerView, path: str, content: bytes) -> bool:
+        """Return whether a file in the run's folder could be written; if not, report it."""
+        file = self._folder / path
+        try:
+            self._check_lock()
+            file.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(file, content)
+        except OSError as error:
+            self._report(trainer, f"{file} could not be written: {error}.")
+            return False
+        return True
 
     def _add(self, trainer: TrainerView, kind: str, key: str, content: Row) -> None:
         if self._writes:

@@ -67,6 +67,7 @@ class Metrics:
                 ) from error
 
     def compute(self) -> dict[str, Any]:
+        """Numbers, dicts of numbers, and matrices as lists of rows."""
         return {name: _numbers(metric.compute()) for name, metric in self.metrics.items()}
 
 
@@ -94,6 +95,10 @@ def scores(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, t
 def _numbers(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _numbers(item) for key, item in value.items()}
+    if isinstance(value, torch.Tensor) and value.ndim == 2 and value.numel() > 1:
+        return value.tolist()
+    if isinstance(value, torch.Tensor) and value.ndim > 2:
+        return {str(index): _numbers(item) for index, item in enumerate(value)}
     if isinstance(value, torch.Tensor) and value.numel() > 1:
         # Of each class.
         return {str(index): item for index, item in enumerate(value.flatten().tolist())}

@@ -20,7 +20,7 @@ from launcher.hooks.base import BaseHook, RunContext, TrainerView
 from launcher.hooks.jsonl import JsonlHook
 from launcher.hooks.media import MediaHook
 from launcher.process.ranks import on_main, rank, world_size
-from launcher.rundir.folder import RunFolder
+from launcher.rundir.folder import Workspace
 from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord
 from launcher.trackers.base import Tracker
@@ -83,7 +83,7 @@ class TrackerHook(BaseHook):
         # Its end comes last, since the other hooks still write when they close.
         trainer.hooks.remove(self)
         trainer.hooks.append(self)
-        folder = RunFolder(trainer.workspace.absolute())  # its parent's name is the run's
+        folder = Workspace(trainer.workspace.absolute())  # its parent's name is the run's
         if rank() == 0:
             self._lock = RunLock(folder)
         on_main(self._acquire)

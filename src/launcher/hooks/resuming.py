@@ -60,6 +60,15 @@ class CheckpointRestorer:
         self.store, self.load, self.fork, self.config = store, load, fork, config
         self.choice = Choice()
 
+    @property
+    def _key(self) -> str:
+        """What a user sets to choose a checkpoint: a program has no configuration."""
+        return "load" if self.config is None else "run.resume"
+
+    @property
+    def _another(self) -> str:
+        return "another workspace" if self.config is None else "run.tag=<word>"
+
     def restore(self, trainer: TrainerView) -> Path | None:
         """Load the checkpoint that the run resumes from, and return it. Return None if the run
         starts at step 0.
@@ -110,7 +119,8 @@ class CheckpointRestorer:
                 result = (
                     None,
                     (
-                        f"run.dir='{trainer.workspace}': {place}: {error.strerror}; repair it or"
+                        f"{'workspace' if self.config is None else 'run.dir'}="
+                        f"'{trainer.workspace}': {place}: {error.strerror}; repair it or"
                         " move it away."
                     ),
                 )
@@ -136,7 +146,7 @@ class CheckpointRestorer:
         except TrainingError as error:
             misfit = str(error)
         outcomes = ranks.all_gather((problem, misfit))
-        key, value = "run.resume", str(self.load)
+        key, value = self._key, str(self.load)
         if self.choice.is_fork and self.fork is not None:
             key, value = KEY, self.fork.source
         if misfits := [text for _, text in outcomes if text is not None]:
@@ -170,13 +180,13 @@ class CheckpointRestorer:
             return self._newest() or Choice()
         if self.load == "never":
             if self.store.steps():
-                raise has_checkpoints(self.store)
+                raise has_checkpoints(self.store, self._key, self._another)
             return Choice()
         if self.load not in ("latest", "auto", "must"):
             return self._named(trainer, self.load)
         newest = self._newest()
         if newest is None and self.load == "must":
-            raise has_no_checkpoint(self.store)
+            raise has_no_checkpoint(self.store, self._key)
         if newest is None:
             self._refuse_to_start_over(trainer)
             self._report_trainloop(trainer)
@@ -201,8 +211,8 @@ class CheckpointRestorer:
         except CorruptCheckpoint as error:
             raise CorruptCheckpoint(
                 f"This run has no valid checkpoint: {error}. Nothing was deleted. Use"
-                " run.resume=<folder> for another checkpoint, or run.tag=<word> to train it again"
-                " as another run."
+                f" {self._key}=<folder> for another checkpoint, or {self._another} to train it"
+                " again as another run."
             ) from None
         return Choice(str(newest[0]), rollbacks=newest[1].rollbacks) if newest else None
 
@@ -219,9 +229,9 @@ class CheckpointRestorer:
             return
         if step:
             raise ConfigError(
-                f"run.resume={self.load}: run.json says that step {step} was saved, but"
+                f"{self._key}={self.load}: run.json says that step {step} was saved, but"
                 f" {self.store.root} has no checkpoint. Put the checkpoints back; or start at step"
-                " 0 with run.resume=never, or as another run with run.tag=<word>."
+                f" 0 with {self._key}=never, or as another run with {self._another}."
             )
 
     def _report_trainloop(self, trainer: TrainerView) -> None:
@@ -245,12 +255,13 @@ class CheckpointRestorer:
         rollbacks = self.store.rollbacks()
         if rollbacks[-1:] == [request] and (newest := self._newest()) is not None:
             trainer.logger.info(
-                "run.resume=%s was followed by an earlier start; resuming from the newest"
-                " checkpoint since.",
+                "%s=%s was followed by an earlier start; resuming from the newest checkpoint"
+                " since.",
+                self._key,
                 which,
             )
             return newest
-        path = find_checkpoint(self.store.root, which, "run.resume", hashes=False)
+        path = find_checkpoint(self.store.root, which, self._key, hashes=False)
         return Choice(str(path), request, rollbacks=[*rollbacks, request])
 
     def _abandon_later(self, trainer: TrainerView, step: int | None) -> None:

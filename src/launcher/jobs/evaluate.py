@@ -13,6 +13,7 @@ from launcher.checkpoint.find import find_checkpoint
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.evaluation import EvaluationHook
+from launcher.hooks.matrices import split_matrices
 from launcher.hooks.records import flatten, show
 from launcher.jobs.stored_config import config_for
 from launcher.process import signals
@@ -94,7 +95,7 @@ class EvaluateJob:
             else:
                 print(json.dumps(line), flush=True)
         trainer.strategy.teardown()
-        return flatten(metrics)
+        return flatten(split_matrices(metrics)[0])
 
 
 def _hook(trainer: Trainer) -> EvaluationHook:
@@ -112,6 +113,7 @@ def print_table(title: str, line: dict[str, Any]) -> None:
     table.add_column("value", justify="right")
     for name, value in line.items():
         if name.startswith(("val/", "test/")):
-            table.add_row(name, show(value, 6))
+            is_matrix = isinstance(value, list)
+            table.add_row(name, f"{len(value)} x {len(value[0])}" if is_matrix else show(value, 6))
     console().print(title, soft_wrap=True)
     console().print(table)

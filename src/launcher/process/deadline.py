@@ -35,6 +35,7 @@ ASK_AGAIN = 2.0
 """Seconds until a scheduler that did not know the job's end is queried again."""
 
 Callback = Callable[[int, str], None]
+SignalCallback = Callable[[int], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +55,7 @@ class _State:
     asks: bool = False
     pipe: tuple[int, int] | None = None
     callbacks: list[Callback] = []
+    on_signal: SignalCallback | None = None
 
 
 _state = _State()
@@ -113,6 +115,17 @@ def on_forced_exit(callback: Callback) -> Iterator[None]:
             _state.callbacks.remove(callback)
 
 
+@contextmanager
+def on_signal(callback: SignalCallback) -> Iterator[None]:
+    """Inside this context, the first signal at once calls `callback(signum)` in a thread of its
+    own, while the main thread is still in its step or save."""
+    _state.on_signal = callback
+    try:
+        yield
+    finally:
+        _state.on_signal = None
+
+
 def _leave_to_parent() -> None:
     """Leave signals to the parent, in a forked child."""
     try:
@@ -128,6 +141,8 @@ def _note_signal(signum: int) -> None:
     if not _state.signum:
         _state.signum, _state.received_at = signum, time.monotonic()
         _state.since = max(_state.since, _state.received_at)
+        if _state.on_signal is not None:
+            threading.Thread(target=_state.on_signal, args=(signum,), daemon=True).start()
 
 
 def _watch() -> None:

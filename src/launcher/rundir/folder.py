@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 from launcher.errors import ConfigError
 from launcher.rundir.files import expanded
@@ -131,11 +132,17 @@ class RunFolder:
     ```
     """
 
+    key: ClassVar[str] = "run.dir"
+    """What messages call it."""
+    another: ClassVar[str] = "start another run of the same configuration with run.tag=again"
+    """The advice for a run that cannot be used."""
+    elsewhere: ClassVar[str] = "use another folder for runs with paths.outputs=DIR"
+
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path)
 
     def __repr__(self) -> str:
-        return f"RunFolder({str(self.path)!r})"
+        return f"{type(self).__name__}({str(self.path)!r})"
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -194,7 +201,7 @@ class RunFolder:
         for entry in own:
             if entry.is_symlink() and not Path(os.path.realpath(entry)).is_relative_to(inside):
                 raise ConfigError(
-                    f"run.dir='{self.path}': {entry.relative_to(self.path)} is a link to"
+                    f"{self.key}='{self.path}': {entry.relative_to(self.path)} is a link to"
                     f" {os.path.realpath(entry)}, outside the run's folder, where nothing is"
                     " written; remove the link."
                 )
@@ -211,8 +218,7 @@ class RunFolder:
             yield
         except OSError as error:
             raise ConfigError(
-                f"run.dir='{self.path}': cannot be written ({error.strerror}); "
-                "use another folder for runs with paths.outputs=DIR."
+                f"{self.key}='{self.path}': cannot be written ({error.strerror}); {self.elsewhere}."
             ) from error
 
     @contextmanager
@@ -227,8 +233,8 @@ class RunFolder:
         except OSError as error:
             name = error.filename or self.path
             raise ConfigError(
-                f"run.dir='{self.path}': {name} cannot be read ({error.strerror}); move it away, or"
-                " start another run of the same configuration with run.tag=again."
+                f"{self.key}='{self.path}': {name} cannot be read ({error.strerror}); move it away,"
+                f" or {self.another}."
             ) from error
 
     def create(self) -> "RunFolder":
@@ -236,3 +242,9 @@ class RunFolder:
         to."""
         self.logs.mkdir(parents=True, exist_ok=True)
         return self
+
+
+class Workspace(RunFolder):
+    """The workspace of a Python program's trainer, which has no configuration to change."""
+
+    key, another, elsewhere = "workspace", "use another workspace", "use another workspace"

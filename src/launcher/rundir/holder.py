@@ -15,6 +15,9 @@ from launcher.rundir.record_format import iso
 
 # Seconds without a heartbeat after which a holder on another machine counts as dead.
 SILENCE = 30.0
+ENDED_SILENCE = 15.0
+"""The same, in seconds, once SLURM says that the holder's job has ended: three heartbeats. Only a
+process of a node that SLURM has lost still runs then."""
 HELD = "is on this run"
 """Fragment of the error message for a second process on a run."""
 
@@ -103,8 +106,7 @@ def refusal(folder: RunFolder, held: Holder | None) -> str:
     """The message for a second process on a live run."""
     who = str(held) if held else "another process"
     return (
-        f"run.dir='{folder.path}': {who}, {HELD}; wait for it or stop it, or start another run of "
-        "the same configuration with run.tag=again."
+        f"{folder.key}='{folder.path}': {who}, {HELD}; wait for it or stop it, or {folder.another}."
     )
 
 

@@ -109,7 +109,8 @@ class RunLock:
             self.folder.path.mkdir(parents=True, exist_ok=True)
             if self.path.is_dir():
                 raise ConfigError(
-                    f"run.dir='{self.folder.path}': {self.path.name} is a folder; move it away."
+                    f"{self.folder.key}='{self.folder.path}': {self.path.name} is a folder; move it"
+                    " away."
                 )
             with self._lock_file(me) as temporary:
                 while not place(temporary, self.path) and not self._replace_dead(temporary):
@@ -180,7 +181,9 @@ class RunLock:
         )
         if was_removed and not os.path.lexists(self.path):
             cause = f"the run's folder was removed while this process ({holder}) was on it"
-        reason = f"run.dir='{self.folder.path}': {cause}; it stops, and writes nothing more."
+        reason = (
+            f"{self.folder.key}='{self.folder.path}': {cause}; it stops, and writes nothing more."
+        )
         if self.on_lost is not None:
             self.on_lost(reason)
         raise LockLost(reason)

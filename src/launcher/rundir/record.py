@@ -389,7 +389,7 @@ class RunRecord:
             return
         except NewerRecord as error:
             raise ConfigError(
-                f"{self.path}: {error}; use that version, or another run: run.tag=again."
+                f"{self.path}: {error}; use that version, or {self.folder.another}."
             ) from error
         except (ValueError, IsADirectoryError) as error:
             self._damage = "it is a folder" if isinstance(error, OSError) else str(error)

@@ -4,11 +4,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from launcher.process.printable import printable, raw
+
 
 class Bar:
     """A bar that is not shown."""
 
-    def advance(self, text: str) -> None:
+    def advance(self, text: str = "") -> None:
         """Count one more.
 
         Args:
@@ -17,6 +19,11 @@ class Bar:
 
     def reach(self, count: int) -> None:
         """Show that so many are done."""
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Make room for lines that are printed."""
+        yield
 
 
 @contextmanager
@@ -31,18 +38,29 @@ def bar(total: int, text: str = "") -> Iterator[Bar]:
         yield Bar()
         return
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-    from launcher.process.printable import printable, raw
-
-    with Progress(console=Console(file=raw(sys.stderr)), transient=True) as progress:
+    # Its own sequences move the cursor; texts of a run are printable before they come here.
+    console = Console(file=raw(sys.stderr))
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn()
+    with Progress(
+        *columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False
+    ) as progress:
         task = progress.add_task(printable(text), total=total)
 
         class Shown(Bar):
-            def advance(self, text: str) -> None:
+            def advance(self, text: str = "") -> None:
                 progress.update(task, advance=1, description=printable(text))
 
             def reach(self, count: int) -> None:
                 progress.update(task, completed=count)
+
+            @contextmanager
+            def hidden(self) -> Iterator[None]:
+                progress.stop()
+                try:
+                    yield
+                finally:
+                    progress.start()
 
         yield Shown()

@@ -5,6 +5,8 @@ import argparse
 import os
 import signal
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 
 from launcher.errors import ConfigError
 from launcher.rundir.holder import held_here, is_held
@@ -13,6 +15,7 @@ from launcher.runs.filters import FILTER_HELP, select
 from launcher.runs.find import ask_queue, find_runs
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm import scheduler
+from launcher.slurm.cancel_note import remove_cancel_note, write_cancel_note
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,11 +27,16 @@ def run(arguments: argparse.Namespace) -> int:
     chosen = chosen_runs(arguments)
     in_queue = [run for run in chosen if run.job is not None]
     here = [run for run in chosen if run.job is None and held_here(run.folder) is not None]
+    for run in in_queue:
+        if run.job is not None:
+            note_cancellation(run, run.job.id)
     try:
         rejected = scheduler.cancel([run.job.id for run in in_queue if run.job is not None])
     except scheduler.NoAnswer as error:
+        withdraw_notes(in_queue)
         print(f"Not all could be cancelled: {error}", file=sys.stderr)
         return 1
+    withdraw_notes([run for run in in_queue if str(run.job_id) in rejected])
     is_recorded = True
     for run in in_queue:
         if (message := rejected.get(str(run.job_id))) is not None:
@@ -52,6 +60,19 @@ def run(arguments: argparse.Namespace) -> int:
     if not in_queue and not here and not left:
         print("None of these runs is queued or running.", file=sys.stderr)
     return 1 if left or rejected or len(stopped) < len(here) or not is_recorded else 0
+
+
+def note_cancellation(run: StoredRun, job: str) -> None:
+    """Let the run see that it is cancelled, which SLURM does not show it of a job that is ending
+    already. In another user's folder SLURM alone has to tell it."""
+    with suppress(OSError):
+        write_cancel_note(run.folder, job)
+
+
+def withdraw_notes(runs: Sequence[StoredRun]) -> None:
+    for run in runs:
+        with suppress(OSError):
+            remove_cancel_note(run.folder)
 
 
 def record_cancelled(run: StoredRun, job: str | None) -> bool:

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.progress import track
-
 from launcher.rundir.folder import STEP
 from launcher.rundir.space import folder_size, owner, size
+from launcher.runs.bar import bar
 from launcher.runs.filters import FILTER_HELP, select
 from launcher.runs.find import ask_queue, find_runs
 from launcher.runs.stored_run import StoredRun
@@ -109,9 +107,12 @@ def run(arguments: argparse.Namespace) -> int:
 def measured(runs: Sequence[StoredRun]) -> list[Usage]:
     """The usage of each run. In a terminal a bar shows how far it is: thousands of runs take a
     while."""
-    console = Console(stderr=True)
-    bar = track(runs, "Measuring", console=console, transient=True, disable=not console.is_terminal)
-    return [usage(run) for run in bar]
+    usages = []
+    with bar(len(runs)) as shown:
+        for run in runs:
+            usages.append(usage(run))
+            shown.advance(run.label)
+    return usages
 
 
 def usage(run: StoredRun) -> Usage:

@@ -1,6 +1,6 @@
 """Write a report of runs, or of a hyperparameter search, as one HTML file: table, curves,
-hyperparameters against a metric, attempts; of a search also its history, the importance of each
-parameter and the Pareto front."""
+hyperparameters against a metric, matrices, attempts; of a search also its history, the importance
+of each parameter and the Pareto front."""
 
 import argparse
 import html
@@ -23,6 +23,7 @@ from launcher.runs.differences import differences, without_defaults
 from launcher.runs.filters import FILTER_HELP, number, select
 from launcher.runs.find import ask_queue, find_runs, uncollected
 from launcher.runs.format import seconds_of
+from launcher.runs.matrices import newest_matrices
 from launcher.runs.over import OVER_HELP, grouped
 from launcher.runs.report_media import media_of
 from launcher.runs.show import forked_from
@@ -34,6 +35,8 @@ LOSS = "train/loss"
 MOST_POINTS, FEWEST_POINTS, ALL_POINTS = 600, 150, 60_000
 """Limits of a curve, of a curve among many, and of a metric over all runs."""
 MOST_METRICS = 8
+MOST_CELLS = 200_000
+"""Numbers of all matrices together; the runs after these are shown without theirs."""
 AXES = ("step", "time", "samples")
 NOT_SHARED = ("run", "paths", "dispatch", "tracker", "job", "hydra", "device")
 """Keys of how a run was started."""
@@ -155,6 +158,7 @@ def report_data(
     for each in pages:
         each["best"] = {name: each["best"].get(name) for name in metrics}
         each["curves"] = {name: each["curves"][name] for name in metrics if name in each["curves"]}
+    add_matrices(runs, pages)
     best = {run.path: each["best"][judge] for run, each in zip(runs, pages, strict=True)}
     sign = -1 if mode_of(judge, modes) == "max" else 1
     ranked = sorted(
@@ -172,6 +176,15 @@ def report_data(
         "runs": pages,
         "media": media_of([*ranked, *(run for run in runs if best[run.path] is None)]),
     }
+
+
+def add_matrices(runs: Sequence[StoredRun], pages: Sequence[dict[str, Any]]) -> None:
+    """Add the newest matrices of each run to its page, as long as there is room."""
+    cells = 0
+    for run, page_of_run in zip(runs, pages, strict=True):
+        matrices = newest_matrices(run.folder)
+        cells += sum(len(row) for each in matrices.values() for row in each["rows"])
+        page_of_run["matrices"] = matrices if cells <= MOST_CELLS else {}
 
 
 def shared(runs: Sequence[StoredRun]) -> dict[str, str]:

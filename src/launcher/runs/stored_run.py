@@ -13,7 +13,7 @@ from launcher.config.messages import as_typed
 from launcher.config.tree import nested
 from launcher.rundir.folder import RunFolder, is_copy
 from launcher.rundir.history import History
-from launcher.rundir.holder import is_held
+from launcher.rundir.holder import ENDED_SILENCE, SILENCE, is_held
 from launcher.rundir.metrics import Value, curve_and_newest
 from launcher.rundir.note import Note
 from launcher.rundir.record_format import read_record
@@ -95,7 +95,9 @@ class StoredRun:
         if self.was_cancelled:
             return "cancelled"
         state = str(self.record.get("state") or "new")
-        if state == "running" and not is_held(self.folder):
+        has_ended = self.queue_known and self.job is None and self.last_job_id is not None
+        silence = ENDED_SILENCE if has_ended else SILENCE
+        if state == "running" and not is_held(self.folder, silence):
             if self.job is None:
                 return "stale"
             # It is suspended, or it starts again.

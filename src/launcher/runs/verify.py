@@ -71,10 +71,11 @@ def run(arguments: argparse.Namespace) -> int:
             for finding in checked(stored, not arguments.quick):
                 verified[-1].findings.append(finding)
                 shown.advance(f"{stored.label}, {finding.path.name}")
-                if arguments.json:
-                    print(json.dumps(as_dict(stored, finding)), flush=True)
-                elif len(runs) == 1 or finding.is_bad:
-                    page.print(f"{finding.path}  {finding.text}", markup=False, soft_wrap=True)
+                with shown.hidden():
+                    if arguments.json:
+                        print(json.dumps(as_dict(stored, finding)), flush=True)
+                    elif len(runs) == 1 or finding.is_bad:
+                        page.print(f"{finding.path}  {finding.text}", markup=False, soft_wrap=True)
     if len(runs) > 1 and not arguments.json:
         rows = [each.row() for each in verified]
         Table(

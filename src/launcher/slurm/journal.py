@@ -36,7 +36,11 @@ class Journal:
         self._write()
 
     def requeue(self, cause: str, step: int, trained: bool = True) -> None:
+        """Record that the newest start was requeued; a second call replaces the first."""
         start = len(self.job["starts"]) - 1
+        self.job["requeues"] = [
+            each for each in self.job["requeues"] if start < 0 or each["start"] != start
+        ]
         self.job["requeues"].append(
             {"cause": cause, "step": step, "start": start, "trained": trained}
         )

@@ -9,8 +9,10 @@ requeue` makes SLURM signal the job again at once, and with it the `scontrol` (s
 import logging
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -21,9 +23,10 @@ from launcher.rundir.holder import held_here, is_held
 from launcher.rundir.provenance import slurm_job_id
 from launcher.rundir.record import RunRecord
 from launcher.slurm import scheduler
+from launcher.slurm.cancel_note import is_cancel_noted, remove_cancel_note
 from launcher.slurm.causes import Budget, Cause, cause_of, decide, forgets, was_ended_at
 from launcher.slurm.journal import Journal
-from launcher.slurm.scheduler import NoAnswer, SchedulerError
+from launcher.slurm.scheduler import JobInfo, NoAnswer, SchedulerError
 
 T = TypeVar("T")
 STAY = 300.0
@@ -57,7 +60,10 @@ def guarded(work: Callable[[], T], folder: RunFolder, budget: Budget) -> T:
     if "LAUNCHER_PARENT" in os.environ:
         return policy.without_requeue(work)
     try:
-        with deadline.on_forced_exit(policy.leave_by_force):
+        with (
+            deadline.on_forced_exit(policy.leave_by_force),
+            deadline.on_signal(policy.request_early),
+        ):
             try:
                 policy.begin()
                 return work()
@@ -93,6 +99,8 @@ class Requeue:
         self.is_reported = False
         self.faulty_nodes: Sequence[str] = ()
         self.excluded = ""
+        self._requesting = threading.Lock()
+        self._requests = 0
 
     @property
     def rank(self) -> int:
@@ -112,6 +120,9 @@ class Requeue:
         self.attempts_before = len(record.attempts)
         if record.state == "completed":
             return
+        # A job that its user requeues after a cancellation is meant to run.
+        with suppress(OSError):
+            remove_cancel_note(self.folder)
         journal = Journal(self.folder, self.job)
         journal.start(self.restarts, self.folder.newest_step())
         # SLURM may have requeued it by itself.
@@ -159,14 +170,46 @@ class Requeue:
             self.forced = f"; {reason}"
             self._settle(signals.SignalExit(signum))
 
+    def request_early(self, signum: int) -> None:
+        """Request the requeue while the run still saves, if SLURM is ending the job already: under
+        PreemptMode=CANCEL without a grace, the job has only KillWait, in which a slow controller
+        does not answer after the save. All other cases are decided by `leave`."""
+        if self.rank != 0 or signum == signal.SIGINT:
+            return
+        try:
+            info, cause = self._look(signals.SignalExit(signum))
+            is_due = cause == "preempted" and not info.is_running
+            before = Journal(self.folder, self.job).count(cause)
+            if not is_due or decide(cause, self.budget, before).action != "requeue":
+                return
+            with self._requesting:
+                if self._requests:
+                    return
+                self._request(cause)
+            # The process may be killed before it comes to `_leave`, which completes the entry.
+            Journal(self.folder, self.job).requeue(cause, self.folder.newest_step())
+        except SchedulerError as error:
+            logger.debug("SLURM job %s: not requeued while saving: %s", self.job, error)
+
+    def _request(self, cause: Cause) -> None:
+        """
+        Raises:
+            SchedulerError: SLURM did not answer, or rejected.
+        """
+        self.requested = cause
+        self._requests += 1
+        scheduler.requeue(self.job)
+        if is_cancel_noted(self.folder, self.job):  # it came between our look and the requeue
+            scheduler.cancel([self.job])
+
     def _settle(self, stop: signals.SignalExit) -> SystemExit:
         """Follow the signal. Repeat queries until SLURM answers, and until it shows a requeue that
         we have requested, since an earlier exit would end the job for good."""
         waited, refusal = 0.0, None
         while True:
-            began, pause = time.monotonic(), 0.5
+            began, pause, requests = time.monotonic(), 0.5, self._requests
             try:
-                cause = self._cause(stop)
+                _, cause = self._look(stop)
                 journal = Journal(self.folder, self.job)
                 decision = decide(cause, self.budget, journal.count(cause))
                 if decision.action == "leave":
@@ -180,9 +223,10 @@ class Requeue:
                     )
                 if self.faulty_nodes and (required := self._required()):
                     return self._fail(f"SLURM job {self.job} requires the faulty {required}")
-                self.requested = cause
                 # Right after the check: a cancelled job must not be requeued.
-                scheduler.requeue(self.job)
+                with self._requesting:
+                    if self._requests == requests:  # else `request_early` has just requested it
+                        self._request(cause)
                 self._exclude()
             except NoAnswer as error:
                 self._report_silence(stop, error)
@@ -213,7 +257,12 @@ class Requeue:
                 "SLURM job %s is requeued, and may start on %s again: %s.", self.job, names, error
             )
 
-    def _cause(self, stop: signals.SignalExit) -> Cause:
+    def _look(self, stop: signals.SignalExit) -> tuple[JobInfo, Cause]:
+        """The job as SLURM shows it, and what the signal meant.
+
+        Raises:
+            NoAnswer: SLURM did not answer.
+        """
         info = scheduler.job_info(self.job)
         cause = cause_of(info, stop.signum, self.restarts)
         age = time.monotonic() - stop.received_at
@@ -233,8 +282,10 @@ class Requeue:
             cause = "faulty node"
         if cause == "ended by hand" and info.is_batch and stop.signum:
             cause = "cause unknown" if forgets(info, received_at, scheduler.booted_at()) else cause
+        if is_cancel_noted(self.folder, self.job):
+            cause = "cancelled"
         logger.debug("SLURM job %s: %s.", self.job, cause)
-        return cause
+        return info, cause
 
     def _leave(self, cause: Cause, journal: Journal) -> None:
         """Record why the job ends, when nothing has to be requested from SLURM."""

@@ -2,13 +2,14 @@
 
 import json
 import os
+import struct
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from launcher.rundir.files import replace_file
 from launcher.rundir.folder import place_of
-from launcher.trackers.base import NOT_ENDED, Line, Tracker, media, numbers
+from launcher.trackers.base import NOT_ENDED, Line, Tracker, media, numbers, pictures
 
 FILE = "events.out.tfevents.0000000000.launcher"
 POSITION = ".position.json"
@@ -74,7 +75,7 @@ class TensorBoardTracker(Tracker):
                 Summary.Value(tag=self._tag(key), simple_value=value)
                 for key, value in numbers(line).items()
             ]
-            for _, item in media([line], "image"):
+            for _, item in pictures([line]):
                 values.append(
                     Summary.Value(
                         tag=self._tag(item["key"]), image=Summary.Image(**self._image(item))
@@ -94,13 +95,17 @@ class TensorBoardTracker(Tracker):
             self._commit(lines[-1]["step"])
 
     def _image(self, item: dict[str, Any]) -> dict[str, Any]:
-        from PIL import Image
-
         path = self.run.folder.path / item["path"]
-        with Image.open(path) as image:
-            width, height = image.size
+        content = path.read_bytes()
+        if item["kind"] == "matrix":
+            width, height = struct.unpack(">II", content[16:24])  # of a PNG's first chunk
+        else:
+            from PIL import Image
+
+            with Image.open(path) as image:
+                width, height = image.size
         return {
-            "encoded_image_string": path.read_bytes(),
+            "encoded_image_string": content,
             "width": width,
             "height": height,
             "colorspace": 3,

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -23,6 +24,7 @@ from launcher.trackers.base import (
     config_without,
     media,
     numbers,
+    pictures,
 )
 
 DEFAULT_PROJECT, DEFAULT_URL = "launcher", "https://api.wandb.ai"
@@ -175,8 +177,10 @@ class WandbTracker(Tracker):
                 key: line[key] for key in ("step", "samples", "epoch", "attempt") if key in line
             }
             values |= numbers(line)
-            for _, item in media([line], "image"):
-                values[item["key"]] = self._image(self.run.folder.path / item["path"])
+            for _, item in pictures([line]):
+                # Only images need pillow for being logged at all.
+                if item["kind"] == "image" or find_spec("PIL") is not None:
+                    values[item["key"]] = self._image(self.run.folder.path / item["path"])
             for _, item in media([line], "histogram"):
                 values[item["key"]] = wandb.Histogram(np_histogram=(item["counts"], item["edges"]))
             for _, item in media([line], "text"):

@@ -391,6 +391,13 @@ def test_all_faults_are_reported_at_once_and_a_repeated_value_at_its_source() ->
     ]
 
 
+@pytest.mark.parametrize("data", ["parquet", "jsonl"])
+def test_a_missing_value_has_no_second_error_about_what_follows_from_it(data: str) -> None:
+    """The tokenizer determines data.vocab_size, and with it model.vocab_size."""
+    (sentence,) = sentences(f"data={data}", "data.files=x")
+    assert sentence.startswith("data.tokenizer: needs a value; e.g. data.tokenizer=...")
+
+
 def test_the_users_own_keys_are_not_passed_to_the_constructor() -> None:
     config = compose(
         ["model=mlp", "data=digits", "+data.image_size=16", "model.hidden_dim=${data.image_size}"]

@@ -115,7 +115,7 @@ def test_a_damaged_named_checkpoint_is_one_sentence(tmp_path: Path, load: str | 
             file.write(b"\x01")
         with pytest.raises(
             ConfigError,
-            match=f"^run.resume={load}: .* is damaged: {name} .* Use another checkpoint",
+            match=f"^load={load}: .* is damaged: {name} .* Use another checkpoint",
         ):
             train(tmp_path, 6, load)
         assert 4 in steps(tmp_path)

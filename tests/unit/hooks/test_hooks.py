@@ -62,7 +62,8 @@ def test_checkpoints_best_and_rotation(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("load", "error"), [("never", "run.resume=never"), ("no/such", "no such checkpoint")]
+    ("load", "error"),
+    [("never", "^load=never: .*; use another workspace for"), ("no/such", "no such checkpoint")],
 )
 def test_load_modes_that_refuse(tmp_path: Path, load: str, error: str) -> None:
     Toy([CheckpointingHook(interval=1)], 1, tmp_path).train()
@@ -178,7 +179,7 @@ def test_checkpoint_that_does_not_fit_is_rejected_before_the_attempt(
     Toy([CheckpointingHook(interval=1, keep_previous=9)], 3, tmp_path).train()
     before = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     with pytest.raises(
-        ConfigError, match=f"run.resume={load}: .*does not fit this configuration: .*{why}"
+        ConfigError, match=f"^load={load}: .*does not fit this configuration: .*{why}"
     ):
         other([CheckpointingHook(interval=1, load=load)], 5, tmp_path).train()
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == before, (

@@ -20,9 +20,17 @@ from launcher import (
 from launcher.config.construct import instantiate
 from launcher.process.signals import SignalExit
 from launcher.rundir.folder import RunFolder
+from launcher.rundir.lock import RunLock
 from launcher.runs.__main__ import main
 from launcher.trackers.base import TrackedRun
 from support.toy import Toy
+
+
+def test_message_about_a_held_workspace_names_no_key_of_a_configuration(tmp_path: Path) -> None:
+    with RunLock(RunFolder(tmp_path)), pytest.raises(ConfigError) as error:
+        Toy([TensorBoardHook(), LoggingHook(1)], 2, tmp_path).train()
+    assert str(error.value).startswith(f"workspace='{tmp_path}': process ")
+    assert str(error.value).endswith("wait for it or stop it, or use another workspace.")
 
 
 class Stop(BaseHook):

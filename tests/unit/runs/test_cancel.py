@@ -7,8 +7,10 @@ from dataclasses import asdict, replace
 import pytest
 
 from launcher.process.identity import process_start
+from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import Holder
 from launcher.runs.__main__ import main
+from launcher.slurm.cancel_note import is_cancel_noted
 from support.submitted import note_job
 
 
@@ -72,6 +74,11 @@ def test_a_refused_job_does_not_keep_others_from_being_cancelled(
         for number in (7, 8)
     ]
     assert states == ["cancelled", "preempted"]
+    noted = [
+        is_cancel_noted(RunFolder(tmp_path / f"outputs/gpt/1a2b000{number}"), str(number))
+        for number in (7, 8)
+    ]
+    assert noted == [True, False]
 
 
 def test_the_process_of_another_user_is_reported(make_run, outputs, capfd):

@@ -373,3 +373,33 @@ def test_bands_in_a_browser(runs, sweep, outputs, tmp_path):
         ),
     ]
     assert result["lines"] == 8
+
+
+MATRIX = """<script>
+const [drawn] = element("matrices").data;
+document.body.dataset.result = JSON.stringify({
+  part: element("matrices-part").hidden, step: element("matrix-step").textContent,
+  runs: [...element("matrix-run").options].map(option => option.text.split(" ")[0]), rows: drawn.z,
+});
+</script>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to render the page")
+def test_matrix_in_a_browser(runs, sweep, outputs, tmp_path):
+    """The newest one of the best run; a damaged line has none."""
+    lines = [
+        {"step": step, "kind": "matrix", "key": "val/confusion", "rows": [[step, 1], [None, 3]]}
+        for step in (1, 2)
+    ]
+    for identity in ("aaaa0001", "aaaa0002"):
+        (path,) = outputs.glob(f"*/{identity}")
+        written = "".join(json.dumps(line) + "\n" for line in lines)
+        (path / "media.jsonl").write_text(written + '{"kind": "matrix"\n')
+    runs("report")
+    result = in_browser(outputs, tmp_path, MATRIX)
+    assert result == {
+        "part": False,
+        "step": "step 2, 2 x 2",
+        "runs": ["aaaa0002", "aaaa0001"],
+        "rows": [[2, 1], [None, 3]],
+    }

@@ -1,6 +1,12 @@
+import json
+import os
+import time
+from dataclasses import asdict, replace
+
 import pytest
 
 from launcher.rundir.folder import RunFolder
+from launcher.rundir.holder import Holder
 from launcher.rundir.record import RunRecord
 from launcher.runs.find import join_queue
 from launcher.runs.stored_run import StoredRun
@@ -48,3 +54,30 @@ def test_a_run_that_has_not_started_is_as_it_was_submitted(outputs):
             "/my/conf",
         )
         RunRecord(folder).revise("failed", "failed", reason="before it began")
+
+
+@pytest.mark.parametrize(
+    ("silence", "job", "asked", "state"),
+    [
+        (10, None, True, "running"),
+        (20, None, True, "stale"),
+        (20, "RUNNING", True, "running"),
+        (20, None, False, "running"),
+        (40, None, False, "stale"),
+    ],
+    ids=["ended", "ended, silent", "in the queue", "SLURM is silent", "all are silent"],
+)
+def test_a_process_elsewhere_shows_only_by_its_heartbeat(make_run, silence, job, asked, state):
+    """Once its job has ended, it is waited for half as long."""
+    folder = make_run("gpt", "1a2b0000", state="stale")
+    record = json.loads(folder.record_path.read_text())
+    record["attempts"][-1]["slurm_job_id"] = "7"
+    folder.record_path.write_text(json.dumps(record))
+    holder = replace(Holder.current(), host="node1", slurm_job_id="7")
+    folder.lock_path.write_text(json.dumps(asdict(holder)))
+    at = time.time() - silence
+    os.utime(folder.lock_path, (at, at))
+    run = StoredRun.read(folder.path)
+    jobs = {} if job is None else {"7": QueuedJob("7", job, "None", "node1", "")}
+    join_queue([run], jobs if asked else None)
+    assert run.state == state

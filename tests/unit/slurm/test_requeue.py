@@ -1,6 +1,7 @@
 """Decisions of a run after a signal inside a SLURM job, against a scripted `scontrol`."""
 
 import json
+import os
 import re
 import signal
 import time
@@ -11,16 +12,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from launcher.process import ranks, signals
+from launcher.process import deadline, ranks, signals
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import Holder
 from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord
-from launcher.slurm import requeue
+from launcher.slurm import requeue, scheduler
+from launcher.slurm.cancel_note import write_cancel_note
 from launcher.slurm.causes import Budget
 from launcher.slurm.journal import Journal
 from launcher.slurm.requeue import READ_KEY, SECOND_LOOK, STAY, Requeue, guarded
-from support.scripted_slurm import ScriptedSlurm
+from support.scripted_slurm import ANSWERS, ScriptedSlurm
 
 TERM, INT, USR2 = signal.SIGTERM, signal.SIGINT, signal.SIGUSR2
 
@@ -278,6 +280,76 @@ def test_a_cancellation_after_the_requeue_wins(slurm, folder):
         "cancelled",
         "the SLURM job was cancelled",
     )
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_job_that_slurm_ends_without_a_grace_is_requeued_during_the_save(slurm, folder, answer):
+    """No other job is, and `leave` decides as without it."""
+    slurm.answer(answer)
+    policy = Requeue(folder, "6", Budget(), sleep=lambda seconds: None)
+    policy.request_early(TERM)
+    is_early = "requeue 6" in slurm.calls
+    assert is_early == (
+        answer
+        in ("preempted without a grace, CANCEL", "preempted, at the end of its grace, CANCEL")
+    )
+    if is_early:
+        assert policy.leave(signals.SignalExit(TERM)).code == 143
+        assert slurm.calls.count("requeue 6") == 1
+        assert state(folder) == ("preempted", "preempted, requeued")
+
+
+def test_slow_requeue_is_requested_when_the_signal_comes(slurm, folder):
+    """It is done before the save is, and the budget holds."""
+    slurm.answer("preempted without a grace, CANCEL")
+    deadline.arm(None)
+    handlers = signals.install([TERM])
+    try:
+
+        def save():
+            os.kill(os.getpid(), TERM)
+            while "requeue 6" not in slurm.calls:
+                time.sleep(0.02)
+            raise signals.SignalExit(TERM)
+
+        with pytest.raises(signals.SignalExit):
+            guarded(save, folder, Budget())
+    finally:
+        signals.restore(handlers)
+        signals.forget()
+        deadline.disarm()
+    assert slurm.calls.count("requeue 6") == 1
+    assert state(folder) == ("preempted", "preempted, requeued")
+
+
+def test_early_requeue_keeps_to_the_budget(slurm, folder):
+    slurm.answer("preempted without a grace, CANCEL")
+    Requeue(folder, "6", Budget(max_preemptions=0)).request_early(TERM)
+    assert "requeue 6" not in slurm.calls
+
+
+@pytest.mark.parametrize("job", ["6", "5"])
+def test_job_that_runs_cancel_has_noted_is_not_requeued(slurm, folder, job):
+    """SLURM does not show it of a job that it is ending already. A note about an earlier job of the
+    run has no effect."""
+    slurm.answer("preempted without a grace, CANCEL")
+    write_cancel_note(folder, job)
+    policy = Requeue(folder, "6", Budget(), sleep=lambda seconds: None)
+    policy.request_early(TERM)
+    assert policy.leave(signals.SignalExit(TERM)).code == 143
+    assert ("requeue 6" in slurm.calls) == (job == "5")
+    assert state(folder)[0] == ("cancelled" if job == "6" else "preempted")
+
+
+def test_cancel_note_that_comes_with_the_requeue_cancels_the_requeued_job(
+    slurm, folder, monkeypatch
+):
+    cancelled: list[str] = []
+    monkeypatch.setattr(scheduler, "requeue", lambda job: write_cancel_note(folder, job))
+    monkeypatch.setattr(scheduler, "cancel", cancelled.extend)
+    slurm.answer("preempted without a grace, CANCEL")
+    Requeue(folder, "6", Budget()).request_early(TERM)
+    assert cancelled == ["6"]
 
 
 def test_cancellation_recorded_by_runs_cancel_stays(slurm, folder):
