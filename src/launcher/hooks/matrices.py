@@ -12,7 +12,7 @@ import torch
 from launcher.hooks.base import Records
 
 Rows = list[list[float | None]]
-"""None: not finite, which JSON does not have."""
+"""Numbers by row; None where one is not finite, which JSON does not have."""
 SIDE = 320
 """Pixels of the longer side of a picture, about; a matrix with more cells has a pixel for each."""
 DARKEST = np.array([0, 64, 130])

@@ -62,7 +62,7 @@ class CheckpointRestorer:
 
     @property
     def _key(self) -> str:
-        """What a user sets to choose a checkpoint: a program has no configuration."""
+        """The name of the choice of a checkpoint: a program has no configuration."""
         return "load" if self.config is None else "run.resume"
 
     @property

@@ -133,7 +133,7 @@ class RunFolder:
     """
 
     key: ClassVar[str] = "run.dir"
-    """What messages call it."""
+    """Name of the folder in messages."""
     another: ClassVar[str] = "start another run of the same configuration with run.tag=again"
     """The advice for a run that cannot be used."""
     elsewhere: ClassVar[str] = "use another folder for runs with paths.outputs=DIR"
