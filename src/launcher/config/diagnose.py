@@ -26,6 +26,8 @@ from launcher.config.schema import bad_searchpath, validate
 from launcher.config.session import COMPOSITION_ERRORS, first_line, loader, session
 from launcher.errors import ConfigError
 
+SEVERAL = re.compile(r"^[^\s'\"\[{(]*\s+[~+]*[\w./@]+=")
+"""A value that ends at a blank, before another override."""
 NOTHING = ("none", "no", "off", "false")
 OPTIONAL = ("scheduler", "hooks", "tracker")
 """Groups that a run may do without."""
@@ -99,6 +101,8 @@ def _unreadable(text: str, error: Exception) -> str:
     key, _, value = text.partition("=")
     if value.endswith(","):
         return f"{text}: ends with a comma; remove it, or add another value."
+    if SEVERAL.search(value):
+        return f"{text}: is one argument with several overrides; type them without these quotes."
     detail = (
         first_line(error).rstrip(".") if isinstance(error, OverrideParseException) else str(error)
     )

@@ -82,3 +82,12 @@ def test_mistake_gives_its_own_message_alone(command: str, tmp_path: Path) -> No
     assert len(messages) == len(MISTAKES[command]), messages
     for message, start in zip(messages, MISTAKES[command], strict=True):
         assert message.startswith(start)
+
+
+def test_several_overrides_in_one_argument_are_named_as_that(tmp_path: Path) -> None:
+    for text in ("model=mlp data=digits", "seed=1 +model.depth=2 trainer.max_steps=3"):
+        assert diagnose([text], tmp_path) == [
+            f"{text}: is one argument with several overrides; type them without these quotes."
+        ]
+    (message,) = diagnose(["paths.outputs=a: b"], tmp_path)
+    assert "quote a text with special characters" in message
