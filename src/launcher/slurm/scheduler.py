@@ -22,6 +22,20 @@ RUNNING = ("RUNNING", "SUSPENDED", "STOPPED", "CONFIGURING", "RESIZING", "SIGNAL
 ENDING = "COMPLETING"
 """SLURM's state of a job whose processes have ended or been signalled."""
 CANCELLED = "CANCELLED"
+UNREACHABLE = (
+    "timed out",
+    "unable to contact",
+    "unexpected message received",
+    "zero bytes were transmitted",
+    "header lengths are longer",
+    "communication connection failure",
+    "communication shutdown failure",
+    "message send failure",
+    "message receive failure",
+    "backup controller in standby",
+)
+"""Parts of SLURM's messages, in lower case, when it could not be asked. A controller that dies
+during a call, or has just started, gives one of these and rejects nothing."""
 PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
 
 
@@ -111,7 +125,7 @@ def call(command: Sequence[str], timeout: float = TIMEOUT) -> str:
         raise NoAnswer(f"{command[0]} did not answer within {timeout:g} s") from None
     if done.returncode != 0:
         message = " ".join((done.stderr or done.stdout).split())
-        is_busy = any(words in message.lower() for words in ("timed out", "unable to contact"))
+        is_busy = any(words in message.lower() for words in UNREACHABLE)
         kind = NoAnswer if is_busy else SchedulerError
         raise kind(f"{' '.join(command[:2])} failed: {message or f'exit code {done.returncode}'}")
     return done.stdout

@@ -361,6 +361,33 @@ def test_cancellation_recorded_by_runs_cancel_stays(slurm, folder):
     assert state(folder)[0] == "cancelled"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Unexpected message received for job 6",
+        "Zero Bytes were transmitted or received",
+        "slurm_requeue error: Slurm backup controller in standby mode",
+        "Unable to contact slurm controller (send failure)",
+        "Socket timed out on send/recv operation",
+    ],
+)
+def test_controller_that_dies_during_the_request_has_not_rejected_it(slurm, folder, text):
+    """It is asked again, as long as it takes."""
+    slurm.answer("preempted, with a grace")
+    slurm.reject(text)
+    asked: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        asked.append(seconds)
+        if len(asked) == 3:
+            (slurm.folder / "refusal").unlink()
+
+    policy = Requeue(folder, "6", Budget(), sleep=sleep)
+    assert policy.leave(signals.SignalExit(TERM)).code == 143
+    assert slurm.calls.count("requeue 6") == 4
+    assert state(folder) == ("preempted", "preempted, requeued")
+
+
 def test_slurm_that_never_answers_leaves_a_preempted_run(slurm, folder, caplog):
     slurm.stop_answering()
     slept: list[float] = []
