@@ -133,7 +133,7 @@ def test_a_lost_folder_of_checkpoints(tmp_path: Path) -> None:
     for load in ("auto", "latest"):
         with pytest.raises(ConfigError, match=r"run\.json says that step 20 was saved"):
             train(tmp_path, 2, load)
-    with pytest.raises(ConfigError, match=r"run\.resume=must"):
+    with pytest.raises(ConfigError, match=r"load=must"):
         train(tmp_path, 2, "must")
     assert resumed_at(train(tmp_path, 2, "never")) == 0
 
