@@ -89,5 +89,3 @@ def test_several_overrides_in_one_argument_are_named_as_that(tmp_path: Path) -> 
         assert diagnose([text], tmp_path) == [
             f"{text}: is one argument with several overrides; type them without these quotes."
         ]
-    (message,) = diagnose(["paths.outputs=a: b"], tmp_path)
-    assert "quote a text with special characters" in message

@@ -392,9 +392,12 @@ def test_all_faults_are_reported_at_once_and_a_repeated_value_at_its_source() ->
 
 
 @pytest.mark.parametrize("data", ["parquet", "jsonl"])
-def test_a_missing_value_has_no_second_error_about_what_follows_from_it(data: str) -> None:
+def test_a_missing_value_has_no_second_error_about_what_follows_from_it(
+    data: str, tmp_path: Path
+) -> None:
     """The tokenizer determines data.vocab_size, and with it model.vocab_size."""
-    (sentence,) = sentences(f"data={data}", "data.files=x")
+    (tmp_path / "x").touch()
+    (sentence,) = sentences(f"data={data}", f"data.files={tmp_path}/x")
     assert sentence.startswith("data.tokenizer: needs a value; e.g. data.tokenizer=...")
 
 

@@ -5,8 +5,7 @@ import sys
 import pytest
 
 from launcher.process.printable import printable
-from launcher.runs.__main__ import VERBS, main
-from support.terminal import in_terminal, screen
+from launcher.runs.__main__ import VERBS
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x1b[31mred\x9b1mbold\x08\x7f\r"
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -90,16 +89,3 @@ def test_escaped_characters_are_shown_by_name(runs, hostile):
 def test_printable(text, colored, plain):
     assert printable(text, colors=True) == colored
     assert printable(text) == plain
-
-
-@pytest.mark.parametrize("verb", ["du", "verify"])
-def test_progress_bar_is_drawn_and_goes(hostile, outputs, verb):
-    """Its own escape sequences are not shown as text, and those of a run are."""
-    arguments = ["--outputs", str(outputs), verb]
-    code, output = in_terminal(lambda: sys.exit(main(arguments)), 120)
-    assert "━" in output and "\x1b[?25l" in output, "the bar was drawn, the cursor hidden"
-    assert "\\x1b[?25" not in output and "\\x1b[2K" not in output
-    assert "\x1b]0" not in output
-    shown = screen(output, 120)
-    assert not any("━" in line for line in shown)
-    assert code == (1 if verb == "verify" else 0)
