@@ -139,8 +139,8 @@ class EvaluationHook(BaseHook):
                 self._report_non_finite(trainer, key, flat[key])
 
     def measure(self, trainer: TrainerView) -> dict[str, Any] | None:
-        """The metrics of each loader, nested under its name, a matrix as a list of rows; None if a
-        signal came on a rank."""
+        """The metrics of each loader, nested under its name, a matrix as a list of rows, or None
+        if a signal came on a rank."""
         metrics: dict[str, Any] = {}
         for name, batches in self._batches.items():
             context, num_targets = trainer.strategy.forward_context, trainer.num_targets

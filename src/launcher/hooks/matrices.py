@@ -12,7 +12,7 @@ import torch
 from launcher.hooks.base import Records
 
 Rows = list[list[float | None]]
-"""Numbers by row; None where one is not finite, which JSON does not have."""
+"""Numbers by row, or None where one is not finite, which JSON does not have."""
 SIDE = 320
 """Pixels of the longer side of a picture, about; a matrix with more cells has a pixel for each."""
 DARKEST = np.array([0, 64, 130])
@@ -21,7 +21,7 @@ UNKNOWN = np.array([200, 200, 200])
 
 
 def split_matrices(records: Mapping[str, Any]) -> tuple[Records, Records]:
-    """Nested records of numbers, and those of matrices, which are lists of rows."""
+    """Nested records of numbers, and nested records of matrices, which are lists of rows."""
     numbers: Records = {}
     matrices: Records = {}
     for key, value in records.items():
