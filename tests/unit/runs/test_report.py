@@ -318,6 +318,8 @@ def test_notes_and_media_are_part_of_the_page(runs, many_keys, outputs):
     assert "cccc0001" in runs("list", "label=paper")[1]
     assert "cccc0002" not in runs("list", "label=paper")[1]
     assert "a good one" in runs("show", "cccc0001")[1]
+    (listed,) = json.loads(runs("list", "label=paper", "--json")[1])
+    assert (listed["note"], listed["labels"]) == ("a good one", ["paper"])
     runs("report")
     data = data_of((outputs / "report.html").read_text())
     assert [run["note"] for run in data["runs"]][:3] == [
