@@ -53,7 +53,7 @@ def start(
     )
     preloaded = python.DEEPSPEED if "strategy=deepspeed" in words else ()
     children = (RANK, count) if count > 1 else None
-    if "job=resume_check" in words and count == 1:
+    if {"job=resume_check", "replay"} & {*words} and count == 1:
         children = JOB, 4
     env = ENVIRONMENT if env is None else env
     return python.start(*words, env=env, cwd=cwd, preloaded=preloaded, children=children, real=real)

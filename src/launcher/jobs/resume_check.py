@@ -5,7 +5,6 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,44 +12,25 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from launcher.checkpoint.difference import differences
 from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.checkpoint.store import step_name
-from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.checkpoint.traces import Comparison, Traced
 from launcher.config.resolve import escaped, stored
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.jobs.dry_run import remove_empty
-from launcher.jobs.trace import EVENTS, GRADIENTS, LOSS, PARTS, RANDOM, SAMPLES, WEIGHTS, read_trace
 from launcher.process.ranks import Ranks
-from launcher.rundir.copied import check_ended, line_differences, lines_of, start, write_job
-from launcher.rundir.folder import RunFolder, checkpoint_steps
+from launcher.rundir.copied import check_ended, start, trace_hook, write_job
+from launcher.rundir.folder import RunFolder
 from launcher.rundir.logs import setup_logging
 from launcher.train.build import logger
 from launcher.types import PositiveInt
 
 CHECKPOINTING = "launcher.hooks.checkpointing.CheckpointingHook"
 LOGGING = "launcher.hooks.logging.LoggingHook"
-SHOWN = 3
 WAIT = 600.0
 """Seconds within which a checkpoint must be durable before the kill."""
 STOPPED = 128 + signal.SIGTERM
-CAUSES = {
-    RANDOM: "something draws from the global random generators outside of the steps, or seeds them",
-    SAMPLES: (
-        "the dataset, the sampler or the collate function has state that is not stored, or reads"
-        " the clock"
-    ),
-    LOSS: (
-        "the model has state outside of its parameters and buffers, or an operation does not repeat"
-    ),
-    GRADIENTS: (
-        "a hook or a function of the model has state that is not stored, or an operation does not"
-        " repeat"
-    ),
-    WEIGHTS: "the optimizer, the schedule or a hook has state that is not stored",
-}
-"""The reason why the first difference of a trace is a difference."""
 
 
 @dataclass(frozen=True)
@@ -171,25 +151,6 @@ def check(config: DictConfig, steps: int) -> None:
         )
 
 
-class Traced:
-    """A training whose steps are traced.
-
-    Args:
-        folder: its run folder.
-        trace: the folder of its `TraceHook`.
-    """
-
-    def __init__(self, folder: RunFolder, trace: Path):
-        self.folder, self.trace = folder, trace
-
-    def newest(self) -> int:
-        """The step of the newest checkpoint; 0 without one."""
-        return max(checkpoint_steps(self.folder.checkpoints), default=0)
-
-    def lines(self, end: int) -> dict[int, dict[str, Any]]:
-        return lines_of(self.folder, 0, end)
-
-
 class Copy(Traced):
     """A copy of the configuration, in a scratch folder of its own."""
 
@@ -215,10 +176,7 @@ class Copy(Traced):
                 hook.interval = 1
             if hook and hook.get("_target_") == CHECKPOINTING and stop is not None and stop.kill:
                 hook.interval = stop.after
-        config.hooks.resume_check_trace = {
-            "_target_": "launcher.jobs.trace.TraceHook",
-            "folder": str(self.trace),
-        }
+        config.hooks.resume_check_trace = trace_hook(self.trace)
         if stop is not None:
             node = {
                 "_target_": "launcher.jobs.resume_check.StopHook",
@@ -263,82 +221,3 @@ class StopHook(BaseHook):
                     raise TrainingError(f"{saved} was not saved within {WAIT:.0f} seconds.")
                 time.sleep(0.05)
             os.kill(os.getpid(), signal.SIGKILL)
-
-
-class Comparison:
-    """The differences between two copies.
-
-    Args:
-        straight: the copy without a stop.
-        stopped: the copy that was stopped and resumed.
-        at: the step from which it was resumed.
-    """
-
-    def __init__(self, straight: Traced, stopped: Traced, at: int):
-        self.at, self.tensors = at, 0
-        ends, names = (
-            [straight.newest(), stopped.newest()],
-            ("the straight training", "the resumed training"),
-        )
-        lines = line_differences(straight.lines(max(ends)), stopped.lines(max(ends)), names)
-        self.differences = [f"metrics.jsonl, {line}" for line in lines]
-        if ends[0] == ends[1]:
-            first, second = (
-                copy.folder.checkpoints / step_name(ends[0]) for copy in (straight, stopped)
-            )
-            self.differences += [f"checkpoint, {found}" for found in differences(first, second)]
-            self.tensors = len(StoredCheckpoint(first).names())
-        else:
-            self.differences.append(f"the last checkpoint is step {ends[1]} instead of {ends[0]}")
-        self.before, self.after = read_trace(straight.trace), read_trace(stopped.trace)
-
-    def report(self) -> Iterator[str]:
-        """Lines: the first difference and its cause, the state that was forgotten, and what differs
-        at the end."""
-        first = self.first()
-        if first is not None:
-            step, rank, event = first
-            when = "after" if step > self.at else "before"
-            yield (
-                f"The first difference: the {event} of step {step} on rank {rank}, {when} the stop"
-                f" at step {self.at}."
-            )
-            forgotten = self.forgotten() if step > self.at else []
-            if step <= self.at:
-                yield f"This training does not repeat even without a stop: {CAUSES[event]}."
-            elif not forgotten:
-                yield f"Not restored: {CAUSES[event]}."
-            for text in forgotten:
-                yield f"Not restored: {text}."
-        yield from self.differences[:SHOWN]
-        if len(self.differences) > SHOWN:
-            yield f"and {len(self.differences) - SHOWN} more"
-
-    def first(self) -> tuple[int, int, str] | None:
-        """The step, rank and kind of the first difference in the traces."""
-        for step in sorted({step for lines in self.before.values() for step in lines}):
-            for event in EVENTS:
-                for rank, lines in self.before.items():
-                    pair = [
-                        trace.get(step, {}).get(event)
-                        for trace in (lines, self.after.get(rank, {}))
-                    ]
-                    if pair[0] != pair[1] and None not in pair:
-                        return step, rank, event
-        return None
-
-    def forgotten(self) -> list[str]:
-        """The attributes of the user's parts that the resumed process began with, and that should
-        be others."""
-        names: dict[str, None] = {}
-        for rank, lines in self.before.items():
-            then = lines.get(self.at, {}).get(PARTS, {})
-            now = self.after.get(rank, {}).get(self.at, {}).get(PARTS, {})
-            names.update(dict.fromkeys(_changes(then, now)))
-        return list(names)
-
-
-def _changes(then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
-    for name, value in then.items():
-        if now.get(name) != value:
-            yield f"{name} is {now.get(name, 'not set')} instead of {value}"

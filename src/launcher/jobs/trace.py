@@ -14,22 +14,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from launcher.checkpoint.traces import GRADIENTS, LOSS, PARTS, RANDOM, SAMPLES, WEIGHTS
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.jobs.check import named_tensors
 from launcher.process.rng import rng_state
 from launcher.strategies.checksum import checksum
 from launcher.strategies.weights import unwrap
 
-RANDOM, SAMPLES, LOSS, GRADIENTS, WEIGHTS = (
-    "random state",
-    "samples",
-    "loss",
-    "gradients",
-    "weights",
-)
-PARTS = "parts"
-EVENTS = (RANDOM, SAMPLES, LOSS, GRADIENTS, WEIGHTS)
-"""The values that a step reads and computes, in this order."""
 LIBRARIES = (
     "launcher",
     "torch",
@@ -95,18 +86,6 @@ class TraceHook(BaseHook):
             file.write(json.dumps({"step": trainer.step, **line}) + "\n")
 
 
-def read_trace(folder: Path) -> dict[int, dict[int, dict[str, Any]]]:
-    """Read the lines of `TraceHook` by rank and step; of a step with several lines, their union,
-    the last one first."""
-    ranks: dict[int, dict[int, dict[str, Any]]] = {}
-    for file in sorted(folder.glob("rank-*.jsonl")):
-        steps = ranks.setdefault(int(file.stem.partition("-")[2]), {})
-        for text in file.read_text().splitlines():
-            line = json.loads(text)
-            steps[line["step"]] = steps.get(line["step"], {}) | line
-    return ranks
-
-
 def parts_of(trainer: TrainerView) -> dict[str, str]:
     """Describe the plain state of what a user writes: attributes of hooks, of the data and of the
     model's modules that are neither parameters nor persistent buffers. Hooks of Launcher and torch
@@ -129,8 +108,11 @@ def parts_of(trainer: TrainerView) -> dict[str, str]:
     for name, module in model.named_modules():
         label = f"module {name or 'model'} ({type(module).__name__})"
         if not _is_library(module):
+            # `fully_shard` gives modules attributes with random names that begin with "__".
             attributes = {
-                key: value for key, value in vars(module).items() if key not in OF_MODULES
+                key: value
+                for key, value in vars(module).items()
+                if key not in OF_MODULES and not key.startswith("__")
             }
             state.update(_values(label, attributes, {id(each) for each in model.modules()}, 0))
     return state

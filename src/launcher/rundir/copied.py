@@ -3,6 +3,7 @@ comparing the lines of metrics."""
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import time
@@ -16,6 +17,9 @@ from launcher.rundir.history import is_measured, read_rows
 
 COMMAND = (sys.executable, "-m", "launcher.cli.job")
 LAST_LINES = 15
+REJECTED = 2
+"""The exit code of a configuration that cannot be trained."""
+LOGGED = re.compile(r"\d\d:\d\d:\d\d ")
 FULL = os.strerror(errno.ENOSPC)
 OF_A_RANK = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Variables by which a process would consider itself one of several ranks."""
@@ -60,6 +64,15 @@ def write_job(
     OmegaConf.save(OmegaConf.create({"config": config, "hydra": hydra}), file)
 
 
+def trace_hook(folder: Path) -> dict[str, str]:
+    """The node of the hook that traces a copy's steps, see `launcher.checkpoint.traces`.
+
+    Args:
+        folder: for the traces of all ranks.
+    """
+    return {"_target_": "launcher.jobs.trace.TraceHook", "folder": str(folder)}
+
+
 def is_outside(folder: Path, path: object) -> bool:
     """Return whether a hook's path is outside its run's folder, where the run itself writes."""
     text = str(path)
@@ -100,22 +113,27 @@ def start(file: Path, log: Path, poll: Callable[[], Any] | None = None) -> int:
     return process.returncode
 
 
-def check_ended(code: int, log: Path, what: str) -> None:
+def check_ended(code: int, log: Path, what: str, origin: str = "") -> None:
     """Check that a copy has ended without an error.
 
     Args:
         code: the exit code of a copy.
         log: what it has printed.
         what: describes the copy.
+        origin: describes the machine of the run.
 
     Raises:
         ConfigError: the copy has failed.
     """
-    if code:
-        lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
-        if any(FULL in line for line in lines):
-            raise ConfigError(f"{what}: {FULL}; train in another folder (--scratch, job.scratch).")
-        raise ConfigError(f"{what}: the training ended with exit code {code}:", *lines)
+    if not code:
+        return
+    lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+    if any(FULL in line for line in lines):
+        raise ConfigError(f"{what}: {FULL}; train in another folder (--scratch, job.scratch).")
+    if code == REJECTED:
+        errors = [line for line in lines if not LOGGED.match(line)]
+        raise ConfigError(f"{what}: cannot be trained here{origin}: {' '.join(errors)}")
+    raise ConfigError(f"{what}: the training ended with exit code {code}:", *lines)
 
 
 def lines_of(folder: RunFolder, start: int, end: int) -> dict[int, dict[str, Any]]:

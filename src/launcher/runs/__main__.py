@@ -55,6 +55,8 @@ MODULES = {
 
 
 OUTPUTS = Path("outputs")
+PROG = "python -m launcher.runs"
+EPILOG = f"A RUN is {RUN_HELP}."
 
 
 class Parser(argparse.ArgumentParser):
@@ -78,30 +80,33 @@ def summary(verb: str) -> str:
     return str(loader.get_source(spec.name)).partition("\n")[0].strip('"')  # type: ignore[union-attr]
 
 
-def build_parser(chosen: str) -> Parser:
-    """The parser of all verbs; only the chosen verb gets its arguments."""
+def build_parser() -> Parser:
+    """The parser that lists the verbs; each verb has a `verb_parser` for its own arguments."""
     parser = Parser(
-        prog="python -m launcher.runs",
+        prog=PROG,
         description="Look at runs and act on them. Without a verb: list.",
-        epilog=f"A RUN is {RUN_HELP}.",
+        epilog=EPILOG,
     )
     parser.add_argument("--version", action="store_true", help="print the version")
-    add_outputs(parser, default=OUTPUTS)
+    add_outputs(parser)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser)
     for name in VERBS:
-        line = summary(name)
-        verb = verbs.add_parser(name, help=line, description=line, epilog=parser.epilog)
-        add_outputs(verb, default=argparse.SUPPRESS)
-        if name == chosen:
-            import_module(module_of(name)).add_arguments(verb)
+        verbs.add_parser(name, help=summary(name))
     return parser
 
 
-def add_outputs(parser: argparse.ArgumentParser, default: Path | str) -> None:
+def verb_parser(verb: str) -> Parser:
+    parser = Parser(prog=f"{PROG} {verb}", description=summary(verb), epilog=EPILOG)
+    add_outputs(parser)
+    import_module(module_of(verb)).add_arguments(parser)
+    return parser
+
+
+def add_outputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--outputs",
         type=Path,
-        default=default,
+        default=OUTPUTS,
         metavar="DIR",
         help="the folder of the runs (default: outputs)",
     )
@@ -134,8 +139,7 @@ def with_verb(arguments: Sequence[str]) -> list[str]:
 
 
 def _outputs_first(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """`--outputs DIR`, wherever it is, and the other words. argparse takes no RUN or OVERRIDE after
-    a verb's flag."""
+    """`--outputs DIR`, wherever it is, and the other words, the first of which may be a verb."""
     outputs: list[str] = []
     rest: list[str] = []
     remaining = iter(arguments)
@@ -153,19 +157,16 @@ def _outputs_first(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The parsed command line; overrides may come after a verb's flag, where argparse takes none.
+    """The parsed command line of a verb; options, runs, filters and overrides come in any order.
 
     Raises:
         ConfigError: an unknown word, or a folder of runs that does not exist.
     """
-    parser = build_parser(_outputs_first(words)[1][0])
-    parsed, rest = parser.parse_known_args(words)
-    if rest and (any(word.startswith("-") for word in rest) or not hasattr(parsed, "overrides")):
-        raise ConfigError(
-            f"unrecognized arguments: {' '.join(rest)}; see {parser.prog} {parsed.verb} --help."
-        )
-    if rest:
-        parsed.overrides = [*parsed.overrides, *rest]
+    outputs, (verb, *rest) = _outputs_first(words)
+    if verb not in VERBS:
+        build_parser().parse_args(words)  # --help ends the process
+    parsed = verb_parser(verb).parse_intermixed_args([*outputs, *rest])
+    parsed.verb = verb
     # The default folder may be missing: its first run is still to come.
     if parsed.outputs != OUTPUTS and not parsed.outputs.is_dir():
         raise ConfigError(f"--outputs={parsed.outputs}: there is no such folder.")

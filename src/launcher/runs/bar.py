@@ -39,12 +39,21 @@ def bar(total: int, text: str = "") -> Iterator[Bar]:
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+    from rich.table import Column
 
-    # Its own sequences move the cursor; texts of a run are printable before they come here.
     console = Console(file=raw(sys.stderr))
-    columns = TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn()
+    described = TextColumn(
+        "{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True)
+    )
     with Progress(
-        *columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False
+        described,
+        BarColumn(bar_width=max(4, console.width // 4)),
+        TaskProgressColumn(),
+        console=console,
+        transient=True,
+        expand=True,
+        # Otherwise what is printed for a file or a pipe would be shown above the bar instead.
+        redirect_stdout=sys.stdout.isatty(),
     ) as progress:
         task = progress.add_task(printable(text), total=total)
 

@@ -1,28 +1,24 @@
 """Train from one checkpoint of a run to its next again, and compare every bit."""
 
 import argparse
+import errno
 import json
 import os
 import random
 import re
 import shutil
-import tempfile
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from launcher.checkpoint.changes import stored_sources
-from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint
+from launcher.checkpoint.manifest import CorruptCheckpoint, UnsupportedCheckpoint
 from launcher.config.tree import leaves
-from launcher.config.trust import Origin
 from launcher.errors import ConfigError
-from launcher.rundir.copied import check_ended, line_differences, lines_of, write_job
-from launcher.rundir.copied import start as train
+from launcher.rundir.copied import line_differences, lines_of
 from launcher.rundir.folder import RunFolder, checkpoint_steps
 from launcher.rundir.provenance import MACHINE
 from launcher.rundir.sources import source_changes
@@ -30,14 +26,13 @@ from launcher.runs import replay_job, samples
 from launcher.runs.bar import Bar, bar
 from launcher.runs.find import RUN_HELP
 from launcher.runs.page import StdoutConsole
-from launcher.runs.rerun import outputs_of, selected_by
+from launcher.runs.replay_copy import Copier, loaded
+from launcher.runs.rerun import selected_by
 from launcher.runs.stored_run import StoredRun
 from launcher.runs.table import Table
 
-COPIED = ("metrics.jsonl", "media.jsonl")
-"""Files that a resume cuts back to its checkpoint, and continues."""
-REPLACED = ("tracker", "dispatch", "job")
-"""Nodes that a replay has of its own, see `write_job`."""
+GIT = "git."
+"""Beginning of the circumstances that explain nothing alone: the imported sources are compared."""
 SHOWN = 3
 TAIL_BYTES = 16_384
 
@@ -98,9 +93,10 @@ def run(arguments: argparse.Namespace) -> int:
         result = (
             f"not replayed: {error}" if error else "equal" if equal == len(results) else "different"
         )
-        rows.append([stored.label, f"{equal}/{len(results)}", result])
+        rows.append([stored.name, stored.id, f"{equal}/{len(results)}", result])
     if not arguments.json:
-        Table(["run", "equal", "result"], rows, right=frozenset((1,)), shrinks=(2, 0)).print()
+        headings = ["name", "id", "equal", "result"]
+        Table(headings, rows, right=frozenset((2,)), shrinks=(3, 0)).print()
     return int(any(row[-1] != "equal" for row in rows))
 
 
@@ -132,10 +128,7 @@ def segments_of(run: StoredRun, arguments: argparse.Namespace) -> list[tuple[int
     """
     steps = checkpoint_steps(run.folder.checkpoints)
     if not steps:
-        raise ConfigError(
-            f"{run.label}: has no checkpoint in {run.folder.checkpoints}, so there is nothing to"
-            " replay."
-        )
+        raise ConfigError(f"{without_checkpoint(run)}, so there is nothing to replay.")
     known = [0, *steps]
     for option, step, options in (
         ("--from", arguments.start, known[:-1]),
@@ -163,6 +156,16 @@ def segments_of(run: StoredRun, arguments: argparse.Namespace) -> list[tuple[int
     return [(start, end)]
 
 
+def without_checkpoint(run: StoredRun) -> str:
+    """Return the beginning of a message for a run without a checkpoint, or whose checkpoints are on
+    another machine."""
+    root = run.folder.checkpoints
+    if root.is_symlink() and not root.exists():
+        place = f"which points to {os.readlink(root)}, a folder that this machine does not have"
+        return f"{run.label}: has no checkpoint in {root}, {place}"
+    return f"{run.label}: has no checkpoint in {root}"
+
+
 def _listed(steps: list[int]) -> str:
     return ", ".join(map(str, steps[:12])) + (
         f" and {len(steps) - 12} more" if len(steps) > 12 else ""
@@ -184,6 +187,8 @@ class Replay:
     """Tensors and states of the last checkpoint that differ."""
     circumstances: list[str] = field(default_factory=list)
     """Other differences: code, versions, processor."""
+    causes: list[str] = field(default_factory=list)
+    """Lines about the cause from further trainings, unless a circumstance explains it."""
 
     @property
     def is_equal(self) -> bool:
@@ -212,83 +217,46 @@ def replay(
         ConfigError: a checkpoint is gone or damaged, its configuration names code that is not
             allowed, the scratch folder is full, or the training failed.
     """
-    from omegaconf import OmegaConf
-
-    source = run.folder.checkpoints / f"step-{end:08d}"
     try:
-        ranks = Manifest.read(source).world_size
-        check(run, source / "config.yaml", trust)
-        if dispatch is not None:
-            dispatch = replay_job.for_ranks(dispatch, ranks, run.label)
-            scratch = (scratch or outputs_of(run.folder.path, run.name)).absolute()
-        with tempfile.TemporaryDirectory(
-            prefix=".launcher-replay-",
-            dir=scratch,
-            ignore_cleanup_errors=dispatch is not None,  # the end of a job may still write
-        ) as place:
-            folder = RunFolder(Path(place) / "outputs" / run.name / run.id)
-            if start:
-                name = f"step-{start:08d}"
-                shutil.copytree(run.folder.checkpoints / name, folder.checkpoints / name)
-                for name in COPIED:
-                    with suppress(FileNotFoundError):
-                        shutil.copyfile(run.folder.path / name, folder.path / name)
-            else:
-                folder.path.mkdir(parents=True)
-            file = Path(place) / "job.yaml"
-            write_copy(run, source, file, folder, end, ranks)
-            what, poll = f"{run.label}, steps {start} to {end}", watch and watch(folder.path)
-            if dispatch is None:
-                code = train(file, log := Path(place) / "log", poll)
-                check_ended(code, log, what)
-            else:
-                job = OmegaConf.load(file)
-                replay_job.train(job.config, job.hydra, folder, dispatch, what, poll)
-            return compared(run, folder, start, end)
+        with Copier.of(run, end, scratch, trust, dispatch) as copier:
+            copy = copier.train("outputs", start, end, watch)
+            result = compared(run, copy, start, end)
+            if not result.is_equal and all(each.startswith(GIT) for each in result.circumstances):
+                result.causes = causes(copier, copy, start, end, result)
+            return result
     except (CorruptCheckpoint, UnsupportedCheckpoint) as error:
         raise ConfigError(f"{run.label}: {error}") from error
-    except (OSError, shutil.Error) as error:
-        reason = getattr(error, "strerror", None) or error
+    except OSError as error:
         raise ConfigError(
-            f"{run.label}: steps {start} to {end} cannot be replayed ({reason}); use --scratch=DIR"
-            " for another folder."
+            f"{run.label}: steps {start} to {end} cannot be replayed ({reason_of(error)}); use"
+            " --scratch=DIR for another folder."
         ) from error
 
 
-def check(run: StoredRun, file: Path, trust: bool) -> None:
-    """Check what a replay builds of a checkpoint's configuration (see `launcher.config.trust`).
+def causes(copier: Copier, copy: RunFolder, start: int, end: int, found: Replay) -> list[str]:
+    """Train twice more to find out why a replay differs; see `replay_causes`."""
+    print(
+        f"{found.run}, steps {start} to {end}: different; training twice more to find the cause.",
+        file=sys.stderr,
+        flush=True,
+    )
+    from launcher.runs.replay_causes import Causes  # late: torch
 
-    Raises:
-        ConfigError: code that is not allowed.
-    """
-    from omegaconf import OmegaConf
-
-    config: Any = OmegaConf.load(file)
-    built = [key for key in map(str, config) if key not in REPLACED]
-    Origin(file, run.folder.path).checked(config, built, trust)
-
-
-def write_copy(
-    run: StoredRun, source: Path, file: Path, folder: RunFolder, end: int, ranks: int
-) -> None:
-    """Write the job of a replay: the configuration that a checkpoint has stored.
-
-    Args:
-        run: what is replayed.
-        source: the checkpoint.
-        file: where the job is written.
-        folder: where the copy trains.
-        end: its last step.
-        ranks: how many the run had.
-    """
-    from omegaconf import OmegaConf
-
-    config: Any = OmegaConf.load(source / "config.yaml")
     try:
-        hydra = OmegaConf.load(run.folder.hydra / "hydra.yaml").hydra
-    except (OSError, ValueError, AttributeError):
-        hydra = {}
-    write_job(file, config, hydra, folder, outputs_of(folder.path, run.name), end, ranks)
+        return list(Causes(copier, copy, start, end).report(found.metrics, found.states))
+    except ConfigError as error:
+        return [f"not found: {' '.join(error.messages)}"]
+    except OSError as error:
+        return [f"not found: {reason_of(error)}."]
+
+
+def reason_of(error: OSError) -> str:
+    """Return the reason of an error in a few words; copying a folder raises a list of them."""
+    if isinstance(error, shutil.Error):
+        if any(f"[Errno {errno.ENOSPC}]" in str(reason) for *_, reason in error.args[0]):
+            return os.strerror(errno.ENOSPC)
+        return str(error.args[0][0][-1])
+    return str(error.strerror or error)
 
 
 def compared(run: StoredRun, copy: RunFolder, start: int, end: int) -> Replay:
@@ -323,14 +291,6 @@ def circumstances(before: Path, after: Path) -> list[str]:
     return edited
 
 
-def loaded(file: Path) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(file.read_text())
-    except (OSError, yaml.YAMLError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
 def report(result: Replay, as_json: bool) -> None:
     if as_json:
         print(json.dumps(asdict(result) | {"equal": result.is_equal}), flush=True)
@@ -355,6 +315,8 @@ def report(result: Replay, as_json: bool) -> None:
             put(f"  {heading}, and {len(found) - SHOWN} more")
     for text in result.circumstances or ["code, versions and machine are recorded as the same"]:
         put(f"  now: {text}")
+    for text in result.causes:
+        put(f"  cause: {text}")
 
 
 def last_step(folder: RunFolder) -> int:

@@ -2,18 +2,14 @@
 
 import argparse
 import os
-import re
 import shlex
-import shutil
 import subprocess
 import sys
-import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint
 from launcher.errors import ConfigError
+from launcher.rundir.copied import line_differences, lines_of
 from launcher.rundir.folder import RunFolder, checkpoint_steps
 from launcher.rundir.provenance import MACHINE
 from launcher.rundir.reproduction import (
@@ -25,15 +21,12 @@ from launcher.rundir.reproduction import (
     parse_code,
 )
 from launcher.runs.find import RUN_HELP, find_run
-from launcher.runs.replay import Replay, circumstances, loaded, report
+from launcher.runs.replay import Replay, circumstances, report, without_checkpoint
+from launcher.runs.replay_copy import loaded
+from launcher.runs.reproduce_environment import PIN, make_environment
 from launcher.runs.rerun import add_trust, config_dirs, key_of, quoted, run_command, run_to_end
 from launcher.runs.stored_run import StoredRun
 
-PIN = re.compile(r"([A-Za-z0-9][\w.-]*)==([\w.!]+)(?:\+([\w.]+))?(  # not from an index)?")
-PYTHON = re.compile(r"# \w+ (\d+\.\d+\.\d+)")
-VARIANT = re.compile(r"cpu|cu\d+|rocm[\d.]+")
-"""Local versions of PyTorch's own index."""
-TORCH_INDEX = "https://download.pytorch.org/whl/"
 REPLACED = ("dispatch", "tracker", "paths.outputs")
 SHOWN = 8
 
@@ -93,7 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
     with_variables = ["env", *words] if variables else words
     if exit_code := run_to_end(with_variables, cwd=folder):
         raise ConfigError(
-            f"{stored.label}: the training in {folder} ended with exit code {exit_code}."
+            f"{stored.label}: the training in {folder} ended with exit code {exit_code}; files that"
+            " are not in git, such as data, can be linked there, and the command typed again."
         )
     result = compared(stored, place, step)
     report(result, False)
@@ -140,10 +134,7 @@ def first_step(run: StoredRun) -> int:
     """
     steps = checkpoint_steps(run.folder.checkpoints)
     if not steps:
-        raise ConfigError(
-            f"{run.label}: has no checkpoint in {run.folder.checkpoints} to compare with; leave"
-            " --run out."
-        )
+        raise ConfigError(f"{without_checkpoint(run)}, to compare with; leave --run out.")
     return steps[0]
 
 
@@ -228,126 +219,9 @@ def threads_of(run: StoredRun) -> int | None:
     return None
 
 
-@dataclass(frozen=True)
-class Packages:
-    """The packages of an `environment.txt`.
-
-    Args:
-        python: version of the interpreter; None: not recorded.
-        pins: `name==version` of those that an index has.
-        variants: local versions of PyTorch's index: cpu, cu128.
-        others: those from a folder or a repository.
-    """
-
-    python: str | None
-    pins: list[str]
-    variants: list[str]
-    others: list[str]
-
-
-def packages(text: str) -> Packages:
-    """Read an `environment.txt`. Lines that are not a name and a version are ignored: they would be
-    options of pip."""
-    pins = [match.groups() for line in text.splitlines() if (match := PIN.fullmatch(line))]
-    python = PYTHON.match(text)
-    return Packages(
-        python=None if python is None else python[1],
-        pins=[
-            f"{name}=={version}{f'+{local}' if local else ''}"
-            for name, version, local, other in pins
-            if not other
-        ],
-        variants=sorted(
-            {local for *_, local, other in pins if local and not other and VARIANT.fullmatch(local)}
-        ),
-        others=[f"{name}=={version}" for name, version, _, other in pins if other],
-    )
-
-
-def make_environment(run: StoredRun, place: Path, trusted: bool) -> str:
-    """Make a virtual environment with the run's packages, from wheels alone, which run no code when
-    installed.
-
-    Args:
-        run: what is reproduced.
-        place: gets `.venv`.
-        trusted: the code in the folder may be installed, if the run had it installed.
-    Returns:
-        Its interpreter.
-    Raises:
-        ConfigError: the run has no list of packages, or they cannot be installed.
-    """
-    try:
-        needed = packages((run.folder.path / ENVIRONMENT).read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"{run.label}: has no {ENVIRONMENT}, so its packages are not known; use --here."
-        ) from error
-    python = place / ".venv" / "bin" / "python"
-    own = [
-        name for name in needed.others if name.partition("==")[0] == project_name(place) and trusted
-    ]
-    for command in install_commands(needed, place, python, bool(own)):
-        if "-r" in command:
-            Path(command[-1]).write_text("\n".join(needed.pins) + "\n")
-        print(shlex.join(command), file=sys.stderr, flush=True)
-        if subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr).returncode:
-            raise ConfigError(
-                f"{run.label}: its packages cannot be installed (see above); use --here."
-            )
-    if shutil.which("uv") is None and needed.python not in (
-        None,
-        current := sys.version.split()[0],
-    ):
-        print(f"Python is {current}, not {needed.python}; with uv installed it would be that.")
-    for name in needed.others:
-        if name not in own:
-            print(f"Not from an index, so not installed: {name}.")
-    return str(python)
-
-
-def install_commands(
-    needed: Packages, place: Path, python: Path, with_own: bool
-) -> list[list[str]]:
-    """Return the commands that make a virtual environment, with uv if it is there, else with pip.
-
-    Args:
-        needed: its packages.
-        place: the folder with the code.
-        python: the environment's interpreter.
-        with_own: install the code itself.
-    """
-    uv, environment = shutil.which("uv"), str(python.parents[1])
-    commands, version = [], [] if needed.python is None else ["--python", needed.python]
-    if not python.exists():
-        make = [uv, "venv", "--quiet", *version] if uv else [sys.executable, "-m", "venv"]
-        commands.append([*make, environment])
-    install = [str(python), "-m", "pip", "install"]
-    install = [uv, "pip", "install", "--quiet", "--python", str(python)] if uv else install
-    indexes = [
-        word
-        for variant in needed.variants
-        for word in ("--extra-index-url", f"{TORCH_INDEX}{variant}")
-    ]
-    indexes += ["--index-strategy", "unsafe-best-match"] if uv and indexes else []
-    if needed.pins:
-        listed = str(Path(environment) / "requirements.txt")
-        commands.append([*install, "--no-deps", "--only-binary", ":all:", *indexes, "-r", listed])
-    return commands + ([[*install, "--no-deps", "-e", str(place)]] if with_own else [])
-
-
-def project_name(place: Path) -> str | None:
-    """Return the name of the distribution that a folder's code makes, or None if it makes none."""
-    try:
-        name = tomllib.loads((place / "pyproject.toml").read_text())["project"]["name"]
-    except (OSError, ValueError, KeyError):
-        return None
-    return str(name)
-
-
 def compared(run: StoredRun, place: Path, step: int) -> Replay:
-    """Compare the checkpoint of the reproduction with the run's, and if they differ all that is
-    recorded around them.
+    """Compare the checkpoint of the reproduction with the run's, and the lines of metrics.jsonl up
+    to it; if they differ all that is recorded around them.
 
     Args:
         run: what was reproduced.
@@ -366,6 +240,9 @@ def compared(run: StoredRun, place: Path, step: int) -> Replay:
     try:
         result.states = [str(difference) for difference in differences(before, after)]
         result.tensors = len(StoredCheckpoint(after).names())
+        then, now = lines_of(run.folder, 0, step), lines_of(copy, 0, step)
+        result.lines = len(then)
+        result.metrics = line_differences(then, now, ("the run", "the reproduction"))
     except (CorruptCheckpoint, UnsupportedCheckpoint) as error:
         raise ConfigError(f"{run.label}: {error}") from error
     if not result.is_equal:
@@ -408,7 +285,7 @@ def git(folder: Path, *words: str, input: str | None = None) -> subprocess.Compl
     Raises:
         ConfigError: there is no git.
     """
-    command: Sequence[str] = ["git", "-c", f"core.hooksPath={os.devnull}", *words]
+    command = ["git", "-c", f"core.hooksPath={os.devnull}", *words]
     try:
         return subprocess.run(
             command,

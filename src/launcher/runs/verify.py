@@ -43,12 +43,12 @@ class Verified:
     findings: list[Finding] = field(default_factory=list)
 
     def row(self) -> list[str]:
-        """Return the cells of the run in the table: label, valid checkpoints, their size, and the
-        result."""
+        """Return the cells of the run in the table: name, id, valid checkpoints, their size, and
+        the result."""
         sizes = [finding.size for finding in self.findings if finding.size is not None]
         bad = sum(finding.is_bad for finding in self.findings)
         result = f"{bad} damaged" if bad else "ok" if sizes else "no checkpoint"
-        return [self.run.label, str(len(sizes)), size(sum(sizes)), result]
+        return [self.run.name, self.run.id, str(len(sizes)), size(sum(sizes)), result]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     if len(runs) > 1 and not arguments.json:
         rows = [each.row() for each in verified]
         Table(
-            ["run", "checkpoints", "size", "result"], rows, right=frozenset((1, 2)), shrinks=(0,)
+            ["name", "id", "valid", "size", "result"], rows, right=frozenset((2, 3)), shrinks=(0,)
         ).print()
     return int(any(finding.is_bad for each in verified for finding in each.findings))
 
@@ -102,6 +102,9 @@ def checked(run: StoredRun, hashes: bool) -> Iterator[Finding]:
         hashes: read the files; otherwise only their sizes are compared.
     """
     store = CheckpointStore(run.folder.checkpoints)
+    if store.root.is_symlink() and not store.root.exists():
+        yield dangling(store.root)
+        return
     if not store.root.is_dir() or not any(store.root.iterdir()):
         yield Finding(store.root, "no checkpoint")
         return
@@ -115,7 +118,7 @@ def checked(run: StoredRun, hashes: bool) -> Iterator[Finding]:
     for name in (LATEST, BEST):
         link = store.root / name
         if link.is_symlink() and not link.exists():
-            yield Finding(link, f"points to {os.readlink(link)}, which does not exist", True)
+            yield dangling(link)
     for entry in sorted(store.root.iterdir()):
         if entry.name.startswith(CORRUPT):
             yield Finding(
@@ -126,6 +129,10 @@ def checked(run: StoredRun, hashes: bool) -> Iterator[Finding]:
                 entry,
                 "being written, or left by a process that was killed; the next start removes it",
             )
+
+
+def dangling(link: Path) -> Finding:
+    return Finding(link, f"points to {os.readlink(link)}, which does not exist", True)
 
 
 def problems_of(folder: Path, hashes: bool) -> tuple[list[str], int]:

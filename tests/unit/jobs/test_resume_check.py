@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from launcher import BaseHook, BaseTrainer
+from launcher.checkpoint.traces import Comparison, Traced
 from launcher.hooks.checkpointing import CheckpointingHook
-from launcher.jobs.resume_check import Comparison, Traced
 from launcher.jobs.trace import TraceHook
 from launcher.rundir.folder import RunFolder
 from support.forgetful import Warmup

@@ -40,3 +40,15 @@ def test_a_full_scratch_disk_is_one_sentence(tmp_path):
         "mlp/1, steps 0 to 10: No space left on device; train in another folder (--scratch,"
         " job.scratch)."
     ]
+
+
+def test_a_configuration_that_is_rejected_here_is_one_sentence(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("10:00:00 INFO    a\ndevice=cuda: not available on this machine.\n")
+    with pytest.raises(ConfigError) as caught:
+        check_ended(2, log, "mlp/1, steps 0 to 10", " (the run was on NVIDIA H100, 8 ranks)")
+    assert caught.value.messages == [
+        "mlp/1, steps 0 to 10: cannot be trained here (the run was on NVIDIA H100, 8 ranks):"
+        " device=cuda: not available on this machine."
+    ]
+    check_ended(0, log, "mlp/1")

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest
 from launcher.checkpoint.shards import write_tensors
 from launcher.checkpoint.store import CheckpointStore
+from support.paths import ROOT
 
 
 @pytest.fixture
@@ -66,6 +68,23 @@ def test_verify_of_a_run_without_checkpoints(make_run, runs):
     assert runs("list-checkpoints", "aa") == (0, "", "")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["replay"], ["reproduce", "--here", "--run"], ["verify"]],
+    ids=lambda words: words[0],
+)
+def test_checkpoints_on_another_machine(make_run, runs, tmp_path, monkeypatch, words):
+    """`hooks.checkpointing.path` is a folder that this machine does not have."""
+    folder = make_run("gpt", "aa")
+    folder.checkpoints.symlink_to(tmp_path / "scratch" / "aa")
+    commit = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ROOT, text=True)
+    (folder.path / "code.diff").write_text(f"# commit: {commit}")
+    monkeypatch.chdir(ROOT)
+    code, output, errors = runs(words[0], "aa", *words[1:])
+    assert code == (1 if words == ["verify"] else 2)
+    assert f"points to {tmp_path}/scratch/aa, " in output + errors
+
+
 def test_the_list(store, runs):
     store.set_aside(store.path(4), CorruptCheckpoint("x"))
     shutil.copytree(store.path(2), store.path(6))
@@ -88,9 +107,9 @@ def test_verify_takes_a_filter_and_prints_a_row_for_each_run(store, make_run, ru
     bad, *rows = output.splitlines()
     assert code == 1 and bad == f"{store.path(4)}  shard-00000.safetensors is missing"
     assert [row.split() for row in rows] == [
-        ["run", "checkpoints", "size", "result"],
-        ["gpt/aa", "1", *rows[1].split()[2:-2], "1", "damaged"],
-        ["gpt/bb", "0", "0", "B", "no", "checkpoint"],
+        ["name", "id", "valid", "size", "result"],
+        ["gpt", "aa", "1", *rows[1].split()[3:-2], "1", "damaged"],
+        ["gpt", "bb", "0", "0", "B", "no", "checkpoint"],
     ]
     code, output, _ = runs("verify", "sweep=lr")
     assert (code, output.count("\n")) == (0, 1) and output.endswith(

@@ -1,10 +1,11 @@
 import signal
 import subprocess
 import sys
+from itertools import chain, product
 
 import pytest
 
-from launcher.runs.__main__ import VERBS, main
+from launcher.runs.__main__ import VERBS, main, parse
 
 
 @pytest.mark.parametrize(
@@ -128,6 +129,52 @@ def test_outputs_between_a_verb_and_its_words(make_run, outputs, capsys):
     assert "1a2b" in capsys.readouterr().out
     assert main(["show", "1a2b", "--outputs"]) == 2
     assert "argument --outputs: expected one argument" in capsys.readouterr().err
+
+
+FILTER, RUNS = ["state=completed", "model=mlp"], ["1a2b", "77f0"]
+COMMAND = ["1a2b", "+trainer.max_steps=9", "~hooks.ema"]
+ANY_ORDER = {
+    "list": (FILTER, ["--json"], ["--sort", "step"]),
+    "resume": (COMMAND, ["--trust"]),
+    "evaluate": (COMMAND, ["--split", "test"]),
+    "export": (COMMAND, ["--trust"]),
+    "predict": (COMMAND, ["--data", "a.csv"], ["--out", "b.jsonl"]),
+    "fork": (COMMAND, ["--at", "3"]),
+    "adopt": (COMMAND, ["--config-dir", "conf"]),
+    "cancel": (FILTER, ["--all"]),
+    "watch": (FILTER, ["--every", "0.5"]),
+    "note": (["1a2b", "a text"], ["--label", "paper"]),
+    "retry": (FILTER, ["--dry-run"]),
+    "compare": (RUNS, ["--json"]),
+    "plot": (FILTER, ["--log"], ["-o", "a.png"]),
+    "report": (FILTER, ["--over", "seed"]),
+    "sync": (FILTER, ["--follow"]),
+    "verify": (FILTER, ["--quick"], ["--json"]),
+    "digest": (RUNS, ["--checkpoint", "best"]),
+    "why": (RUNS,),
+    "replay": (["1a2b", "dispatch=slurm"], ["--from", "0"], ["--json"]),
+    "test": (["optimizer", *FILTER], ["--json"]),
+    "du": (FILTER, ["--by", "sweep"]),
+    "clean": (FILTER, ["--older", "3d"]),
+    "cost": (FILTER, ["--json"]),
+    "show": (["1a2b"],),
+    "logs": (["1a2b"], ["-n", "3"]),
+    "list-checkpoints": (["1a2b"], ["--json"]),
+    "reproduce": (["1a2b"], ["--run"], ["--into", "x"]),
+}
+"""A verb, its words, and some of its options."""
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_options_of_a_verb_may_be_at_any_place_among_its_words(verb, tmp_path):
+    words, *options = ANY_ORDER[verb]
+    options += [["--outputs", str(tmp_path)]]
+    expected = parse([verb, *words, *chain.from_iterable(options)])
+    for places in product(range(len(words) + 1), repeat=len(options)):
+        line = [[word] for word in words]
+        for place, option in sorted(zip(places, options, strict=True), reverse=True):
+            line.insert(place, option)
+        assert parse([verb, *chain.from_iterable(line)]) == expected, line
 
 
 def test_a_reader_that_leaves_early(make_run, start):

@@ -1,8 +1,13 @@
 """`runs replay` on what it cannot replay; tests/end_to_end/test_replay.py trains."""
 
+import errno
 import json
+import os
+import shutil
 
 import pytest
+
+from launcher.runs.replay import reason_of
 
 
 def checkpoints(make_run, *steps):
@@ -44,15 +49,27 @@ def test_replay_rejects_what_it_cannot_train(make_run, runs, steps, words, messa
     assert (code, output) == (2, "") and message in errors
 
 
+def test_the_reason_of_a_folder_that_cannot_be_copied_is_short():
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "shard")
+    for failed, reason in (
+        (shutil.Error([("a", "b", str(full)), ("c", "d", str(full))]), "No space left on device"),
+        (shutil.Error([("a", "b", "[Errno 5] I/O error")]), "[Errno 5] I/O error"),
+        (full, "No space left on device"),
+    ):
+        assert reason_of(failed) == reason
+
+
 def test_runs_of_a_filter_that_cannot_be_replayed_do_not_keep_the_others_from_it(make_run, runs):
     checkpoints(make_run, 5)
     make_run("mlp", "bbbb1234")
     make_run("gpt", "ffff1234", state="failed")
     code, output, errors = runs("replay", "state=completed")
     heading, *rows = output.splitlines()
-    assert (code, errors, heading.split()) == (1, "", ["run", "equal", "result"])
+    assert (code, errors, heading.split()) == (1, "", ["name", "id", "equal", "result"])
     ids = ["mlp/abcd1234", "mlp/bbbb1234"]
-    assert [row.split()[:4] for row in rows] == [[id, "0/0", "not", "replayed:"] for id in ids]
+    assert [row.split()[:5] for row in rows] == [
+        [*id.split("/"), "0/0", "not", "replayed:"] for id in ids
+    ]
     code, output, _ = runs("replay", "step=10", "--json")
     found = [json.loads(line) for line in output.splitlines()]
     assert code == 1 and [row["run"] for row in found] == [*ids, "gpt/ffff1234"]

@@ -1,13 +1,26 @@
 """`runs reproduce`: what it installs, and what it rejects; tests/end_to_end/test_reproduce.py
 trains."""
 
+import os
 import subprocess
+import zipfile
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from launcher.errors import ConfigError
 from launcher.rundir.reproduction import CODE, ENVIRONMENT
-from launcher.runs.reproduce import Packages, install_commands, package_changes, packages
+from launcher.runs.find import find_run
+from launcher.runs.reproduce import package_changes
+from launcher.runs.reproduce_environment import (
+    Installer,
+    Packages,
+    is_named,
+    make_environment,
+    packages,
+)
 
 TEXT = """# CPython 3.11.7, Linux
 numpy==2.1.0
@@ -22,28 +35,70 @@ name==1; touch x
 
 def test_only_names_with_versions_are_installed() -> None:
     assert packages(TEXT) == Packages(
-        "3.11.7", ["numpy==2.1.0", "torch==2.13.0+cu128"], ["cu128"], ["torch-launcher==0.1.0"]
+        "3.11.7", ["numpy==2.1.0", "torch==2.13.0+cu128"], ["torch-launcher==0.1.0"]
     )
-    assert packages("") == Packages(None, [], [], [])
+    assert packages("") == Packages(None, [], [])
 
 
-@pytest.mark.parametrize("uv", [None, "/bin/uv"])
-def test_an_environment_is_made_of_wheels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uv: str | None
+def wheel(folder: Path, name: str, version: str) -> None:
+    """Write a package with one module."""
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}.py": f"version = {version!r}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    listed = "".join(f"{file},,\n" for file in [*files, f"{info}/RECORD"])
+    folder.mkdir(exist_ok=True)
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
+        for file, text in {**files, f"{info}/RECORD": listed}.items():
+            archive.writestr(file, text)
+
+
+@pytest.mark.parametrize("with_uv", [False, True])
+def test_an_environment_is_made_of_wheels_the_current_packages_and_public_versions(
+    tmp_path: Path,
+    make_run: Any,
+    outputs: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    with_uv: bool,
 ) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: uv)
-    python = tmp_path / ".venv/bin/python"
-    make, install, own = install_commands(packages(TEXT), tmp_path, python, with_own=True)
-    assert (make[:2] == ["/bin/uv", "venv"]) == (uv is not None) and make[-1] == str(
-        tmp_path / ".venv"
-    )
-    assert ("3.11.7" in make) == (uv is not None)
-    for command in (install, own):
-        assert command[0] == (uv or str(python)) and "--no-deps" in command
-    assert "--only-binary" in install and "https://download.pytorch.org/whl/cu128" in install
-    python.parent.mkdir(parents=True)
-    python.touch()
-    assert len(install_commands(packages("a==1"), tmp_path, python, with_own=False)) == 1
+    """With the real installers, and a folder as their only index."""
+    if not with_uv:
+        monkeypatch.setattr("shutil.which", lambda name, path=None: None)
+    elif Installer(tmp_path, None).uv is None:
+        pytest.skip("uv is not installed")
+    for name in ("PIP_NO_INDEX", "UV_OFFLINE", "UV_NO_CACHE"):
+        monkeypatch.setenv(name, "1")
+    for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS"):
+        monkeypatch.setenv(name, str(tmp_path / "index"))
+    monkeypatch.setenv("UV_DEFAULT_INDEX", (tmp_path / "index").as_uri())
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    wheel(tmp_path / "index", "first_one", "1.0")
+    wheel(tmp_path / "index", "variant", "2.0")
+    here = [f"{name}=={version(name)}" for name in ("xxhash", "omegaconf")]
+    pins = ["first_one==1.0", *here, "variant==2.0+cpu"]
+    folder = make_run("mlp", "abcd1234")
+    (folder.path / ENVIRONMENT).write_text("\n".join([*pins, "own==1  # not from an index"]))
+    run, place = find_run("abcd1234", outputs), tmp_path / "place"
+    python = make_environment(run, place, False)
+    output = capfd.readouterr().out
+    assert f"since no index has them: {here[1]}, {here[0]}." in output
+    assert "variant==2.0+cpu cannot be installed, so it is variant==2.0, which may" in output
+    assert "Not from an index, so not installed: own==1." in output
+    code = "import first_one, variant, xxhash; print(first_one.version, variant.version, xxhash)"
+    done = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.startswith("1.0 2.0 ") and str(place) in done.stdout
+    (folder.path / ENVIRONMENT).write_text("second==1.0\n")
+    with pytest.raises(ConfigError, match=r"second==1\.0 cannot be installed .* use --here"):
+        make_environment(run, place, False)
+
+
+def test_an_error_names_a_package_by_its_version() -> None:
+    error = ["Because antlr4-python3-runtime==4.9.3 has no wheels", "and pyyaml==6.0.3 (from: -)"]
+    pins = ["antlr4_python3.runtime==4.9.3", "PyYAML==6.0.3", "PyYAML==6.0", "runtime==4.9.3"]
+    assert [is_named(pin, error) for pin in pins] == [True, True, False, False]
 
 
 def test_changed_packages_are_named(tmp_path: Path) -> None:
