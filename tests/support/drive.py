@@ -4,6 +4,7 @@ Run by `ranks.together` as each rank, with a folder that holds `tasks.json`: a l
 function here, its arguments]. What the functions return on each rank goes to `results-<rank>.json`.
 """
 
+import gc
 import hashlib
 import json
 import os
@@ -27,6 +28,7 @@ from launcher.hooks.base import BaseHook
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.hooks.state import hook_pieces, hook_tensors
 from launcher.hooks.watchdog import WatchdogHook
+from launcher.jobs.memory import estimate
 from launcher.process import ranks, signals
 from launcher.rundir.folder import RunFolder
 from launcher.strategies.ddp import settle_buckets
@@ -34,6 +36,7 @@ from launcher.train.build import build_trainer
 from launcher.train.composed import Trainer
 from launcher.train.trainer import BaseTrainer
 from support.composition import composed
+from support.counted import CountedBytes
 from support.masked import Masked
 from support.toy import Recorder
 
@@ -135,6 +138,19 @@ def train(folder: str, overrides: list[str], stop_at: int = 0) -> dict[str, Any]
     result |= {"stopped": stopped, "digest": digest(trainer), "bytes": held_bytes(trainer)}
     trainer.strategy.teardown()
     return result | {"linear": torch.nn.functional.linear.__module__.split(".")[0]}
+
+
+def counted_memory(folder: str, overrides: list[str]) -> list[int]:
+    """The most memory of a step, as it is counted in training and as it is estimated."""
+    with CountedBytes() as counted:
+        trainer = build(Path(folder), overrides, BaseHook())
+        trainer.hooks = []
+        gc.collect()
+        counted.peak = 0
+        trainer.train()
+    trainer.strategy.teardown()
+    found, _ = estimate(compose(*overrides), ranks.Ranks.from_env().world_size)
+    return [counted.peak, found.peak]
 
 
 def lanes_run(folder: str, overrides: list[str], until: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import nn
 
+from launcher.errors import ConfigError
 from launcher.optim.precision import Precision
 from launcher.process.lanes import Lanes
 from launcher.process.ranks import Ranks
@@ -44,6 +45,27 @@ class ShardSpec:
 
     shape: tuple[int, ...]
     offset: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class MemoryLayout:
+    """The memory that a strategy keeps on a rank during a step."""
+
+    shards: int = 1
+    """A parameter, its gradient and its moments are divided into so many."""
+    has_buckets: bool = False
+    """Gradients keep their memory from one step to the next."""
+    gradient_copies: int = 1
+    units: Callable[[nn.Module], list[nn.Module]] | None = None
+    """Returns the modules whose weights are gathered for their passes. Is None if weights are
+    full."""
+    frees_gathered: bool = True
+    """Gathered weights are freed between the passes."""
+    gathered_dtype: torch.dtype | None = None
+    """The format in which weights are gathered, if it is not their own."""
+
+    def share(self, size: int) -> int:
+        return -(-size // self.shards)
 
 
 class TensorReader(Protocol):
@@ -198,6 +220,17 @@ class Strategy(ABC):
     def full_weights(self) -> dict[str, torch.Tensor] | None:
         """Return the full model's tensors on the CPU, on rank 0 only (elsewhere None). All ranks
         must call it."""
+
+    def memory_layout(self, world_size: int, precision: Precision) -> MemoryLayout:
+        """Describe the memory on each of so many ranks. It is called without `setup`.
+
+        Raises:
+            ConfigError: that is not known.
+        """
+        raise ConfigError(
+            f"job.device_memory: the memory of strategy={self.name} is not estimated; use"
+            " strategy=fsdp, ddp or none."
+        )
 
     def teardown(self) -> None:  # noqa: B027 - most have nothing to do
         """Leave the process group."""

@@ -17,7 +17,7 @@ from launcher.optim.parts import OptimizerParts
 from launcher.optim.precision import Precision
 from launcher.process import ranks
 from launcher.process.rng import restore_rng, rng_state
-from launcher.strategies.base import NULL, BuildOptimizer
+from launcher.strategies.base import NULL, BuildOptimizer, MemoryLayout
 from launcher.strategies.collective_check import CollectiveConsistencyCheck
 from launcher.strategies.initial_weights import META, draw, outline, same_draws
 from launcher.strategies.lanes import TreeReduceScatter
@@ -293,6 +293,21 @@ class FsdpStrategy(NativeStrategy):
             yield
         for module in self._shards:
             module.reshard()  # type: ignore[operator]
+
+    def memory_layout(self, world_size: int, precision: Precision) -> MemoryLayout:
+        if self.cpu_offload:
+            raise ConfigError(
+                "job.device_memory: the memory with strategy.cpu_offload=true is not estimated;"
+                " use false."
+            )
+        copies = world_size if self.sharding == "no_shard" else self.replicate
+        is_mixed = self.mixed_precision and precision.is_mixed
+        return MemoryLayout(
+            shards=max(1, world_size // copies),
+            units=lambda model: shard_units(model, self.min_params),
+            frees_gathered=self.sharding == "full_shard",
+            gathered_dtype=precision.dtype if is_mixed else None,
+        )
 
     def grad_sync(self, enabled: bool) -> AbstractContextManager[Any]:
         # Lanes are exchanged one by one.

@@ -8,7 +8,7 @@ from torch import nn
 from launcher.errors import ConfigError
 from launcher.optim.precision import Precision
 from launcher.process.ranks import Ranks
-from launcher.strategies.base import BuildOptimizer
+from launcher.strategies.base import BuildOptimizer, MemoryLayout
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan
 
@@ -32,3 +32,10 @@ class NoStrategy(NativeStrategy):
         model = self.make_model(build_model)
         self.attach(model, build_optimizer(model), self.precision.scaler(self.device))
         return self.model, self.optimizer
+
+    def memory_layout(self, world_size: int, precision: Precision) -> MemoryLayout:
+        if world_size > 1:
+            raise ConfigError(
+                f"job.ranks={world_size}: strategy=none uses one; use strategy=ddp or fsdp."
+            )
+        return MemoryLayout()
