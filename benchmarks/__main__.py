@@ -14,12 +14,12 @@ import runpy
 import sys
 from pathlib import Path
 
-from benchmarks import composed, data, distributed, gpt, gpu, loop, startup, sweep
+from benchmarks import composed, data, distributed, gpt, gpu, lanes, loop, startup, sweep
 from benchmarks.measure import Benchmark, Row, as_json, child, run, table
 
 BENCHMARKS: dict[str, Benchmark] = {
     each.name: each
-    for module in (loop, composed, gpt, distributed, data, startup, sweep, gpu)
+    for module in (loop, composed, gpt, distributed, lanes, data, startup, sweep, gpu)
     for each in module.BENCHMARKS
 }
 SCRIPTS = (

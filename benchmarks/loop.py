@@ -16,20 +16,24 @@ CLIPS, NEVER_CLIPS = 1e-6, 1.0
 case."""
 
 
-def counting(batches: Iterable[Any], name: str = "steps") -> Iterator[Any]:
+def counting(
+    batches: Iterable[Any], name: str = "steps", warm_up: int = WARM_UP, counted: int = COUNTED
+) -> Iterator[Any]:
     """Batches that turn counting on and off.
 
     Args:
         name: of the count.
+        warm_up: batches before counting.
+        counted: batches during it.
     """
     counter = Counter()
     for step, batch in enumerate(batches):
-        if step == WARM_UP:
+        if step == warm_up:
             # What the imports have left behind would be collected within some counts, and not in
             # others.
             gc.collect()
             counter.start()
-        if step == WARM_UP + COUNTED:
+        if step == warm_up + counted:
             counter.stop(name)
         yield batch
 

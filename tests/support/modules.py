@@ -190,3 +190,14 @@ class TiedAndFrozen(Tied):
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(self.dropout(self.frozen(x)))
+
+
+class Pairs(nn.Module):
+    """Two numbers to two classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.out = nn.Linear(2, 8), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.hidden(x / 40).tanh())

@@ -68,11 +68,11 @@ def lane_issues(
 
 
 def unsupported_by(lanes: int, strategy: str) -> ConfigIssue:
-    """The issue of a strategy that adds gradients in an order of its own."""
+    """The issue of a strategy whose class does not declare that it supports lanes."""
     return _issue(
         lanes,
-        f"strategy={strategy} adds gradients in an order of its own; use strategy=fsdp, ddp or"
-        " none, or trainer.lanes=null.",
+        f"strategy={strategy} may add gradients in an order of its own, since its class does not"
+        " declare supports_lanes=True; use strategy=fsdp, ddp or none, or trainer.lanes=null.",
     )
 
 

@@ -60,18 +60,21 @@ class AttemptLog:
         self.launched = launched()
         self.has_begun = self._is_restored = False
         self.trainer: Trainer | None = None
+        self.machine: str | None = None
         self._end, self._has_ended = threading.Lock(), False
 
     # ------------------------------------------------------------------------------------ its begin
-    def take(self, trainer: Trainer) -> None:
+    def take(self, trainer: Trainer, machine: str) -> None:
         """Lock the run for this trainer.
 
+        Args:
+            machine: see `launcher.rundir.provenance.described`.
         Raises:
             ConfigError: another process is on the run, or its folder cannot be written. Every rank
                 raises it.
         """
         number = on_main(self._acquire)
-        self.trainer = trainer
+        self.trainer, self.machine = trainer, machine
         trainer.context.attempt = broadcast(number)
         if self.lock is not None:
             trainer.context.check_lock = self.lock.check
@@ -120,6 +123,7 @@ class AttemptLog:
                         resume=None if trainer is None else str(self.config.run.get("resume")),
                         launched=self.launched,
                         device=None if trainer is None else device_kind(trainer.device),
+                        machine=self.machine,
                         command=command,
                     )
         except BaseException:

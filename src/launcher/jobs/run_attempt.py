@@ -12,11 +12,11 @@ from launcher.jobs.attempt import AttemptLog, saves
 from launcher.jobs.complete import nothing_to_do
 from launcher.jobs.summary import end_lines, start_lines, time_taken
 from launcher.process import signals
-from launcher.process.device import device_name
+from launcher.process.device import cpu_kernels, device_name
 from launcher.process.ranks import Ranks, on_main
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.logs import setup_logging
-from launcher.rundir.provenance import MACHINE, code_state, machine_state
+from launcher.rundir.provenance import MACHINE, code_state, described, machine_state
 from launcher.trackers.base import build_trackers
 from launcher.trackers.process import FollowerProcess
 from launcher.train.build import build_trainer, logger
@@ -46,10 +46,11 @@ def train(config: DictConfig) -> dict[str, Any] | None:
             machine = machine_state(
                 device_name(trainer.device),
                 torch.get_num_threads(),
+                cpu_kernels(),
                 fingerprint if isinstance(fingerprint, str) else None,
             )
             trainer.context.texts[MACHINE] = OmegaConf.to_yaml(machine)
-            log.take(trainer)
+            log.take(trainer, described(machine))
             recorder.record, recorder.launched = log.record, log.launched
             logger.info("Run %s", folder.path)
             for line in start_lines(config, trainer):

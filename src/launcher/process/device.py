@@ -1,5 +1,7 @@
 """The device on which a process computes."""
 
+import re
+
 import torch
 
 from launcher.errors import ConfigError
@@ -64,6 +66,16 @@ def parse_device(device: torch.device | str | int | None) -> torch.device:
         raise ValueError(
             f"device={device!r}: should be a device of torch: 'cpu', 'cuda', 'cuda:1', 'mps'."
         ) from error
+
+
+def cpu_kernels() -> dict[str, str]:
+    """Properties that choose torch's kernels on the CPU: the instructions that they use, and the
+    library of matrix products."""
+    library = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
+    return {
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "blas": "unknown" if library is None else library[1],
+    }
 
 
 def device_name(device: torch.device) -> str:

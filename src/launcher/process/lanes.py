@@ -69,6 +69,11 @@ class Lanes:
             return list(values)
         return self.in_order([part.unbind() for part in gather_tensors(torch.stack([*values]))])
 
+    def end_of_step(self, step: int, losses: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Set the random state for what follows the lanes, and return the losses of all lanes."""
+        self.set_random_state(step, self.count)
+        return self.gather(losses)
+
     def set_random_state(self, step: int, number: int) -> None:
         """Set all random generators to the state of a lane. Numbers from `count` on are for the
         operations after the lanes of a step: the update, and the batches of an evaluation."""

@@ -5,7 +5,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,18 +104,31 @@ def code_state(also: Collection[str] = ()) -> dict[str, Any]:
     return {"git": git_state(Path.cwd()), "versions": versions(also)}
 
 
-def machine_state(device: str, threads: int, data: str | None = None) -> dict[str, Any]:
+def machine_state(
+    device: str, threads: int, kernels: Mapping[str, str], data: str | None = None
+) -> dict[str, Any]:
     """Properties of a machine that change a run's last bits: processor, number of threads, device,
     driver and data.
 
     Args:
         device: the name of the device that trains.
         threads: threads of an operation on the CPU.
+        kernels: properties that choose kernels on the CPU.
         data: the fingerprint of the training data, or None if they have none.
     """
-    state = {"processor": processor(), "threads": threads, "device": device}
+    state = {"processor": processor(), **kernels, "threads": threads, "device": device}
     state |= {} if (version := driver()) is None else {"driver": version}
     return state | ({} if data is None else {"data": data})
+
+
+def described(machine: Mapping[str, Any]) -> str:
+    """`machine_state` without the data, in a line: two machines with the same line should compute
+    the same bits."""
+    words = {
+        **{key: str(value) for key, value in machine.items() if key != "data"},
+        "threads": f"{machine['threads']} thread{'s'[: machine['threads'] != 1]}",
+    }
+    return ", ".join(words.values())
 
 
 def driver() -> str | None:

@@ -137,15 +137,16 @@ class RunRecord:
         resume: str | None = None,
         launched: float | None = None,
         device: str | None = None,
+        machine: str | None = None,
         code: str | os.PathLike[str] | None = None,
         command: Mapping[str, Any] = MappingProxyType({}),
     ) -> int:
         """Open an attempt that resumes from `start_step`; returns its number (1 for the first).
 
         An earlier attempt that never closed was killed: the caller holds the run's lock, so nobody
-        else is on it. `resume` is the request (`run.resume`) that it has followed. `launched` and
-        `device` are described at `Attempt`. `code` is the folder whose git state is recorded
-        (default: the working directory). `command` is the stored command (see
+        else is on it. `resume` is the request (`run.resume`) that it has followed. `launched`,
+        `device` and `machine` are described at `Attempt`. `code` is the folder whose git state is
+        recorded (default: the working directory). `command` is the stored command (see
         `launcher.config.command`). Raises OSError when the record cannot be written.
         """
         self._began_at, self._began = self.clock(), self.timer()
@@ -168,6 +169,7 @@ class RunRecord:
                 queued=None if job is None else queued,
                 launched=None if launched is None else iso(launched),
                 device=device,
+                machine=machine,
             )
         )
         self.data.update(

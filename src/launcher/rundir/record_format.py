@@ -49,7 +49,7 @@ ATTEMPT_TYPES: dict[str, Any] = {
     "signal": OPTIONAL_TEXT,
     "exit_code": OPTIONAL_INT, "reason": OPTIONAL_TEXT, "world_size": OPTIONAL_INT,
     "resume": OPTIONAL_TEXT, "queued": OPTIONAL_TEXT, "launched": OPTIONAL_TEXT,
-    "device": OPTIONAL_TEXT,
+    "device": OPTIONAL_TEXT, "machine": OPTIONAL_TEXT,
     "seconds": (dict, NoneType),
 }  # fmt: skip
 
@@ -84,6 +84,8 @@ class Attempt:
     the model is built in between."""
     device: str | None = None
     """Kind of device of each rank: a GPU's name, or cpu."""
+    machine: str | None = None
+    """Properties of rank 0's machine that decide the last bits, see `provenance.described`."""
     seconds: dict[str, float] | None = None
     """Seconds that it was `starting` (until its first step), `evaluating` and `saving` while
     training waited."""

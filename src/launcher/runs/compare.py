@@ -4,6 +4,7 @@ import argparse
 import json
 import math
 from collections.abc import Sequence
+from itertools import groupby
 
 from rich.table import Table
 from rich.text import Text
@@ -35,6 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
         "configuration": configuration(runs, counted=True),
         "configuration that cannot change the numbers": configuration(runs, counted=False),
         "code": code(runs),
+        "machine": machine(runs),
         "results": results(runs),
     }
     first = first_difference(runs)
@@ -100,6 +102,18 @@ def code(runs: Sequence[StoredRun]) -> Rows:
         key: [each.get(key) for each in described]
         for key in sorted(differing - described[0].keys())
     }
+
+
+def machine(runs: Sequence[StoredRun]) -> Rows:
+    """The machines of each run, in the order of its attempts, if they differ: processor,
+    instructions, library of matrix products, threads and device decide the last bits."""
+    described = [
+        "; then ".join(
+            name for name, _ in groupby(a.get("machine") or "unknown" for a in run.attempts)
+        )
+        for run in runs
+    ]
+    return {"computed on": [*described]} if len({*described}) > 1 else {}
 
 
 def commit(run: StoredRun) -> str:

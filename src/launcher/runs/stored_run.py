@@ -56,6 +56,9 @@ class StoredRun:
         config = record.pop("config", {})
         record.pop("identity", None)
         record |= {key: shared(record[key]) for key in ("git", "versions") if key in record}
+        for attempt in record.get("attempts", ()):
+            if attempt.get("machine"):
+                attempt["machine"] = shared(attempt["machine"])
         if record.get("overrides"):
             record["overrides"] = [shared(override) for override in record["overrides"]]
         return cls(

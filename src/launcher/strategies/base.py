@@ -116,7 +116,8 @@ class Strategy(ABC):
     they are ranges of flat buffers."""
 
     supports_lanes: ClassVar[bool] = False
-    """True if gradients can be added in the order of the lanes."""
+    """True if the strategy adds gradients in the order of the lanes, and so gives the bits of
+    `strategy=none`. It counts only for the class that declares it: a subclass may change them."""
 
     supports_parts: ClassVar[bool] = False
     """True if several optimizers can take turns (`optim.parts.OptimizerParts`)."""

@@ -38,6 +38,7 @@ class DdpStrategy(NativeStrategy):
     """
 
     name = "ddp"
+    supports_lanes = True
     compiles_whole = False
 
     def __init__(

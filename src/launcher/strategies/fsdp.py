@@ -64,6 +64,7 @@ class FsdpStrategy(NativeStrategy):
     """
 
     name = "fsdp"
+    supports_lanes = True
     forward_is_collective = True
     compiles_whole = False
 

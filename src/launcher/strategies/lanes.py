@@ -61,15 +61,51 @@ class PartialSums:
         return None
 
 
+class LaneSums:
+    """Adds the gradients of a rank's lanes in the order of the tree.
+
+    Autograd adds each second lane to the one before it, as it accumulates micro-batches, so only
+    every second lane needs memory and additions of its own.
+
+    Args:
+        count: lanes of the rank, a power of two.
+    """
+
+    def __init__(self, count: int):
+        self._pair = min(count, 2)
+        self._pairs = PartialSums(count // self._pair)
+        self._in_pair = 0
+
+    def clear(self) -> None:
+        self._pairs.clear()
+        self._in_pair = 0
+
+    def add(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Note that the backward pass of a lane has ended. With the last one the parameters get the
+        total as their gradients; before, they have none, or the gradient of half a pair."""
+        self._in_pair += 1
+        if self._in_pair < self._pair:
+            return
+        self._in_pair = 0
+        gradients = [p.grad for p in parameters]
+        for p in parameters:
+            p.grad = None
+        if (total := self._pairs.add(gradients)) is not None:
+            for p, gradient in zip(parameters, total, strict=True):
+                p.grad = gradient
+
+
 @torch.no_grad()
 def added(left: Gradients, right: Gradients) -> Gradients:
-    """The sums, in the memory of `left` where both are present."""
-    for i, other in enumerate(right):
-        if (own := left[i]) is None:
-            left[i] = other
-        elif other is not None:
-            local(own).add_(local(other))
-    return left
+    """The sums, in the memory of `right`, the newer of the two, where both are present: the C
+    library gives the newest memory back to the system when it is freed, and the next lane would
+    fault it in again."""
+    for i, older in enumerate(left):
+        if (newer := right[i]) is None:
+            right[i] = older
+        elif older is not None:
+            local(newer).add_(local(older))
+    return right
 
 
 def tree_sum(rows: torch.Tensor) -> torch.Tensor:
@@ -210,10 +246,22 @@ def check_optimizer(optimizer: torch.optim.Optimizer, device: torch.device) -> N
 
 
 class Buffers:
-    """A model's buffers at one moment, to see whether a step changes them."""
+    """A model's buffers before the lanes of a step, which must not change them."""
 
     def __init__(self, model: nn.Module):
         self._before = [(name, buffer, buffer.clone()) for name, buffer in model.named_buffers()]
+
+    def check(self) -> None:
+        """
+        Raises:
+            ConfigError: a buffer has changed.
+        """
+        if (name := self.changed()) is not None:
+            raise ConfigError(
+                f"trainer.lanes: the forward pass changes the model's buffer {name}, which would"
+                " then depend on the number of ranks; use a model without such a buffer, or"
+                " trainer.lanes=null."
+            )
 
     def changed(self) -> str | None:
         """Return the name of a buffer that has other values now."""

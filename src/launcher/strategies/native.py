@@ -21,7 +21,7 @@ from launcher.process.lanes import Lanes
 from launcher.process.ranks import Ranks
 from launcher.strategies.base import ShardSpec, Snapshot, Strategy, TensorReader
 from launcher.strategies.initial_weights import build
-from launcher.strategies.lanes import PartialSums, check_model, check_optimizer, sum_over_replicas
+from launcher.strategies.lanes import LaneSums, check_model, check_optimizer, sum_over_replicas
 from launcher.strategies.norms import by_mesh, row_norm, total_norm
 from launcher.strategies.optimizer_state import load_optimizer, optimizer_snapshot
 from launcher.strategies.recompute import recompute_units
@@ -50,7 +50,6 @@ the norm."""
 class NativeStrategy(Strategy):
     """A step with torch's own parts."""
 
-    supports_lanes = True
     supports_parts = True
     _turn: frozenset[int] | None = None
     """The `id`s of the parameters of the optimizer whose turn it is, or None if there is one
@@ -93,7 +92,7 @@ class NativeStrategy(Strategy):
             scaler.is_enabled(),
         )
         self._loss_divisor = self.plan.lanes or self.plan.grad_accum_steps
-        self._sums = PartialSums(self.plan.grad_accum_steps) if self.lanes is not None else None
+        self._sums = LaneSums(self.plan.grad_accum_steps) if self.lanes is not None else None
         self._max_grad_norm = self.plan.max_grad_norm
         self._work_on(optimizer)
         # The parameters that get gradients; None: all.
@@ -164,16 +163,7 @@ class NativeStrategy(Strategy):
         else:
             loss.backward(inputs=self._inputs)
         if self._sums is not None:
-            self._add_lane(self._sums)
-
-    def _add_lane(self, sums: PartialSums) -> None:
-        """Take the gradients of a lane; the parameters get the sums with this rank's last lane."""
-        lane = [p.grad for p in self._all_params]
-        for p in self._all_params:
-            p.grad = None
-        if (total := sums.add(lane)) is not None:
-            for p, gradient in zip(self._all_params, total, strict=True):
-                p.grad = gradient
+            self._sums.add(self._all_params)
 
     def zero_grad(self) -> None:
         if self._sums is not None:

@@ -17,6 +17,7 @@ class NoStrategy(NativeStrategy):
     """The unchanged model on this process's device."""
 
     name = "none"
+    supports_lanes = True
 
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
         if (count := Ranks.from_env().world_size) > 1:

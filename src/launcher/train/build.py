@@ -204,7 +204,7 @@ def set_up_strategy(
     plan = step_plan(settings, config.data.batch_size, ranks.world_size, precision)
     strategy: Strategy = instantiate(config.strategy)
     if settings.lanes is not None:
-        if not strategy.supports_lanes:
+        if not vars(type(strategy)).get("supports_lanes"):
             raise ConfigError(str(unsupported_by(settings.lanes, strategy.name)))
         plan = replace(plan, lanes=settings.lanes, seed=config.seed)
     strategy.setup(plan, precision, config.device)

@@ -388,8 +388,7 @@ class BaseTrainer(HookCaller):
         else:
             self._accumulate(self._micro_batches())
         if (lanes := self.strategy.lanes) is not None:
-            self.step_info["loss"] = lanes.gather(self.step_info["loss"])
-            lanes.set_random_state(self.state.step, lanes.count)
+            self.step_info["loss"] = lanes.end_of_step(self.state.step, self.step_info["loss"])
         self.settle()
         self.step_info["lr"] = current_rates(self.optimizer)
         self._agreement.begin(signals.received())
@@ -424,7 +423,8 @@ class BaseTrainer(HookCaller):
     def _accumulate(self, micro_batches: MicroBatches) -> None:
         """Run forward and backward until each micro-batch of the step has had a loss."""
         count, done, none_losses = self.gradient_accumulation_steps, 0, 0
-        lanes, buffers = self.strategy.lanes, self._buffers_to_check()
+        lanes = self.strategy.lanes
+        buffers = None if lanes is None or self._has_checked_forward else Buffers(self.model)
         while done < count:
             if signals.received():
                 deadline.progress()
@@ -443,18 +443,8 @@ class BaseTrainer(HookCaller):
                     f"Step {self.state.step}: forward returned no loss {none_losses} times in a row"
                     f" (max_consecutive_none_losses={self.max_consecutive_none_losses})."
                 )
-        if buffers is not None and (name := buffers.changed()) is not None:
-            raise ConfigError(
-                f"trainer.lanes: the forward pass changes the model's buffer {name}, which would"
-                " then depend on the number of ranks; use a model without such a buffer, or"
-                " trainer.lanes=null."
-            )
-
-    def _buffers_to_check(self) -> Buffers | None:
-        """With lanes, the buffers before the first step of an attempt."""
-        if self.strategy.lanes is None or self._has_checked_forward:
-            return None
-        return Buffers(self.model)
+        if buffers is not None:
+            buffers.check()
 
     def _forward_backward(self, batch: Any, weight: torch.Tensor | None) -> bool:
         """Run forward and backward for one micro-batch; return False if `forward` returned no

@@ -109,6 +109,7 @@ def test_a_whole_life(folder, clock, monkeypatch):
         "queued": None,
         "launched": None,
         "device": None,
+        "machine": None,
         "seconds": None,
     }
     assert [attempt["outcome"] for attempt in attempts] == ["preempted", "completed"]

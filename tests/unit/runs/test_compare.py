@@ -64,6 +64,30 @@ def test_configuration_code_and_results(runs, pair):
     ]
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (["A"], ["A"], None),
+        (["A", "A"], ["A"], None),
+        (["A"], ["B"], ["A", "B"]),
+        # On another machine for a while.
+        (["A", "B", "B", "A"], ["A"], ["A; then B; then A", "A"]),
+        (["A"], [None], ["A", "unknown"]),
+    ],
+)
+def test_machines(runs, pair, first, second, expected):
+    for folder, machines in zip(pair, (first, second), strict=True):
+        record = json.loads(folder.record_path.read_text())
+        (attempt,) = record["attempts"]
+        record["attempts"] = [
+            attempt | {"number": number, "machine": machine}
+            for number, machine in enumerate(machines, 1)
+        ]
+        folder.record_path.write_text(json.dumps(record))
+    compared = json.loads(runs("compare", "aaaa0001", "aaaa0002", "--json")[1])
+    assert compared["machine"] == ({} if expected is None else {"computed on": expected})
+
+
 def test_as_a_person_reads_it(runs, pair):
     code, output, _ = runs("compare", "aaaa0001", "aaaa0002")
     assert code == 0 and "optimizer.lr   0.1           0.2" in output and "code: the same" in output

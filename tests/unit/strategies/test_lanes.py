@@ -14,8 +14,23 @@ from launcher.config.identity import run_id
 from launcher.config.lanes import lane_issues
 from launcher.config.sections import TrainerSettings
 from launcher.errors import ConfigError
-from launcher.strategies.lanes import Buffers, PartialSums, check_model, check_optimizer, tree_sum
+from launcher.optim.precision import Precision
+from launcher.process.lanes import Lanes
+from launcher.strategies.base import Strategy
+from launcher.strategies.ddp import DdpStrategy
+from launcher.strategies.fsdp import FsdpStrategy
+from launcher.strategies.lanes import (
+    Buffers,
+    LaneSums,
+    PartialSums,
+    check_model,
+    check_optimizer,
+    tree_sum,
+)
+from launcher.strategies.none import NoStrategy
 from launcher.strategies.norms import row_norm, row_squares
+from launcher.strategies.step import StepPlan
+from launcher.train.build import set_up_strategy
 from support.composition import composed
 
 
@@ -34,6 +49,78 @@ def test_a_binary_counter_adds_as_the_tree_does(levels: int, seed: int, absent: 
         assert absent >= set(range(count))
     else:
         assert torch.equal(total[0], tree_sum(leaves))
+
+
+@given(levels=st.integers(0, 4), absent=st.sets(st.integers(0, 15)), is_low=st.booleans())
+def test_gradients_of_autograd_are_added_as_the_tree_does(
+    levels: int, absent: set[int], is_low: bool
+) -> None:
+    count, dtype = 1 << levels, torch.bfloat16 if is_low else torch.float32
+    used, other = nn.Parameter(torch.ones(9, dtype=dtype)), nn.Parameter(torch.ones(1))
+    factors = torch.randn(count, 9, generator=torch.Generator().manual_seed(count)).to(dtype)
+    sums, parameters = LaneSums(count), [used, other]
+    for _ in range(2):  # the second time begins anew
+        for lane in range(count):
+            loss = other.sum() if lane in absent else (used * factors[lane]).sum() + other.sum()
+            loss.backward()
+            sums.add(parameters)
+        present = factors.clone()
+        present[[*(absent & set(range(count)))]] = -0.0
+        if absent >= set(range(count)):
+            assert used.grad is None
+        else:
+            assert used.grad is not None and torch.equal(used.grad, tree_sum(present))
+        assert other.grad is not None and float(other.grad) == count
+        used.grad = other.grad = None
+
+
+@given(
+    lanes=st.integers(0, 5),
+    ranks=st.integers(0, 5),
+    replicas=st.integers(0, 5),
+    seed=st.integers(0, 99),
+    absent=st.sets(st.integers(0, 31)),
+)
+def test_every_layout_adds_the_same_numbers(
+    lanes: int, ranks: int, replicas: int, seed: int, absent: set[int]
+) -> None:
+    """The ranks' work, one rank after the other: sums over shards with each lane, their sums in
+    each rank, and the sum over replicas."""
+    count, ranks = 1 << lanes, min(ranks, lanes)
+    world, copies = 1 << ranks, 1 << min(replicas, ranks)
+    gradients = torch.randn(count, 5, generator=torch.Generator().manual_seed(seed))
+    for lane in absent & set(range(count)):
+        gradients[lane] = -0.0
+    shards, layout = world // copies, Lanes(count, 0, 0, world, copies)
+    of_replicas = []
+    for first in range(0, world, shards):
+        sums = PartialSums(count // world)
+        total: list[torch.Tensor | None] | None = None
+        for together in zip(*(layout.of(first + i) for i in range(shards)), strict=True):
+            total = sums.add([tree_sum(gradients[[*together]])])
+        assert total is not None and total[0] is not None
+        of_replicas.append(total[0])
+    assert torch.equal(tree_sum(torch.stack(of_replicas)), tree_sum(gradients))
+
+
+class Mine(NoStrategy):
+    name = "mine"
+
+
+class Declared(Mine):
+    supports_lanes = True
+
+
+def test_a_subclass_of_a_strategy_must_declare_that_it_supports_lanes() -> None:
+    def set_up(kind: type[NoStrategy]) -> Lanes | None:
+        config = composed(["trainer.lanes=2", "data.batch_size=4", "device=cpu", "strategy=none"])
+        config.strategy._target_ = f"{__name__}.{kind.__name__}"
+        return set_up_strategy(config, TrainerSettings(max_steps=1, lanes=2))[0].lanes
+
+    with pytest.raises(ConfigError, match=r"lanes=2: strategy=mine .* supports_lanes=True"):
+        set_up(Mine)
+    lanes = set_up(Declared)
+    assert lanes is not None and lanes.own == [0, 1]
 
 
 @given(
@@ -81,9 +168,24 @@ def test_statistics_of_the_samples_are_rejected(module: nn.Module) -> None:
 def test_a_changed_buffer_is_named() -> None:
     model = nn.BatchNorm1d(3)
     before = Buffers(model)
-    assert before.changed() is None
+    before.check()
     model(torch.randn(4, 3))
-    assert before.changed() == "running_mean"
+    with pytest.raises(ConfigError, match=r"changes the model's buffer running_mean, .*lanes=null"):
+        before.check()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "precision", "message"),
+    [
+        (DdpStrategy(compression="bf16"), "bf16", r"use strategy\.compression=none"),
+        (FsdpStrategy(reduce_dtype="bf16"), "bf16", r"use strategy\.reduce_dtype=fp32"),
+    ],
+)
+def test_options_that_round_what_ranks_exchange_are_rejected(
+    strategy: Strategy, precision: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        strategy.setup(StepPlan(lanes=2), Precision(precision), "cpu")
 
 
 def test_sparse_gradients_and_fused_kernels_of_the_cpu_are_rejected() -> None:
