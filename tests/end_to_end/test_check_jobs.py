@@ -53,6 +53,12 @@ def test_check_without_faults(tmp_path: Path, ranks: list[str]) -> None:
     assert "No errors" in done.output and files(tmp_path) == []
 
 
+def test_estimate_of_memory_leaves_no_folder(tmp_path: Path) -> None:
+    done = launch(tmp_path / "outputs", *DIGITS, "job=check", "job.device_memory=80GB")
+    assert done.returncode == 0 and "At its peak" in done.output, done.output
+    assert files(tmp_path) == []
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

@@ -11,10 +11,11 @@ from omegaconf import DictConfig, OmegaConf
 from launcher.errors import ConfigError, TrainingError, config_error
 from launcher.hooks.base import BaseHook, TrainerView, TrainState
 from launcher.hooks.memory import GIB, max_memory
-from launcher.jobs.dry_run import trial_trainer
+from launcher.jobs.dry_run import remove_empty, trial_trainer
 from launcher.jobs.summary import model_lines
 from launcher.models.base import IGNORED
 from launcher.process import ranks
+from launcher.rundir.folder import RunFolder
 from launcher.rundir.logs import setup_logging
 from launcher.rundir.space import parse_size, size
 from launcher.strategies.weights import unwrap
@@ -87,6 +88,7 @@ class CheckJob:
         # It needs a second of imports.
         from launcher.jobs.memory import estimate
 
+        remove_empty(RunFolder(config.run.dir))
         limit, count = parse_size(device_memory), self.ranks or 1
         if limit is None:
             raise ConfigError(
