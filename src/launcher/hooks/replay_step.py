@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -15,11 +16,12 @@ from launcher.hooks.base import BaseHook, TrainerView
 from launcher.hooks.state import reject_flat_buffers
 from launcher.process import ranks
 from launcher.process.rng import isolated_rng, restore_rng, rng_state
-from launcher.strategies.checksum import checksum
+from launcher.strategies.checksum import MULTIPLIER, checksum
 from launcher.strategies.weights import unwrap
 from launcher.types import PositiveInt
 
-LOSS = "the loss"
+LOSS, OUTPUTS, GRADIENTS = "the loss", "the outputs of", "the gradients of"
+OUTPUT_GRADIENTS = "the gradients of the outputs of"
 SHOWN = 3
 
 
@@ -29,21 +31,27 @@ class Passes:
 
     Args:
         losses: checksum of each batch's loss.
+        outputs, output_gradients: checksums by the names of the modules without children, in the
+            order of the passes. Only where gradients are exchanged in the backward pass.
         gradients: checksum of each gradient, by the parameter's name.
     """
 
     losses: list[int]
+    outputs: dict[str, int]
+    output_gradients: dict[str, int]
     gradients: dict[str, int]
 
     def difference(self, other: "Passes") -> str | None:
         """Describe the difference, or return None if there is none."""
-        names = [
-            name for name, value in self.gradients.items() if other.gradients.get(name) != value
-        ]
         what = [LOSS] if self.losses != other.losses else []
-        if names:
-            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-            what.append(f"the gradients of {', '.join(names[:SHOWN])}{more}")
+        for kind, mine, theirs in (
+            (OUTPUTS, self.outputs, other.outputs),
+            (OUTPUT_GRADIENTS, self.output_gradients, other.output_gradients),
+            (GRADIENTS, self.gradients, other.gradients),
+        ):
+            if names := [name for name, value in mine.items() if theirs.get(name) != value]:
+                more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+                what.append(f"{kind} {', '.join(names[:SHOWN])}{more}")
         return " and ".join(what) or None
 
 
@@ -54,15 +62,15 @@ class ReplayStepHook(BaseHook):
 
     The training itself does not change, since gradients, buffers and random state are restored. A
     module that counts its own forward passes counts these too. Without sharding, each rank compares
-    the gradients of its own batches. Sharded gradients are already exchanged, so with them the rank
-    is found by its loss, or all ranks are named.
+    the gradients of its own batches. Sharded gradients are already exchanged, so with them each
+    rank compares the outputs of modules and their gradients too.
 
     Args:
         interval: steps between two checks.
         on_difference: reaction to a difference. "stop" raises before the update, and "warn" logs it
             and continues. "requeue_elsewhere" raises as well, and a SLURM job is requeued without
-            the nodes that differ, unless all of several nodes differ. If a loss differs on some
-            nodes, only these nodes count.
+            the nodes that differ, unless all of several nodes differ. If losses or outputs
+            of modules differ on some nodes, only these nodes count.
     """
 
     needs_one_optimizer: ClassVar = True
@@ -130,32 +138,75 @@ class ReplayStepHook(BaseHook):
             if p.grad is not None:
                 # It is changed in place, since DDP may own its memory.
                 p.grad.zero_()
-        losses = []
-        for number, batch in enumerate(batches, 1):
-            is_last = trainer.strategy.forward_is_collective and number == len(batches)
-            with trainer.strategy.grad_sync(is_last):
-                with trainer.strategy.forward_context():
-                    loss, _ = trainer.forward(batch)
-                if loss is not None:
-                    losses.append(int(checksum([loss])))
-                    trainer.strategy.backward(loss)
-        gradients = {
-            name: checksum([p.grad]) for name, p in parameters.items() if p.grad is not None
-        }
-        values = torch.stack(list(gradients.values())).tolist() if gradients else []
-        return Passes(losses, dict(zip(gradients, values, strict=True)))
+        losses, outputs, output_gradients = [], Checksums(), Checksums()
+        is_sharded = trainer.strategy.forward_is_collective
+        modules = unwrap(trainer.model) if is_sharded else torch.nn.Identity()
+        with watched(modules, outputs, output_gradients):
+            for number, batch in enumerate(batches, 1):
+                with trainer.strategy.grad_sync(is_sharded and number == len(batches)):
+                    with trainer.strategy.forward_context():
+                        loss, _ = trainer.forward(batch)
+                    if loss is not None:
+                        losses.append(int(checksum([loss])))
+                        trainer.strategy.backward(loss)
+        gradients = Checksums()
+        for name, p in parameters.items():
+            if p.grad is not None:
+                gradients.add(name, p.grad)
+        return Passes(losses, outputs.numbers(), output_gradients.numbers(), gradients.numbers())
+
+
+class Checksums(dict[str, torch.Tensor]):
+    """Checksums by name, on the device."""
+
+    def add(self, name: str, tensor: torch.Tensor) -> None:
+        previous = self[name] * MULTIPLIER if name in self else 0
+        self[name] = checksum([tensor.detach()]) + previous
+
+    def numbers(self) -> dict[str, int]:
+        values = torch.stack(list(self.values())).tolist() if self else []
+        return dict(zip(self, values, strict=True))
+
+
+@contextmanager
+def watched(
+    model: torch.nn.Module, outputs: Checksums, output_gradients: Checksums
+) -> Iterator[None]:
+    """Record the outputs of the modules without children, and the gradients of these outputs."""
+
+    def watch(name: str, output: Any) -> None:
+        for tensor in output if isinstance(output, tuple | list) else (output,):
+            if isinstance(tensor, torch.Tensor):
+                outputs.add(name, tensor)
+                if tensor.requires_grad:
+                    tensor.register_hook(partial(output_gradients.add, name))
+
+    handles = [
+        module.register_forward_hook(lambda _, inputs, output, name=name: watch(name, output))
+        for name, module in model.named_modules()
+        if next(module.children(), None) is None
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def faulty_nodes(reports: Sequence[tuple[str, str | None]]) -> list[str]:
-    """Return the nodes to exclude: nodes with a rank whose loss differs, or all that differ if
-    there is none. If all of several nodes differ, return none, since an operation that does not
-    repeat is more likely than as many faulty nodes.
+    """Return the nodes to exclude: nodes with a rank whose loss or outputs differ, or all that
+    differ if there is none. If all of several nodes differ, return none, since an operation that
+    does not repeat is more likely than as many faulty nodes.
 
     Args:
         reports: the node of each rank, and the difference there.
     """
     differing = {node for node, what in reports if what is not None}
-    nodes = {node for node, what in reports if what is not None and what.startswith(LOSS)}
+    nodes = {
+        node
+        for node, what in reports
+        if what is not None and what.startswith((LOSS, OUTPUTS, OUTPUT_GRADIENTS))
+    }
     nodes = nodes or differing
     return [] if len(nodes) > 1 and nodes == {node for node, _ in reports} else sorted(nodes)
 
