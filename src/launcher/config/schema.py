@@ -198,8 +198,8 @@ def _hidden_options(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
                 if content != present[0][1]:
                     used = present[0][0]
                     text = (
-                        f"also an option of {used}, which would be used instead of"
-                        f" {folder}'s; rename it."
+                        f"also an option of {used}, which would be used instead of the"
+                        f" option of {folder}; rename it."
                     )
                     yield ConfigIssue(str(group), str(option), text)
 

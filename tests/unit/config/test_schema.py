@@ -448,7 +448,7 @@ def test_a_users_option_must_not_have_the_name_of_one_of_ours(project: Path) -> 
     [sentence] = sentences("optimizer=adamw", config_dir=project)
     assert (
         sentence.startswith("optimizer=adamw: also an option of ")
-        and f"that of {project}; rename it." in sentence
+        and f"the option of {project}; rename it." in sentence
     )
 
 
