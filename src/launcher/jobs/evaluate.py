@@ -4,23 +4,19 @@ set."""
 import json
 import sys
 import time
-from pathlib import Path
 from typing import Any, Literal
 
 from omegaconf import DictConfig
 
-from launcher.checkpoint.find import find_checkpoint
-from launcher.checkpoint.stored import StoredCheckpoint
-from launcher.errors import ConfigError, TrainingError
+from launcher.errors import ConfigError
 from launcher.hooks.evaluation import EvaluationHook
 from launcher.hooks.matrices import split_matrices
 from launcher.hooks.records import flatten, show
-from launcher.jobs.stored_config import config_for
+from launcher.jobs.stored_model import open_model
 from launcher.process import signals
-from launcher.process.ranks import Ranks, maximum, on_main
+from launcher.process.ranks import Ranks, maximum
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.logs import console, setup_logging
-from launcher.train.build import build_trainer
 from launcher.train.composed import Trainer
 
 
@@ -54,20 +50,8 @@ class EvaluateJob:
         """
         folder, ranks = RunFolder(config.run.dir), Ranks.from_env()
         setup_logging(None, ranks.rank)
-        path = Path(
-            on_main(
-                lambda: str(find_checkpoint(folder.checkpoints, self.checkpoint, "job.checkpoint"))
-            )
-        )
-        config = config_for(config, path, self.trust)
-        trainer = build_trainer(config, folder, to_train=False)
-        stored = StoredCheckpoint(path)
-        if self.weights is not None:
-            stored.use_average(self.weights)
-        try:
-            trainer.strategy.load_weights(stored)
-        except TrainingError as error:
-            raise ConfigError(f"job.checkpoint={self.checkpoint}: {error}") from error
+        model = open_model(config, self.checkpoint, self.weights, self.trust)
+        trainer = model.trainer
         hook = _hook(trainer)
         if self.split == "test":
             hook.loader, hook.max_samples = trainer.context.test_loader, None
@@ -83,7 +67,7 @@ class EvaluateJob:
         metrics = hook.measure(trainer)
         if metrics is None:
             raise signals.SignalExit(maximum(signals.received()))
-        line = {"checkpoint": str(path), "step": stored.manifest.step, "time": time.time()}
+        line = {"checkpoint": str(model.path), "step": model.step, "time": time.time()}
         if self.weights is not None:
             line["weights"] = self.weights
         line |= flatten(metrics, f"{self.split}/")
@@ -91,7 +75,9 @@ class EvaluateJob:
             with folder.being_written(), open(folder.path / "evaluations.jsonl", "a") as file:
                 file.write(json.dumps(line) + "\n")
             if sys.stdout.isatty():
-                print_table(f"{folder.path.parent.name}/{folder.path.name}, {path.name}", line)
+                print_table(
+                    f"{folder.path.parent.name}/{folder.path.name}, {model.path.name}", line
+                )
             else:
                 print(json.dumps(line), flush=True)
         trainer.strategy.teardown()

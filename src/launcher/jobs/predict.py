@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from functools import partial
 from hashlib import sha256
 from itertools import chain, cycle, islice
 from pathlib import Path
@@ -23,20 +22,18 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from launcher.checkpoint.find import find_checkpoint
-from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.data.iterable import is_stream, length
-from launcher.errors import ConfigError, TrainingError
+from launcher.errors import ConfigError
 from launcher.hooks.base import Records
 from launcher.jobs.prediction_file import FORMATS, Columns
-from launcher.jobs.stored_config import config_for
+from launcher.jobs.stored_model import open_model
 from launcher.process import deadline, signals
 from launcher.process.ranks import Ranks, maximum, on_main
 from launcher.process.rng import isolated_rng
 from launcher.rundir.files import expanded, replace_file
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.logs import setup_logging
-from launcher.train.build import build_trainer, logger
+from launcher.train.build import logger
 from launcher.train.composed import Trainer
 from launcher.types import PositiveInt
 
@@ -96,17 +93,8 @@ class PredictJob:
         """
         folder, ranks = RunFolder(config.run.dir), Ranks.from_env()
         setup_logging(None, ranks.rank)
-        find = partial(find_checkpoint, folder.checkpoints, self.checkpoint, "job.checkpoint")
-        path = Path(on_main(lambda: str(find())))
-        config = config_for(config, path, self.trust)
-        trainer = build_trainer(config, folder, to_train=False, has_loader=False)
-        stored = StoredCheckpoint(path)
-        if self.weights is not None:
-            stored.use_average(self.weights)
-        try:
-            trainer.strategy.load_weights(stored)
-        except TrainingError as error:
-            raise ConfigError(f"job.checkpoint={self.checkpoint}: {error}") from error
+        model = open_model(config, self.checkpoint, self.weights, self.trust, has_loader=False)
+        config, trainer, path = model.config, model.trainer, model.path
         dataset, count = _new_samples(trainer)
         size = self.batch_size or config.trainer.get("micro_batch_size") or config.data.batch_size
         target = self._target(config, folder)
@@ -132,7 +120,7 @@ class PredictJob:
                 done = len(parts) - len(missing)
                 logger.info("%s continues: %d of %d parts are there.", target, done, len(parts))
             self._write(trainer, dataset, parts, missing)
-            line = on_main(lambda: self._end(parts, path, stored.manifest.step, folder))
+            line = on_main(lambda: self._end(parts, path, model.step, folder))
         if ranks.is_main:
             print(json.dumps(line), flush=True)
         trainer.strategy.teardown()

@@ -4,22 +4,19 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from launcher.config.messages import hint, nearest
 from launcher.errors import ConfigError
+from launcher.optim.combined import CombinedOptimizer
 from launcher.optim.optimizers import needs_closure
 from launcher.types import NonNegativeFloat
 
 
-class OptimizerParts(Optimizer):
-    """Several optimizers, each with parameters of its own, as one.
-
-    Its `param_groups` are the groups of all, as the same dictionary objects, and all share one
-    `state`. So code that saves state by parameter sees an ordinary optimizer. In training each part
-    computes its loss and updates its parameters in turn.
+class OptimizerParts(CombinedOptimizer):
+    """Several optimizers by name, as one. In training each part computes its loss and updates its
+    parameters in turn.
 
     Args:
         parts: the optimizers by name, in the order of their turns.
@@ -41,10 +38,11 @@ class OptimizerParts(Optimizer):
             groups = part.param_groups
             for i, group in enumerate(groups):
                 group["name"] = name if len(groups) == 1 else f"{name}/{group.get('name', i)}"
-        super().__init__([group for part in self.parts.values() for group in part.param_groups], {})
-        for part in self.parts.values():
-            self.state.update(part.state)
-        self._share()
+        self.combine()
+
+    @property
+    def optimizers(self) -> Sequence[Optimizer]:
+        return list(self.parts.values())
 
     @property
     def group_kinds(self) -> list[str]:
@@ -55,44 +53,10 @@ class OptimizerParts(Optimizer):
             for _ in part.param_groups
         ]
 
-    def _share(self) -> None:
-        """Make the parts work on this optimizer's groups and state."""
-        first = 0
-        for part in self.parts.values():
-            last = first + len(part.param_groups)
-            # As at the end of `load_state_dict`: a part may have parts itself.
-            part.__setstate__({"state": self.state, "param_groups": self.param_groups[first:last]})
-            first = last
-
     def __getstate__(self) -> dict[str, Any]:
         # For copies.
         own = {"parts": self.parts, "max_grad_norm": self.max_grad_norm}
         return {**super().__getstate__(), **own}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """The end of `load_state_dict`, which has replaced groups and state."""
-        super().__setstate__(state)
-        self._share()
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """
-        Raises:
-            RuntimeError: after construction; it is not known which part should get the group.
-        """
-        if len(self.param_groups) == sum(len(part.param_groups) for part in self.parts.values()):
-            raise RuntimeError("OptimizerParts does not support adding parameter groups.")
-        super().add_param_group(param_group)
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update the parameters of every part; `closure`, if any, computes the loss once."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for part in self.parts.values():
-            part.step()
-        return loss
 
 
 def _check(parts: Mapping[str, Optimizer], limits: Mapping[str, float | None]) -> None:

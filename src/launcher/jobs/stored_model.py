@@ -1,0 +1,64 @@
+"""The trainer of a job that uses the weights of a checkpoint."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from launcher.checkpoint.find import find_checkpoint
+from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.errors import ConfigError, TrainingError
+from launcher.jobs.stored_config import config_for
+from launcher.process.ranks import on_main
+from launcher.rundir.folder import RunFolder
+from launcher.train.build import build_trainer
+from launcher.train.composed import Trainer
+
+
+@dataclass
+class StoredModel:
+    """A trainer with the weights of a checkpoint.
+
+    Args:
+        config: the checkpoint's configuration, see `config_for`.
+        path: the checkpoint's folder.
+        step: the step after which it was written.
+    """
+
+    config: DictConfig
+    trainer: Trainer
+    path: Path
+    step: int
+
+
+def open_model(
+    config: DictConfig,
+    checkpoint: str | int,
+    weights: str | None,
+    trust: bool,
+    has_loader: bool = True,
+) -> StoredModel:
+    """Build the model of a run and load its weights, on all ranks.
+
+    Args:
+        checkpoint: latest, best, a step, or the folder of a checkpoint.
+        weights: an average of `hooks.ema`. Default None: the weights.
+        trust: run whatever code the checkpoint's configuration names.
+        has_loader: build the loader of the training data too.
+    Raises:
+        ConfigError: there is no such checkpoint, it is damaged, or its weights do not fit.
+    """
+    folder = RunFolder(config.run.dir)
+    path = Path(
+        on_main(lambda: str(find_checkpoint(folder.checkpoints, checkpoint, "job.checkpoint")))
+    )
+    config = config_for(config, path, trust)
+    trainer = build_trainer(config, folder, to_train=False, has_loader=has_loader)
+    stored = StoredCheckpoint(path)
+    if weights is not None:
+        stored.use_average(weights)
+    try:
+        trainer.strategy.load_weights(stored)
+    except TrainingError as error:
+        raise ConfigError(f"job.checkpoint={checkpoint}: {error}") from error
+    return StoredModel(config, trainer, path, stored.manifest.step)

@@ -1,0 +1,67 @@
+"""Several optimizers as one."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+
+class CombinedOptimizer(Optimizer):
+    """Several optimizers, each with parameters of its own, as one.
+
+    Its `param_groups` are the groups of all, as the same dictionary objects, and all share one
+    `state`. So schedulers, gradient scalers, `state_dict` and code that saves state by parameter
+    see an ordinary optimizer.
+    """
+
+    @property
+    @abstractmethod
+    def optimizers(self) -> Sequence[Optimizer]:
+        """The optimizers, in the order of their groups. They are set before `combine`."""
+
+    def combine(self) -> None:
+        """Initialize this optimizer from the groups and the state of the others."""
+        groups = [group for part in self.optimizers for group in part.param_groups]
+        Optimizer.__init__(self, groups, {})
+        for part in self.optimizers:
+            self.state.update(part.state)
+        self._share()
+
+    def _share(self) -> None:
+        """Make the parts work on this optimizer's groups and state."""
+        first = 0
+        for part in self.optimizers:
+            last = first + len(part.param_groups)
+            # As at the end of `load_state_dict`: a part may have parts itself.
+            part.__setstate__({"state": self.state, "param_groups": self.param_groups[first:last]})
+            first = last
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Share the state again at the end of `load_state_dict`, which has replaced groups and
+        state."""
+        super().__setstate__(state)
+        self._share()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Raise RuntimeError, since it is not known which optimizer should get a new group.
+
+        Raises:
+            RuntimeError: after construction.
+        """
+        if len(self.param_groups) == sum(len(part.param_groups) for part in self.optimizers):
+            name = type(self).__name__
+            raise RuntimeError(f"{name} does not support adding parameter groups.")
+        super().add_param_group(param_group)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update all parameters. `closure`, if any, computes the loss once."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for part in self.optimizers:
+            part.step()
+        return loss
