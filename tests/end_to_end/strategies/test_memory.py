@@ -59,7 +59,7 @@ def test_a_step_that_does_not_fit_is_reported(tmp_path: Path) -> None:
     from launcher.jobs.check import CheckJob
     from support.composition import composed
 
-    digits = ["model=mlp", "data=digits", f"paths.outputs={tmp_path}"]
+    digits = ["model=mlp", "data=digits", f"paths.outputs={tmp_path / 'outputs'}"]
     config = composed([*digits, "strategy=fsdp"])
     assert CheckJob("1GB", ranks=64).run(config)["memory"] < 0.01
     with pytest.raises(TrainingError, match=r"^job\.device_memory=1MB: a step needs \d"):
