@@ -73,18 +73,11 @@ class BlockCache:
         with suppress(FileNotFoundError):
             return _used(file)
         # Another rank of this node may be fetching it.
-        with _locked(file.with_suffix(LOCK)):
+        with locked(file.with_suffix(LOCK)):
             with suppress(FileNotFoundError):
                 return _used(file)
             data = self._fetch(block)
-            self._make_room(len(data))
-            try:
-                replace_file(file, data)
-            except OSError as error:
-                raise ConfigError(
-                    f"data.cache={self.folder}: a block cannot be written ({error.strerror}); use"
-                    " another folder, or a smaller data.cache_size."
-                ) from error
+            self._store(file, data)
             return data
 
     def _fetch(self, block: int) -> bytes:
@@ -111,20 +104,31 @@ class BlockCache:
             writer.write_table(table)
         return bytes(sink.getvalue())
 
+    def _store(self, file: Path, data: bytes) -> None:
+        """Write a block, after deleting the blocks that were not used for the longest time."""
+        # The room that was made must not be taken by another block before this one is written.
+        with locked(self.folder / f"room{LOCK}"):
+            self._make_room(len(data))
+            try:
+                replace_file(file, data)
+            except OSError as error:
+                raise ConfigError(
+                    f"data.cache={self.folder}: a block cannot be written ({error.strerror}); use"
+                    " another folder, or a smaller data.cache_size."
+                ) from error
+
     def _make_room(self, size: int) -> None:
-        """Delete the blocks that were not used for the longest time."""
-        with _locked(self.folder / f"room{LOCK}"):
-            stats = []
-            for file in self.folder.glob(f"*{PART}"):
-                with suppress(FileNotFoundError):
-                    stats.append((file.stat().st_mtime_ns, file.stat().st_size, file))
-            total = size + sum(each for _, each, _ in stats)
-            for _, each, file in sorted(stats):
-                if total <= self.max_bytes:
-                    break
-                file.unlink(missing_ok=True)
-                file.with_suffix(LOCK).unlink(missing_ok=True)
-                total -= each
+        stats = []
+        for file in self.folder.glob(f"*{PART}"):
+            with suppress(FileNotFoundError):
+                stats.append((file.stat().st_mtime_ns, file.stat().st_size, file))
+        total = size + sum(each for _, each, _ in stats)
+        for _, each, file in sorted(stats):
+            if total <= self.max_bytes:
+                break
+            file.unlink(missing_ok=True)
+            file.with_suffix(LOCK).unlink(missing_ok=True)
+            total -= each
 
 
 def rows_of(data: bytes) -> list[dict[str, Any]]:
@@ -143,7 +147,7 @@ def _used(file: Path) -> bytes:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Hold the lock of a file; the system releases it when a process dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:

@@ -1,6 +1,8 @@
 """Documents in blocks: their index, their order, and what training reads of them."""
 
 import json
+import signal
+import threading
 from importlib.util import find_spec
 from itertools import pairwise
 
@@ -12,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from launcher.data.block_cache import BlockCache
+from launcher.data.block_cache import BlockCache, locked
 from launcher.data.block_order import BlockOrder
 from launcher.data.blocks import BlockIndex, Files, index, line_ranges
 from launcher.data.loader import ResumableLoader
 from launcher.errors import ConfigError
+from launcher.process import signals
 from support.paths import ROOT
 from support.tokenizer import write_tokenizer
 
@@ -179,13 +182,27 @@ def test_cache_stays_below_its_size_and_a_second_reader_fetches_nothing(files, t
     dataset = source.train_dataset()
     for index_of in range(60):
         dataset[index_of]
-        blocks = list((tmp_path / "c").glob("*.block"))
-        assert sum(block.stat().st_size for block in blocks) <= 1000
+        # No block is written or deleted by a thread meanwhile.
+        with locked(tmp_path / "c" / "room.lock"):
+            blocks = list((tmp_path / "c").glob("*.block"))
+            assert blocks and sum(block.stat().st_size for block in blocks) <= 1000
     larger = make_source(files, tmp_path / "c", block_bytes=150).train_dataset()
     expected = [larger[number] for number in range(60)]
     again = make_source(files, tmp_path / "c", block_bytes=150).train_dataset()
     again.cache.files.bytes_of = None
     assert all(same(again[number], expected[number]) for number in range(60))
+
+
+@needs_tokenizer
+def test_signal_does_not_end_the_wait_for_a_block_without_saving(files, tmp_path, monkeypatch):
+    dataset = make_source(files, tmp_path / "c").train_dataset()
+    fetch, is_released = dataset.cache.records, threading.Event()
+    dataset.cache.records = lambda block: is_released.wait(60) and fetch(block)
+    monkeypatch.setattr(signals._state, "received", signal.SIGTERM)
+    release = threading.Timer(1.0, is_released.set)
+    release.start()
+    assert len(dataset[0]["input_ids"]) > 0
+    release.join()
 
 
 def test_reads_are_retried_with_a_bound(tmp_path, monkeypatch):
