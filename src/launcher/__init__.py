@@ -1,5 +1,7 @@
-"""Launcher: a Hydra-composed experiment launcher for PyTorch. Importing the package does not import
-torch."""
+"""Launcher: a Hydra-composed experiment launcher for PyTorch.
+
+Importing the package does not import torch.
+"""
 
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any

@@ -1,5 +1,7 @@
-"""`python -m launcher`, and the `launcher` script. Signal handlers are installed before anything
-slow is imported."""
+"""`python -m launcher`, and the `launcher` script.
+
+Signal handlers are installed before anything slow is imported.
+"""
 
 import os
 import signal

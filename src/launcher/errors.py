@@ -25,8 +25,10 @@ def config_error(error: BaseException) -> ConfigError | None:
 
 
 class TrainingError(RuntimeError):
-    """Training cannot continue. A limit was exceeded (non-finite gradients, losses of None), or a
-    state does not fit."""
+    """Training cannot continue.
+
+    A limit was exceeded (non-finite gradients, losses of None), or a state does not fit.
+    """
 
 
 class NodeFault(TrainingError):

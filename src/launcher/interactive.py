@@ -56,8 +56,10 @@ SLURM = "dispatch=slurm"
 
 
 class Run:
-    """A run, as its configuration names it. `launcher.compose` makes one, and nothing is written
-    before it trains."""
+    """A run, as its configuration names it.
+
+    `launcher.compose` makes one, and nothing is written before it trains.
+    """
 
     def __init__(
         self,
@@ -110,8 +112,10 @@ class Run:
         return StoredRun.read(self.folder)
 
     def train(self) -> dict[str, float]:
-        """Train in this process until the run is complete. A run that is already complete returns
-        at once. Interrupting the cell saves, as Ctrl-C does, and the same call resumes.
+        """Train in this process until the run is complete.
+
+        A run that is already complete returns at once. Interrupting the cell saves, as Ctrl-C does,
+        and the same call resumes.
 
         Returns:
             The newest value of each metric.
@@ -354,8 +358,10 @@ def _run(plain: dict[str, Any]) -> None:
 
 @contextmanager
 def _as_command(hydra: dict[str, Any]) -> Iterator[None]:
-    """Act as the process of a command within the context. Signals stop the run, and Hydra's node is
-    the node of its command line. Afterwards the previous state is restored.
+    """Act as the process of a command within the context.
+
+    Signals stop the run, and Hydra's node is the node of its command line. Afterwards the previous
+    state is restored.
 
     Raises:
         KeyboardInterrupt: SIGINT has stopped it.

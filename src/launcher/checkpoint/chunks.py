@@ -1,5 +1,8 @@
-"""Write large files past the page cache. Allocating, filling and evicting its pages would slow the
-training that continues during a save. Two chunks are being written while the next is filled."""
+"""Write large files past the page cache.
+
+Allocating, filling and evicting its pages would slow the training that continues during a save. Two
+chunks are being written while the next is filled.
+"""
 
 import ctypes
 import errno
@@ -23,8 +26,9 @@ DIRECT = getattr(os, "O_DIRECT", 0)
 
 
 class ChunkWriter:
-    """Writes a new file. At the end of the context, the kernel has all bytes; the caller does the
-    fsync.
+    """Writes a new file.
+
+    At the end of the context, the kernel has all bytes; the caller does the fsync.
 
     Full chunks are written with O_DIRECT, from page-aligned memory, into reserved space, since
     writes that make a file longer wait for each other. The rest, small files, and file systems

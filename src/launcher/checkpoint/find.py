@@ -1,5 +1,7 @@
-"""Find the checkpoint that `latest`, `best`, a step or a path names. There is one message for each
-way in which that can fail."""
+"""Find the checkpoint that `latest`, `best`, a step or a path names.
+
+There is one message for each way in which that can fail.
+"""
 
 from pathlib import Path
 
@@ -53,8 +55,10 @@ def checkpoint_path(root: Path, which: str | int | Path) -> Path | None:
 
 
 def request_name(root: Path, which: str | int | Path) -> str:
-    """Return one name for all spellings of a request. A checkpoint of this run has its name,
-    another checkpoint its path."""
+    """Return one name for all spellings of a request.
+
+    A checkpoint of this run has its name, another checkpoint its path.
+    """
     name = str(which)
     if name.removeprefix("step-").isdecimal():
         return step_name(int(name.removeprefix("step-")))

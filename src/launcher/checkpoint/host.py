@@ -13,8 +13,10 @@ class HostBuffers:
         self._buffers: dict[str, torch.Tensor] = {}
 
     def copy(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the current values on the CPU, which are valid until the next call. On CUDA it
-        waits once for the current stream."""
+        """Return the current values on the CPU, which are valid until the next call.
+
+        On CUDA it waits once for the current stream.
+        """
         copies, on_device = {}, False
         for name, tensor in tensors.items():
             buffer = self._buffers.get(name)

@@ -1,5 +1,7 @@
-"""The manifest of a checkpoint. It is written last, since a folder is a checkpoint only if it has a
-manifest that matches its files."""
+"""The manifest of a checkpoint.
+
+It is written last, since a folder is a checkpoint only if it has a manifest that matches its files.
+"""
 
 import json
 import os
@@ -34,8 +36,10 @@ class CorruptCheckpoint(Exception):
 
 
 class UnsupportedCheckpoint(ConfigError):
-    """The checkpoint has the format of a newer version. It is not damaged, so it must not be set
-    aside."""
+    """The checkpoint has the format of a newer version.
+
+    It is not damaged, so it must not be set aside.
+    """
 
 
 @dataclass(frozen=True)
@@ -161,8 +165,10 @@ def verify(folder: Path, hashes: bool | Callable[[FileEntry], bool] = True) -> M
 
 
 def is_small(entry: FileEntry) -> bool:
-    """Return whether `verify` should read this file. `StoredCheckpoint` verifies the shards'
-    tensors as it loads them."""
+    """Return whether `verify` should read this file.
+
+    `StoredCheckpoint` verifies the shards' tensors as it loads them.
+    """
     return not entry.name.startswith("shard-")
 
 

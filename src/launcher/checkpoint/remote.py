@@ -135,8 +135,11 @@ class RemoteStore(CheckpointStore):
         self.fs.rm(f"{self.base}/{name}", recursive=True)
 
     def _rename(self, name: str, new: str) -> None:
-        """Rename a remote folder. On object stores this is done file by file, since they have no
-        folders and s3fs moves only objects."""
+        """Rename a remote folder.
+
+        On object stores this is done file by file, since they have no folders and s3fs moves only
+        objects.
+        """
         source, target = f"{self.base}/{name}", f"{self.base}/{new}"
         # Its name contains the hash of its content, so it is the same.
         if self.fs.exists(target):
@@ -180,8 +183,10 @@ class RemoteStore(CheckpointStore):
     def newest_valid(
         self, hashes: bool | Callable[[FileEntry], bool] = True
     ) -> tuple[Path, Manifest] | None:
-        """Return the newest valid checkpoint, local or remote. A remote one is fetched first. A
-        remote one that was saved before a rollback of this machine's run is set aside there.
+        """Return the newest valid checkpoint, local or remote.
+
+        A remote one is fetched first. A remote one that was saved before a rollback of this
+        machine's run is set aside there.
 
         Raises:
             ConfigError: the newest belongs to another run, or the remote copy cannot be reached, so

@@ -1,5 +1,8 @@
-"""Save a checkpoint. Each rank writes its files, then rank 0 commits. A thread does so, and
-training need not wait for the disk."""
+"""Save a checkpoint.
+
+Each rank writes its files, then rank 0 commits. A thread does so, and training need not wait for
+the disk.
+"""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -29,8 +32,10 @@ DONE, ALIVE, HUNG = 0, 1, 2
 
 
 class SaveFailed(Exception):
-    """A checkpoint could not be written. Every rank raises the same error, and the previous
-    checkpoint is unchanged."""
+    """A checkpoint could not be written.
+
+    Every rank raises the same error, and the previous checkpoint is unchanged.
+    """
 
 
 @dataclass
@@ -107,8 +112,10 @@ class Saver:
 
     @property
     def in_flight(self) -> bool:
-        """Return whether a save was started and `finish` has not been called since. The answer is
-        the same on all ranks, even once the save is done."""
+        """Return whether a save was started and `finish` has not been called since.
+
+        The answer is the same on all ranks, even once the save is done.
+        """
         return self._writing is not None
 
     def finish(self) -> None:
@@ -141,8 +148,9 @@ class Saver:
             raise SaveFailed(str(writing.error)) from writing.error
 
     def close(self) -> None:
-        """Wait for the current save for as long as it makes progress. The other ranks may have
-        ended.
+        """Wait for the current save for as long as it makes progress.
+
+        The other ranks may have ended.
 
         Raises:
             SaveFailed: as `finish`.
@@ -157,8 +165,10 @@ class Saver:
             raise SaveFailed(str(writing.error)) from writing.error
 
     def _give_up(self, writing: Writing) -> None:
-        """Abandon a hanging writer. It keeps its buffers, group and folder, and the next save gets
-        its own."""
+        """Abandon a hanging writer.
+
+        It keeps its buffers, group and folder, and the next save gets its own.
+        """
         writing.give_up(self.patience)
         self.must_wait = True
         self._open()
@@ -194,8 +204,9 @@ class Saver:
         self.store.tidy(job.payload.step, self.retention, job.payload.is_best)
 
     def _collect(self, act: Callable[[], Any], writing: Writing, group: object) -> list[Any]:
-        """Call `act` on each rank. Every rank gets all results, and learns whether it failed
-        anywhere.
+        """Call `act` on each rank.
+
+        Every rank gets all results, and learns whether it failed anywhere.
 
         Raises:
             SaveFailed: it failed somewhere.

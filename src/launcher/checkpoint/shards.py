@@ -113,8 +113,9 @@ class _Piece:
 
 
 class ShardReader:
-    """All tensors of some safetensors files, sharded or full. Each is read straight into its
-    target.
+    """All tensors of some safetensors files, sharded or full.
+
+    Each is read straight into its target.
 
     Args:
         entries: the manifest's entries by file name. Bytes that are read are compared with their
@@ -174,8 +175,10 @@ class ShardReader:
 
     @contextmanager
     def concurrent_reads(self) -> Iterator[None]:
-        """Let reads inside this context run concurrently. Their targets have their values at its
-        end."""
+        """Let reads inside this context run concurrently.
+
+        Their targets have their values at its end.
+        """
         with ThreadPoolExecutor(READERS, "checkpoint-reader") as self._pool:
             try:
                 yield
@@ -263,8 +266,10 @@ class ShardReader:
         return source.numel()
 
     def _read_rows(self, piece: _Piece, first: int, last: int) -> torch.Tensor:
-        """Read only the needed rows, which are contiguous on disk. With a checksum, read and verify
-        the entire shard."""
+        """Read only the needed rows, which are contiguous on disk.
+
+        With a checksum, read and verify the entire shard.
+        """
         if piece.checksum is not None:
             whole = torch.empty(piece.shape, dtype=piece.dtype)
             self._read_whole(piece, whole)

@@ -29,8 +29,9 @@ def step_name(step: int) -> str:
 
 
 class CheckpointStore:
-    """`checkpoints/step-00000100/`, and the links `latest` and `best` next to it. Only one process
-    writes: rank 0.
+    """`checkpoints/step-00000100/`, and the links `latest` and `best` next to it.
+
+    Only one process writes: rank 0.
 
     The links are a convenience for people. They are rebuilt from the checkpoints if they are
     missing or wrong.
@@ -71,8 +72,10 @@ class CheckpointStore:
 
     # --------------------------------------------------------------------------------------- commit
     def begin(self, step: int) -> Path:
-        """A new hidden folder to write into. Each has its own name, so that an abandoned writer
-        that wakes up later does not write into its successor's folder.
+        """A new hidden folder to write into.
+
+        Each has its own name, so that an abandoned writer that wakes up later does not write into
+        its successor's folder.
 
         Raises:
             OSError: it cannot be created.
@@ -103,8 +106,9 @@ class CheckpointStore:
     def commit(
         self, folder: Path, manifest: Manifest, check: Callable[[], None] = lambda: None
     ) -> Path:
-        """Make a written folder the checkpoint of its step. A kill at any call in here leaves the
-        previous one valid.
+        """Make a written folder the checkpoint of its step.
+
+        A kill at any call in here leaves the previous one valid.
 
         Args:
             check: called before the checkpoint gets its name. It raises if it must not be committed
@@ -135,9 +139,10 @@ class CheckpointStore:
         return final
 
     def tidy(self, step: int, retention: Retention, is_best: bool = False) -> None:
-        """Update the links after a commit, and delete what is not kept. The checkpoint is durable
-        already, so a failure in here is only logged. Nothing is deleted unless the new one has all
-        its files.
+        """Update the links after a commit, and delete what is not kept.
+
+        The checkpoint is durable already, so a failure in here is only logged. Nothing is deleted
+        unless the new one has all its files.
         """
         final = self.path(step)
         try:
@@ -156,16 +161,20 @@ class CheckpointStore:
             )
 
     def remove(self, step: int) -> None:
-        """Delete a checkpoint. It gets a hidden name first, so that half a checkpoint is never
-        visible."""
+        """Delete a checkpoint.
+
+        It gets a hidden name first, so that half a checkpoint is never visible.
+        """
         self._delete(self.path(step))
 
     def _delete(self, folder: Path) -> None:
         shutil.rmtree(self.hide(folder), ignore_errors=True)
 
     def hide(self, folder: Path) -> Path:
-        """Give a checkpoint the hidden name under which it is deleted. `recover` deletes the rest
-        after a kill."""
+        """Give a checkpoint the hidden name under which it is deleted.
+
+        `recover` deletes the rest after a kill.
+        """
         hidden = self.root / f"{TEMPORARY}remove-{folder.name}"
         shutil.rmtree(hidden, ignore_errors=True)
         os.rename(folder, hidden)
@@ -173,8 +182,10 @@ class CheckpointStore:
 
     # ---------------------------------------------------------------------------------------- whose
     def is_own(self, folder: Path) -> bool:
-        """Return whether a checkpoint is this run's. A checkpoint whose manifest cannot be read is,
-        since it has no other run's name."""
+        """Return whether a checkpoint is this run's.
+
+        A checkpoint whose manifest cannot be read is, since it has no other run's name.
+        """
         try:
             return self._is_own(Manifest.read(folder))
         except (CorruptCheckpoint, UnsupportedCheckpoint, OSError):
@@ -229,8 +240,10 @@ class CheckpointStore:
         fsync_folder(self.root)
 
     def linked(self, name: str) -> int | None:
-        """The step that `latest` or `best` points to, if it exists. A copy of a checkpoint in its
-        place counts."""
+        """The step that `latest` or `best` points to, if it exists.
+
+        A copy of a checkpoint in its place counts.
+        """
         place = self.root / name
         try:
             match = STEP.match(os.readlink(place).rstrip("/").rpartition("/")[2])
@@ -265,8 +278,10 @@ class CheckpointStore:
         return []
 
     def relink(self) -> None:
-        """Rebuild the links where they are missing or wrong. `cp -rL` and `scp -r` make folders of
-        them."""
+        """Rebuild the links where they are missing or wrong.
+
+        `cp -rL` and `scp -r` make folders of them.
+        """
         newest, best = max(self.steps(), default=None), self.best()
         for name, step in ((LATEST, newest), (BEST, best)):
             place = self.root / name
@@ -314,8 +329,10 @@ class CheckpointStore:
     def newest_valid(
         self, hashes: bool | Callable[[FileEntry], bool] = True
     ) -> tuple[Path, Manifest] | None:
-        """Return the newest checkpoint that verifies. Newer ones that do not are set aside and
-        reported. A checkpoint that was set aside earlier and verifies now gets its name back.
+        """Return the newest checkpoint that verifies.
+
+        Newer ones that do not are set aside and reported. A checkpoint that was set aside earlier
+        and verifies now gets its name back.
 
         Args:
             hashes: see `verify`.
@@ -363,8 +380,10 @@ class CheckpointStore:
         return [(step, folder) for step, _, folder in sorted(folders, reverse=True)]
 
     def set_aside(self, folder: Path, error: CorruptCheckpoint) -> Path:
-        """Rename a damaged checkpoint, and report it. It is never deleted, since it may be the only
-        one."""
+        """Rename a damaged checkpoint, and report it.
+
+        It is never deleted, since it may be the only one.
+        """
         target = self._rename_aside(folder, CORRUPT)
         self._set_aside.add(target.name)
         self.logger.error(
@@ -384,8 +403,9 @@ class CheckpointStore:
         return final
 
     def abandon(self, after: int) -> list[str]:
-        """Set aside every checkpoint later than a step that the run is rolled back to. They are
-        never deleted.
+        """Set aside every checkpoint later than a step that the run is rolled back to.
+
+        They are never deleted.
 
         Returns:
             The new names.

@@ -76,8 +76,10 @@ class StoredCheckpoint(ShardReader):
 
 
 def weights_digest(path: Path) -> str:
-    """SHA-256 over the model's tensors: name, dtype, shape and bytes of each, sorted by name. Equal
-    weights have equal digests, however they were sharded or saved."""
+    """SHA-256 over the model's tensors: name, dtype, shape and bytes of each, sorted by name.
+
+    Equal weights have equal digests, however they were sharded or saved.
+    """
     stored = StoredCheckpoint(path)
     digest = hashlib.sha256()
     for name in sorted(name for name in stored.names() if name.startswith(MODEL)):

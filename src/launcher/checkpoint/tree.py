@@ -57,8 +57,10 @@ def encode(obj: object, tensors: dict[str, torch.Tensor], path: str = "") -> Any
 
 
 def _add(tensors: dict[str, torch.Tensor], path: str, tensor: torch.Tensor) -> str:
-    """Store a tensor; returns its key. Two tensors have the same path in `{"a/b": x, "a": {"b":
-    y}}`."""
+    """Store a tensor; returns its key.
+
+    Two tensors have the same path in `{"a/b": x, "a": {"b": y}}`.
+    """
     key = path or "value"
     while key in tensors:
         key += "'"

@@ -1,5 +1,7 @@
-"""Completion for bash and zsh: `eval "$(launcher -sc install=bash)"`. Hydra's own takes a second
-per key press."""
+"""Completion for bash and zsh: `eval "$(launcher -sc install=bash)"`.
+
+Hydra's own takes a second per key press.
+"""
 
 import os
 import re
@@ -83,8 +85,9 @@ def answer(request: str) -> str:
 
 
 def candidates(arguments: Sequence[str], current: str) -> list[str]:
-    """Complete the word that is being typed. After a trailing blank, the word before it is
-    complete.
+    """Complete the word that is being typed.
+
+    After a trailing blank, the word before it is complete.
 
     Args:
         arguments: the arguments before the word, with the program.

@@ -48,8 +48,10 @@ class Composer:
 
 
 def sweep_name(master: DictConfig) -> str:
-    """Return a name for a sweep. It is the same when the command is repeated, wherever and however
-    its jobs run."""
+    """Return a name for a sweep.
+
+    It is the same when the command is repeated, wherever and however its jobs run.
+    """
     overrides_used = sorted(
         word
         for word in master.hydra.overrides.task

@@ -1,5 +1,7 @@
-"""`--help`, without importing Hydra, which takes half a second. Its general text is
-conf/hydra/help/launcher.yaml."""
+"""`--help`, without importing Hydra, which takes half a second.
+
+Its general text is conf/hydra/help/launcher.yaml.
+"""
 
 import shutil
 import string

@@ -81,8 +81,10 @@ def make_project(folder: Path) -> str:
 
 
 def _is_installed(package: str, folder: Path) -> bool:
-    """Return whether there is such a package. The empty folder itself does not count, though Python
-    takes it for one."""
+    """Return whether there is such a package.
+
+    The empty folder itself does not count, though Python takes it for one.
+    """
     spec = find_spec(package)
     return spec is not None and [Path(path) for path in spec.submodule_search_locations or ()] != [
         folder.absolute()

@@ -1,5 +1,7 @@
-"""Hydra's command line. Every error in a configuration is reported as a message, with exit code
-2."""
+"""Hydra's command line.
+
+Every error in a configuration is reported as a message, with exit code 2.
+"""
 
 import os
 import sys
@@ -210,8 +212,10 @@ class Validation(Callback):
         _warn_of_quota(config)
 
     def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """Exit after the last callback. Otherwise Hydra would print its own line about a failed
-        job, and raise its error."""
+        """Exit after the last callback.
+
+        Otherwise Hydra would print its own line about a failed job, and raise its error.
+        """
         job_return: JobReturn = kwargs["job_return"]
         if job_return.status == JobStatus.FAILED and isinstance(
             error := returned(job_return), Exception

@@ -89,8 +89,10 @@ def _located(message: str, jobs: Sequence[SweepJob], count: int) -> str:
 
 
 def _same_run(first: SweepJob, second: SweepJob) -> str:
-    """The message that rejects two jobs with one id. It names the differing keys, which are not
-    part of the id."""
+    """The message that rejects two jobs with one id.
+
+    It names the differing keys, which are not part of the id.
+    """
     keys = changed_keys(first.plain, second.plain)
     same = (
         f"jobs {first.index + 1} and {second.index + 1} of the sweep are the same run, {second.run}"
@@ -175,8 +177,9 @@ def _run_in_turn(
 
 
 def _is_done(job: SweepJob, is_complete: IsComplete) -> bool:
-    """Return whether a job's run is complete, so that the job need not start. Starting jobs is most
-    of the cost of a repeated sweep.
+    """Return whether a job's run is complete, so that the job need not start.
+
+    Starting jobs is most of the cost of a repeated sweep.
 
     It starts all the same for another package's sweeper, for `job.objective`, and for a user's
     callback.
@@ -200,8 +203,10 @@ def _is_done(job: SweepJob, is_complete: IsComplete) -> bool:
 
 
 def _run(job: SweepJob, task: TaskFunction, context: HydraContext) -> JobReturn:
-    """Run one job through Hydra's own `run_job`. An exit that no signal caused becomes its
-    result."""
+    """Run one job through Hydra's own `run_job`.
+
+    An exit that no signal caused becomes its result.
+    """
     try:
         result = run_job(
             task_function=task,

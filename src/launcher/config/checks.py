@@ -1,5 +1,7 @@
-"""Rules across several keys, and about files and folders. The code that depends on a rule calls the
-same function."""
+"""Rules across several keys, and about files and folders.
+
+The code that depends on a rule calls the same function.
+"""
 
 import os
 import re
@@ -93,8 +95,10 @@ def _nearest(size: int, unit: int) -> str:
 
 
 def _batch(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """Check that the samples of a step divide evenly over any number of ranks. With lanes it is
-    enough that the number of ranks divides the lanes."""
+    """Check that the samples of a step divide evenly over any number of ranks.
+
+    With lanes it is enough that the number of ranks divides the lanes.
+    """
     size, nodes, tasks = _count(tree, "data.batch_size"), _node_range(tree), _tasks_per_node(tree)
     if get(tree, "trainer.lanes") is not None or not size:
         return
@@ -114,7 +118,9 @@ def _tasks_per_node(tree: dict[str, Any]) -> int:
 
 def _fewest_ranks(tree: dict[str, Any]) -> tuple[int, str]:
     """The smallest number of ranks that an attempt may have, and the keys that it comes from.
-    `nproc=auto` counts as one rank, so no batch size is rejected."""
+
+    `nproc=auto` counts as one rank, so no batch size is rejected.
+    """
     nproc, nodes, tasks = _count(tree, "dispatch.nproc"), _node_range(tree), _tasks_per_node(tree)
     source = f"dispatch.nproc={nproc}" if nproc else f"{tasks} per node"
     source += f" x {nodes} nodes" if nodes.max > 1 else ""
@@ -122,8 +128,10 @@ def _fewest_ranks(tree: dict[str, Any]) -> tuple[int, str]:
 
 
 def _lanes(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """Check that the smallest number of nodes divides `trainer.lanes`. A SLURM job uses the largest
-    number of its nodes whose ranks divide the lanes."""
+    """Check that the smallest number of nodes divides `trainer.lanes`.
+
+    A SLURM job uses the largest number of its nodes whose ranks divide the lanes.
+    """
     lanes = get(tree, "trainer.lanes")
     if type(lanes) is not int or lanes < 1:
         return
@@ -231,8 +239,11 @@ def has_checkpointing(config: Mapping[str, Any]) -> bool:
 
 
 def replays_random_state(backend: str) -> bool:
-    """Return whether a recomputed compiled block draws the same dropout masks again. Only backends
-    with AOT autograd are known to do so, since the compiler leaves the random state to them."""
+    """Return whether a recomputed compiled block draws the same dropout masks again.
+
+    Only backends with AOT autograd are known to do so, since the compiler leaves the random state
+    to them.
+    """
     return backend in ("inductor", "cudagraphs") or backend.startswith("aot_")
 
 
@@ -358,8 +369,10 @@ def no_weights(source: Path) -> str | None:
 
 
 def _fork(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """Check the checkpoint that a fork starts from. Once the fork has checkpoints of its own, it is
-    not needed."""
+    """Check the checkpoint that a fork starts from.
+
+    Once the fork has checkpoints of its own, it is not needed.
+    """
     source, without = get(tree, "run.fork_from"), get(tree, "run.fork_without")
     if without and source is None:
         yield ConfigIssue(

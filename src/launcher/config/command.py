@@ -10,7 +10,9 @@ from launcher.rundir.record_format import json_value
 
 def task_overrides() -> list[str]:
     """The overrides of the command line as they were typed, none if Hydra did not start the job.
-    Typed text is used because an interpolation in it may refer to a secret."""
+
+    Typed text is used because an interpolation in it may refer to a secret.
+    """
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
 

@@ -53,9 +53,11 @@ def normalize(override: str) -> str:
 
 
 def _normalize_space(key: str, value: str) -> str:
-    """Return `hpo.space.KEY=RANGE` or `hpo.space={KEY:RANGE}` in the form that Hydra accepts. As
-    written, the first would be a sweep, and the second would set keys that the configuration does
-    not have."""
+    """Return `hpo.space.KEY=RANGE` or `hpo.space={KEY:RANGE}` in the form that Hydra accepts.
+
+    As written, the first would be a sweep, and the second would set keys that the configuration
+    does not have.
+    """
     if key:
         text = value if value.startswith(("[", "'", '"')) else _range_text(value)
         return f"++{SPACE}={{{key}:{text}}}"
@@ -197,8 +199,10 @@ class Compositions:
         return config
 
     def is_value(self, override: Override) -> bool:
-        """Return whether Hydra applies an override after it has composed the groups. An override of
-        Hydra's own node is never such a value."""
+        """Return whether Hydra applies an override after it has composed the groups.
+
+        An override of Hydra's own node is never such a value.
+        """
         key = override.key_or_group
         is_hydras = override.is_hydra_override() or key == "hydra" or override.is_sweep_override()
         return not is_hydras and not self.is_group(override)
@@ -210,8 +214,9 @@ class Compositions:
 
 
 def apply_values(overrides: Sequence[Override], config: DictConfig) -> None:
-    """Change, add or delete values of a composed configuration, as Hydra does. A key that its node
-    does not have is added without a `+` if the node's `_target_` takes it.
+    """Change, add or delete values of a composed configuration, as Hydra does.
+
+    A key that its node does not have is added without a `+` if the node's `_target_` takes it.
 
     Raises:
         hydra.errors.HydraException: an override does not apply.

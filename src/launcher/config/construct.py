@@ -21,8 +21,10 @@ UNCHECKED = getattr(hydra_utils, "UNSAFE_DISABLE_EXECUTION_CHECKS", None)
 
 
 def decided_here() -> AbstractContextManager[Any]:
-    """Build without Hydra's own list of allowed targets. This includes the callbacks that Hydra
-    builds itself."""
+    """Build without Hydra's own list of allowed targets.
+
+    This includes the callbacks that Hydra builds itself.
+    """
     if UNCHECKED is None:
         return nullcontext()
     context: AbstractContextManager[Any] = hydra_utils.execution_whitelist(UNCHECKED)  # type: ignore[attr-defined]

@@ -63,8 +63,10 @@ def diagnose(
 
 
 def _searches(overrides: Sequence[str]) -> bool:
-    """Return whether the chosen sweeper takes intervals. The grid sweepers of Launcher and of Hydra
-    do not."""
+    """Return whether the chosen sweeper takes intervals.
+
+    The grid sweepers of Launcher and of Hydra do not.
+    """
     chosen = [text.partition("=")[2] for text in overrides if text.startswith("hydra/sweeper=")]
     return bool(chosen) and chosen[-1] not in GRID_SWEEPERS
 
@@ -295,8 +297,10 @@ def _unknown_key(override: Override, config: DictConfig) -> str:
 
 
 def _unknown_part(override: Override, path: str, part: str, node: DictConfig) -> str:
-    """Return the message for a key that its node does not have. The node's `_target_` may take
-    it."""
+    """Return the message for a key that its node does not have.
+
+    The node's `_target_` may take it.
+    """
     keys, taken = [str(key) for key in node], parameters(node)
     if near := nearest(part, keys) or nearest(part, taken):
         rest = override.key_or_group.removeprefix(f"{path}.{part}")

@@ -104,8 +104,10 @@ def is_better(new: float, old: float | None, mode: Mode, min_delta: float = 0.0)
 
 
 def best_index(values: Iterable[float], mode: Mode) -> int | None:
-    """Return the index of the best value, or None if no value is finite. Of equal values the first
-    is the best, as in training."""
+    """Return the index of the best value, or None if no value is finite.
+
+    Of equal values the first is the best, as in training.
+    """
     best, place = None, None
     for index, value in enumerate(values):
         if is_better(value, best, mode):
@@ -114,8 +116,11 @@ def best_index(values: Iterable[float], mode: Mode) -> int | None:
 
 
 def ranked(items: Iterable[T], value: Callable[[T], float | None], mode: Mode) -> list[T]:
-    """Sort the items, the best first. Items whose values differ only by rounding keep their order,
-    and items without a finite value come last."""
+    """Sort the items, the best first.
+
+    Items whose values differ only by rounding keep their order, and items without a finite value
+    come last.
+    """
 
     def finite(item: T) -> float | None:
         number = value(item)

@@ -51,8 +51,10 @@ def canonical(identity: Mapping[str, Any], renames: Mapping[str, str]) -> dict[s
 
 
 def renamed(identity: Mapping[str, Any], renames: Mapping[str, str]) -> dict[str, Any]:
-    """An identity with the keys and the targets renamed, and whatever is below them. A key that
-    would replace another key keeps its name."""
+    """An identity with the keys and the targets renamed, and whatever is below them.
+
+    A key that would replace another key keeps its name.
+    """
     tree: dict[str, Any] = _with_targets(identity, renames) if renames else dict(identity)
     for old, new in renames.items():
         parent, _, name = old.rpartition(".")
@@ -145,8 +147,10 @@ def _defaults_of(spec: Signature) -> dict[str, Any]:
 
 
 def _is_equal(value: Any, default: Any) -> bool:
-    """Return whether two values are equal: 1 and 1.0 are, 1 and true are not. A list equals a
-    tuple."""
+    """Return whether two values are equal: 1 and 1.0 are, 1 and true are not.
+
+    A list equals a tuple.
+    """
     if isinstance(value, list):
         same_length = isinstance(default, list | tuple) and len(value) == len(default)
         return same_length and all(map(_is_equal, value, default))

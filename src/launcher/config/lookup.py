@@ -48,8 +48,10 @@ class Known:
 
 @dataclass
 class Runs:
-    """The runs of a name. A command reads them once, however many jobs it has, and its first job
-    decides the renames."""
+    """The runs of a name.
+
+    A command reads them once, however many jobs it has, and its first job decides the renames.
+    """
 
     _in_files: dict[str, str] | None = None
     _by_folder: dict[Path, list[Known]] = field(default_factory=dict)
@@ -259,8 +261,10 @@ def check_identity(run: Mapping[Any, Any]) -> None:
 
 
 def _differences(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-    """Each key in which two identities of one id differ, with both values. A value from the
-    environment is stored as an expression, so it is not compared."""
+    """Each key in which two identities of one id differ, with both values.
+
+    A value from the environment is stored as an expression, so it is not compared.
+    """
     before, after = leaves(stored), leaves(current)
     keys = [
         key

@@ -32,8 +32,10 @@ class WrongType(ConfigIssue):
 
 
 def show(value: object, limit: int = 60) -> str:
-    """Format a value as on a command line: null, true, 'text', 0.001, [1,2]. It is shortened to
-    `limit` characters."""
+    """Format a value as on a command line: null, true, 'text', 0.001, [1,2].
+
+    It is shortened to `limit` characters.
+    """
     if value is None:
         text = "null"
     elif isinstance(value, bool):
@@ -90,7 +92,9 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 
 
 def hint(name: str, names: Iterable[str], template: str = "{}") -> str:
-    """Format a suggestion: `; did you mean X?`, or a full stop. `template` is how X is written
-    (`model={}`)."""
+    """Format a suggestion: `; did you mean X?`, or a full stop.
+
+    `template` is how X is written (`model={}`).
+    """
     near = nearest(name, names)
     return f"; did you mean {template.format(near)}?" if near else "."

@@ -1,5 +1,7 @@
-"""Configuration folders: where they are, and their groups and options. Importing this does not
-import Hydra."""
+"""Configuration folders: where they are, and their groups and options.
+
+Importing this does not import Hydra.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

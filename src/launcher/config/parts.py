@@ -1,5 +1,7 @@
-"""Rules of several optimizers (`optimizer.parts`). The code that depends on a rule checks it as
-well."""
+"""Rules of several optimizers (`optimizer.parts`).
+
+The code that depends on a rule checks it as well.
+"""
 
 import re
 from collections.abc import Iterator

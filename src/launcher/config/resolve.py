@@ -137,8 +137,10 @@ class _Resolver:
         return mapped(value, self.value, keys) if isinstance(value, dict | list) else value
 
     def note(self, path: str, written: str, error: Exception) -> None:
-        """Report an interpolation that does not resolve. Usually it refers to a key that does not
-        exist."""
+        """Report an interpolation that does not resolve.
+
+        Usually it refers to a key that does not exist.
+        """
         if isinstance(error, InterpolationToMissingValueError):
             # The missing value is reported itself.
             return

@@ -100,8 +100,10 @@ def validate_tree(config: DictConfig, written: dict[str, Any]) -> dict[str, Any]
 def _with_length_issues(
     issues: list[ConfigIssue], tree: dict[str, Any], sources: dict[str, str]
 ) -> list[ConfigIssue]:
-    """Check the length. `scheduler.max_steps` is null until the steps of `trainer.max_epochs` are
-    known."""
+    """Check the length.
+
+    `scheduler.max_steps` is null until the steps of `trainer.max_epochs` are known.
+    """
     if not _trains(tree):
         return issues
     if get(tree, "trainer.max_epochs") is not None:
@@ -163,8 +165,10 @@ def _check_hydra(tree: dict[str, Any]) -> None:
 
 
 def _several_options(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """Report overrides that choose several options of a group that has one. Hydra would merge them
-    into one node."""
+    """Report overrides that choose several options of a group that has one.
+
+    Hydra would merge them into one node.
+    """
     for text in get(tree, "hydra.overrides.task") or ():
         override = parse(text)
         group, value = override.key_or_group, override.value()
@@ -186,8 +190,10 @@ def bad_searchpath(value: Any) -> ConfigIssue:
 
 
 def _hidden_options(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """Report chosen options that several folders have with different content. Hydra silently uses
-    the first."""
+    """Report chosen options that several folders have with different content.
+
+    Hydra silently uses the first.
+    """
     folders = composed_from(tree)
     choices = get(tree, "hydra.runtime.choices") if len(folders) > 1 else None
     for group, choice in (choices or {}).items():
@@ -217,8 +223,11 @@ def without_own_keys(node: DictConfig) -> DictConfig:
 
 
 def _at_their_source(issues: list[ConfigIssue], written: dict[str, Any]) -> list[ConfigIssue]:
-    """Deduplicate errors. If a key refers to another key with an error, only that key is reported.
-    If it refers to a valid key of the wrong type for it, the message names both."""
+    """Deduplicate errors.
+
+    If a key refers to another key with an error, only that key is reported. If it refers to a valid
+    key of the wrong type for it, the message names both.
+    """
     sources = references(written)
     keys = {issue.key for issue in issues}
     # Other keys of the same group may follow from the missing one.
@@ -379,8 +388,10 @@ def target_not_found(path: str, target: str, error: NotFound) -> ConfigIssue:
 
 
 def _keys(path: str, node: dict[str, Any], spec: Signature, partial: bool) -> Iterator[ConfigIssue]:
-    """Compare the keys of a node with a signature. With `partial`, missing arguments are not
-    errors, since training adds them."""
+    """Compare the keys of a node with a signature.
+
+    With `partial`, missing arguments are not errors, since training adds them.
+    """
     for key, value in node.items():
         if key in spec.names:
             yield from _typed(join(path, key), value, spec[key])
@@ -428,8 +439,10 @@ def _typed(key: str, value: Any, parameter: Parameter) -> Iterator[ConfigIssue]:
 
 
 def _counts_epochs(value: Any, annotation: Any) -> bool:
-    """Return whether numbers of epochs may replace numbers of steps here. `build_trainer` converts
-    them."""
+    """Return whether numbers of epochs may replace numbers of steps here.
+
+    `build_trainer` converts them.
+    """
     whole, *fractions = (
         with_epochs(value, convert)
         for convert in (lambda n, _: ceil(n), lambda *_: 0.5, lambda *_: 1.5)

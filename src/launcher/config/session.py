@@ -72,8 +72,10 @@ def run_application(task: TaskFunction, arguments: Namespace) -> None:
 
 
 def _is_about_mode(error: Exception, overrides: Sequence[str]) -> bool:
-    """Return whether Hydra rejected a run that might be a sweep before a job started. Hydra 1.3
-    asserts the mode without a text, Hydra 1.4 explains it."""
+    """Return whether Hydra rejected a run that might be a sweep before a job started.
+
+    Hydra 1.3 asserts the mode without a text, Hydra 1.4 explains it.
+    """
     is_swept = any(parse(override).is_sweep_override() for override in overrides)
     return is_swept or isinstance(error, AssertionError) or "hydra.mode changed" in str(error)
 
@@ -95,8 +97,10 @@ def loader() -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text as a message. If Hydra reports a key that does not exist,
-    both lines."""
+    """The first line of an error's text as a message.
+
+    If Hydra reports a key that does not exist, both lines.
+    """
     if "To append to your config use +" in str(error):
         return f"{' '.join(str(error).split())}."
     if isinstance(error, YAMLError):

@@ -1,5 +1,7 @@
-"""Read the signature of a `_target_` without importing it. A constructor's parameters are the
-schema of its configuration."""
+"""Read the signature of a `_target_` without importing it.
+
+A constructor's parameters are the schema of its configuration.
+"""
 
 import ast
 from collections.abc import Iterator

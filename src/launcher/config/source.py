@@ -20,8 +20,10 @@ Binding = str | ast.stmt
 
 
 class NotFound(LookupError):
-    """The name does not exist in the module `where`, which has `names`. If there is no such module,
-    `where` is ""."""
+    """The name does not exist in the module `where`, which has `names`.
+
+    If there is no such module, `where` is "".
+    """
 
     def __init__(self, where: str, name: str, names: tuple[str, ...] = ()):
         super().__init__(f"{name} in {where}")

@@ -22,8 +22,10 @@ def get(tree: Any, path: str) -> Any:
 
 
 def walk(tree: Any, path: str = "", lists: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yield every value with its dotted path, outer ones first. With `lists`, the items of lists
-    too."""
+    """Yield every value with its dotted path, outer ones first.
+
+    With `lists`, the items of lists too.
+    """
     items = (
         tree.items()
         if isinstance(tree, Mapping)
@@ -52,8 +54,10 @@ def of_the_run(tree: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def flat(tree: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """The values by dotted path, from which `nested` makes the same tree. A mapping is a value if
-    it is empty or has a key with a dot."""
+    """The values by dotted path, from which `nested` makes the same tree.
+
+    A mapping is a value if it is empty or has a key with a dot.
+    """
     values: dict[str, Any] = {}
     for key, value in tree.items():
         here = f"{path}.{key}" if path else str(key)

@@ -94,8 +94,10 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True)
 class Code:
-    """A value that decides which code runs. `written` is the same value before interpolations were
-    resolved."""
+    """A value that decides which code runs.
+
+    `written` is the same value before interpolations were resolved.
+    """
 
     path: str
     key: str
@@ -104,8 +106,10 @@ class Code:
 
     @property
     def names(self) -> set[Name]:
-        """Names by which it may be allowed. Text that Hydra would resolve once more has none, since
-        its final value is not known."""
+        """Names by which it may be allowed.
+
+        Text that Hydra would resolve once more has none, since its final value is not known.
+        """
         if is_interpolation(self.value) and not self.path.startswith("dispatch."):
             return set()
         is_plain = isinstance(self.written, str) and "${" not in LITERAL.sub("", self.written)
@@ -240,8 +244,11 @@ class Origin:
         return self._is_own(module.path.parent)
 
     def _is_own(self, folder: Path) -> bool:
-        """Return whether the files of a folder are the user's own. Installed files are not, nor are
-        files next to the stored configuration in the same folder of the project (`outputs`)."""
+        """Return whether the files of a folder are the user's own.
+
+        Installed files are not, nor are files next to the stored configuration in the same folder
+        of the project (`outputs`).
+        """
         project, stored, folder = Path.cwd().resolve(), self.folder.resolve(), folder.resolve()
         inside = stored.relative_to(project).parts[:1] if stored.is_relative_to(project) else ()
         foreign = [stored, *(project / name for name in inside)]
@@ -251,8 +258,10 @@ class Origin:
 
 
 def code_in(resolved: object, written: object, path: str = "", key: str = "") -> Iterator[Code]:
-    """List every value of a tree that decides which code runs, at any depth. Lists, `_args_`, and
-    nodes with `_partial_` or `_recursive_` are included."""
+    """List every value of a tree that decides which code runs, at any depth.
+
+    Lists, `_args_`, and nodes with `_partial_` or `_recursive_` are included.
+    """
     if _decides(path, key, resolved):
         yield Code(path, KERNEL if KERNEL in path else key, resolved, written)
     elif isinstance(resolved, Mapping):
@@ -301,8 +310,10 @@ def _modules(target: str) -> list[Module]:
 
 
 def _is_missing(name: str) -> bool:
-    """Return whether importing a module certainly fails, so that nothing runs. The error is then
-    reported."""
+    """Return whether importing a module certainly fails, so that nothing runs.
+
+    The error is then reported.
+    """
     try:
         return (
             name.isidentifier()

@@ -1,5 +1,4 @@
-"""Data: sources (what `data=` chooses), the order of samples, and loaders that resume where they
-stopped.
+"""Data: sources (which `data=` chooses), the order of samples, and resumable loaders.
 
 Importing this package, or a source, does not import torch: a source can report a missing file
 before that.

@@ -1,5 +1,7 @@
-"""DataSource, the target of a `data` configuration. It makes datasets, and loaders handle order,
-ranks and devices."""
+"""DataSource, the target of a `data` configuration.
+
+It makes datasets, and loaders handle order, ranks and devices.
+"""
 
 from __future__ import annotations
 
@@ -61,8 +63,7 @@ class DataSource(LoaderSettings, ABC):
     """The names of further validation sets; their metrics are `val/<name>/...`."""
 
     def check(self) -> None:
-        """Raise ConfigError for errors that show before any data are read, such as a missing
-        file."""
+        """Raise ConfigError for errors that show before any data are read: a missing file."""
 
     @abstractmethod
     def train_dataset(self) -> Any:
@@ -77,8 +78,11 @@ class DataSource(LoaderSettings, ABC):
         return None
 
     def predict_dataset(self) -> Any | None:
-        """The new samples of `job=predict`, which `data.predict` names; or None. If they have no
-        targets, `has_targets` of the dataset is False, and its batches have placeholders."""
+        """The new samples of `job=predict`, which `data.predict` names; or None.
+
+        If they have no targets, `has_targets` of the dataset is False, and its batches have
+        placeholders.
+        """
         return None
 
     def named_val_dataset(self, name: str) -> Any:
@@ -95,8 +99,10 @@ class DataSource(LoaderSettings, ABC):
         device: torch.device | str | None = None,
         lanes: Lanes | None = None,
     ) -> ResumableLoader:
-        """An endless, resumable loader of this rank's micro-batches; see
-        `launcher.data.loader.ResumableLoader`."""
+        """Make an endless, resumable loader of this rank's micro-batches.
+
+        See `launcher.data.loader.ResumableLoader`.
+        """
         from launcher.data.loader import ResumableLoader
 
         dataset = self.train_dataset()
@@ -134,8 +140,9 @@ class DataSource(LoaderSettings, ABC):
         name: str | None = None,
         has_chunks: bool = False,
     ) -> EvaluationLoader | None:
-        """Make a loader of one pass over the held-out samples, or over the first `max_samples` of
-        them, counted over all ranks.
+        """Make a loader of one pass over the held-out samples, or over the first `max_samples`.
+
+        They are counted over all ranks.
 
         Args:
             batch_size: samples per rank and forward pass. Default None: the rank's share of
@@ -160,16 +167,20 @@ class DataSource(LoaderSettings, ABC):
         max_samples: int | None = None,
         has_chunks: bool = False,
     ) -> EvaluationLoader | None:
-        """Make a loader of one pass over the test samples, as `val_loader` does. None if there are
-        none."""
+        """Make a loader of one pass over the test samples, as `val_loader` does.
+
+        None if there are none.
+        """
         place = (batch_size, rank, world_size, device)
         return self._pass_over(self.test_dataset(), *place, max_samples, has_chunks)
 
     def batches(
         self, dataset: Any, ranges: Iterable[tuple[int, int]], device: torch.device
     ) -> Iterator[Any]:
-        """The batches of these ranges [start, stop) of a map-style dataset, without training's
-        order; close the iterator to end its workers."""
+        """Return the batches of these ranges [start, stop) of a map-style dataset.
+
+        They are not in training's order. Close the iterator to end its workers.
+        """
         from launcher.data.loader import batches_of
 
         collate, seeds = self.val_collate or self.collate, self.seed_samples

@@ -19,8 +19,9 @@ PART, LOCK = ".block", ".lock"
 
 
 class BlockCache:
-    """Reads blocks through files in a folder, which the processes of a node share. Above
-    `max_bytes`, the blocks that were not used for the longest time are deleted.
+    """Reads blocks through files in a folder, which the processes of a node share.
+
+    Above `max_bytes`, the blocks that were not used for the longest time are deleted.
 
     Args:
         columns: the fields of a record that are kept.
@@ -33,7 +34,8 @@ class BlockCache:
         self.folder, self.max_bytes = folder, max_bytes
 
     def records(self, block: int) -> list[dict[str, Any]]:
-        """
+        """Return the records of a block, which is fetched if the cache does not have it.
+
         Raises:
             ConfigError: the block cannot be fetched, or is not what the index says.
         """

@@ -94,8 +94,10 @@ class BlockOrder:
         return epoch, int(self._at(epoch).window_of(np.array([offset]))[0])
 
     def blocks_of(self, epoch: int, window: int) -> list[int]:
-        """The numbers of the blocks of a window; the first window follows the last one, in the next
-        epoch."""
+        """Return the numbers of the blocks of a window.
+
+        The first window follows the last one, in the next epoch.
+        """
         current = self._at(epoch)
         if window >= len(current.window_ends):
             current, window = self._blocks_of(epoch + 1), 0

@@ -89,8 +89,9 @@ class Files:
         return sorted(paths)
 
     def retry(self, read: Callable[[], T], path: str) -> T:
-        """The result of `read`, which is called again after an error, each time after twice as
-        long.
+        """Return the result of `read`, which is called again after an error.
+
+        Each wait takes twice as long as the wait before.
 
         Raises:
             ConfigError: it failed each time.
@@ -176,8 +177,9 @@ class BlockIndex:
 
 
 def index(files: Files, paths: Sequence[str], block_bytes: int) -> BlockIndex:
-    """Find the blocks of files. Parquet names them itself; lines are counted, which reads the whole
-    file once.
+    """Find the blocks of files.
+
+    Parquet names them itself; lines are counted, which reads the whole file once.
 
     Raises:
         ConfigError: a file cannot be read, or has no record.
@@ -226,8 +228,10 @@ def _digest(files: Files, path: str) -> str:
 
 
 def line_ranges(files: Files, path: str, block_bytes: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (start, stop, records) of blocks of at least `block_bytes` bytes of whole lines; empty
-    lines are no records."""
+    """Yield (start, stop, records) of blocks of at least `block_bytes` bytes of whole lines.
+
+    Empty lines are not records.
+    """
     size = files.size(path)
     start = position = rows = 0
     rest = b""
@@ -267,7 +271,8 @@ def _rows_of_groups(files: Files, path: str) -> list[int]:
 
 
 def parquet_file(key: str, file: Any, path: str) -> Any:
-    """
+    """Open a Parquet file.
+
     Raises:
         ConfigError: pyarrow is not installed, or this is not a Parquet file.
     """

@@ -89,8 +89,10 @@ class CustomData(DataSource):
 
 
 def make(part: object) -> Any:
-    """Build a node with `_target_`, with plain lists and dicts as arguments; return anything else
-    unchanged."""
+    """Build a node with `_target_`, with plain lists and dicts as arguments.
+
+    Anything else is returned unchanged.
+    """
     if not (isinstance(part, Mapping) and "_target_" in part):
         return part
     return instantiate(part, _convert_="all")

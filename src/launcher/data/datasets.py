@@ -9,8 +9,10 @@ from launcher.rundir.files import expanded
 
 
 class DatasetsData(DocumentData):
-    """A document per row, a field per column; see `DocumentData`. `files` are folders of datasets
-    or of splits."""
+    """A document per row, a field per column; see `DocumentData`.
+
+    `files` are folders of datasets or of splits.
+    """
 
     reader = staticmethod(read_saved)
 

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, eq=False)
 class DigitsData(DataSource):
-    """Images and their digits: input [B, 64] float32 in 0..1, target [B] int64 in 0..9. Every fifth
-    is held out.
+    """Images and their digits: input [B, 64] float32 in 0..1, target [B] int64 in 0..9.
+
+    Every fifth is held out.
 
     `num_features` and `num_classes` are always 64 and 10; a model's configuration refers to them.
     """

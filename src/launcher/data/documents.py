@@ -1,5 +1,7 @@
-"""Documents (text, chats or labelled texts), tokenized once. They are in JSON lines, in Parquet
-files, or elsewhere."""
+"""Documents (text, chats or labelled texts), tokenized once.
+
+They are in JSON lines, in Parquet files, or elsewhere.
+"""
 
 import errno
 import json
@@ -32,8 +34,9 @@ VERSION = 1
 
 @dataclass(kw_only=True, eq=False)
 class DocumentData(TokenizedSource):
-    """Samples of documents, as mappings with `input_ids` and `labels`; see
-    `launcher.data.rows.PackedDataset`.
+    """Samples of documents, as mappings with `input_ids` and `labels`.
+
+    See `launcher.data.rows.PackedDataset`.
 
     The files are read once, a record at a time, and kept as tokens in `cache`, which is
     memory-mapped.
@@ -64,8 +67,10 @@ class DocumentData(TokenizedSource):
         """The records of a file or folder, with at least the named fields."""
 
     def find(self, key: str, patterns: str | list[str]) -> list[Path]:
-        """Find the files or folders that `patterns` names. `key` is the key of `patterns`, for
-        messages."""
+        """Find the files or folders that `patterns` names.
+
+        `key` is the key of `patterns`, for messages.
+        """
         return find_files(key, patterns)
 
     def check(self) -> None:
@@ -210,8 +215,10 @@ class ParquetData(DocumentData):
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Size and modification time of a file; of a folder, the total size and the latest time of its
-    files."""
+    """Return size and modification time of a file, or of a folder.
+
+    A folder has the total size and the latest time of its files.
+    """
     stats = (
         [file.stat() for file in path.rglob("*") if file.is_file()]
         if path.is_dir()

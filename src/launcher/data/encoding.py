@@ -55,7 +55,8 @@ class Fields:
 
 
 class Encoder:
-    """
+    """Encodes documents with a tokenizer.
+
     Args:
         folder: of a transformers tokenizer.
         num_classes: labels must be less than this.

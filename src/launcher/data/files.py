@@ -10,8 +10,9 @@ from launcher.rundir.files import expanded
 
 
 def find_files(key: str, patterns: str | Sequence[str]) -> list[Path]:
-    """Find the files that paths or globs (`**` for any depth, `~` for home) name. Folders are left
-    out; the files are sorted, each once.
+    """Find the files that paths or globs (`**` for any depth, `~` for home) name.
+
+    Folders are left out; the files are sorted, each once.
 
     Raises ConfigError, naming `key`, for a pattern that matches no file.
     """
@@ -38,8 +39,9 @@ def find_files(key: str, patterns: str | Sequence[str]) -> list[Path]:
 
 
 def hold_out(files: Sequence[Path], fraction: float) -> tuple[list[Path], list[Path]]:
-    """Divide sorted files into (training, held out): every (1 / fraction)-th is held out, at least
-    one if fraction > 0.
+    """Divide sorted files into (training, held out).
+
+    Every (1 / fraction)-th is held out, at least one if fraction > 0.
 
     The division depends only on the order of the files, so the same files are always divided in the
     same way.

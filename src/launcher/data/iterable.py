@@ -22,8 +22,7 @@ Run = Callable[[Callable[[], Any]], Any]
 
 
 def is_stream(dataset: object) -> bool:
-    """Return whether this is an `IterableDataset`, or anything else that can be iterated but not
-    indexed."""
+    """Return whether an object can be iterated but not indexed, as an `IterableDataset`."""
     from torch.utils.data import IterableDataset
 
     return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
@@ -125,8 +124,10 @@ class TrainingStream:
 
 
 class EvaluationStream:
-    """This rank's batches of one pass over a stream; see
-    `launcher.data.loader.evaluation_loader`."""
+    """This rank's batches of one pass over a stream.
+
+    See `launcher.data.loader.evaluation_loader`.
+    """
 
     def __init__(
         self,
@@ -189,8 +190,9 @@ class EvaluationStream:
 
 
 def _randomness(seed: int | None) -> tuple[Run, Run]:
-    """Return the functions that call the stream's code and the collate function, with private
-    generators if seeded.
+    """Return the functions that call the stream's code and the collate function.
+
+    If seeded, they have private generators.
 
     A rank collates only its own samples, so collating must not advance the generators of the
     stream: every rank reads the same stream.

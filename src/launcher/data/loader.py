@@ -1,5 +1,8 @@
-"""Loaders: an endless loader for training that resumes at any sample, and a loader of one exact
-pass for evaluation."""
+"""Loaders for training and evaluation.
+
+The loader for training is endless and resumes at any sample. The loader for evaluation makes one
+exact pass.
+"""
 
 from __future__ import annotations
 
@@ -77,8 +80,9 @@ class ChunkFetch:
 
 
 class ResumableLoader:
-    """An endless iterable of this rank's micro-batches. Epochs follow each other, and a batch may
-    span two of them.
+    """An endless iterable of this rank's micro-batches.
+
+    Epochs follow each other, and a batch may span two of them.
 
     A micro-batch of all ranks together covers the global positions [p, p + micro_batch_size *
     world_size). Rank r has the r-th part. `samples` counts the samples that all ranks have received
@@ -135,8 +139,10 @@ class ResumableLoader:
 
     @property
     def samples_per_batch(self) -> int:
-        """Samples of one micro-batch of all ranks together, by which each yield increases
-        `samples`."""
+        """Samples of one micro-batch of all ranks together.
+
+        Each yield increases `samples` by this number.
+        """
         return self.micro_batch_size * self.world_size
 
     @property
@@ -146,8 +152,10 @@ class ResumableLoader:
 
     @property
     def batches_per_epoch(self) -> Fraction | None:
-        """Micro-batches in a pass over the dataset, usually a fraction, or None for a stream
-        without a length."""
+        """Micro-batches in a pass over the dataset, usually a fraction.
+
+        It is None for a stream without a length.
+        """
         size = self.samples_per_epoch
         return Fraction(size, self.samples_per_batch) if size else None
 
@@ -192,8 +200,7 @@ class ResumableLoader:
             yield indices, seeds
 
     def state_dict(self) -> dict[str, Any]:
-        """Return `samples`, the `fingerprint` of the dataset, and the weights that a mixture has
-        had."""
+        """Return `samples`, the dataset's `fingerprint`, and the weights a mixture has had."""
         state = {"samples": self.samples, "dataset": fingerprint(self.dataset)}
         return state | (
             {"weights": self.order.state(self.samples)}
@@ -297,8 +304,10 @@ class EvaluationLoader:
         return _load(fetch, requests, self.num_workers, self.device)
 
     def _chunks(self, size: int) -> Iterator[Request]:
-        """Yield the samples of one chunk for each rank at a time. In the last round, a rank without
-        a chunk repeats the round's first chunk."""
+        """Yield the samples of one chunk for each rank at a time.
+
+        In the last round, a rank without a chunk repeats the round's first chunk.
+        """
         for first in range(0, size, self.batch_size * self.world_size):
             start = first + self.rank * self.batch_size
             start = start if start < size else first
@@ -330,8 +339,10 @@ def evaluation_loader(
     max_samples: int | None = None,
     has_chunks: bool = False,
 ) -> EvaluationLoader:
-    """Make a loader of one pass over `dataset` in its own order, with each sample exactly once over
-    all ranks together. `max_samples` limits it to the first n samples.
+    """Make a loader of one pass over `dataset` in its own order.
+
+    It has each sample exactly once over all ranks together. `max_samples` limits it to the first n
+    samples.
 
     Every rank gets the same number of batches, none of them empty, since a sharded model's forward
     is a collective. All have `batch_size` samples except the last, which shares out the remaining
@@ -368,8 +379,10 @@ def batches_of(
     collate: Collate | None = None,
     seed_samples: bool = False,
 ) -> Iterator[Any]:
-    """A batch for each range [start, stop) of indices. Close the iterator (it is a generator) to
-    end its workers."""
+    """A batch for each range [start, stop) of indices.
+
+    Close the iterator (it is a generator) to end its workers.
+    """
     requests = (_request(start, stop, 0 if seed_samples else None) for start, stop in ranges)
     batches = _load(Fetch(dataset, collate or default_collate), requests, num_workers, device)
     try:
@@ -386,8 +399,9 @@ def _request(start: int, stop: int, seed: int | None) -> Request:
 
 
 def order_of(dataset: Any, seed: int, shuffle: bool) -> Order:
-    """The order of a map-style dataset: its own, if it is an `OrderedDataset`, or epochs of all
-    samples.
+    """Return the order of a map-style dataset.
+
+    It is the dataset's own if it is an `OrderedDataset`, or else epochs of all samples.
 
     Raises:
         ConfigError: it has no length, or no sample.
@@ -398,8 +412,10 @@ def order_of(dataset: Any, seed: int, shuffle: bool) -> Order:
 
 
 def fingerprint(dataset: object) -> str | None:
-    """Return the part of a checkpoint that identifies its data: the dataset's `fingerprint`, else
-    its length, else None."""
+    """Return the part of a checkpoint that identifies its data.
+
+    It is the dataset's `fingerprint`, else its length, else None.
+    """
     own = getattr(dataset, "fingerprint", None)
     if own is not None:
         return str(own)
@@ -425,8 +441,10 @@ def _load(
     num_workers: int,
     device: torch.device,
 ) -> Any:
-    """Return an iterator with `close()` over the batches. They are made here or by workers, and are
-    in pinned memory for CUDA."""
+    """Return an iterator with `close()` over the batches.
+
+    They are made here or by workers, and are in pinned memory for CUDA.
+    """
     pin = device.type == "cuda"
     if num_workers:
         return WorkerBatches(source, requests, num_workers, pin)

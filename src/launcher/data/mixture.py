@@ -126,8 +126,10 @@ class MixtureData(DataSource):
         return "val_dataset" in node or is_data_source(node)
 
     def _part(self, name: str, method: str) -> Any:
-        """Return a source's dataset. If the source is a data source, it is the result of the
-        method."""
+        """Return a source's dataset.
+
+        If the source is a data source, it is the result of the method.
+        """
         node = self.sources[name]
         if method == "val_dataset" and "val_dataset" in node:
             return make(node["val_dataset"])

@@ -37,8 +37,10 @@ class Mixture(OrderedDataset):
 
     @property
     def fingerprint(self) -> str:
-        """A string that changes when the samples do, but not with the weights, since a fork may
-        have other weights."""
+        """A string that changes when the samples do.
+
+        It does not change with the weights, since a fork may have other weights.
+        """
         own = (getattr(dataset, "fingerprint", None) for dataset in self.datasets.values())
         return "; ".join(
             f"{name}: {mark or f'{size} samples'}"

@@ -80,8 +80,9 @@ class MixtureOrder:
         return int(self.sizes.sum())
 
     def locate(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """The source of each position of [start, start + count), and the number of its samples
-        before it.
+        """Return the source of each position of [start, start + count), and its earlier samples.
+
+        The second array counts the source's samples before the position.
 
         Returns:
             Both int64 [count].
@@ -103,8 +104,10 @@ class MixtureOrder:
         return sources, numbers
 
     def indices(self, start: int, count: int) -> np.ndarray:
-        """Indices at positions [start, start + count), with the sources laid one after the other:
-        int64 [count]."""
+        """Return the indices at positions [start, start + count): int64 [count].
+
+        The sources are laid one after the other.
+        """
         sources, numbers = self.locate(start, count)
         indices = np.empty(count, dtype=np.int64)
         for source in np.unique(sources).tolist():
@@ -126,8 +129,7 @@ class MixtureOrder:
         return self._counts(segment, position)
 
     def end(self) -> int | None:
-        """The position at which the first source has no more samples, if that stops the
-        training."""
+        """The position at which the first source is used up, if that stops the training."""
         if self.policy != "stop":
             return None
         while (last := self._segments[-1]).end is not None:
@@ -142,8 +144,10 @@ class MixtureOrder:
         return [[at, weights] for at, weights in self.schedule if at < position or at == 0]
 
     def load(self, past: Sequence[Sequence[Any]], position: int) -> None:
-        """Continue at a position that was reached under other weights, as a fork may. The
-        configured weights apply from there on."""
+        """Continue at a position that was reached under other weights, as a fork may.
+
+        The configured weights apply from there on.
+        """
         schedule = [(int(at), dict(weights)) for at, weights in past]
         now = [weights for at, weights in self._configured if at <= position][-1]
         if position > 0 and now != schedule[-1][1]:
@@ -201,8 +205,10 @@ class MixtureOrder:
         return counts
 
     def _labels(self, segment: Segment, block: int) -> tuple[np.ndarray, np.ndarray]:
-        """The source of each place of a block, and the number of the source's places before it:
-        int64 [BLOCK]. The last result is kept."""
+        """Return the source of each slot of a block, and its slots before it: int64 [BLOCK].
+
+        The last result is kept.
+        """
         key = (segment.start, block)
         if self._block is None or self._block[0] != key:
             raw = np.random.PCG64(

@@ -1,5 +1,4 @@
-"""A plain `torch.utils.data.DataLoader` that resumes at any batch without loading earlier
-batches."""
+"""Resume a plain `torch.utils.data.DataLoader` at any batch, without loading earlier ones."""
 
 from __future__ import annotations
 
@@ -48,8 +47,10 @@ class PlainLoader:
 
     @property
     def interruptible(self) -> bool:
-        """Return whether a signal may end the wait for a batch. Without workers the dataset may
-        have drawn from the training's generators by then."""
+        """Return whether a signal may end the wait for a batch.
+
+        Without workers the dataset may have drawn from the training's generators by then.
+        """
         return self.loader.num_workers > 0
 
     def __iter__(self) -> Iterator[Any]:
@@ -72,8 +73,10 @@ class PlainLoader:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Begin the next `iter` at the position of `state`, or at the epoch's start if the loader
-        has changed."""
+        """Begin the next `iter` at the position of `state`.
+
+        It begins at the epoch's start if the loader has changed.
+        """
         now = {"size": self._size(), "world_size": world_size()}
         if "consumed" not in state or state["order"] is None:
             return
@@ -182,8 +185,10 @@ def resumable(loader: Any, logger: logging.Logger) -> Any:
 
 
 def is_plain(loader: object) -> bool:
-    """Return whether this is a torch DataLoader over a map-style dataset that keeps the order of
-    its sampler."""
+    """Return whether this is a torch DataLoader whose order its sampler decides.
+
+    Its dataset is map-style.
+    """
     return (
         isinstance(loader, DataLoader)
         and type(loader).__iter__ is DataLoader.__iter__
@@ -203,8 +208,10 @@ def why_not_exact(loader: object) -> str:
 
 
 def with_order(loader: DataLoader[Any], order: object) -> DataLoader[Any]:
-    """Return the loader with another order of its batches, or of its samples if it makes no
-    batches."""
+    """Return the loader with another order of its batches.
+
+    If it makes no batches, the order is of its samples.
+    """
     ordered: dict[str, Any] = {"batch_sampler": order}
     if loader.batch_sampler is None:
         ordered = {"sampler": order, "batch_size": None}
@@ -239,8 +246,10 @@ def set_epoch(loader: object, epoch: int) -> None:
 
 
 def own_generators(loader: object) -> dict[str, Any]:
-    """List the random generators that are attributes of a loader or of its samplers, by their
-    path."""
+    """List the random generators that are attributes of a loader or of its samplers.
+
+    The keys are their paths.
+    """
     generators: dict[str, Any] = {}
     seen: set[int] = set()
     for path, owner in {"": loader, **samplers(loader)}.items():
@@ -255,8 +264,10 @@ def own_generators(loader: object) -> dict[str, Any]:
 
 
 def samplers(loader: object) -> dict[str, Any]:
-    """List a loader's sampler and batch sampler, and the samplers inside them, by the path of
-    attributes."""
+    """List a loader's sampler and batch sampler, and the samplers inside them.
+
+    The keys are the paths of attributes.
+    """
     by_path: dict[str, Any] = {}
 
     def collect(attributes: dict[str, Any], prefix: str) -> None:

@@ -1,5 +1,7 @@
-"""Random numbers that depend only on (seed, epoch, sample), not on workers, ranks or earlier
-draws."""
+"""Random numbers that depend only on (seed, epoch, sample).
+
+Workers, ranks and earlier random numbers do not matter.
+"""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -13,14 +15,18 @@ T = TypeVar("T")
 
 
 def sample_seeds(seed: int, epochs: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """One uint64 seed for each sample, from the experiment's seed, the epoch and the sample's index
-    in the dataset."""
+    """Return a uint64 seed for each sample.
+
+    It depends on the experiment's seed, the epoch and the sample's index in the dataset.
+    """
     return mix(seed, epochs, indices)
 
 
 class PrivateGenerators:
-    """A stream's own CPU generators. They continue from one `run` to the next, regardless of other
-    draws in between."""
+    """A stream's own CPU generators.
+
+    They continue from one `run` to the next, regardless of other draws in between.
+    """
 
     def __init__(self) -> None:
         self._own: HostState | None = None

@@ -1,5 +1,4 @@
-"""Reads records one at a time: lines of JSON, rows of Parquet, rows of a saved `datasets`
-folder."""
+"""Read records one at a time: lines of JSON, rows of Parquet or of a `datasets` folder."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,7 +38,8 @@ def read_jsonl(path: Path, fields: list[str]) -> Iterator[Record]:
 
 
 def parquet_columns(path: Path) -> list[str]:
-    """
+    """Return the columns of a Parquet file.
+
     Raises:
         ConfigError: pyarrow is not installed, or this is not a Parquet file.
     """

@@ -97,8 +97,10 @@ class PackedDataset:
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def _positions(self, start: int, stop: int) -> np.ndarray:
-        """The position of each token in its document, or in the row if the document begins before
-        the row."""
+        """Return the position of each token in its document.
+
+        If the document begins before the row, positions count from the row's beginning.
+        """
         ends = self.store.ends
         inside = ends[
             np.searchsorted(ends, start, side="right") : np.searchsorted(ends, stop, side="left")
@@ -110,8 +112,10 @@ class PackedDataset:
 
 
 def pack_whole(starts: np.ndarray, ends: np.ndarray, seq_len: int) -> tuple[np.ndarray, np.ndarray]:
-    """Make rows of as many consecutive documents as fit. A document that is too long is cut, and
-    has a row to itself."""
+    """Make rows of as many consecutive documents as fit.
+
+    A document that is too long is cut, and has a row to itself.
+    """
     first, last, row_start, row_stop = [], [], 0, 0
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         if row_stop == start and end - row_start <= seq_len:

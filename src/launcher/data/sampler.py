@@ -1,5 +1,7 @@
-"""The order of samples, which maps a global position, counted from the start of training, to an
-index of the dataset."""
+"""The order of samples.
+
+It maps a global position, counted from the start of training, to an index of the dataset.
+"""
 
 from abc import ABC, abstractmethod
 from typing import Protocol
@@ -10,8 +12,9 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def mix(*parts: int | np.ndarray) -> np.ndarray:
-    """Hash integers (or arrays of them, element by element) to uint64: SplitMix64, chained over the
-    parts.
+    """Hash integers (or arrays of them, element by element) to uint64.
+
+    The hash is SplitMix64, chained over the parts.
 
     Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014; constants of
     its variant 13.
@@ -37,8 +40,9 @@ ROUNDS = 6
 
 
 def shuffled(positions: np.ndarray, size: int, *key: int) -> np.ndarray:
-    """Return the indices at these positions, int64, of a permutation of `size` items that depends
-    on the key.
+    """Return indices, int64, at these positions of a permutation that depends on the key.
+
+    The permutation has `size` items.
 
     A Feistel network permutes the next power of four. Values of `size` or more pass through it
     again.
@@ -58,8 +62,9 @@ def shuffled(positions: np.ndarray, size: int, *key: int) -> np.ndarray:
 
 
 class SampleOrder:
-    """The endless order of a dataset's samples. Epoch e covers the positions [e * size, (e + 1) *
-    size).
+    """The endless order of a dataset's samples.
+
+    Epoch e covers the positions [e * size, (e + 1) * size).
 
     Each epoch is a permutation that depends only on (seed, epoch). It sorts the raw output of
     PCG64, whose stream numpy never changes, whereas `Generator.permutation` may change between
@@ -92,8 +97,10 @@ class SampleOrder:
         return np.argsort(keys, kind="stable").astype(np.int64, copy=False)
 
     def indices(self, start: int, count: int) -> np.ndarray:
-        """The dataset indices at positions [start, start + count): int64 [count]. May span any
-        number of epochs."""
+        """The dataset indices at positions [start, start + count): int64 [count].
+
+        May span any number of epochs.
+        """
         if self.size >= LARGE:
             return self._computed(np.arange(start, start + count, dtype=np.int64))
         epoch, offset = divmod(start, self.size)

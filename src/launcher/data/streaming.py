@@ -38,8 +38,9 @@ THREADS = 4
 
 @dataclass(kw_only=True, eq=False)
 class StreamingData(TokenizedSource):
-    """Documents of JSON lines and Parquet files, which may be larger than the disk; a sample is a
-    document, as with `data=jsonl data.pack=false`.
+    """Documents of JSON lines and Parquet files, which may be larger than the disk.
+
+    A sample is a document, as with `data=jsonl data.pack=false`.
 
     An index of the blocks is made first. Training then fetches the blocks that it needs next, and
     tokenizes them.
@@ -113,9 +114,11 @@ class StreamingData(TokenizedSource):
 
 
 class Readers:
-    """Threads that read blocks. Python does not wait for them at its exit, as it does for the
-    threads of a ThreadPoolExecutor, since a preempted run has no time for blocks that nobody
-    needs."""
+    """Threads that read blocks.
+
+    Python does not wait for them at its exit, as it does for the threads of a ThreadPoolExecutor,
+    since a preempted run has no time for blocks that nobody needs.
+    """
 
     def __init__(self, count: int):
         self.count = count
@@ -150,8 +153,10 @@ def _make_index(files: Files, paths: list[str], block_bytes: int, stored: Path) 
 
 
 class StreamedDocuments(OrderedDataset):
-    """Sample i is the i-th document of the blocks: `input_ids`, `attention_mask` and `labels`
-    [B, T], int64, as long as the longest document of a batch; or `labels` [B] for classes.
+    """The dataset in which sample i is the i-th document of the blocks.
+
+    It has `input_ids`, `attention_mask` and `labels` [B, T], int64, as long as the longest document
+    of a batch; or `labels` [B] for classes.
 
     Blocks of the current window and of the next one are fetched and tokenized by threads.
 
@@ -183,8 +188,10 @@ class StreamedDocuments(OrderedDataset):
         return self._order
 
     def read_ahead(self, position: int) -> None:
-        """Begin to fetch what is read at this position of the order and after it; forget other
-        blocks."""
+        """Begin to fetch what is read at this position of the order and after it.
+
+        Other blocks are forgotten.
+        """
         if self._order is None:
             return
         place = self._order.window_at(position)
@@ -242,8 +249,10 @@ class StreamedDocuments(OrderedDataset):
 
 
 def padded(documents: list[Document], seq_len: int, pad: int) -> dict[str, Tensor]:
-    """A batch with a document per row, cut to `seq_len` and as long as the longest. A document
-    without tokens is a row without targets."""
+    """A batch with a document per row, cut to `seq_len` and as long as the longest.
+
+    A document without tokens is a row without targets.
+    """
     import torch
 
     width = max(1, *(min(len(document.ids), seq_len) for document in documents))

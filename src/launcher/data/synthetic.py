@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, eq=False)
 class SyntheticData(DataSource):
-    """Random tokens, each sample a function of (seed, index): input [B, T] and target [B, T],
-    int64.
+    """Random tokens, each sample a function of (seed, index).
+
+    Samples have input [B, T] and target [B, T], int64.
 
     A model can only memorize them: the validation loss stays near log(vocab_size).
 
@@ -49,8 +50,7 @@ class SyntheticData(DataSource):
 
 
 class SyntheticTokens:
-    """`size` samples of random tokens, starting at sample `first` of the endless sequence of
-    `seed`."""
+    """`size` samples of random tokens, from sample `first` of the endless sequence of `seed`."""
 
     def __init__(self, size: int, seq_len: int, vocab_size: int, seed: int, first: int = 0):
         self.size = size

@@ -23,8 +23,10 @@ from launcher.types import PositiveInt, UnitInterval
 
 @dataclass(kw_only=True, eq=False)
 class TableData(DataSource):
-    """Rows of numbers: input [B, num_features] float32; target [B] int64 with `num_classes`, else
-    [B, 1] float32. All rows are kept in memory.
+    """Rows of numbers, which are all kept in memory.
+
+    Samples have input [B, num_features] float32, and target [B] int64 with `num_classes`, else [B,
+    1] float32.
 
     Args:
         files: a path or glob, or a list of them, with the suffix .csv (with a heading), .parquet or

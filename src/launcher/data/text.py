@@ -19,8 +19,9 @@ from launcher.types import PositiveInt, UnitInterval
 
 @dataclass(kw_only=True, eq=False)
 class TextData(DataSource):
-    """Byte-level samples: input [B, T] and target [B, T], int64 in 0..255. All bytes are kept in
-    memory.
+    """Byte-level samples: input [B, T] and target [B, T], int64 in 0..255.
+
+    All bytes are kept in memory.
 
     Args:
         files: a path or glob, or a list of them. Default null: the top-level modules of Python's
@@ -93,8 +94,10 @@ class TextData(DataSource):
 
 
 def standard_library() -> list[Path]:
-    """The top-level modules of the running Python's standard library, about 4 MB of source on every
-    machine."""
+    """List the top-level modules of the running Python's standard library.
+
+    They are about 4 MB of source on every machine.
+    """
     folder = sysconfig.get_path("stdlib")
     return find_files("data.files", f"{folder}/[a-z]*.py")
 

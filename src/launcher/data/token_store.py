@@ -22,8 +22,11 @@ PARTS = ("train", "val")
 
 
 class TokenStore:
-    """The documents of one part: `tokens` [N], and `ends` [D], the position after each document's
-    last token. `targets` [N] (0 or 1) and `labels` [D], or None."""
+    """The documents of one part.
+
+    They are `tokens` [N], and `ends` [D], the position after each document's last token. `targets`
+    [N] (0 or 1) and `labels` [D] may be None.
+    """
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -41,6 +44,7 @@ def write_store(
     folder: Path, documents: Iterable[Document], val_fraction: float, meta: dict[str, Any]
 ) -> None:
     """Write `folder`/train and `folder`/val; every (1 / val_fraction)-th document is held out.
+
     `folder` appears only when it is complete. If another process was faster, its folder is kept.
 
     Args:
@@ -127,8 +131,10 @@ def _mapped(path: Path) -> np.ndarray:
 def shared(
     path: Path, make: Callable[[], None], on_main: Callable[[Callable[[], None]], Any]
 ) -> None:
-    """Rank 0 makes the file or folder `path` if it does not exist. A node that does not see it then
-    makes its own."""
+    """Rank 0 makes the file or folder `path` if it does not exist.
+
+    A node that does not see it then makes its own.
+    """
     on_main(lambda: None if path.exists() else make())
     if not path.exists():
         make()

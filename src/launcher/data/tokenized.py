@@ -60,7 +60,8 @@ class TokenizedSource(DataSource):
         return Encoder(self.tokenizer_folder, self.fields, self.num_classes, has_labels)
 
     def check_vocab_size(self, tokens: int) -> None:
-        """
+        """Check that the tokenizer's tokens fit the model's vocabulary.
+
         Raises:
             ConfigError: the tokenizer has more tokens than `data.vocab_size`.
         """

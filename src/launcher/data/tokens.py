@@ -1,5 +1,7 @@
-"""Tokens: memory-mapped files of token ids, which may be larger than memory. `write_tokens` makes
-them."""
+"""Tokens: memory-mapped files of token ids, which may be larger than memory.
+
+`write_tokens` makes them.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,9 @@ from launcher.types import PositiveInt
 
 @dataclass(kw_only=True, eq=False)
 class TokenData(DataSource):
-    """Samples of token files: input [B, T] and target [B, T], int64. No sample crosses from one
-    file into another.
+    """Samples of token files: input [B, T] and target [B, T], int64.
+
+    No sample crosses from one file into another.
 
     Args:
         files: a path or glob, or a list of them, of `.npy` files (which contain their type) or of
@@ -61,8 +64,10 @@ class TokenData(DataSource):
 
 
 class MappedWindows(TokenWindows):
-    """Windows of memory-mapped files. A pickle, for a worker that is not forked, contains the paths
-    and not the data."""
+    """Windows of memory-mapped files.
+
+    A pickle, for a worker that is not forked, contains the paths and not the data.
+    """
 
     def __init__(self, files: list[Path], seq_len: int, vocab_size: int, dtype: str):
         sequences = [map_tokens(path, dtype) for path in files]
@@ -120,8 +125,10 @@ def map_tokens(path: Path, dtype: str) -> np.ndarray:
 
 
 def _fingerprint(sequences: list[np.ndarray]) -> str:
-    """Hash the lengths, and 2^18 tokens at each file's beginning and end, since whole files may
-    have hundreds of gigabytes."""
+    """Hash the lengths, and 2^18 tokens at each file's beginning and end.
+
+    Whole files may have hundreds of gigabytes.
+    """
     digest = xxhash.xxh3_64()
     for sequence in sequences:
         digest.update(f"{len(sequence)} {sequence.dtype}".encode())

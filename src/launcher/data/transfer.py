@@ -1,5 +1,7 @@
-"""Move batches to a device. On CUDA the next batch is copied on its own stream while the current
-one is used."""
+"""Move batches to a device.
+
+On CUDA the next batch is copied on its own stream while the current one is used.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,10 @@ def map_tensors(
     function: Callable[[torch.Tensor], Any],
     movable: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """Apply `function` to every tensor in tuples, named tuples, lists and dicts, and `movable` to
-    other objects with a `.to`."""
+    """Apply `function` to every tensor in tuples, named tuples, lists and dicts.
+
+    `movable` is applied to other objects with a `.to`.
+    """
     if isinstance(batch, torch.Tensor):
         return function(batch)
     if hasattr(batch, "to"):
@@ -30,8 +34,10 @@ def map_tensors(
 
 
 def on_device(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
-    """Yield the batches on `device`. For the CPU they are unchanged. The caller closes
-    `batches`."""
+    """Yield the batches on `device`.
+
+    For the CPU they are unchanged. The caller closes `batches`.
+    """
     if device.type == "cpu":
         return iter(batches)
     if device.type == "cuda":
@@ -64,8 +70,10 @@ def _prefetched(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
 
 
 def _arrived(batch: object, copied: torch.cuda.Event, device: torch.device) -> Any:
-    """Let the computing stream wait for the copy, and keep the memory until the computing stream is
-    done with it."""
+    """Let the computing stream wait for the copy.
+
+    The memory is kept until the computing stream is done with it.
+    """
     current = torch.cuda.current_stream(device)
     current.wait_event(copied)
 

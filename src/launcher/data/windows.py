@@ -11,8 +11,9 @@ if TYPE_CHECKING:
 
 
 class TokenWindows:
-    """Sample i is the i-th window of `seq_len` tokens, as (input, target). The target is shifted by
-    one token.
+    """Sample i is the i-th window of `seq_len` tokens, as (input, target).
+
+    The target is shifted by one token.
 
     Windows of one sequence do not overlap, except in the token that ends a target and begins the
     next input. A last part shorter than `seq_len + 1` is left out. No window crosses from one

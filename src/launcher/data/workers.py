@@ -1,5 +1,6 @@
-"""Worker processes for loading: torch's DataLoader, made safe against signals and closed in bounded
-time.
+"""Worker processes for loading.
+
+They are torch's DataLoader, made safe against signals and closed in bounded time.
 
 A scheduler signals the whole process group. A worker that died of it would fail the step after
 which the trainer saves. So workers ignore the signals that the trainer handles, from their first
@@ -121,8 +122,10 @@ class WorkerBatches:
         return batch
 
     def close(self) -> None:
-        """End the workers within seconds. They ignore the SIGTERM that torch sends to a slow
-        worker, so they are killed."""
+        """End the workers within seconds.
+
+        They ignore the SIGTERM that torch sends to a slow worker, so they are killed.
+        """
         if self not in _open:
             return
         _open.discard(self)
@@ -163,8 +166,10 @@ def _as_it_is(batch: object) -> Any:
 
 @atexit.register
 def _kill_all() -> None:
-    """Kill workers that were not closed. They ignore SIGTERM, so Python would wait for them forever
-    at exit."""
+    """Kill workers that were not closed.
+
+    They ignore SIGTERM, so Python would wait for them forever at exit.
+    """
     if _open:
         # Torch's handler would raise for each of them.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

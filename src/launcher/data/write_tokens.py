@@ -79,8 +79,10 @@ def byte_encoder() -> tuple[Encode, int]:
 
 
 def tokenizer_encoder(folder: Path, end: str | None) -> tuple[Encode, int]:
-    """An encoder with the Hugging Face tokenizer in `folder` (its tokenizer.json), and the size of
-    its vocabulary.
+    """Make an encoder with the Hugging Face tokenizer in `folder` (its tokenizer.json).
+
+    Returns:
+        The encoder, and the size of its vocabulary.
 
     Args:
         end: a token of the vocabulary that is written after each file, such as `<|endoftext|>`.
@@ -143,8 +145,11 @@ def pieces(part: FileRange) -> Iterator[str]:
 
 
 def divide(files: list[Path], fraction: float) -> tuple[list[FileRange], list[FileRange]]:
-    """Divide files into (training, held out). Several files are divided as wholes. A single file is
-    cut between two lines, and its end is held out."""
+    """Divide files into (training, held out).
+
+    Several files are divided as wholes. A single file is cut between two lines, and its end is held
+    out.
+    """
     if len(files) > 1 or not fraction:
         train, held_out = hold_out(files, fraction)
         return [_whole(path) for path in train], [_whole(path) for path in held_out]

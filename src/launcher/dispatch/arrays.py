@@ -32,8 +32,9 @@ def submit(
     parallelism: int | None,
     code: Path | None,
 ) -> str:
-    """Submit the runs as one array, or one run as a plain job, and note the job's id. If SLURM
-    rejects it, the run folders are restored.
+    """Submit the runs as one array, or one run as a plain job, and note the job's id.
+
+    If SLURM rejects it, the run folders are restored.
 
     Args:
         path: where the job's script is written.

@@ -10,9 +10,11 @@ ASK = "import torch; print(torch.cuda.device_count())"
 
 
 def count_gpus(env: Mapping[str, str] = os.environ, dev: Path = Path("/dev")) -> int:
-    """Count the GPUs of this process. Device files and the environment are enough for zero or one.
-    Only torch knows which of several it sees (its build, MIG, a container's limits), so a short
-    process imports it."""
+    """Count the GPUs of this process.
+
+    Device files and the environment are enough for zero or one. Only torch knows which of several
+    it sees (its build, MIG, a container's limits), so a short process imports it.
+    """
     count = len([path for path in dev.glob("nvidia*") if path.name[6:].isdigit()])
     # AMD has one file for all GPUs.
     if (dev / "kfd").exists():

@@ -40,7 +40,9 @@ def remove_leftovers(outputs: Path, scripts: Collection[str]) -> None:
 
 def used_by_runs(folder: Path) -> list[Path]:
     """Return the script in this folder and the snapshot that a run which has not completed uses.
-    All runs of a submission have the same snapshot."""
+
+    All runs of a submission have the same snapshot.
+    """
     for run in runs_of(folder):
         try:
             state = read_record(run / "run.json").get("state")

@@ -39,8 +39,9 @@ PREFIX, OWNER = "launcher-", "owner.json"
 
 
 class LocalDispatch:
-    """Several ranks are child processes of this command. Under torchrun or srun, this process is
-    one of their ranks.
+    """Several ranks are child processes of this command.
+
+    Under torchrun or srun, this process is one of their ranks.
 
     Args:
         nproc: ranks on this machine. With auto, one for each GPU, or one on a CPU.
@@ -90,8 +91,9 @@ class LocalDispatch:
         return run_job(config)
 
     def is_complete(self, config: Mapping[str, Any]) -> bool:
-        """Return whether there is nothing to train, and log it in this case. One of several ranks
-        returns False, since the job decides.
+        """Return whether there is nothing to train, and log it in this case.
+
+        One of several ranks returns False, since the job decides.
 
         Args:
             config: resolved, as plain containers.
@@ -141,8 +143,9 @@ def spawn(config: DictConfig, count: int) -> Any:
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """Make a temporary folder for the ranks' files. Folders that killed commands have left are
-    removed.
+    """Make a temporary folder for the ranks' files.
+
+    Folders that killed commands have left are removed.
 
     Raises:
         ConfigError: it cannot be written.

@@ -44,8 +44,10 @@ class Job(Protocol):
 
 @dataclass
 class SlurmDispatch:
-    """A run is a job, a sweep an array. A job that SLURM preempts, times out or requeues saves a
-    checkpoint and resumes its run from there (see `launcher.slurm.requeue`).
+    """A run is a job, a sweep an array.
+
+    A job that SLURM preempts, times out or requeues saves a checkpoint and resumes its run from
+    there (see `launcher.slurm.requeue`).
 
     Args:
         nodes: nodes per run. With 1-4, as many of them as SLURM can give, at each launch.
@@ -183,8 +185,10 @@ class SlurmDispatch:
         return [*modules, *(self.setup or []), *network]
 
     def run(self, config: DictConfig) -> Any:
-        """Submit one run. Returns the newest value of each of its metrics with `wait`, otherwise
-        None.
+        """Submit one run.
+
+        Returns:
+            The newest value of each of its metrics with `wait`, otherwise None.
 
         Raises:
             ConfigError: it cannot be submitted.
@@ -199,8 +203,9 @@ class SlurmDispatch:
         return result.return_value
 
     def sweep(self, jobs: Sequence[Job], task: object) -> Sequence[JobReturn]:
-        """Submit the runs of a sweep as arrays. Runs that are completed, running or queued are
-        skipped.
+        """Submit the runs of a sweep as arrays.
+
+        Runs that are completed, running or queued are skipped.
 
         Returns:
             One result per job, in order; without `wait` each is None.
@@ -254,8 +259,9 @@ class SlurmDispatch:
             )
 
     def submit(self, runs: Sequence[SubmittedRun], code: Path | None = None) -> list[SubmittedRun]:
-        """Submit the runs that are not completed, running or queued, and return them. Runs for
-        which SLURM has no room now have the name of the `limit`.
+        """Submit the runs that are not completed, running or queued, and return them.
+
+        Runs for which SLURM has no room now have the name of the `limit`.
 
         Args:
             code: the folder of a snapshot. Default None: make one if the configuration requests it.
@@ -297,8 +303,9 @@ class SlurmDispatch:
         return [result(run, JobStatus.COMPLETED, None) for run in runs]
 
     def _submit_now(self, runs: list[SubmittedRun], code: Path | None) -> list[SubmittedRun]:
-        """Submit the runs for which SLURM has room. With `wait`, that may be none, as long as other
-        jobs make room.
+        """Submit the runs for which SLURM has room.
+
+        With `wait`, that may be none, as long as other jobs make room.
 
         Raises:
             LimitReached: it has room for none, and no job is left to wait for.

@@ -1,5 +1,7 @@
-"""One task of a submitted job. srun starts `python -m launcher.dispatch.slurm_task RUN_FOLDER
-[SCRIPT]`."""
+"""One task of a submitted job.
+
+srun starts `python -m launcher.dispatch.slurm_task RUN_FOLDER [SCRIPT]`.
+"""
 
 import json
 import os
@@ -63,8 +65,10 @@ def main() -> int:
 
 
 def is_superseded(folder: Any, script: str | None = None) -> bool:
-    """Return whether a later submission has replaced this job. That is so if its submission was
-    killed, and repeated before SLURM had accepted the first job."""
+    """Return whether a later submission has replaced this job.
+
+    That is so if its submission was killed, and repeated before SLURM had accepted the first job.
+    """
     from launcher.slurm.submission import FROZEN, JobNote
 
     if script is None:
@@ -147,8 +151,10 @@ def recorded(folder: Any, job: Callable[[], Any]) -> Any:
 
 
 def close(folder: Any, reason: str, exit_code: int = 1) -> None:
-    """Record in run.json why a job ended before it began an attempt. An attempt records its own
-    end."""
+    """Record in run.json why a job ended before it began an attempt.
+
+    An attempt records its own end.
+    """
     from launcher.rundir.holder import is_held
     from launcher.rundir.record import RunRecord
 

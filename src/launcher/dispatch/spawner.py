@@ -58,8 +58,10 @@ class Rank:
 
     @property
     def killed_by(self) -> int:
-        """The signal that killed it, or 0. SIGABRT does not count, since NCCL raises it when
-        another rank dies."""
+        """The signal that killed it, or 0.
+
+        SIGABRT does not count, since NCCL raises it when another rank dies.
+        """
         code = self.process.returncode or 0
         return -code if code < 0 and -code != signal.SIGABRT and not self.report else 0
 
@@ -173,8 +175,10 @@ class Spawner:
                 rank.process.kill()
 
     def cause(self) -> Rank | None:
-        """The rank that failed first. A killed rank comes before ranks that lost their connection
-        to it."""
+        """The rank that failed first.
+
+        A killed rank comes before ranks that lost their connection to it.
+        """
         failed = [rank for rank in self.ranks if rank.failed]
         return min(
             failed,

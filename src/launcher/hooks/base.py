@@ -1,5 +1,7 @@
-"""The hook interface: the events, what a hook sees of the trainer (`TrainerView`) and of the run
-(`RunContext`)."""
+"""The hook interface.
+
+It has the events, the view of the trainer (`TrainerView`) and of the run (`RunContext`).
+"""
 
 import functools
 import logging
@@ -81,8 +83,10 @@ class TrainState:
 
 @dataclass
 class RunContext:
-    """Context that a run provides to its hooks before training starts. Without a configuration it
-    has the defaults."""
+    """Context that a run provides to its hooks before training starts.
+
+    Without a configuration it has the defaults.
+    """
 
     val_loader: Callable[..., Iterable[Any] | None] | None = None
     """Makes this rank's validation loader; returns None if there is no validation set.
@@ -110,8 +114,10 @@ class RunContext:
 
 
 class StepInfo(TypedDict, total=False):
-    """A step's values for hooks. Tensors are on the device, and reading them makes the host
-    wait."""
+    """A step's values for hooks.
+
+    Tensors are on the device, and reading them makes the host wait.
+    """
 
     loss: list[torch.Tensor]
     """0-d, one for each micro-batch, of several optimizers the sum of theirs; with lanes, after the
@@ -171,15 +177,16 @@ class TrainerView(Protocol):
     def samples(self) -> int | None: ...
     @property
     def stop_signal(self) -> int:
-        """The signal on which training ends at the current boundary, or 0. It is the same on all
-        ranks."""
+        """The signal on which training ends at the current boundary, or 0.
+
+        It is the same on all ranks.
+        """
 
     @property
     def is_last_step(self) -> bool: ...
     @property
     def is_paused(self) -> bool:
-        """Return whether training ends at the current boundary because of `pause_at`, before its
-        last step."""
+        """Return whether `pause_at` ends training at this boundary, before its last step."""
 
     def forward(self, input: Any) -> tuple[torch.Tensor | None, Records]: ...
     def checked_forward(self, input: Any) -> tuple[torch.Tensor | None, Records]: ...
@@ -198,12 +205,16 @@ class TrainerView(Protocol):
 
 
 class BaseHook:
-    """Override the events that you need; the others cost nothing. Hooks are called in list order,
-    at each step, and a hook with an interval checks it itself."""
+    """Override the events that you need; the others cost nothing.
+
+    Hooks are called in list order, at each step, and a hook with an interval checks it itself.
+    """
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Let a derived class's constructor reject numbers outside the bounds of its annotations.
-        The schema of a configuration rejects them too."""
+
+        The schema of a configuration rejects them too.
+        """
         super().__init_subclass__(**options)
         if (construct := vars(cls).get("__init__")) is not None:
             cls.__init__ = _checked(construct, cls.__name__)  # type: ignore[method-assign]
@@ -227,12 +238,16 @@ class BaseHook:
         """Receive the run's context. Called once, before any other method."""
 
     def on_start(self, trainer: TrainerView) -> None:
-        """Called when model, optimizer and loader are built, and nothing is restored yet. Change
-        them here."""
+        """Called when model, optimizer and loader are built, and nothing is restored yet.
+
+        Change them here.
+        """
 
     def on_restore(self, trainer: TrainerView) -> None:
-        """Load a checkpoint: model, optimizer, counters. Only the hook that saves checkpoints needs
-        it."""
+        """Load a checkpoint: model, optimizer, counters.
+
+        Only the hook that saves checkpoints needs it.
+        """
 
     def on_before_train(self, trainer: TrainerView) -> None:
         """Called when model and counters are restored, but not yet the state of the hooks."""
@@ -241,47 +256,59 @@ class BaseHook:
         """Called when everything is restored and the first step comes next."""
 
     def on_epoch_start(self, trainer: TrainerView) -> None:
-        """Called when `trainer.step` takes the first samples of a pass over the training data. Only
-        for data with a length."""
+        """Called when `trainer.step` takes the first samples of a pass over the training data.
+
+        Only for data with a length.
+        """
 
     def on_epoch_end(self, trainer: TrainerView) -> None:
-        """Called after every hook's `on_after_step`, at the step that takes the last samples of a
-        pass."""
+        """Called at the step that takes the last samples of a pass, after every `on_after_step`."""
 
     def on_before_step(self, trainer: TrainerView) -> None:
-        """Called when `trainer.step` is about to run. The previous step has logged all its
-        records."""
+        """Called when `trainer.step` is about to run.
+
+        The previous step has logged all its records.
+        """
 
     def on_batch(self, trainer: TrainerView, batch: Any) -> None:
-        """Called with a micro-batch, on the device, before its forward pass. The repeated passes of
-        a closure call it again."""
+        """Called with a micro-batch, on the device, before its forward pass.
+
+        The repeated passes of a closure call it again.
+        """
 
     def on_before_optimizer_step(self, trainer: TrainerView) -> None:
-        """Once a step: gradients are complete, unscaled, and not yet clipped. Of several
-        optimizers, at the turn of each: `trainer.strategy.is_updated(p)` says whether a parameter
-        is one of its own."""
+        """Once a step: gradients are complete, unscaled, and not yet clipped.
+
+        Of several optimizers, at the turn of each: `trainer.strategy.is_updated(p)` says whether a
+        parameter is one of its own.
+        """
 
     def on_after_step(self, trainer: TrainerView) -> None:
         """Called after the update; `trainer.step_info` describes the step."""
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
-        """Called after every hook's `on_after_step`, when the step is complete and its state is
-        final."""
+        """Called after every hook's `on_after_step`: the step is complete, its state is final."""
 
     def on_evaluation_start(self, trainer: TrainerView) -> None:
         """Called before the validation set is evaluated. Change the weights for it here."""
 
     def on_evaluation_end(self, trainer: TrainerView) -> None:
-        """Called when the evaluation is over, or a signal has ended it. Its metrics are not logged
-        yet."""
+        """Called when the evaluation is over, or a signal has ended it.
+
+        Its metrics are not logged yet.
+        """
 
     def on_checkpoint_saved(self, trainer: TrainerView, path: Path) -> None:
-        """Called when a checkpoint is durable. After an asynchronous save, it is called before the
-        next save, or when training ends."""
+        """Called when a checkpoint is durable.
+
+        After an asynchronous save, it is called before the next save, or when training ends.
+        """
 
     def on_error(self, trainer: TrainerView, error: Exception) -> None:
-        """Called when training fails with this exception, at least on this rank. `on_close` comes
-        next."""
+        """Called when training fails with this exception, at least on this rank.
+
+        `on_close` comes next.
+        """
 
     def on_after_train(self, trainer: TrainerView) -> None:
         """Called when training reached its end, but not if it was stopped or failed."""
@@ -290,12 +317,16 @@ class BaseHook:
         """Called when training ended in any way. Close files and threads here."""
 
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        """Log nested records of numbers at `trainer.step`. With `dry_run`, only describe the
-        output."""
+        """Log nested records of numbers at `trainer.step`.
+
+        With `dry_run`, only describe the output.
+        """
 
     def on_log_scalars(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        """Like `on_log`, by its name in trainloop 0.11. Called instead of it if a hook overrides
-        this one."""
+        """Like `on_log`, by its name in trainloop 0.11.
+
+        Called instead of it if a hook overrides this one.
+        """
         self.on_log(trainer, records, dry_run=dry_run)
 
     def on_log_images(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
@@ -323,12 +354,16 @@ class BaseHook:
         return {}
 
     def load_tensors(self, trainer: TrainerView, saved: TensorReader) -> None:
-        """Read the `state_tensors` that the checkpoint has. Called in `on_restore`, and again if
-        the checkpoint turns out to be damaged and an older one is read."""
+        """Read the `state_tensors` that the checkpoint has.
+
+        Called in `on_restore`, and again if the checkpoint turns out to be damaged and an older one
+        is read.
+        """
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        """Add the state that a resume needs, under any key: numbers, strings, tensors, and
-        containers of them.
+        """Add the state that a resume needs, under any key.
+
+        It may contain numbers, strings, tensors, and containers of them.
 
         `state_dict` has the keys `model` (the model's tensors by name) and `training_state`
         (counters, scheduler, scaler, position in the data).
@@ -352,6 +387,8 @@ def _checked(construct: Callable[..., None], name: str) -> Callable[..., None]:
 
 
 def overrides(hook: BaseHook, event: str) -> bool:
-    """Return whether a hook handles an event, by a method of its class or a function set on the
-    instance."""
+    """Return whether a hook handles an event.
+
+    Its method may come from its class, or be a function set on the instance.
+    """
     return getattr(getattr(hook, event), "__func__", None) is not getattr(BaseHook, event)

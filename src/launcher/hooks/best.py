@@ -11,8 +11,10 @@ from launcher.process import ranks
 
 
 class Best:
-    """Keeps the best value of a metric. It steers training, so all ranks must decide alike:
-    `observe` takes rank 0's value, and `update` uses that one.
+    """Keeps the best value of a metric.
+
+    It steers training, so all ranks must decide alike: `observe` takes rank 0's value, and `update`
+    uses that one.
 
     Args:
         metric: the metric's logged name, like `val/loss`.
@@ -44,8 +46,9 @@ class Best:
         self._num_checked = 0
 
     def observe(self, records: Mapping[str, Any]) -> bool:
-        """Look for the metric in logged records. All ranks must call it for the same groups (`val`,
-        `train`).
+        """Look for the metric in logged records.
+
+        All ranks must call it for the same groups (`val`, `train`).
 
         Returns:
             Whether the metric is among them; the same on all ranks.
@@ -66,8 +69,9 @@ class Best:
         return True
 
     def check(self, trainer: Any) -> None:
-        """End the run if the metric cannot come any more. Called when a step has logged all its
-        records.
+        """End the run if the metric cannot come any more.
+
+        Called when a step has logged all its records.
 
         Raises:
             ConfigError: the metric is misspelled.
@@ -92,8 +96,9 @@ class Best:
             )
 
     def check_end(self, trainer: Any, needs_validation: bool = True) -> None:
-        """Check, at the end of training, that the metric was logged. Otherwise it has had no
-        effect.
+        """Check, at the end of training, that the metric was logged.
+
+        Otherwise it has had no effect.
 
         Args:
             needs_validation: with False, a metric of `val` may be missing if there was no

@@ -1,5 +1,7 @@
-"""Decide when to save, what to keep, and which checkpoint to resume from. The package `checkpoint`
-does the rest."""
+"""Decide when to save, what to keep, and which checkpoint to resume from.
+
+The package `checkpoint` does the rest.
+"""
 
 import signal
 import time
@@ -33,8 +35,9 @@ T = TypeVar("T")
 
 
 class CheckpointingHook(BaseHook):
-    """Saves at step boundaries: every `interval` steps, at the last step, on a signal, and when a
-    metric is best.
+    """Saves a checkpoint at step boundaries.
+
+    It saves every `interval` steps, at the last step, on a signal, and when a metric is best.
 
     Args:
         interval: in optimizer steps, or in epochs (`1epoch`).
@@ -231,8 +234,10 @@ class CheckpointingHook(BaseHook):
         return is_due or self._improved or self._is_postponed
 
     def _save_unless_broken(self, trainer: TrainerView, wait: bool) -> None:
-        """Save, unless the gradient was not finite, since a broken state must not replace the last
-        good checkpoint."""
+        """Save, unless the gradient was not finite.
+
+        A broken state must not replace the last good checkpoint.
+        """
         was_postponed, self._is_postponed = self._is_postponed, trainer.update_was_skipped()
         if not self._is_postponed:
             with self._times.measured("saving"):
@@ -353,8 +358,9 @@ class CheckpointingHook(BaseHook):
 
 
 def signal_list(signums: Any) -> list[signal.Signals]:
-    """Return one or several signals as a list. Each is a `signal.Signals`, a name (`SIGUSR1`,
-    `USR1`) or a number.
+    """Return one or several signals as a list.
+
+    Each is a `signal.Signals`, a name (`SIGUSR1`, `USR1`) or a number.
 
     Raises:
         ConfigError: there is no such signal, or it cannot be handled.

@@ -1,5 +1,7 @@
-"""Keep the graphs that torch.compile has compiled, so that the next launch of the same program does
-not compile them again."""
+"""Keep the graphs that torch.compile has compiled.
+
+The next launch of the same program does not compile them again.
+"""
 
 import hashlib
 import json
@@ -26,13 +28,17 @@ DIGEST = hashlib.sha256().digest_size
 
 
 class UnsafeError(Exception):
-    """Someone else could have written a file. Its content is pickled, so its writer could run code
-    as the user who reads it."""
+    """Someone else could have written a file.
+
+    Its content is pickled, so its writer could run code as the user who reads it.
+    """
 
 
 class CompiledGraphsHook(BaseHook):
-    """Stores the artifacts of `torch.compiler.save_cache_artifacts` after the first step and at the
-    end, and reads the artifacts of an earlier launch.
+    """Stores compiled graphs, and reads the graphs of an earlier launch.
+
+    It stores the artifacts of `torch.compiler.save_cache_artifacts` after the first step and at the
+    end.
 
     Torch looks each graph up by its content and by its own version, so a graph that has changed is
     compiled.
@@ -123,8 +129,9 @@ def read_own(path: Path) -> bytes:
 
 
 def write_own(path: Path, data: bytes) -> None:
-    """Write a file, atomically, that no other user can write or read. Several processes may write
-    it at the same time.
+    """Write a file, atomically, that no other user can write or read.
+
+    Several processes may write it at the same time.
 
     Raises:
         UnsafeError: another user could write into its folder.

@@ -16,8 +16,9 @@ from launcher.types import Fraction, NonNegativeInt, PositiveInt
 
 
 class EmaHook(BaseHook):
-    """Averages the weights: after each step, average = decay * average + (1 - decay) * weights
-    (Polyak and Juditsky 1992).
+    """Averages the weights (Polyak and Juditsky 1992).
+
+    After each step, average = decay * average + (1 - decay) * weights.
 
     The averages cover the parameters that are trainable when training starts. They are sharded like
     the weights, in float32 if the weights have 16 bits, and are part of each checkpoint.
@@ -94,8 +95,10 @@ class EmaHook(BaseHook):
             )
 
     def _prepare(self, trainer: TrainerView) -> None:
-        """Allocate the averages once, after every hook's `on_start`, since a hook may change the
-        model there."""
+        """Allocate the averages once.
+
+        It runs after every hook's `on_start`, since a hook may change the model there.
+        """
         if self._weights:
             return
         self._model = trainer.model
@@ -170,8 +173,9 @@ class EmaHook(BaseHook):
 
     @property
     def ema_model(self) -> AveragedModel:
-        """The model with the average of the first decay as its parameters, which later updates
-        change in place.
+        """The model with the average of the first decay as its parameters.
+
+        Later updates change them in place.
 
         Raises:
             TrainingError: training has not started, or the weights are sharded.
@@ -231,8 +235,10 @@ class EmaHook(BaseHook):
 
 
 class _Staging:
-    """Copies the weights to the host. The copy is queued behind the step that computed them, and
-    training does not wait for it."""
+    """Copies the weights to the host.
+
+    The copy is queued behind the step that computed them, and training does not wait for it.
+    """
 
     def __init__(self, pieces: list[torch.Tensor], device: torch.device):
         self._pieces = pieces
@@ -261,8 +267,10 @@ class _Staging:
 
 
 def averaged_tensors(model: torch.nn.Module, use_buffers: bool) -> dict[str, torch.Tensor]:
-    """The floating-point parameters that are trained, and with `use_buffers` the persistent
-    buffers, by name."""
+    """Return the trained floating-point parameters by name.
+
+    With `use_buffers`, the persistent buffers are among them.
+    """
     trained = {name for name, p in unwrap(model).named_parameters() if p.requires_grad}
     buffers = {name for name, _ in unwrap(model).named_buffers()} if use_buffers else set()
     tensors = model_tensors(model).items()
@@ -274,8 +282,10 @@ def averaged_tensors(model: torch.nn.Module, use_buffers: bool) -> dict[str, tor
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of an average. With 16 bits, a thousandth of a difference would be rounded
-    away."""
+    """Return the dtype of an average.
+
+    With 16 bits, a thousandth of a difference would be rounded away.
+    """
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 

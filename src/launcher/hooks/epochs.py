@@ -9,8 +9,10 @@ from launcher.process import ranks
 
 
 class EpochSummaryHook(BaseHook):
-    """Logs the mean training loss of each epoch, over all ranks, and the validation metrics of its
-    last step."""
+    """Logs the mean training loss of each epoch, and the validation metrics of its last step.
+
+    The mean is over all ranks.
+    """
 
     def __init__(self) -> None:
         self._total: Any = 0.0

@@ -28,6 +28,7 @@ Loader = Callable[[], Iterable[Any] | None]
 
 class EvaluationHook(BaseHook):
     """Logs `{"val": {"loss": ..., ...}}` with the records of `forward`, as means over the samples.
+
     A named loader logs `{"val": {name: {...}}}`.
 
     It does not change training, since random state and the model's mode are restored. A signal ends
@@ -139,8 +140,10 @@ class EvaluationHook(BaseHook):
                 self._report_non_finite(trainer, key, flat[key])
 
     def measure(self, trainer: TrainerView) -> dict[str, Any] | None:
-        """The metrics of each loader, nested under its name, a matrix as a list of rows, or None
-        if a signal came on a rank."""
+        """Return the metrics of each loader, nested under its name.
+
+        A matrix is a list of rows. The result is None if a signal came on a rank.
+        """
         metrics: dict[str, Any] = {}
         for name, batches in self._batches.items():
             context, num_targets = trainer.strategy.forward_context, trainer.num_targets
@@ -218,8 +221,9 @@ def evaluate(
     metrics: Metrics | None = None,
     order: ChunkOrder | None = None,
 ) -> dict[str, Any] | None:
-    """Compute means of loss and records over the samples of all ranks' batches, by flat name. If
-    only some batches have a record, its mean is over their samples. A language model also gets
+    """Compute means of loss and records over the samples of all ranks' batches, by flat name.
+
+    If only some batches have a record, its mean is over their samples. A language model also gets
     `perplexity`, exp(loss).
 
     Args:
@@ -257,8 +261,10 @@ def _summed(
     metrics: Metrics | None,
     order: ChunkOrder | None,
 ) -> dict[int, Part]:
-    """Return sums of loss and records over this rank's batches. The key is 0 for the sum of all
-    batches, or with an order the number of each batch."""
+    """Return sums of loss and records over this rank's batches.
+
+    The key is 0 for the sum of all batches, or with an order the number of each batch.
+    """
     parts: dict[int, Part] = {}
     for turn, (batch, is_new) in enumerate(_in_step(batches)):
         number = 0 if order is None else order.begin(batches, turn)
@@ -312,9 +318,11 @@ _DONE, _HAS_BATCH, _EMPTY, _SIGNAL = range(4)
 
 
 def _in_step(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
-    """Yield this rank's batches, and whether each counts. Once they are used up, the last one is
-    repeated without counting while other ranks have more. So all ranks make the same number of
-    forward passes, which may be collective, and stop together on a signal.
+    """Yield this rank's batches, and whether each counts.
+
+    Once they are used up, the last one is repeated without counting while other ranks have more. So
+    all ranks make the same number of forward passes, which may be collective, and stop together on
+    a signal.
 
     Raises:
         signals.Interrupted: some rank has received a signal.
@@ -339,8 +347,10 @@ def _in_step(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
 
 
 def batch_size(batch: Any) -> int:
-    """Number of samples in a batch: the first dimension of its first tensor, or 1 without a
-    tensor."""
+    """Return the number of samples in a batch.
+
+    It is the first dimension of the batch's first tensor, or 1 without a tensor.
+    """
     tensor = first_tensor(batch)
     return 1 if tensor is None or tensor.dim() == 0 else tensor.shape[0]
 

@@ -55,8 +55,10 @@ def peak_tflops(device_name: str, precision: str) -> float | None:
 
 
 def forward_flops(trainer: TrainerView, batch: object) -> int:
-    """Count the operations of matrix products, convolutions and attention in a forward pass over a
-    batch. A multiplication and an addition count as two.
+    """Count the operations of a forward pass over a batch.
+
+    Matrix products, convolutions and attention count. A multiplication and an addition count as
+    two.
 
     All ranks must call it. Training does not change, since this is a pass as in evaluation.
     """
@@ -88,8 +90,10 @@ def _attention(
 
 
 def uncompiled() -> AbstractContextManager[Any]:
-    """Run without compiled code, whose operations cannot be counted, and which does not call the
-    hooks of modules."""
+    """Run without compiled code.
+
+    Its operations cannot be counted, and it does not call the hooks of modules.
+    """
     return (
         torch.compiler.set_stance("force_eager")
         if "torch._dynamo" in sys.modules

@@ -108,8 +108,10 @@ class Fork:
 
 
 def own_position(training_state: Settings, rank_state: Settings | None) -> Any:
-    """Return the position of this rank's data loader if each rank has stored its own, else the
-    position of rank 0's loader."""
+    """Return the position of this rank's data loader.
+
+    It is the position of rank 0's loader unless each rank has stored its own.
+    """
     return (rank_state or {}).get("data_loader") or training_state.get("data_loader")
 
 
@@ -131,8 +133,9 @@ def _set_groups(
     own_schedule: Settings | None,
     saved: Settings | None,
 ) -> None:
-    """Give the parameter groups this run's own settings, with the learning rate that the schedule
-    has at this step.
+    """Give the parameter groups this run's own settings.
+
+    The learning rate is the schedule's at this step.
 
     For a schedule that is not a function of the step, the saved rate is scaled to the group's new
     full rate.

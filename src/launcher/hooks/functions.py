@@ -25,8 +25,10 @@ class FunctionHook(BaseHook):
             self.on(event, function)
 
     def on(self, event: str, function: Callable[..., None] | str) -> "FunctionHook":
-        """Add a function. The functions of an event are called in the order in which they were
-        added."""
+        """Add a function.
+
+        The functions of an event are called in the order in which they were added.
+        """
         if event not in EVENTS:
             raise ConfigError(f"{event}: no such event; the events are {', '.join(EVENTS)}.")
         functions = self._functions.setdefault(event, [])

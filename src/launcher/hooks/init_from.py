@@ -22,8 +22,9 @@ INDEX = "model.safetensors.index.json"
 
 
 class InitFromHook(BaseHook):
-    """Loads model weights before other hooks see the run. A run with a checkpoint resumes from the
-    checkpoint instead.
+    """Loads model weights before other hooks see the run.
+
+    A run with a checkpoint resumes from the checkpoint instead.
 
     Args:
         source: a safetensors file, the folder of a checkpoint, of a run (its best, else its latest
@@ -107,8 +108,10 @@ class RenamingReader:
         return list(self._names)
 
     def differences(self, tied: Mapping[str, str]) -> list[str]:
-        """Yield a message for each pair of differing stored tensors that the model ties. They
-        belong to a model that does not tie them, and only one of the two could be loaded."""
+        """Yield a message for each pair of differing stored tensors that the model ties.
+
+        They belong to a model that does not tie them, and only one of the two could be loaded.
+        """
         pairs = [
             (other, source)
             for other, source in tied.items()
@@ -142,8 +145,9 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _prefixes(names: Iterable[str], common: bool = False) -> list[str]:
-    """The prefixes of names, in whole parts: `model.transformer.wte.weight` -> `model.`,
-    `model.transformer.`.
+    """Return the prefixes of names, in whole parts.
+
+    For example, `model.transformer.wte.weight` has `model.` and `model.transformer.`.
 
     Args:
         common: only prefixes that all names have.
@@ -222,8 +226,9 @@ def _read(source: Path, files: list[Path]) -> ShardReader:
 
 
 def _model_files(folder: Path) -> list[Path]:
-    """List the safetensors files of a Hugging Face folder: the files of its index, its only file,
-    or all of them.
+    """List the safetensors files of a Hugging Face folder.
+
+    These are the files of its index, its only file, or all of them.
 
     Raises:
         ConfigError: its index is broken, or names files outside the folder.

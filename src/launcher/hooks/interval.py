@@ -8,8 +8,9 @@ from launcher.errors import ConfigError
 
 
 class Interval:
-    """An interval: every `value` steps, or every `1epoch`, `0.5epoch`, `2epochs`. An interval in
-    epochs is due at the step that takes an epoch's last sample.
+    """An interval: every `value` steps, or every `1epoch`, `0.5epoch`, `2epochs`.
+
+    An interval in epochs is due at the step that takes an epoch's last sample.
 
     Args:
         value: the interval. With 0, it is never due.
@@ -58,8 +59,11 @@ class Interval:
 
 
 def steps_per_epoch(trainer: Any) -> Fraction | None:
-    """Return optimizer steps in a pass over the training data, usually a fraction, or None if the
-    data have no length."""
+    """Return the optimizer steps in a pass over the training data, usually a fraction.
+
+    Returns:
+        None if the data have no length.
+    """
     loader = trainer.data_loader
     try:
         batches = (

@@ -1,5 +1,7 @@
-"""Write `metrics.jsonl`: one line for each logged step, for people, `runs` and plots. No step is in
-it twice."""
+"""Write `metrics.jsonl`: one line for each logged step, for people, `runs` and plots.
+
+No step is in it twice.
+"""
 
 import errno
 import json
@@ -226,8 +228,10 @@ def append(path: Path, data: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Sync the file. A failure is only logged, and training continues without these lines on
-    disk."""
+    """Sync the file.
+
+    A failure is only logged, and training continues without these lines on disk.
+    """
     try:
         fsync_file(path)
     except OSError as error:
@@ -306,8 +310,10 @@ def last_step(path: Path) -> int:
 
 
 def keep_lines_after(path: Path, step: int) -> None:
-    """Keep the lines after `step` in the file of dropped lines. Of several lines of a step, the
-    first is kept."""
+    """Keep the lines after `step` in the file of dropped lines.
+
+    Of several lines of a step, the first is kept.
+    """
     lines: dict[float, bytes] = {}
     for file in (dropped_path(path), path):
         content = file.read_bytes() if file.is_file() else b""

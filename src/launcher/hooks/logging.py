@@ -8,8 +8,10 @@ from launcher.types import PositiveInt
 
 
 class LoggingHook(StatsHook):
-    """Logs `{"train": {...}}`: the records, loss, grad_norm, lr by group, step_time, data_time,
-    max_memory, non_finite_grad_retry_count.
+    """Logs the training metrics under `train`.
+
+    They are the records, loss, grad_norm, lr by group, step_time, data_time, max_memory and
+    non_finite_grad_retry_count.
 
     Args:
         interval: interval in optimizer steps.

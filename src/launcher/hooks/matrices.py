@@ -68,7 +68,8 @@ def picture(rows: Rows) -> bytes:
 
 
 def _png(pixels: np.ndarray) -> bytes:
-    """
+    """Return pixels as a PNG file.
+
     Args:
         pixels: [H, W, 3], 8 bits each.
     """

@@ -1,5 +1,7 @@
-"""Writes the images, histograms, matrices and texts of a run: `media.jsonl`, and a file per image
-or matrix in `images/<step>/`."""
+"""Writes the images, histograms, matrices and texts of a run.
+
+They are in `media.jsonl`, and each image or matrix is a file in `images/<step>/`.
+"""
 
 import json
 import re
@@ -27,10 +29,11 @@ Row = dict[str, Any]
 
 
 class MediaHook(BaseHook):
-    """Writes the images, histograms, matrices and texts that are logged, on rank 0, under the rules
-    of `metrics.jsonl`: a row is written when the next step begins, the rows of the current step are
-    part of the checkpoint, and a resume drops the rows and images of later steps. If a key is
-    logged twice in a step, the last value is kept.
+    """Writes the images, histograms, matrices and texts that are logged, on rank 0.
+
+    It follows the rules of `metrics.jsonl`: a row is written when the next step begins, the rows of
+    the current step are part of the checkpoint, and a resume drops the rows and images of later
+    steps. If a key is logged twice in a step, the last value is kept.
 
     Args:
         image_format: the extension of the image files, which determines their format (png, jpg,
@@ -114,7 +117,8 @@ class MediaHook(BaseHook):
                 self._add(trainer, "matrix", key, {"rows": rows, "path": path})
 
     def on_log_text(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        """
+        """Note the texts of the current step.
+
         Raises:
             ValueError: a value is not a text.
         """
@@ -201,8 +205,10 @@ def remove_steps_after(folder: Path, step: int) -> None:
 
 
 def file_name(key: str) -> str:
-    """A key as a relative path. In a part with special characters, these become `_` and a checksum
-    is added."""
+    """A key as a relative path.
+
+    In a part with special characters, these become `_` and a checksum is added.
+    """
     return "/".join(map(_part, key.split("/")))
 
 
@@ -213,8 +219,9 @@ def _part(part: str) -> str:
 
 
 def to_image(key: str, value: Any) -> Any:
-    """Convert a PIL image, an array [H, W] or [H, W, C], or a tensor [H, W] or [C, H, W] to a PIL
-    image. C is 1, 3 or 4. Integers are 0 to 255, floats 0 to 1.
+    """Convert a PIL image, an array [H, W] or [H, W, C], or a tensor [H, W] or [C, H, W].
+
+    C is 1, 3 or 4. Integers are 0 to 255, floats 0 to 1.
 
     Raises:
         ConfigError: pillow is not installed.
@@ -284,8 +291,9 @@ def _pillow(what: str) -> Any:
 
 
 def histogram(key: str, value: Any, bins: int) -> tuple[list[int], list[float]]:
-    """Return counts and edges of the finite values of an array, tensor or list; empty lists if
-    there are none.
+    """Return counts and edges of the finite values of an array, tensor or list.
+
+    Both lists are empty if there are no finite values.
 
     A pair (counts, edges) is returned unchanged. All ranks must call it, since a sharded tensor is
     gathered.

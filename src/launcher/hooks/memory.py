@@ -13,9 +13,11 @@ GIB = 1024**3
 
 
 class MemoryHook(BaseHook):
-    """Sets `step_info["max_memory"]`, in GiB, for the progress and logging hooks (with `sync`, the
-    largest). Logs `memory/rank_<r>`, the peak of each rank since the previous line, and at the end
-    the peaks of the attempt.
+    """Measures the peak memory of each rank.
+
+    It sets `step_info["max_memory"]`, in GiB, for the progress and logging hooks (with `sync`, the
+    largest). It logs `memory/rank_<r>`, the peak of each rank since the previous line, and at the
+    end the peaks of the attempt.
 
     On CUDA it is the peak of allocated tensors within a step. On the CPU, it is the peak resident
     set of the process so far. On mps, it is the memory that the driver has allocated after the

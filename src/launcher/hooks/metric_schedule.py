@@ -9,8 +9,9 @@ from launcher.hooks.best import Best
 
 
 class MetricScheduleHook(BaseHook):
-    """Calls the scheduler's `step` with each logged value of a metric. All ranks use rank 0's
-    value.
+    """Calls the scheduler's `step` with each logged value of a metric.
+
+    All ranks use rank 0's value.
 
     A value that differs from the best one by rounding only is passed as the best one.
     """

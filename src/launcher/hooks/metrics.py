@@ -1,5 +1,7 @@
-"""Metrics of an evaluation, from torchmetrics or as objects with the same `reset`, `update` and
-`compute`."""
+"""Compute metrics of an evaluation.
+
+A metric comes from torchmetrics, or is an object with the same `reset`, `update` and `compute`.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,8 +17,9 @@ logged."""
 
 
 class Metrics:
-    """Metrics by name. torchmetrics itself combines the states of the ranks, for any number of
-    batches.
+    """Metrics by name.
+
+    torchmetrics itself combines the states of the ranks, for any number of batches.
 
     Args:
         metrics: objects with `reset()`, `update(predictions, targets)` and `compute()`.

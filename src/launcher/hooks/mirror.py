@@ -1,5 +1,6 @@
-"""Trackers for a trainer without a configuration: W&B, TensorBoard and MLflow mirror the metrics
-of its workspace.
+"""Trackers for a trainer without a configuration.
+
+W&B, TensorBoard and MLflow mirror the metrics of its workspace.
 
 The workspace becomes a run folder: with `run.json`, a lock, and `metrics.jsonl`, which a process of
 its own reads (see `launcher.trackers.follower`). `python -m launcher.runs sync WORKSPACE` completes
@@ -162,8 +163,10 @@ class TrackerHook(BaseHook):
 
 
 class TensorBoardHook(TrackerHook):
-    """Mirrors to TensorBoard, with the arguments of
-    `launcher.trackers.tensorboard.TensorBoardTracker`."""
+    """Mirrors to TensorBoard.
+
+    It has the arguments of `launcher.trackers.tensorboard.TensorBoardTracker`.
+    """
 
     name, tracker = "tensorboard", TensorBoardTracker
 
@@ -175,7 +178,8 @@ class MlflowHook(TrackerHook):
 
 
 class WandbHook(TrackerHook):
-    """
+    """Mirrors to Weights & Biases.
+
     Args:
         project: WANDB_PROJECT has precedence.
         config: the configuration that W&B shows. A path is read as a JSON file.

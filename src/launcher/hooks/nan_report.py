@@ -21,9 +21,10 @@ from launcher.types import PositiveInt
 
 
 class NanReportHook(BaseHook):
-    """Repeats the passes over the batches of an update that is skipped because its gradient is not
-    finite. For each rank it logs the first non-finite value: in a batch, a weight, a module's
-    output, or a gradient.
+    """Reports the first non-finite value of an update that is skipped because of its gradient.
+
+    It repeats the passes over the update's batches. For each rank it logs the first non-finite
+    value: in a batch, a weight, a module's output, or a gradient.
 
     Until then, it only keeps references to the batches of two steps. Repeating them does not change
     training.
@@ -70,8 +71,10 @@ class NanReportHook(BaseHook):
             self._report(trainer)
 
     def _is_search_for_a_scale(self, trainer: TrainerView) -> bool:
-        """Return whether the loss scale was only too high, which is how a scaler finds its
-        scale."""
+        """Return whether the loss scale was only too high.
+
+        A loss scaler finds its scale by such updates.
+        """
         is_finite = all(math.isfinite(loss) for loss in map(float, trainer.step_info["loss"]))
         return trainer.strategy.scaler.is_enabled() and not ranks.maximum(not is_finite)
 
@@ -93,8 +96,10 @@ class NanReportHook(BaseHook):
         )
 
     def _repeat(self, trainer: TrainerView, batches: list[Any]) -> str | None:
-        """Return a message on the first value that is not finite on this rank, or None. All ranks
-        make the same passes."""
+        """Return a message on the first value that is not finite on this rank, or None.
+
+        All ranks make the same passes.
+        """
         model = unwrap(trainer.model)
         finding = _in_batches(batches) or _in_weights(model)
         with _unchanged(model), uncompiled():

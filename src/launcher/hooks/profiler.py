@@ -12,8 +12,9 @@ from launcher.types import NonNegativeInt, PositiveInt
 
 
 class ProfilerHook(BaseHook):
-    """Writes `profile/step-<first>-rank-<r>.json.gz`, for chrome://tracing or Perfetto, and logs
-    the most expensive operations.
+    """Profiles some steps, and logs the most expensive operations.
+
+    It writes `profile/step-<first>-rank-<r>.json.gz`, for chrome://tracing or Perfetto.
 
     Args:
         start: number of steps of each attempt that are skipped first.
@@ -70,8 +71,10 @@ class ProfilerHook(BaseHook):
             self._finish(trainer)
 
     def _end_step(self) -> None:
-        """End the record of a step. A record that outlives its profile is written to freed memory
-        when a later profile runs."""
+        """End the record of a step.
+
+        A record that outlives its profile is written to freed memory when a later profile runs.
+        """
         step, self._step = self._step, None
         if step is not None:
             step.__exit__(None, None, None)

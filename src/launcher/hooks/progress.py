@@ -70,8 +70,7 @@ class ProgressHook(StatsHook):
             self._bar = _Bar(trainer.step, trainer.max_steps, self._clock)
 
     def _eta(self, trainer: TrainerView) -> timedelta | None:
-        """The time that is left, estimated from the steps since the first report after the
-        warm-up."""
+        """Estimate the time that is left, from the steps since the first report after warm-up."""
         state = trainer.state
         if self._timed_from is None:
             if state.step - self._first >= self.eta_warmup:

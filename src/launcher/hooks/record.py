@@ -18,8 +18,9 @@ OF_THE_RUN = ("run.", "paths.")
 
 
 class RecordHook(BaseHook):
-    """The first hook whose `on_ready` is called. Everything is restored then, and nothing is
-    written yet.
+    """The first hook whose `on_ready` is called.
+
+    Everything is restored then, and nothing is written yet.
 
     Args:
         config: the current resolved configuration, as a plain dict.
@@ -85,8 +86,10 @@ class RecordHook(BaseHook):
         self._is_noted = True
 
     def _note_start(self) -> None:
-        """Note that the first step begins. The time until now was the start, except for an
-        evaluation before it."""
+        """Note that the first step begins.
+
+        The time until now was the start, except for an evaluation before it.
+        """
         before = sum(self._times.seconds.values())
         self._times.seconds["starting"] = max(0.0, time.time() - self.launched - before)
 

@@ -1,5 +1,7 @@
-"""Nested records (dicts of numbers and dicts) and batches (tensors in lists, tuples, sets and
-dicts)."""
+"""Nested records (dicts of numbers and dicts), and batches.
+
+A batch has tensors in lists, tuples, sets and dicts.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -10,8 +12,10 @@ import torch
 
 
 def map_nested_tensor(f: Callable[[torch.Tensor], Any], obj: Any) -> Any:
-    """Apply `f` to every tensor in lists, tuples (also named ones), sets and dicts; anything else
-    is unchanged."""
+    """Apply `f` to every tensor in lists, tuples (also named ones), sets and dicts.
+
+    Anything else is unchanged.
+    """
     if isinstance(obj, torch.Tensor):
         return f(obj)
     if isinstance(obj, Mapping):
@@ -38,8 +42,7 @@ def flatten(records: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def key_average(
     list_of_dicts: Sequence[Mapping[str, Any]], exclude_nan: bool = False
 ) -> dict[str, Any]:
-    """Compute the mean of each key of nested dicts, over the dicts in which it is present and not
-    None.
+    """Compute the mean of each key of nested dicts, over the dicts that have a value for it.
 
     Args:
         exclude_nan: leave NaN out of the mean. This reads tensors, and so waits for the device. A
@@ -61,8 +64,10 @@ def key_average(
 
 
 def to_numbers(records: Mapping[str, Any]) -> dict[str, Any]:
-    """0-d tensors and NumPy scalars as Python numbers, without None. The host waits for the device
-    here."""
+    """0-d tensors and NumPy scalars as Python numbers, without None.
+
+    The host waits for the device here.
+    """
     return {key: to_number(value) for key, value in records.items() if value is not None}
 
 

@@ -1,5 +1,7 @@
-"""Repeat the passes of a step and compare the gradients, to detect silent corruption and operations
-that do not repeat."""
+"""Repeat the passes of a step and compare the gradients.
+
+This detects silent corruption and operations that do not repeat.
+"""
 
 import os
 import socket
@@ -56,9 +58,10 @@ class Passes:
 
 
 class ReplayStepHook(BaseHook):
-    """Repeats forward and backward of a step twice, from one random state and over the same
-    batches, and compares checksums of losses and gradients on each rank. A difference is reported
-    with rank, host and device.
+    """Repeats forward and backward of a step twice, and compares checksums on each rank.
+
+    The repeats begin with the same random state and have the same batches. The checksums are of
+    losses and gradients. A difference is reported with rank, host and device.
 
     The training itself does not change, since gradients, buffers and random state are restored. A
     module that counts its own forward passes counts these too. Without sharding, each rank compares
@@ -194,9 +197,11 @@ def watched(
 
 
 def faulty_nodes(reports: Sequence[tuple[str, str | None]]) -> list[str]:
-    """Return the nodes to exclude: nodes with a rank whose loss or outputs differ, or all that
-    differ if there is none. If all of several nodes differ, return none, since an operation that
-    does not repeat is more likely than as many faulty nodes.
+    """Return the nodes to exclude.
+
+    They are the nodes with a rank whose loss or outputs differ, or all that differ if there is
+    none. If all of several nodes differ, none is returned, since an operation that does not repeat
+    is more likely than as many faulty nodes.
 
     Args:
         reports: the node of each rank, and the difference there.

@@ -70,8 +70,10 @@ class CheckpointRestorer:
         return "another workspace" if self.config is None else "run.tag=<word>"
 
     def restore(self, trainer: TrainerView) -> Path | None:
-        """Load the checkpoint that the run resumes from, and return it. Return None if the run
-        starts at step 0.
+        """Load the checkpoint that the run resumes from, and return it.
+
+        Returns:
+            None if the run starts at step 0.
 
         Raises:
             ConfigError: the checkpoint does not exist, is damaged, or does not fit. Every rank
@@ -88,8 +90,10 @@ class CheckpointRestorer:
         return checkpoint
 
     def abandon_later(self, trainer: TrainerView) -> None:
-        """Set later checkpoints aside after a rollback. Called once nothing can reject the attempt
-        any more."""
+        """Set later checkpoints aside after a rollback.
+
+        Called once nothing can reject the attempt any more.
+        """
         if self.choice.requested is None:
             return
         is_own = trainer.resumed_from is not None and trainer.resumed_from.parent == self.store.root
@@ -102,8 +106,9 @@ class CheckpointRestorer:
         return None if self.choice.path is None else Path(self.choice.path)
 
     def _agreed(self, trainer: TrainerView, act: Callable[[], T]) -> T:
-        """Let rank 0 call `act`, and return its result on all ranks, since two ranks may see
-        different contents of a shared folder.
+        """Let rank 0 call `act`, and return its result on all ranks.
+
+        Two ranks may see different contents of a shared folder.
 
         Raises:
             ConfigError: rank 0 failed. Every rank raises it.
@@ -131,8 +136,10 @@ class CheckpointRestorer:
         return found
 
     def _restored(self, trainer: TrainerView, path: Path) -> bool:
-        """Load a checkpoint and verify the checksum of each tensor. If any rank finds damage, all
-        ranks take the next older checkpoint, which overwrites everything that was loaded.
+        """Load a checkpoint and verify the checksum of each tensor.
+
+        If any rank finds damage, all ranks take the next older checkpoint, which overwrites
+        everything that was loaded.
 
         Raises:
             ConfigError: it does not fit, or it is damaged and the user named it, so that no other
@@ -194,8 +201,10 @@ class CheckpointRestorer:
         return newest
 
     def _was_followed(self, trainer: TrainerView) -> bool:
-        """Return whether an earlier launch of this SLURM job has followed `run.resume`. Then this
-        one resumes the run."""
+        """Return whether an earlier launch of this SLURM job has followed `run.resume`.
+
+        Then this one resumes the run.
+        """
         if self.load in ("latest", "auto") or not is_restart():
             return False
         try:
@@ -248,9 +257,11 @@ class CheckpointRestorer:
             )
 
     def _named(self, trainer: TrainerView, which: str | int | Path) -> Choice:
-        """Return the requested checkpoint, or the newest if the run has already been trained
-        further from the requested one. So a rollback happens once, and the same command then
-        resumes the later steps."""
+        """Return the requested checkpoint, or the newest if a rollback to it has already happened.
+
+        The run has then been trained further from the requested one. So a rollback happens once,
+        and the same command then resumes the later steps.
+        """
         request = request_name(self.store.root, which)
         rollbacks = self.store.rollbacks()
         if rollbacks[-1:] == [request] and (newest := self._newest()) is not None:
@@ -265,8 +276,10 @@ class CheckpointRestorer:
         return Choice(str(path), request, rollbacks=[*rollbacks, request])
 
     def _abandon_later(self, trainer: TrainerView, step: int | None) -> None:
-        """Set aside the checkpoints after `step`. With None, all are set aside, since the run
-        resumes from another folder's checkpoint."""
+        """Set aside the checkpoints after `step`.
+
+        With None, all are set aside, since the run resumes from another folder's checkpoint.
+        """
         how = "Rolled back to step %d: a later checkpoint is kept as %s."
         if step is None:
             how = (
@@ -276,8 +289,10 @@ class CheckpointRestorer:
             trainer.logger.warning(how, trainer.step, name)
 
     def _is_same(self, stored: StoredCheckpoint) -> bool:
-        """Return whether a checkpoint was written under the current configuration, except for keys
-        that cannot change numbers."""
+        """Return whether a checkpoint was written under the current configuration.
+
+        Keys that cannot change numbers may differ.
+        """
         file = stored.path / "config.yaml"
         if self.config is None or not file.exists():
             return True

@@ -24,8 +24,9 @@ BYTES = 256
 
 
 class SamplesHook(BaseHook):
-    """Continues prompts at an interval and at the end, logs them, and writes
-    `samples/step-<step>.txt`.
+    """Continues prompts at an interval and at the end.
+
+    It logs the samples, and writes `samples/step-<step>.txt`.
 
     The model needs `logits(tokens [B, T]) -> [B, T, vocabulary]`, as `model=gpt` has. Random
     numbers come from a separate generator, so training does not change, and equal weights write
@@ -124,7 +125,8 @@ class SamplesHook(BaseHook):
         return self._decoded(tokens)
 
     def _encoded(self, prompt: str) -> list[int]:
-        """
+        """Return the tokens of a prompt.
+
         Raises:
             ConfigError: the prompt has no tokens, or some that the model does not have.
         """
@@ -176,8 +178,10 @@ def vocabulary(trainer: TrainerView) -> int:
 
 
 def next_scores(trainer: TrainerView, tokens: Sequence[int]) -> torch.Tensor:
-    """Scores [vocabulary] of the next token, on the CPU. All ranks must call it. Training does not
-    change."""
+    """Scores [vocabulary] of the next token, on the CPU.
+
+    All ranks must call it. Training does not change.
+    """
     model, was_training = trainer.model, trainer.model.training
     longest = getattr(unwrap(model), "seq_len", None) or len(tokens)
     input = torch.tensor([tokens[-longest:]], device=trainer.device)
@@ -198,8 +202,10 @@ def next_scores(trainer: TrainerView, tokens: Sequence[int]) -> torch.Tensor:
 
 @contextmanager
 def calls_logits(model: nn.Module) -> Iterator[None]:
-    """Let the model's forward pass be its `logits` within the context, so that wrappers still
-    gather sharded weights."""
+    """Let the model's forward pass be its `logits` within the context.
+
+    Wrappers then still gather sharded weights.
+    """
     module: Any = unwrap(model)
     # It is set if the instance has its own.
     forward = vars(module).get("forward")

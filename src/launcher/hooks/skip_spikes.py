@@ -17,9 +17,10 @@ have no outliers."""
 
 
 class SkipSpikesHook(BaseHook):
-    """Skips an update if its loss or gradient norm is more than `sigmas` standard deviations above
-    the mean of the last `window` accepted steps. The step still counts: schedule, data and counters
-    continue as usual.
+    """Skips the updates whose loss or gradient norm is an outlier.
+
+    An outlier is more than `sigmas` standard deviations above the mean of the last `window`
+    accepted steps. The step still counts: schedule, data and counters continue as usual.
 
     The device decides, by values that all ranks share, and the host does not wait for it. The hook
     logs `spikes/skipped`, the number since the run began. The trainer itself skips steps that are
@@ -77,8 +78,10 @@ class SkipSpikesHook(BaseHook):
 
     @torch.no_grad()
     def _judge(self, trainer: TrainerView, norm: torch.Tensor) -> torch.Tensor:
-        """Return whether this step is a spike. Otherwise it is added to the window. All values stay
-        on the device."""
+        """Return whether this step is a spike.
+
+        Otherwise it is added to the window. All values stay on the device.
+        """
         self._to(norm.device)
         loss = torch.stack(trainer.step_info["loss"]).mean().float()
         # With lanes, each rank has the losses of all.

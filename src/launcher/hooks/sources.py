@@ -1,5 +1,7 @@
-"""The training loss of each source of a mixture, and the end of training under
-`data.exhausted=stop`."""
+"""Measure the training loss of each source of a mixture.
+
+The module also ends training under `data.exhausted=stop`.
+"""
 
 from collections.abc import Mapping
 from itertools import chain
@@ -19,9 +21,10 @@ from launcher.types import PositiveInt
 
 
 class SourcesHook(BaseHook):
-    """Logs `train/loss/<source>`, the mean loss of the step's samples of each source, before the
-    update, in evaluation mode. It costs a forward pass without gradients for each source, in the
-    steps of `interval`.
+    """Logs `train/loss/<source>`, the mean loss of the step's samples of each source.
+
+    It is measured before the update, in evaluation mode. It costs a forward pass without gradients
+    for each source, in the steps of `interval`.
 
     Args:
         interval: in optimizer steps.
@@ -70,9 +73,11 @@ class SourcesHook(BaseHook):
             trainer.model.train(was_training)
 
     def _measure(self, trainer: TrainerView, name: str, batch: Any, chosen: np.ndarray) -> None:
-        """Add the loss of a source's samples of a batch. The forward pass of a sharded model is
-        collective, so a rank without such samples makes it too, with all samples, which do not
-        count."""
+        """Add the loss of a source's samples of a batch.
+
+        The forward pass of a sharded model is collective, so a rank without such samples makes it
+        too, with all samples, which do not count.
+        """
         part = (
             selected(batch, torch.from_numpy(chosen), trainer.data_loader.micro_batch_size)
             if len(chosen)
@@ -123,8 +128,10 @@ class SourcesHook(BaseHook):
 
 
 def selected(batch: Any, chosen: torch.Tensor, size: int) -> Any:
-    """Some samples of a batch: of each tensor and list with `size` items, and of what contains
-    them."""
+    """Select some samples of a batch, in each tensor and list with `size` items.
+
+    Containers of them keep their form.
+    """
     if isinstance(batch, torch.Tensor):
         return batch[chosen.to(batch.device)] if batch.ndim and len(batch) == size else batch
     if isinstance(batch, Mapping):

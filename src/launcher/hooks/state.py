@@ -72,8 +72,9 @@ def load_hook_states(
 
 
 def full_state(trainer: TrainerView, options: Any) -> dict[str, Any]:
-    """`model`, `training_state` and the hooks' entries, in memory. Tensors are full under every
-    wrapper.
+    """`model`, `training_state` and the hooks' entries, in memory.
+
+    Tensors are full under every wrapper.
 
     Args:
         options: a `StateDictOptions`.
@@ -112,7 +113,8 @@ def load_full_state(trainer: TrainerView, state: dict[str, Any], options: Any) -
 
 
 def hook_tensors(trainer: TrainerView) -> dict[str, ShardedLike]:
-    """
+    """Return the state tensors of all hooks, by name.
+
     Raises:
         ConfigError: two hooks use one name.
     """
@@ -169,7 +171,8 @@ class InMemory:
 
 
 def reject_flat_buffers(trainer: TrainerView, key: str, use: str) -> None:
-    """
+    """Reject a strategy that keeps weights and gradients in flat buffers.
+
     Raises:
         ConfigError: the strategy has no tensors that a hook can read.
     """

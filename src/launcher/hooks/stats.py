@@ -18,8 +18,10 @@ AVERAGED = "loss", *TIMES, "records"
 
 
 class Stats(NamedTuple):
-    """Means over the steps since the last report. Times are in seconds, and `data_time` is over all
-    micro-batches of a step."""
+    """Means over the steps since the last report.
+
+    Times are in seconds, and `data_time` is over all micro-batches of a step.
+    """
 
     steps: int
     loss: float
@@ -37,8 +39,9 @@ class Stats(NamedTuple):
 
 
 class StatsHook(BaseHook):
-    """Collects each step's `step_info` and reads it once an interval. Until then the host does not
-    wait for the device.
+    """Collects each step's `step_info` and reads it once an interval.
+
+    Until then the host does not wait for the device.
 
     Args:
         report: function called with the trainer and the means, after every `interval` steps and
@@ -102,8 +105,10 @@ class StatsHook(BaseHook):
 
 
 def _share_records(steps: Sequence[StepInfo], lanes: Lanes | None) -> None:
-    """Replace the records of this rank's lanes by the records of all lanes, as numbers and in their
-    order. The host waits for the device."""
+    """Replace the records of this rank's lanes by the records of all lanes, in their order.
+
+    They become numbers, so the host waits for the device.
+    """
     own = [i for i, info in enumerate(steps) if lanes is not None and not info.get("has_all")]
     if lanes is None or not own:
         return
@@ -151,8 +156,10 @@ def _means(steps: Sequence[StepInfo], param_groups: Sequence[dict[str, Any]]) ->
 
 
 def _values(steps: Sequence[StepInfo]) -> dict[str, Any]:
-    """Return each step's loss, norm (if the strategy computes it), records and memory (if there are
-    any), times, and the sum of the retries. Here the host waits for the device.
+    """Return the numbers of each step.
+
+    These are its loss, norm (if the strategy computes it), records and memory (if there are any),
+    times, and the sum of the retries. Here the host waits for the device.
 
     They are python numbers, since a mean of tensors would round differently once some have been
     restored from a checkpoint.

@@ -15,9 +15,10 @@ from launcher.types import PositiveFloat, PositiveInt
 
 
 class ThroughputHook(BaseHook):
-    """Logs `throughput/samples_per_second`, `tokens_per_second` (where inputs are integers [B, T,
-    ...]), `tflops_per_second` and `mfu`, over all ranks, as means over the interval without its
-    evaluations.
+    """Logs the throughput over all ranks, as means over the interval without its evaluations.
+
+    The metrics are `throughput/samples_per_second`, `tokens_per_second` (where inputs are integers
+    [B, T, ...]), `tflops_per_second` and `mfu`.
 
     Model FLOPs of a step are three times the FLOPs of a forward pass, which are counted once per
     attempt. A backward pass has twice as many products, and recomputed products do not count
@@ -150,8 +151,11 @@ class ThroughputHook(BaseHook):
 
 
 def num_tokens(batch: Any) -> int | None:
-    """Return the size of the first tensor of a batch if it has integers [B, T, ...], else None,
-    since it has no tokens."""
+    """Return the size of a batch's first tensor if that has tokens: integers [B, T, ...].
+
+    Returns:
+        None for a batch without tokens.
+    """
     tensor = first_tensor(batch)
     if tensor is None or tensor.dim() < 2 or tensor.dtype not in (torch.int64, torch.int32):
         return None

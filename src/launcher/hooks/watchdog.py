@@ -19,9 +19,11 @@ this one."""
 
 
 class WatchdogHook(BaseHook):
-    """Prints the stacks of all threads to the standard error of a rank whose step takes longer than
-    `factor` times the median, even if the interpreter is blocked. Ranks wait for each other, so a
-    step that hangs on one rank is printed by all of them. Evaluations and saves are not watched.
+    """Prints the stacks of all threads of a rank whose step hangs.
+
+    A step hangs if it takes longer than `factor` times the median. The stacks go to the rank's
+    standard error, even if the interpreter is blocked. Ranks wait for each other, so a step that
+    hangs on one rank is printed by all of them. Evaluations and saves are not watched.
 
     Args:
         factor: the limit, as a multiple of the median of the last `window` steps.

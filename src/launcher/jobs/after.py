@@ -20,8 +20,9 @@ logger = logging.getLogger("launcher")
 
 
 def run_after(verbs: Sequence[str], folder: Path, has_test_set: bool) -> None:
-    """Run `launcher.runs evaluate` or `export` for a run, each in a process of its own. Called on
-    rank 0.
+    """Run `launcher.runs evaluate` or `export` for a run, each in a process of its own.
+
+    Called on rank 0.
 
     Args:
         verbs: commands to run, of evaluate and export.

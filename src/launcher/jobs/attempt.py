@@ -136,8 +136,10 @@ class AttemptLog:
     # -------------------------------------------------------------------------------------- its end
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """Record the end of an attempt in run.json at the end of the context. The lock is held
-        until then."""
+        """Record the end of an attempt in run.json at the end of the context.
+
+        The lock is held until then.
+        """
         try:
             with deadline.on_forced_exit(self._forced):
                 try:
@@ -155,8 +157,10 @@ class AttemptLog:
                 self.lock.release()
 
     def end(self, outcome: Outcome, step: int, **details: Any) -> None:
-        """Write the outcome on rank 0. The main thread and a forced exit may both try to write it.
-        The first one does, and the other waits until it is written.
+        """Write the outcome on rank 0.
+
+        The main thread and a forced exit may both try to write it. The first one does, and the
+        other waits until it is written.
 
         Raises:
             TrainingError: training has ended well, and this cannot be written.
@@ -217,8 +221,10 @@ class AttemptLog:
             logger.error("%s could not be written: %s.", self.record.path, error.strerror)
 
     def _is_begun_for(self, code: int) -> bool:
-        """Return whether an error can be recorded. A crash before the attempt has begun makes it
-        begin now."""
+        """Return whether an error can be recorded.
+
+        A crash before the attempt has begun makes it begin now.
+        """
         if self.has_begun or code == 2:
             return self.has_begun
         try:
@@ -280,8 +286,10 @@ def hydra_record(config: DictConfig, folder: RunFolder) -> Iterator[dict[str, An
 
 
 def _sleep(seconds: float) -> None:
-    """Sleep while waiting for another machine's lock, for up to half a minute in all. A signal ends
-    it."""
+    """Sleep while waiting for another machine's lock, for up to half a minute in all.
+
+    A signal ends it.
+    """
     time.sleep(seconds)
     signals.check()
 

@@ -25,6 +25,7 @@ from launcher.types import PositiveInt
 
 class CheckJob:
     """Makes one optimizer step as a run would, and reports shapes, parameters, memory and errors.
+
     Errors are inputs and labels out of range or not finite, a loss or gradient that is not finite,
     and parameters without a gradient.
 

@@ -94,8 +94,9 @@ def why_done(config: Mapping[str, Any]) -> str | None:
 def done(
     config: Mapping[str, Any], folder: RunFolder, record: RunRecord
 ) -> Literal["completed", "paused", "past"] | None:
-    """Return why the run has nothing left to do, or None if it has. A run that has saved nothing is
-    never complete.
+    """Return why the run has nothing left to do, or None if it has.
+
+    A run that has saved nothing is never complete.
 
     Args:
         config: with the number of steps, if `trainer.max_epochs` is set.
@@ -110,8 +111,10 @@ def done(
 
 
 def is_past(config: Mapping[str, Any], folder: RunFolder) -> bool:
-    """Return whether the newest checkpoint is later than the last step of the command. Then an
-    extension of the run was stopped, and the command is an earlier one."""
+    """Return whether the newest checkpoint is later than the last step of the command.
+
+    Then an extension of the run was stopped, and the command is an earlier one.
+    """
     return (
         str(config["run"]["resume"]) in NEWEST
         and folder.newest_step() > config["trainer"]["max_steps"]
@@ -161,9 +164,11 @@ def is_changed(config: Mapping[str, Any], record: RunRecord) -> bool:
 
 
 def with_known_steps(config: Mapping[str, Any], record: RunRecord) -> Mapping[str, Any]:
-    """Return the configuration with the number of steps, if `trainer.max_epochs` is set. The number
-    depends on the data, which are not read here. It is the number of the newest attempt if that has
-    completed at least as many epochs of the same training, and unlimited otherwise."""
+    """Return the configuration with the number of steps, if `trainer.max_epochs` is set.
+
+    The number depends on the data, which are not read here. It is the number of the newest attempt
+    if that has completed at least as many epochs of the same training, and unlimited otherwise.
+    """
     epochs = config["trainer"].get("max_epochs")
     if epochs is None:
         return config

@@ -124,8 +124,10 @@ def write_model(
     max_shard_size: str = "5GB",
     tied: Mapping[str, str] | None = None,
 ) -> tuple[Path, Any]:
-    """Write the weights. A model with `write_export` writes its own files. The file of another
-    model has each name of its `state_dict()`, so that `load_state_dict(load_file(...))` accepts it.
+    """Write the weights.
+
+    A model with `write_export` writes its own files. The file of another model has each name of its
+    `state_dict()`, so that `load_state_dict(load_file(...))` accepts it.
 
     Args:
         model: the node `model` of the configuration, resolved.

@@ -206,8 +206,10 @@ def _bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def _copies(layout: MemoryLayout, accumulates: bool) -> int:
-    """The copies of its gradients that a rank has. Buckets are filled with the last
-    micro-batch."""
+    """The copies of its gradients that a rank has.
+
+    Buckets are filled with the last micro-batch.
+    """
     return max(layout.gradient_copies, 1 + (layout.has_buckets and accumulates))
 
 

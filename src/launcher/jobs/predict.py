@@ -137,8 +137,11 @@ class PredictJob:
     def _write(
         self, trainer: Trainer, dataset: Any, parts: "Parts", missing: Sequence[int]
     ) -> None:
-        """Write this rank's share of the missing parts. Each rank makes the same number of forward
-        passes, which may be collective: a rank with fewer batches repeats its last one."""
+        """Write this rank's share of the missing parts.
+
+        Each rank makes the same number of forward passes, which may be collective: a rank with
+        fewer batches repeats its last one.
+        """
         ranks = trainer.strategy.ranks
         shares = [missing[rank :: ranks.world_size] for rank in range(ranks.world_size)]
         batches = [list(chain(*(parts.batches(number) for number in share))) for share in shares]

@@ -95,8 +95,10 @@ def explicit_overrides() -> list[tuple[str, Any]]:
 
 
 def _is_same_choice(key: str, value: object, now: object, then: object, checkpoint: Path) -> bool:
-    """Return whether a group's option is the run's option. `model=mlp` alone does not set its
-    sizes."""
+    """Return whether a group's option is the run's option.
+
+    `model=mlp` alone does not set its sizes.
+    """
     if "." in key:
         return False
     try:

@@ -61,8 +61,10 @@ def class_name(module: nn.Module) -> str:
 
 
 def parameter_counts(module: nn.Module, seen: set[nn.Parameter]) -> tuple[int, int]:
-    """The number of all parameters, and of the trainable ones. Parameters in `seen` do not
-    count."""
+    """The number of all parameters, and of the trainable ones.
+
+    Parameters in `seen` do not count.
+    """
     total = trainable = 0
     for parameter in module.parameters():
         if parameter not in seen:

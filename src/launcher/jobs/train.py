@@ -27,8 +27,9 @@ class TrainJob:
         self.objective, self.value, self.after = objective, value, list(after or ())
 
     def is_complete(self, config: Mapping[str, Any]) -> bool:
-        """Return whether there is nothing to train, which is then logged. Called before torch is
-        loaded or ranks are started.
+        """Return whether there is nothing to train, which is then logged.
+
+        Called before torch is loaded or ranks are started.
 
         Args:
             config: resolved, as plain containers.
@@ -39,8 +40,10 @@ class TrainJob:
         return config["trainer"].get("max_epochs") is None and nothing_to_do(config)
 
     def why_done(self, config: Mapping[str, Any]) -> str | None:
-        """Return why there is nothing to train, or None. It is for a command that passes the run to
-        another machine: `completed`, or `paused at step 20`.
+        """Return why there is nothing to train, or None.
+
+        It is for a command that passes the run to another machine: `completed`, or `paused at step
+        20`.
 
         Args:
             config: resolved, as plain containers.

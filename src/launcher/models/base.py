@@ -42,8 +42,9 @@ class Model(nn.Module, ABC):
         """
 
     def num_targets(self, batch: Any) -> torch.Tensor | int | None:
-        """Return the number of targets that the loss of this batch is a mean over: an int, or a 0-d
-        tensor on the device.
+        """Return the number of targets that the loss of this batch is a mean over.
+
+        It is an int, or a 0-d tensor on the device.
 
         Micro-batches, ranks and validation batches are then weighted by it. The loss of a batch
         without targets must be 0, not NaN (see `cross_entropy`). With None, micro-batches have
@@ -53,13 +54,16 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def init_weights(self) -> None:
-        """Initialize every parameter and fill every buffer, including buffers that no checkpoint
-        has (position tables)."""
+        """Initialize every parameter and fill every buffer.
+
+        Buffers that no checkpoint has (position tables) are filled too.
+        """
 
     @abstractmethod
     def shard_units(self) -> list[nn.Module]:
-        """Return the repeated blocks, outermost first. Each is sharded, gathered and recomputed as
-        a unit.
+        """Return the repeated blocks, outermost first.
+
+        Each is sharded, gathered and recomputed as a unit.
 
         Their matrices are the model's hidden weights (see `launcher.optim.optimizers.muon`).
         """
@@ -70,16 +74,20 @@ IGNORED = -100
 
 
 def next_tokens(batch: TokenBatch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (input, target), each [B, T]. For a mapping, they are `input_ids`, and `labels`
-    shifted by one token."""
+    """Return (input, target), each [B, T].
+
+    For a mapping, they are `input_ids`, and `labels` shifted by one token.
+    """
     if not isinstance(batch, Mapping):
         return batch
     return batch["input_ids"], F.pad(batch["labels"][:, 1:], (0, 1), value=IGNORED)
 
 
 def same_document(batch: TokenBatch) -> torch.Tensor | None:
-    """Return the attention mask, bool [B, 1, T, T], for several documents in a row. A document
-    starts where `position_ids` is 0. With None, each token sees all earlier ones."""
+    """Return the attention mask, bool [B, 1, T, T], for several documents in a row.
+
+    A document starts where `position_ids` is 0. With None, each token sees all earlier ones.
+    """
     if not isinstance(batch, Mapping) or "position_ids" not in batch:
         return None
     document = (batch["position_ids"] == 0).cumsum(1)
@@ -91,8 +99,9 @@ def count_targets(target: torch.Tensor) -> torch.Tensor:
 
 
 def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Compute the mean cross entropy over the targets that are not `IGNORED`, or 0 if there are
-    none.
+    """Compute the mean cross entropy over the targets that are not `IGNORED`.
+
+    It is 0 if there are none.
 
     Args:
         logits: [..., classes].

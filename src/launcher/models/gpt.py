@@ -22,8 +22,9 @@ from launcher.types import PositiveFloat, PositiveInt, UnitInterval
 
 
 class GPT(Model):
-    """Pre-norm blocks of causal attention and a gated feed-forward layer (Touvron et al. 2023,
-    arXiv:2302.13971).
+    """A GPT with pre-norm blocks (Touvron et al. 2023, arXiv:2302.13971).
+
+    A block has causal attention and a gated feed-forward layer.
 
     RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467), rotary positions (Su et al. 2021,
     arXiv:2104.09864), SwiGLU (Shazeer 2020, arXiv:2002.05202), grouped-query attention (Ainslie et
@@ -149,10 +150,11 @@ class GPT(Model):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """Initialize by GPT-2's rule (Radford et al. 2019, section 2.3, and its code): normal with
-        a standard deviation of 0.02. The two matrices of a block that write into the residual
-        stream have 0.02 / sqrt(2 num_layers), so that the stream's variance does not grow with
-        depth. Norms are 1.
+        """Initialize by GPT-2's rule (Radford et al. 2019, section 2.3, and its code).
+
+        Weights are normal with a standard deviation of 0.02. The two matrices of a block that write
+        into the residual stream have 0.02 / sqrt(2 num_layers), so that the stream's variance does
+        not grow with depth. Norms are 1.
         """
         nn.init.normal_(self.embedding.weight, std=0.02)
         for block in self.blocks:
@@ -268,8 +270,10 @@ def rope_table(seq_len: int, head_dim: int, theta: float) -> tuple[Tensor, Tenso
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the pair (x_i, x_(i + head_dim/2)) by its position's angle, in float32. x [B, heads, T,
-    head_dim]."""
+    """Turn the pair (x_i, x_(i + head_dim/2)) by its position's angle, in float32.
+
+    x [B, heads, T, head_dim].
+    """
     swapped = x.roll(x.shape[-1] // 2, dims=-1)
     return (x * cos + swapped * sin).type_as(x)
 

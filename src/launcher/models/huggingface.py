@@ -1,5 +1,7 @@
-"""Models of Hugging Face transformers (the extra `huggingface`), from a configuration or
-pretrained."""
+"""Models of Hugging Face transformers, from a configuration or pretrained.
+
+They need the extra `huggingface`.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -156,8 +158,10 @@ class HuggingFaceModel(Model):
         return {"use_cache": False} if self.task in WRITES_TEXT else {}
 
     def logits(self, input: Tensor) -> Tensor:
-        """Compute scores of an input without labels: of the next token [B, T, vocabulary], or of
-        the classes."""
+        """Compute scores of an input without labels.
+
+        They are of the next token [B, T, vocabulary], or of the classes.
+        """
         scores: Tensor = self.model(**{self.model.main_input_name: input}, **self._options()).logits
         return scores
 
@@ -200,9 +204,10 @@ class HuggingFaceModel(Model):
         folder: Path,
         max_shard_size: str,
     ) -> dict[str, Any]:
-        """Write the files that `from_pretrained(folder)` of transformers reads: configuration,
-        weights under the names of transformers with merged adapters, and the tokenizer of a
-        pretrained model.
+        """Write the files that `from_pretrained(folder)` of transformers reads.
+
+        They are the configuration, the weights under the names of transformers with merged
+        adapters, and the tokenizer of a pretrained model.
 
         Args:
             settings: this class's arguments in the run.
@@ -233,8 +238,10 @@ class HuggingFaceModel(Model):
         return {**settings, "lora": None} if lora.r else dict(settings)
 
     def shard_units(self) -> list[nn.Module]:
-        """Return the layers that transformers does not split (`_no_split_modules`), else the layers
-        of the longest list."""
+        """Return the layers that transformers does not split (`_no_split_modules`).
+
+        Without such a list, they are the layers of the longest list of modules.
+        """
         names = set(getattr(self.model, "_no_split_modules", None) or ())
         layers = [part for part in self.model.modules() if type(part).__name__ in names]
         return layers or longest_list(self.model)

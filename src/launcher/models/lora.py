@@ -1,5 +1,4 @@
-"""Low-rank adapters (Hu et al. 2021, arXiv:2106.09685) on a pretrained model, by the package
-peft."""
+"""Low-rank adapters (Hu et al. 2021, arXiv:2106.09685) on a pretrained model, by peft."""
 
 from typing import Any
 
@@ -13,7 +12,8 @@ from launcher.types import NonNegativeInt, PositiveFloat, UnitInterval
 
 
 class Lora:
-    """
+    """Settings of the adapters.
+
     Args:
         r: rank of the adapters. With 0, there are no adapters, and all weights are trained.
         alpha: an adapter's output is multiplied by alpha / r.
@@ -32,8 +32,9 @@ class Lora:
         self.r, self.alpha, self.dropout, self.target_modules = r, alpha, dropout, target_modules
 
     def apply(self, model: object) -> Any:
-        """Return the model with adapters. They and the task's own layers (a classifier) are
-        trained, and the rest is frozen.
+        """Return the model with adapters.
+
+        They and the task's own layers (a classifier) are trained, and the rest is frozen.
 
         Raises:
             ConfigError: peft is not installed, or does not know which layers to adapt.
@@ -63,8 +64,10 @@ class Lora:
 
 
 def _heads(model: Any) -> list[str]:
-    """Names of the layers that the task has added. An output layer over the vocabulary is part of
-    pretrained models."""
+    """Names of the layers that the task has added.
+
+    An output layer over the vocabulary is part of pretrained models.
+    """
     output = model.get_output_embeddings()
     return [
         name
@@ -93,7 +96,8 @@ class FrozenWeights(nn.Module):
         return self.fingerprint
 
     def set_extra_state(self, state: str) -> None:
-        """
+        """Check that the adapters were trained on these weights.
+
         Raises:
             ConfigError: the adapters were trained on other weights.
         """

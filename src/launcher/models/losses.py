@@ -15,8 +15,10 @@ OF_CLASSES = ("cross_entropy", "focal")
 
 
 def elementwise(name: str, huber_delta: float) -> Loss:
-    """Compute the loss of this name, of predictions and targets of one shape, as a mean over all
-    elements."""
+    """Compute the loss of this name, as a mean over all elements.
+
+    Predictions and targets have one shape.
+    """
     functions: dict[str, Loss] = {
         "bce": F.binary_cross_entropy_with_logits,
         "mse": F.mse_loss,

@@ -103,7 +103,9 @@ class MLP(Model):
         return count_targets(next_tokens(batch)[1])
 
     def logits(self, input: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Scores of the classes: [B, num_features] -> [B, num_classes], or tokens [B, T] -> [B, T,
+        """Compute the scores of the classes, or of each next token.
+
+        The shapes are [B, num_features] -> [B, num_classes], or tokens [B, T] -> [B, T,
         vocab_size].
 
         Args:
@@ -117,8 +119,9 @@ class MLP(Model):
         return outputs
 
     def _windows(self, x: Tensor, positions: Tensor | None) -> Tensor:
-        """Return each position's last `context` embeddings, its own last: [B, T, E] -> [B, T,
-        context * E].
+        """Return each position's last `context` embeddings: [B, T, E] -> [B, T, context * E].
+
+        A position's own embedding is the last.
 
         Positions before the first token of the document are zero.
         """
@@ -134,9 +137,10 @@ class MLP(Model):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """Initialize hidden layers by He et al. (2015, arXiv:1502.01852) for ReLU, and the output
-        layer by Glorot and Bengio (2010). Biases are 0, and embeddings are standard normal, as
-        features of unit variance.
+        """Initialize hidden layers by He et al.
+
+        (2015, arXiv:1502.01852) for ReLU, and the output layer by Glorot and Bengio (2010). Biases
+        are 0, and embeddings are standard normal, as features of unit variance.
         """
         if self.embedding is not None:
             nn.init.normal_(self.embedding.weight)

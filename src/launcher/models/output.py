@@ -63,8 +63,10 @@ def warn_of_rounding(loss: torch.Tensor, name: str, logger: logging.Logger) -> N
 
 
 def is_part(value: Any, attributes: Collection[str]) -> bool:
-    """Return whether a value is an object with one of these attributes, which identify a kind of
-    part."""
+    """Return whether a value is an object with one of these attributes.
+
+    They identify a kind of part.
+    """
     return not isinstance(value, type) and any(
         hasattr(value, attribute) for attribute in attributes
     )

@@ -1,5 +1,7 @@
-"""Any module that maps inputs to predictions, with a loss by name or by path, or that returns its
-own loss for a dict."""
+"""Any module that maps inputs to predictions, with a loss by name or by path.
+
+A module may also return its own loss for a dict.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
@@ -17,8 +19,9 @@ Name = Literal["cross_entropy", "focal", "bce", "mse", "l1", "huber"]
 
 
 class Supervised(Model):
-    """Computes `loss(module(input), target)`, for a module that does not compute its own loss. For
-    a batch that is a mapping, it computes `module(**batch).loss`, as models of transformers do.
+    """Computes `loss(module(input), target)`, for a module that does not compute its own loss.
+
+    For a batch that is a mapping, it computes `module(**batch).loss`, as models of transformers do.
 
     Args:
         module: the module. In a configuration, it is a node with its own `_target_`.
@@ -79,7 +82,8 @@ class Supervised(Model):
 
     @staticmethod
     def _check_loss(loss: Any, options: Mapping[str, Any]) -> None:
-        """
+        """Check the arguments that choose the loss.
+
         Raises:
             ConfigError: see the constructor.
         """
@@ -112,6 +116,7 @@ class Supervised(Model):
 
     def forward(self, batch: tuple[Tensor, Tensor] | Mapping[str, Any]) -> tuple[Tensor, Records]:
         """Compute the mean loss of `(input, target)`, and `accuracy` for losses of classes and bce.
+
         In evaluation the records also have `logits` and `targets`.
 
         Raises:
@@ -192,9 +197,11 @@ class Supervised(Model):
         return loss, records | outputs(self, logits, targets)
 
     def num_targets(self, batch: tuple[Tensor, Tensor] | Mapping[str, Any]) -> Tensor | int | None:
-        """Return the number of targets, which for a mapping is the number of integer `labels` that
-        are not -100. It is None for a mapping without such labels, and for a loss by path, which
-        may be any mean."""
+        """Return the number of targets.
+
+        For a mapping it is the number of integer `labels` that are not -100. It is None for a
+        mapping without such labels, and for a loss by path, which may be any mean.
+        """
         if isinstance(batch, Mapping):
             labels = batch.get("labels")
             return (
@@ -207,8 +214,10 @@ class Supervised(Model):
         return count_targets(batch[1]) if self._of_classes else batch[1].numel()
 
     def init_weights(self) -> None:
-        """Call the module's own `init_weights()`, if it has one. Otherwise the weights of its
-        constructor are kept."""
+        """Call the module's own `init_weights()`, if it has one.
+
+        Otherwise the weights of its constructor are kept.
+        """
         if self._class_weights is not None and self.class_weights is not None:
             self.class_weights = torch.tensor(self._class_weights, device=self.class_weights.device)
         method = getattr(self.module, "init_weights", None)
@@ -216,8 +225,10 @@ class Supervised(Model):
             method()
 
     def shard_units(self) -> list[nn.Module]:
-        """The module's own, or the members of its longest list of modules (`nn.ModuleList`,
-        `nn.Sequential`)."""
+        """Return the module's own units, or the members of its longest list of modules.
+
+        A list is an `nn.ModuleList` or `nn.Sequential`.
+        """
         method = getattr(self.module, "shard_units", None)
         if callable(method):
             return list(method())
@@ -261,8 +272,10 @@ def shifted(module: nn.Module) -> ConfigError:
 
 
 def longest_list(module: nn.Module) -> list[nn.Module]:
-    """Members that have parameters, of the outermost longest `nn.ModuleList` or `nn.Sequential`;
-    may be empty."""
+    """Return the members of the outermost longest `nn.ModuleList` or `nn.Sequential`.
+
+    Members without parameters are left out. The list may be empty.
+    """
     lists = (part for part in module.modules() if isinstance(part, nn.ModuleList | nn.Sequential))
     members = (
         [member for member in part if any(True for _ in member.parameters())] for part in lists

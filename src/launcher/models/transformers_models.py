@@ -94,8 +94,10 @@ def from_config(
 
 
 def _translate(settings: dict[str, Any], names: set[str], gpt2_names: Mapping[str, str]) -> None:
-    """Replace GPT-2's names by the standard ones that the architecture has, in place. Unknown nulls
-    are removed."""
+    """Replace GPT-2's names by the standard ones that the architecture has, in place.
+
+    Unknown nulls are removed.
+    """
     standard_names = {own: standard for standard, own in gpt2_names.items()}
     for key in [key for key in settings if key not in names]:
         if standard_names.get(key) in names:
@@ -111,8 +113,9 @@ def _example(known: Mapping[str, Any]) -> str:
 
 
 def from_pretrained(task: str, name: str, changes: dict[str, Any], num_labels: int | None) -> Any:
-    """Return a model with the weights of a folder or of the hub, in float32. `precision` chooses
-    the format of its computations.
+    """Return a model with the weights of a folder or of the hub, in float32.
+
+    `precision` chooses the format of its computations.
 
     Args:
         changes: settings that differ from the stored configuration.
@@ -220,9 +223,11 @@ def _check_hub(name: str) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress the output of reading and writing local files, which would be between the lines of a
-    log: progress bars, warnings of peft about names in transformers, and DeepSpeed's warnings about
-    the device, which transformers imports."""
+    """Suppress the output of reading and writing local files.
+
+    It would be between the lines of a log: progress bars, warnings of peft about names in
+    transformers, and DeepSpeed's warnings about the device, which transformers imports.
+    """
 
     def is_error(record: logging.LogRecord) -> bool:
         return record.levelno >= logging.ERROR

@@ -39,8 +39,7 @@ class CombinedOptimizer(Optimizer):
             first = last
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Share the state again at the end of `load_state_dict`, which has replaced groups and
-        state."""
+        """Share the state again at the end of `load_state_dict`, which has replaced it."""
         super().__setstate__(state)
         self._share()
 

@@ -14,9 +14,11 @@ _is_for_any_shard = False
 
 @contextmanager
 def kernels_for_any_shard() -> Iterator[None]:
-    """Within the context, an optimizer gets a fused kernel by default only if the kernel computes
-    the same numbers for each shard. On the CPU the last elements round in another way, and
-    elsewhere sharded parameters may get another kernel."""
+    """Let an optimizer have a fused kernel by default only if shards do not change its numbers.
+
+    On the CPU the last elements round in another way, and elsewhere sharded parameters may get
+    another kernel.
+    """
     global _is_for_any_shard
     before, _is_for_any_shard = _is_for_any_shard, True
     try:
@@ -28,8 +30,9 @@ def kernels_for_any_shard() -> Iterator[None]:
 def fused_or_not(
     groups: list[dict[str, Any]], wanted: bool | None, takes_sharded: bool = True
 ) -> bool | None:
-    """Return the argument `fused` for a torch optimizer, which itself would fail only at the first
-    step.
+    """Return the argument `fused` for a torch optimizer.
+
+    The optimizer itself would fail only at the first step.
 
     Args:
         takes_sharded: the kernel supports sharded parameters, as the kernels of Adam and AdamW do.
@@ -63,8 +66,10 @@ def fused_or_not(
 
 @cache
 def has_fused_kernel(device_type: str, dtype: torch.dtype) -> bool:
-    """Try a step of the fused AdamW, whose kernel supports the same tensors as the kernels of Adam
-    and SGD."""
+    """Try a step of the fused AdamW.
+
+    Its kernel supports the same tensors as the kernels of Adam and SGD.
+    """
     parameter = torch.zeros(1, device=device_type, dtype=dtype)
     parameter.grad = torch.zeros_like(parameter)
     try:

@@ -20,8 +20,9 @@ def decay_groups(
     no_decay: Iterable[str] | None = None,
     leave_out: set[int] | frozenset[int] = frozenset(),
 ) -> list[dict[str, Any]]:
-    """Return the trainable parameters in the groups "decay" and "no_decay", the second with a
-    weight decay of 0.
+    """Return the trainable parameters in the groups "decay" and "no_decay".
+
+    The second has a weight decay of 0.
 
     Args:
         no_decay: kinds of parameters for the second group. Default None: norms and biases.
@@ -68,8 +69,10 @@ def hidden_matrices(model: nn.Module) -> list[Tensor]:
 
 
 def _last_layer(unit: nn.Module) -> nn.Module:
-    """Return the last layer with parameters of a plain sequence of layers. A block of another kind
-    is returned unchanged."""
+    """Return the last layer with parameters of a plain sequence of layers.
+
+    A block of another kind is returned unchanged.
+    """
     while isinstance(unit, nn.Sequential):
         members = [member for member in unit if any(True for _ in member.parameters())]
         if not members:

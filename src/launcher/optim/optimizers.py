@@ -1,5 +1,6 @@
-"""Optimizer factories. They are called with the model, so that they can treat norms, biases and
-embeddings separately.
+"""Optimizer factories.
+
+They are called with the model, so that they can treat norms, biases and embeddings separately.
 
 A configuration may also name any optimizer class (`_target_: torch.optim.RMSprop`). If its first
 argument is not `model`, it is called with the trainable parameters.
@@ -56,8 +57,10 @@ def adam(
     no_decay: list[Kind] | None = None,
     fused: bool | None = None,
 ) -> Optimizer:
-    """Adam (Kingma and Ba 2015, arXiv:1412.6980). Its weight decay is an L2 penalty. Otherwise it
-    is like `adamw`."""
+    """Adam (Kingma and Ba 2015, arXiv:1412.6980).
+
+    Its weight decay is an L2 penalty. Otherwise it is like `adamw`.
+    """
     groups = decay_groups(model, weight_decay, no_decay)
     return torch.optim.Adam(
         groups, lr=lr, betas=_pair(betas), eps=eps, fused=fused_or_not(groups, fused)
@@ -74,8 +77,9 @@ def sgd(
     no_decay: list[Kind] | None = None,
     fused: bool | None = None,
 ) -> Optimizer:
-    """Stochastic gradient descent with momentum (Sutskever et al. 2013). Its weight decay is an L2
-    penalty.
+    """Stochastic gradient descent with momentum (Sutskever et al. 2013).
+
+    Its weight decay is an L2 penalty.
 
     Raises:
         ConfigError: `nesterov` without momentum, or as `adamw`.
@@ -129,8 +133,9 @@ def muon(
     eps: PositiveFloat = 1e-8,
     fused: bool | None = None,
 ) -> Optimizer:
-    """Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) for hidden matrices, AdamW for
-    the rest.
+    """Muon (Jordan et al. 2024) for hidden matrices, AdamW for the rest.
+
+    See kellerjordan.github.io/posts/muon.
 
     Muon's update is scaled to the usual size of AdamW's (Liu et al. 2025, arXiv:2502.16982), so
     that AdamW's learning rate and weight decay can be used.

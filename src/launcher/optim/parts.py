@@ -15,8 +15,9 @@ from launcher.types import NonNegativeFloat
 
 
 class OptimizerParts(CombinedOptimizer):
-    """Several optimizers by name, as one. In training each part computes its loss and updates its
-    parameters in turn.
+    """Several optimizers by name, as one.
+
+    In training each part computes its loss and updates its parameters in turn.
 
     Args:
         parts: the optimizers by name, in the order of their turns.
@@ -165,8 +166,10 @@ def _named(model: nn.Module, name: str, key: str) -> nn.Module | nn.Parameter:
 
 
 def call_factory(factory: Callable[..., Any], model: nn.Module) -> Any:
-    """Call the factory of an optimizer: with the model if that is the name of its first parameter,
-    else with the trainable parameters, as torch's own optimizers take them.
+    """Call the factory of an optimizer.
+
+    It gets the model if that is the name of its first parameter, else the trainable parameters, as
+    torch's own optimizers take them.
 
     Raises:
         ConfigError: there is nothing to train.

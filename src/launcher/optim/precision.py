@@ -46,8 +46,10 @@ class Precision:
         return self.dtype is torch.float16
 
     def retries(self, max_retries: int | None) -> bool:
-        """Return whether a step with a non-finite gradient is repeated. It is not under a loss
-        scaler, which finds its scale by skipping such steps."""
+        """Return whether a step with a non-finite gradient is repeated.
+
+        It is not under a loss scaler, which finds its scale by skipping such steps.
+        """
         return max_retries is not None and not self.needs_scaler
 
     def setup(self, device: torch.device) -> None:

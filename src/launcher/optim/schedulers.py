@@ -42,8 +42,9 @@ def cosine(
     warmup_ratio: Fraction | None = None,
     min_lr_ratio: Fraction = 0.0,
 ) -> LambdaLR:
-    """m + (1 - m) (1 + cos(pi p)) / 2, with m = min_lr_ratio (Loshchilov and Hutter 2017,
-    arXiv:1608.03983).
+    """Decay by a half cosine: m + (1 - m) (1 + cos(pi p)) / 2, with m = min_lr_ratio.
+
+    See Loshchilov and Hutter 2017, arXiv:1608.03983.
 
     Raises:
         ConfigError: both kinds of warm-up are set, or it is longer than the run.
@@ -60,8 +61,9 @@ def linear(
     warmup_ratio: Fraction | None = None,
     min_lr_ratio: Fraction = 0.0,
 ) -> LambdaLR:
-    """m + (1 - m) (1 - p), with m = min_lr_ratio (for the reasons, see Defazio et al. 2023,
-    arXiv:2310.07831).
+    """Decay linearly: m + (1 - m) (1 - p), with m = min_lr_ratio.
+
+    For the reasons, see Defazio et al. 2023, arXiv:2310.07831.
 
     Raises:
         ConfigError: both kinds of warm-up are set, or it is longer than the run.
@@ -100,9 +102,10 @@ def wsd(
     decay: Literal["linear", "cosine", "sqrt"] = "sqrt",
     min_lr_ratio: Fraction = 0.0,
 ) -> LambdaLR:
-    """Warm-up, stable, decay: 1 until the last D = decay_ratio N steps, then m + (1 - m) g(q) over
-    q = (s - (N - D)) / D, with g(q) = 1 - q (linear), (1 + cos(pi q)) / 2 (cosine) or 1 - sqrt(q)
-    (sqrt).
+    """Warm-up, stable, decay: 1 until the last D = decay_ratio N steps, then m + (1 - m) g(q).
+
+    Here q = (s - (N - D)) / D, and g(q) = 1 - q (linear), (1 + cos(pi q)) / 2 (cosine) or 1 -
+    sqrt(q) (sqrt).
 
     Hu et al. (2024, arXiv:2404.06395); Haegele et al. (2024, arXiv:2405.18392) found 1 - sqrt over
     a fifth of the run to be as good as cosine.
@@ -123,8 +126,9 @@ def wsd(
 
 
 def resolve_warmup_steps(steps: int | None, ratio: float | None, total: int) -> int:
-    """Return the steps of warm-up out of `total`: `steps` if set, else `ratio` of the total,
-    rounded down, or 0 if neither is set.
+    """Return the steps of warm-up out of `total`.
+
+    They are `steps` if set, else `ratio` of the total, rounded down, or 0 if neither is set.
 
     Raises:
         ConfigError: both are set (0 does not count), or the result is more than `total`.
@@ -136,8 +140,9 @@ def resolve_warmup_steps(steps: int | None, ratio: float | None, total: int) -> 
 
 
 class SchedulerParts:
-    """The schedules of several optimizers, by the names of the optimizers. Each counts the updates
-    of its own.
+    """The schedules of several optimizers, by the names of the optimizers.
+
+    Each counts the updates of its own.
 
     Raises:
         ConfigError: a schedule follows a metric, or its `step` needs arguments that training does
@@ -192,8 +197,10 @@ def scheduler_parts(optimizer: Optimizer, *, parts: dict[str, Any]) -> Scheduler
 
 
 def load_schedule(scheduler: AnyScheduler | None, saved: dict[str, Any] | None, step: int) -> None:
-    """Load a schedule's state. A function of the step that replaces another kind of schedule starts
-    at `step`."""
+    """Load a schedule's state.
+
+    A function of the step that replaces another kind of schedule starts at `step`.
+    """
     if scheduler is None:
         return
     if isinstance(scheduler, SchedulerParts):
@@ -209,8 +216,9 @@ def load_schedule(scheduler: AnyScheduler | None, saved: dict[str, Any] | None, 
 def set_rates(
     optimizer: Optimizer, scheduler: AnyScheduler | None, saved: dict[str, Any] | None
 ) -> None:
-    """Set each group's learning rate to the schedule's at its step, if it is not the schedule of
-    the checkpoint.
+    """Set each group's learning rate to the schedule's at its step.
+
+    Nothing changes if it is the schedule of the checkpoint.
 
     The checkpoint's optimizer has the rate of the former schedule, which would be used for one more
     step. A schedule that is not a function of the step keeps it. Without a schedule each group has
@@ -247,8 +255,10 @@ def _is_of_step(saved: dict[str, Any] | None) -> bool:
 
 
 def current_rates(optimizer: Optimizer) -> list[float | Tensor]:
-    """The learning rate of each group. A tensor is copied, since a scheduler changes it in
-    place."""
+    """The learning rate of each group.
+
+    A tensor is copied, since a scheduler changes it in place.
+    """
     groups = optimizer.param_groups
     return [rate.clone() if isinstance(rate := group["lr"], Tensor) else rate for group in groups]
 
@@ -259,7 +269,8 @@ def needs_metric(scheduler: Any) -> bool:
 
 
 def check_steps(scheduler: Any, where: str) -> None:
-    """
+    """Check that the scheduler's `step` can be called without arguments.
+
     Raises:
         ConfigError: the scheduler's `step` needs arguments that training does not have.
     """

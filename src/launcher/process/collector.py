@@ -7,8 +7,10 @@ _is_paused = False
 
 
 def pause() -> None:
-    """Collect nothing until `resume`. For a command of Launcher, before it imports anything
-    slow."""
+    """Collect nothing until `resume`.
+
+    For a command of Launcher, before it imports anything slow.
+    """
     global _is_paused
     _is_paused = _is_paused or gc.isenabled()
     gc.disable()

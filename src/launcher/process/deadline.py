@@ -62,9 +62,11 @@ _state = _State()
 
 
 def arm(grace: float | None, seconds_left: Callable[[], float | None] | None = None) -> None:
-    """End this process after a signal, from now on. It ends once `grace` seconds pass without
-    progress (never with None), and at the latest after `seconds_left()`, which returns when a
-    scheduler will kill this process (None if that is not known).
+    """End this process after a signal, from now on.
+
+    It ends once `grace` seconds pass without progress (never with None), and at the latest after
+    `seconds_left()`, which returns when a scheduler will kill this process (None if that is not
+    known).
 
     Does nothing outside the main thread, where Python delivers no signals.
     """
@@ -90,15 +92,19 @@ def arm(grace: float | None, seconds_left: Callable[[], float | None] | None = N
 
 
 def disarm() -> None:
-    """Prevent a forced exit from now on. A forced exit that has begun ends the process before this
-    returns."""
+    """Prevent a forced exit from now on.
+
+    A forced exit that has begun ends the process before this returns.
+    """
     with _state.lock:
         _state.limits = None
 
 
 def progress(ahead: float = 0.0) -> None:
-    """Report progress, which restarts the grace period. For a wait of known length it restarts
-    `ahead` seconds from now."""
+    """Report progress, which restarts the grace period.
+
+    For a wait of known length it restarts `ahead` seconds from now.
+    """
     _state.since = max(_state.since, time.monotonic() + ahead)
 
 
@@ -155,8 +161,11 @@ def _watch() -> None:
 
 
 def _check() -> float | None:
-    """Exit if it is time. Return the seconds until the next check, or None if it comes after the
-    next signal."""
+    """Exit if it is time.
+
+    Returns:
+        The seconds until the next check, or None if it comes after the next signal.
+    """
     limits = _state.limits
     if limits is None or not _state.signum:
         return None

@@ -20,7 +20,9 @@ def without_rank(env: Mapping[str, str]) -> dict[str, str]:
 
 def process_start(pid: int) -> str | None:
     """The start time of process `pid`, which distinguishes it from a later process with that id.
-    None: there is no such process, or it is a zombie."""
+
+    None: there is no such process, or it is a zombie.
+    """
     if sys.platform == "linux":
         try:
             stat = Path(f"/proc/{pid}/stat").read_text()

@@ -75,6 +75,9 @@ class Lanes:
         return self.gather(losses)
 
     def set_random_state(self, step: int, number: int) -> None:
-        """Set all random generators to the state of a lane. Numbers from `count` on are for the
-        operations after the lanes of a step: the update, and the batches of an evaluation."""
+        """Set all random generators to the state of a lane.
+
+        Numbers from `count` on are for the operations after the lanes of a step: the update, and
+        the batches of an evaluation.
+        """
         seed_lane(self.seed, step, number)

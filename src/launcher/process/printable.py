@@ -1,5 +1,8 @@
-"""Output that shows control characters as text. A run folder may come from somebody else, and a
-terminal would obey the escape sequences in its files."""
+"""Output that shows control characters as text.
+
+A run folder may come from somebody else, and a terminal would obey the escape sequences in its
+files.
+"""
 
 import re
 import sys
@@ -42,8 +45,10 @@ class Printable:
 
 
 def raw(stream: TextIO) -> TextIO:
-    """Return the stream under a printable one, for a display that moves the cursor. The texts in it
-    must be made printable."""
+    """Return the stream under a printable one, for a display that moves the cursor.
+
+    The texts in it must be made printable.
+    """
     return stream._stream if isinstance(stream, Printable) else stream
 
 

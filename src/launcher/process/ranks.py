@@ -33,8 +33,10 @@ FAILURE = "launcher/failure"
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among all, from torchrun's environment variables. Without them there is one
-    process."""
+    """This process among all, from torchrun's environment variables.
+
+    Without them there is one process.
+    """
 
     rank: int = 0
     world_size: int = 1
@@ -93,8 +95,10 @@ _meeting = _Meeting()
 
 
 def store(timeout: float = TIMEOUT) -> Any:
-    """The key-value store through which the ranks connect. Rank 0 serves it, from before any
-    process group exists until the process ends."""
+    """The key-value store through which the ranks connect.
+
+    Rank 0 serves it, from before any process group exists until the process ends.
+    """
     if _meeting.store is None:
         _meeting.store = _open_store(Ranks.from_env(), timedelta(seconds=timeout))
     return _meeting.store
@@ -126,8 +130,9 @@ def _open_store(ranks: Ranks, timeout: timedelta) -> Any:
 
 
 def join(device: torch.device, timeout: float = TIMEOUT) -> None:
-    """Join the process group: gloo for tensors on the host, NCCL for tensors on a GPU. If there is
-    already a group, nothing is done, and the code that created it must leave it.
+    """Join the process group: gloo for tensors on the host, NCCL for tensors on a GPU.
+
+    If there is already a group, nothing is done, and the code that created it must leave it.
 
     Raises:
         ConfigError: process groups do not support the device.
@@ -164,8 +169,10 @@ def leave() -> None:
 
 # -------------------------------------------------------------------------------- exchanging values
 def host_group() -> Any:
-    """Create a gloo group, whose collectives do not mix with others and wait for no device. All
-    ranks must call this."""
+    """Create a gloo group, whose collectives do not mix with others and wait for no device.
+
+    All ranks must call this.
+    """
     return dist.new_group(backend="gloo", timeout=timedelta(seconds=_meeting.timeout))
 
 
@@ -177,8 +184,10 @@ def _host_group() -> Any:
 
 
 def all_gather(value: T) -> list[T]:
-    """Return every rank's value, in rank order. The values are pickled among our own processes
-    only."""
+    """Return every rank's value, in rank order.
+
+    The values are pickled among our own processes only.
+    """
     if world_size() == 1:
         return [value]
     values: list[Any] = [None] * world_size()
@@ -212,8 +221,10 @@ def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def gather_tensors(tensor: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
-    """Return every rank's tensor, all of one shape, in rank order and on the tensor's device. The
-    host does not wait."""
+    """Return every rank's tensor, all of one shape, in rank order and on the tensor's device.
+
+    The host does not wait.
+    """
     received = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
     dist.all_gather(received, tensor, group=group)
     return received
@@ -229,8 +240,9 @@ def any_rank(flags: list[bool]) -> list[bool]:
 
 
 def on_main(act: Callable[[], T]) -> T:
-    """Call `act` on rank 0 only, and return its value or raise its error on every rank. It needs no
-    process group.
+    """Call `act` on rank 0 only, and return its value or raise its error on every rank.
+
+    It needs no process group.
 
     Args:
         act: function whose value must be representable in JSON.
@@ -269,8 +281,10 @@ def on_main(act: Callable[[], T]) -> T:
 
 
 def _wait_until_read(key: str, readers: int) -> None:
-    """Wait until the ranks have read the store. It ends with this process, and a rank that is still
-    importing torch has not read it yet."""
+    """Wait until the ranks have read the store.
+
+    It ends with this process, and a rank that is still importing torch has not read it yet.
+    """
     deadline.progress(STARTING)
     until = time.monotonic() + STARTING
     while store().add(f"{key}/read", 0) < readers and time.monotonic() < until:
@@ -301,8 +315,10 @@ def report_failure(error: BaseException) -> None:
 
 
 def reported_failure() -> str | None:
-    """Return the first failing rank's error, or None without one. The other ranks see only a closed
-    connection."""
+    """Return the first failing rank's error, or None without one.
+
+    The other ranks see only a closed connection.
+    """
     if _meeting.store is None or Ranks.from_env().world_size == 1:
         return None
     try:

@@ -13,8 +13,9 @@ HostState = tuple[Any, Any, torch.Tensor]
 
 
 def seed_all(seed: int, rank: int = 0) -> None:
-    """Seed every generator for one rank. Ranks get different seeds, so that their dropout masks
-    differ.
+    """Seed every generator for one rank.
+
+    Ranks get different seeds, so that their dropout masks differ.
 
     Args:
         seed: the run's seed, any non-negative int below 2**63.
@@ -97,7 +98,9 @@ def isolated(function: Callable[[], T]) -> T:
 
 def rng_state() -> dict[str, Any]:
     """Return the state of every generator as a tree of plain values and tensors, for a checkpoint.
-    See `restore_rng`."""
+
+    See `restore_rng`.
+    """
     python, (kind, keys, pos, has_gauss, cached), cpu = host_state()
     state: dict[str, Any] = {
         "python": python,
@@ -118,16 +121,20 @@ def rng_state() -> dict[str, Any]:
 
 
 def fresh_rng(step: int) -> dict[str, Any]:
-    """Return the state for a rank that resumes at `step` and did not exist before. It is a function
-    of the run's seed, the rank and the step, since this process's generator was seeded with the
-    first two."""
+    """Return the state for a rank that resumes at `step` and did not exist before.
+
+    It is a function of the run's seed, the rank and the step, since this process's generator was
+    seeded with the first two.
+    """
     seed_all(torch.initial_seed(), step)
     return rng_state()
 
 
 def restore_rng(state: dict[str, Any]) -> None:
-    """Restore what `rng_state` returned. The state of a device that this machine does not have is
-    ignored."""
+    """Restore what `rng_state` returned.
+
+    The state of a device that this machine does not have is ignored.
+    """
     version, internal, gauss = state["python"]
     kind, keys, pos, has_gauss, cached = state["numpy"]
     numpy_state = (kind, keys.numpy().astype(np.uint32), pos, has_gauss, cached)

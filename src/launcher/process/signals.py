@@ -34,8 +34,10 @@ us in the background."""
 
 
 class SignalExit(SystemExit):
-    """Ends the process after a signal, once the state is durable. `code` is 128 + signal by
-    default."""
+    """Ends the process after a signal, once the state is durable.
+
+    `code` is 128 + signal by default.
+    """
 
     def __init__(self, signum: int, code: int | None = None):
         super().__init__(128 + signum if code is None else code)
@@ -123,8 +125,9 @@ def received() -> int:
 
 
 def check() -> None:
-    """Exit at once after a signal. Used in the phases before training, when there is nothing to
-    save.
+    """Exit at once after a signal.
+
+    Used in the phases before training, when there is nothing to save.
 
     Raises:
         SignalExit: a signal has been received.
@@ -162,8 +165,10 @@ def ignore() -> None:
 
 
 def ignore_in_child() -> None:
-    """Ignore signals in a child process (a data worker). Its parent responds to signals, including
-    signals of the whole group."""
+    """Ignore signals in a child process (a data worker).
+
+    Its parent responds to signals, including signals of the whole group.
+    """
     for signum in {*HANDLED, *_state.installed}:
         signal.signal(signum, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
@@ -171,8 +176,10 @@ def ignore_in_child() -> None:
 
 @contextmanager
 def blocked() -> Iterator[None]:
-    """Block the handled signals while children start. They inherit the mask until
-    `ignore_in_child`."""
+    """Block the handled signals while children start.
+
+    They inherit the mask until `ignore_in_child`.
+    """
     old = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
     try:
         yield

@@ -22,8 +22,10 @@ class Times:
 
     @contextmanager
     def measured(self, name: str) -> Iterator[None]:
-        """Add the time in this context to `name`. An inner context of the same name adds
-        nothing."""
+        """Add the time in this context to `name`.
+
+        An inner context of the same name adds nothing.
+        """
         if name in self._open:
             yield
             return
@@ -37,9 +39,10 @@ class Times:
 
 
 def launched(environment: Any = os.environ) -> float:
-    """Return the time, in seconds since the epoch, at which the work on a run began. It is the
-    start of the SLURM job, or else the launch of this process. For a later run of the same process
-    (in a sweep), it is the current time.
+    """Return the time, in seconds since the epoch, at which the work on a run began.
+
+    It is the start of the SLURM job, or else the launch of this process. For a later run of the
+    same process (in a sweep), it is the current time.
 
     Args:
         environment: environment variables of the process.

@@ -31,8 +31,9 @@ job."""
 def write_job(
     file: Path, config: Any, hydra: Any, folder: RunFolder, outputs: Path, end: int, ranks: object
 ) -> None:
-    """Write the job of a copy. It trains in a folder of its own up to a step, on this machine and
-    without trackers.
+    """Write the job of a copy.
+
+    It trains in a folder of its own up to a step, on this machine and without trackers.
 
     Args:
         file: file of the job, for `train`.

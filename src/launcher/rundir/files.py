@@ -23,15 +23,18 @@ PERMANENT = (
 
 
 def expanded(path: str | Path) -> Path:
-    """A path with `~` replaced. It stays as it is if there is no such user, where `Path.expanduser`
-    raises."""
+    """A path with `~` replaced.
+
+    It stays as it is if there is no such user, where `Path.expanduser` raises.
+    """
     return Path(os.path.expanduser(path))
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield the path of a temporary file that replaces `path` at the end. Readers see the old file
-    or the new one.
+    """Yield the path of a temporary file that replaces `path` at the end.
+
+    Readers see the old file or the new one.
 
     If anything fails, the old file stays and the temporary one is removed. The temporary file has a
     fixed name, since each file has one writer at a time. So a killed writer leaves at most one
@@ -58,8 +61,9 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def patiently(act: Callable[[], T], pauses: Sequence[float] = PAUSES) -> T:
-    """Call `act()`, and call it again after an error of the disk. On a network file system, such an
-    error (EIO, ESTALE) may be gone by then.
+    """Call `act()`, and call it again after an error of the disk.
+
+    On a network file system, such an error (EIO, ESTALE) may be gone by then.
 
     Raises:
         OSError: each call fails. An error that is not the disk's (the file does not exist, say) is

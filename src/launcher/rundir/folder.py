@@ -1,5 +1,7 @@
-"""The run folder and the names in it. People and scripts use these names, so they are an
-interface."""
+"""The run folder and the names in it.
+
+People and scripts use these names, so they are an interface.
+"""
 
 import os
 import re
@@ -48,8 +50,10 @@ def checkpoint_of(outputs: Path, name: str) -> Path | None:
 
 
 def run_folders(folder: str) -> Iterator[str]:
-    """Folders with a run.json, except hidden ones. A run's own folder is not searched: it may have
-    many files."""
+    """Folders with a run.json, except hidden ones.
+
+    A run's own folder is not searched: it may have many files.
+    """
     if os.path.lexists(f"{folder}/run.json"):
         yield folder
         return
@@ -101,8 +105,10 @@ def place_of(workspace: Path | None, path: str | Path, is_file: bool = False) ->
 
 
 def is_copy(folder: Path, written_for: str | None) -> bool:
-    """Return whether a file in a run's folder was copied there. Then the folder for which it was
-    written exists, and is another one."""
+    """Return whether a file in a run's folder was copied there.
+
+    Then the folder for which it was written exists, and is another one.
+    """
     try:
         return written_for is not None and not folder.samefile(written_for)
     # It was moved, or is not visible from this machine.
@@ -184,8 +190,9 @@ class RunFolder:
         return self.logs / ("launcher.log" if rank == 0 else f"rank-{rank}.log")
 
     def check_links(self) -> None:
-        """Check that no link leads out of the folder. `checkpoints` may be elsewhere
-        (`hooks.checkpointing.path`).
+        """Check that no link leads out of the folder.
+
+        `checkpoints` may be elsewhere (`hooks.checkpointing.path`).
 
         Raises:
             ConfigError: a link leads out of the folder.
@@ -238,8 +245,10 @@ class RunFolder:
             ) from error
 
     def create(self) -> "RunFolder":
-        """Create the folder and its `logs`. The others are created when they are first written
-        to."""
+        """Create the folder and its `logs`.
+
+        The others are created when they are first written to.
+        """
         self.logs.mkdir(parents=True, exist_ok=True)
         return self
 

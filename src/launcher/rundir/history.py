@@ -31,8 +31,9 @@ class Curve:
     y: list[float] = field(default_factory=list)
 
     def smoothed(self, weight: float, log: bool = False) -> "Curve":
-        """Compute an exponential moving average, corrected for its start; 0 changes nothing. Values
-        that are not finite are left out.
+        """Compute an exponential moving average, corrected for its start; 0 changes nothing.
+
+        Values that are not finite are left out.
 
         Args:
             log: average the logarithms, for a logarithmic scale. Values without a logarithm are
@@ -51,15 +52,19 @@ class Curve:
         return result
 
     def thinned(self, limit: int) -> "Curve":
-        """Reduce points to at most a number of them, evenly spaced. The first and the last are
-        kept."""
+        """Reduce points to at most a number of them, evenly spaced.
+
+        The first and the last are kept.
+        """
         places = evenly(len(self.x), limit)
         return Curve([self.x[place] for place in places], [self.y[place] for place in places])
 
 
 def evenly(count: int, limit: int) -> list[int]:
     """Return at most `limit` of `count` positions, evenly spaced; the first and the last are kept.
-    `limit` is at least 2."""
+
+    `limit` is at least 2.
+    """
     if count <= limit:
         return list(range(count))
     return [round(index * (count - 1) / (limit - 1)) for index in range(limit)]
@@ -136,8 +141,10 @@ def _elapsed(rows: Sequence[Mapping[str, Any]], starts: Mapping[int, float]) -> 
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Read the lines of a metrics.jsonl; none if it does not exist. Incomplete and broken lines are
-    skipped."""
+    """Read the lines of a metrics.jsonl; none if it does not exist.
+
+    Incomplete and broken lines are skipped.
+    """
     try:
         with open(path, "rb") as file:
             yield from parsed(file)
@@ -170,8 +177,10 @@ def values_of(rows: Iterable[Mapping[str, Any]], metric: str) -> list[float]:
 
 
 def sampled(path: Path, metric: str, count: int) -> list[float]:
-    """Read about `count` values of a metric over a whole metrics.jsonl. Of a large file, only a few
-    places are read."""
+    """Read about `count` values of a metric over a whole metrics.jsonl.
+
+    Of a large file, only a few places are read.
+    """
     try:
         size = path.stat().st_size
         if size <= SMALL:

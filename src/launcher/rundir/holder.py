@@ -24,8 +24,11 @@ HELD = "is on this run"
 
 @dataclass(frozen=True)
 class Holder:
-    """Process that holds a lock. `space` identifies the process table that `pid` belongs to (see
-    `process_space`). `folder` is the locked folder: a copy of the folder has a copy of the lock."""
+    """Process that holds a lock.
+
+    `space` identifies the process table that `pid` belongs to (see `process_space`). `folder` is
+    the locked folder: a copy of the folder has a copy of the lock.
+    """
 
     token: str
     host: str
@@ -56,8 +59,10 @@ class Holder:
         return self.host == socket.gethostname() and self.space == process_space()
 
     def is_alive(self) -> bool:
-        """Return whether a local holder's process still runs. For one on another machine, only the
-        heartbeat shows that."""
+        """Return whether a local holder's process still runs.
+
+        For one on another machine, only the heartbeat shows that.
+        """
         started = process_start(self.pid)
         return started is not None and started == self.started
 
@@ -77,8 +82,10 @@ def is_earlier_start(held: Holder) -> bool:
 
 
 def is_held(folder: RunFolder, silence: float = SILENCE) -> bool:
-    """Return whether a live process is on the run, without waiting. A holder on another machine is
-    judged by the age of its heartbeat."""
+    """Return whether a live process is on the run, without waiting.
+
+    A holder on another machine is judged by the age of its heartbeat.
+    """
     beat = last_beat(folder.lock_path)
     if beat is None:
         return False

@@ -51,8 +51,9 @@ class LockLost(Exception):
 
 
 class RunLock:
-    """The lock of one run folder, used with `with`, or by `acquire` and `release`. Only rank 0
-    takes it.
+    """The lock of one run folder, used with `with`, or by `acquire` and `release`.
+
+    Only rank 0 takes it.
 
     Args:
         beat: seconds between two heartbeats.
@@ -97,8 +98,9 @@ class RunLock:
         self.release()
 
     def acquire(self) -> None:
-        """Take the lock, also a dead holder's. For a holder on another machine, this takes up to
-        `silence` seconds.
+        """Take the lock, also a dead holder's.
+
+        For a holder on another machine, this takes up to `silence` seconds.
 
         Raises:
             ConfigError: another process holds it, which the message names; or the folder cannot be
@@ -149,8 +151,9 @@ class RunLock:
         return current is not None and current.token == self.holder.token
 
     def check(self) -> None:
-        """Check that the run still belongs to this process. Call this before every write that
-        commits something.
+        """Check that the run still belongs to this process.
+
+        Call this before every write that commits something.
 
         Does nothing before the lock is acquired. A process that was suspended, or cut off from the
         file system, looks dead to the others: one of them may have taken over the run, and even
@@ -233,8 +236,10 @@ class RunLock:
                 logger.warning("%s: no heartbeat: %s.", self.path, error)
 
     def _is_alive(self, held: Holder | None, fresh: Path) -> bool:
-        """Return whether the lock's holder is alive. `fresh` is a new file, which has the file
-        server's current time."""
+        """Return whether the lock's holder is alive.
+
+        `fresh` is a new file, which has the file server's current time.
+        """
         if held is not None and is_copy(self.folder.path, held.folder):
             return False
         if held is not None and held.is_local():

@@ -144,8 +144,10 @@ class _TerminalHandler(logging.Handler):
 
 
 class _IgnoresOSErrors:
-    """A handler that ignores errors of the disk. A full disk or a closed pipe must not stop
-    training, nor print a traceback for each line."""
+    """A handler that ignores errors of the disk.
+
+    A full disk or a closed pipe must not stop training, nor print a traceback for each line.
+    """
 
     def handleError(self, record: logging.LogRecord) -> None:
         if not isinstance(sys.exc_info()[1], OSError):

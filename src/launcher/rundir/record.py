@@ -41,8 +41,10 @@ SOONEST = 1.0
 
 
 def seconds_up() -> float:
-    """Seconds of a clock that cannot be set. They include the time of a suspended machine if the
-    system counts it."""
+    """Seconds of a clock that cannot be set.
+
+    They include the time of a suspended machine if the system counts it.
+    """
     return (
         time.clock_gettime(time.CLOCK_BOOTTIME)
         if hasattr(time, "CLOCK_BOOTTIME")
@@ -231,8 +233,9 @@ class RunRecord:
         exit_code: int | None = None,
         slurm_job_id: str | None = None,
     ) -> None:
-        """Correct how the newest attempt ended. The cause of a signal is known only after the
-        attempt was closed.
+        """Correct how the newest attempt ended.
+
+        The cause of a signal is known only after the attempt was closed.
 
         An attempt of another SLURM job than `slurm_job_id`, the job of this process, is not
         changed. Neither is a completed or cancelled run. Raises OSError when the record cannot be
@@ -283,8 +286,11 @@ class RunRecord:
         return True
 
     def _is_due(self) -> bool:
-        """Return whether `progress` writes again. In an attempt's first seconds it does so after 1,
-        2, 4 and 8 of them, so that a listing soon shows that it trains."""
+        """Return whether `progress` writes again.
+
+        In an attempt's first seconds it does so after 1, 2, 4 and 8 of them, so that a listing soon
+        shows that it trains.
+        """
         if self.written_at is None:
             return True
         age = self.written_at - self._began_at if self._began_at else self.interval
@@ -346,8 +352,10 @@ class RunRecord:
         self._write()
 
     def _note_command(self, command: Mapping[str, Any]) -> None:
-        """Note the newest command. The identity stays the identity of the first command, since it
-        names the run."""
+        """Note the newest command.
+
+        The identity stays the identity of the first command, since it names the run.
+        """
         is_named = self.data["identity"] is not None
         named_by = self.data if is_named else command
         identity, configured_id = named_by.get("identity"), named_by.get("identity_id")
@@ -416,8 +424,10 @@ class RunRecord:
         self.written_at = self.clock()
 
     def _set_aside(self, damage: str) -> None:
-        """Keep a damaged file under another name. This happens at a write, since a reader may not
-        write."""
+        """Keep a damaged file under another name.
+
+        This happens at a write, since a reader may not write.
+        """
         aside = unused(self.path)
         os.replace(self.path, aside)
         self._damage = None

@@ -168,15 +168,20 @@ def iso(seconds: float) -> str:
 
 
 def plain_number(value: float) -> float | str:
-    """Convert a number for JSON, which has no nan and inf. They become the strings "nan", "inf" and
-    "-inf"."""
+    """Convert a number for JSON, which has no nan and inf.
+
+    They become the strings "nan", "inf" and "-inf".
+    """
     value = float(value)
     return value if math.isfinite(value) else str(value)
 
 
 def json_value(value: Any) -> Any:
-    """Convert a value for JSON. Values that JSON readers interpret differently become text:
-    infinite and huge numbers, and objects."""
+    """Convert a value for JSON.
+
+    Values that JSON readers interpret differently become text: infinite and huge numbers, and
+    objects.
+    """
     if isinstance(value, float):
         return plain_number(value)
     if isinstance(value, int):
@@ -187,8 +192,10 @@ def json_value(value: Any) -> Any:
 def has_followed(
     attempts: Iterable[Mapping[str, Any]], resume: str, slurm_job_id: str | None
 ) -> bool:
-    """Return whether an attempt of this SLURM job has followed this value of `run.resume`. The
-    value applies to the first launch of a submission only."""
+    """Return whether an attempt of this SLURM job has followed this value of `run.resume`.
+
+    The value applies to the first launch of a submission only.
+    """
     return slurm_job_id is not None and any(
         one.get("resume") == resume and one["slurm_job_id"] == slurm_job_id for one in attempts
     )

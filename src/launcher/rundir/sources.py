@@ -26,8 +26,10 @@ _imported: dict[str, tuple[Any, str]] = {}
 
 
 def imported_sources() -> dict[str, str]:
-    """The digests of the user's own files that this process has imported, by name. A file that was
-    edited after its import keeps the digest of the running code."""
+    """The digests of the user's own files that this process has imported, by name.
+
+    A file that was edited after its import keeps the digest of the running code.
+    """
     sources = {}
     for name, module in list(sys.modules.items()):
         if (own_file := _own_file(name, module)) is None:

@@ -9,8 +9,9 @@ AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE)
 
 
 def folder_size(folder: str | os.PathLike[str]) -> int:
-    """Count the bytes in all files below a folder, which may be a link. Files that are removed
-    meanwhile do not count.
+    """Count the bytes in all files below a folder, which may be a link.
+
+    Files that are removed meanwhile do not count.
 
     Returns:
         0 for a folder that does not exist.

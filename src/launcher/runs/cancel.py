@@ -1,5 +1,7 @@
-"""Stop runs: a SLURM job is cancelled, a process on this machine gets SIGTERM. Each saves first and
-can be resumed."""
+"""Stop runs: a SLURM job is cancelled, a process on this machine gets SIGTERM.
+
+Each saves first and can be resumed.
+"""
 
 import argparse
 import os

@@ -244,8 +244,10 @@ def planned(
 
 
 def checkpoints_to_delete(run: StoredRun, keep: Sequence[str], hashes: bool) -> Plan:
-    """List the checkpoints to delete, see `planned`. One checkpoint that verifies is always
-    kept."""
+    """List the checkpoints to delete, see `planned`.
+
+    One checkpoint that verifies is always kept.
+    """
     store = CheckpointStore(run.folder.checkpoints, own=run_names(run.folder.path))
     try:
         steps = [step for step in store.steps_with_broken() if store.is_own(store.path(step))]
@@ -299,9 +301,10 @@ def _verifies(folder: Path, hashes: bool) -> bool:
 
 # ----------------------------------------------------------------------------------------- deleting
 def delete(plan: Plan, keep: Sequence[str]) -> Plan:
-    """Delete the planned files of a run, with the run's lock, and print them. The plan is made
-    again first, since in the meantime the run may have been resumed, and now tensors are read as
-    well.
+    """Delete the planned files of a run, with the run's lock, and print them.
+
+    The plan is made again first, since in the meantime the run may have been resumed, and now
+    tensors are read as well.
 
     Returns:
         The deletions, with a reason if they failed, which is printed.

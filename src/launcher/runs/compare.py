@@ -166,8 +166,10 @@ def first_difference(runs: Sequence[StoredRun]) -> list[str]:
 
 
 def parting(first: StoredRun, second: StoredRun) -> str:
-    """Find the step at which the logged numbers of two runs begin to differ. They are compared
-    exactly."""
+    """Find the step at which the logged numbers of two runs begin to differ.
+
+    They are compared exactly.
+    """
     left, right = measured(first), measured(second)
     shared = sorted(left.keys() & right.keys(), key=lambda entry: entry[0])
     for entry in shared:
@@ -184,9 +186,11 @@ def parting(first: StoredRun, second: StoredRun) -> str:
 
 
 def measured(run: StoredRun) -> dict[tuple[int, int | None, str], float]:
-    """Return training loss and validation metrics by (step, previous step, name). The training loss
-    is a mean since the previous line, so it is comparable only if both runs logged that line. For
-    validation metrics the previous step is None."""
+    """Return training loss and validation metrics by (step, previous step, name).
+
+    The training loss is a mean since the previous line, so it is comparable only if both runs
+    logged that line. For validation metrics the previous step is None.
+    """
     values: dict[tuple[int, int | None, str], float] = {}
     before = 0
     for row in run.history.rows:

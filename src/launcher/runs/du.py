@@ -105,8 +105,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def measured(runs: Sequence[StoredRun]) -> list[Usage]:
-    """The usage of each run. In a terminal a bar shows how far it is: thousands of runs take a
-    while."""
+    """The usage of each run.
+
+    In a terminal a bar shows how far it is: thousands of runs take a while.
+    """
     usages = []
     with bar(len(runs)) as shown:
         for run in runs:
@@ -116,8 +118,10 @@ def measured(runs: Sequence[StoredRun]) -> list[Usage]:
 
 
 def usage(run: StoredRun) -> Usage:
-    """Measure the usage of one run. Checkpoints at another place (`hooks.checkpointing.path`) are
-    included."""
+    """Measure the usage of one run.
+
+    Checkpoints at another place (`hooks.checkpointing.path`) are included.
+    """
     root = run.folder.checkpoints
     checkpoints = folder_size(root)
     count = (

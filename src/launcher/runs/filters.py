@@ -167,8 +167,10 @@ def number(value: Any) -> float | None:
 
 
 def sort(runs: list[StoredRun], key: str, reverse: bool = False) -> list[StoredRun]:
-    """Sort runs by a key. Numbers are sorted by value, before text, and runs without a value, or
-    with NaN, come last in either direction.
+    """Sort runs by a key.
+
+    Numbers are sorted by value, before text, and runs without a value, or with NaN, come last in
+    either direction.
 
     Raises:
         ConfigError: no run has such a key.

@@ -31,7 +31,9 @@ def join_queue(runs: Iterable[StoredRun], jobs: Mapping[str, QueuedJob] | None) 
 
 def ask_queue(runs: Iterable[StoredRun]) -> None:
     """Call squeue once for all runs, or not at all if no run has a job that could be in the queue.
-    If a job has left it without a record of its end, SLURM is queried whether it was cancelled."""
+
+    If a job has left it without a record of its end, SLURM is queried whether it was cancelled.
+    """
     open_runs = [run for run in runs if run.record.get("state") != "completed" and run.had_job]
     if open_runs:
         notes = [run.folder.path / FROZEN for run in open_runs]
@@ -65,8 +67,10 @@ def find_runs(outputs: Path) -> list[StoredRun]:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Switch Python's garbage collector off within the context. It takes 10 % of the time, and runs
-    have no reference cycles."""
+    """Switch Python's garbage collector off within the context.
+
+    It takes 10 % of the time, and runs have no reference cycles.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -27,8 +27,10 @@ def local_time(time: str | None) -> str:
 
 
 def number(value: Any) -> str:
-    """Format a number with four significant digits, and None as `-`. Takes "nan" and "inf", as
-    run.json has them."""
+    """Format a number with four significant digits, and None as `-`.
+
+    Takes "nan" and "inf", as run.json has them.
+    """
     if value is None:
         return "-"
     try:

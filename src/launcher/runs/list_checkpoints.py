@@ -48,8 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def checkpoints(run: StoredRun) -> list[dict[str, Any]]:
-    """Return a row for each checkpoint and for each folder that was set aside. Only manifests are
-    read."""
+    """Return a row for each checkpoint and for each folder that was set aside.
+
+    Only manifests are read.
+    """
     store = CheckpointStore(run.folder.checkpoints)
     aside = sorted(store.root.glob(f"{CORRUPT}*"))
     linked = {name: store.linked(name) for name in (LATEST, BEST)}

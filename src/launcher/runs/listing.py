@@ -94,8 +94,11 @@ def listed(arguments: argparse.Namespace) -> int:
 
 @dataclass
 class Column:
-    """One column. On a narrow terminal, columns with the largest `spare` are left out first, and
-    columns with 0 never."""
+    """One column.
+
+    On a narrow terminal, columns with the largest `spare` are left out first, and columns with 0
+    never.
+    """
 
     heading: str
     cell: Callable[[StoredRun], str]
@@ -151,8 +154,9 @@ def table(
     keys: Sequence[str] = (),
     sorted_by: str = "",
 ) -> Table:
-    """Make a table with one line per run. In a terminal of `width` characters, columns are left out
-    and `differs in` is cut to fit.
+    """Make a table with one line per run.
+
+    In a terminal of `width` characters, columns are left out and `differs in` is cut to fit.
 
     Args:
         keys: the columns after `state`. If there are none, the usual ones.

@@ -65,8 +65,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def log_path(run: StoredRun, rank: int, slurm: bool = False) -> Path:
-    """Return the log of a rank. Before a run has its own log, it is the log of its SLURM job, and
-    before the job has one, the file that SLURM wrote.
+    """Return the log of a rank.
+
+    Before a run has its own log, it is the log of its SLURM job, and before the job has one, the
+    file that SLURM wrote.
 
     Raises:
         ConfigError: there is no such log. The message lists the logs that exist, and why the run
@@ -99,7 +101,9 @@ def failure(run: StoredRun) -> str:
 
 def early_end(run: StoredRun) -> str:
     """Describe the end of the newest attempt if it had not begun, which the log does not show.
-    Otherwise return ""."""
+
+    Otherwise return "".
+    """
     last = run.attempts[-1] if run.attempts else {}
     is_early = last.get("reason") and last.get("started") == last.get("ended")
     return f"{last['outcome']}, {last['reason']}" if is_early else ""
@@ -107,6 +111,7 @@ def early_end(run: StoredRun) -> str:
 
 class RunWatch:
     """Watches for the end of a run, when no process holds it, and SLURM's queue has no job of it.
+
     The queue is read every `pause` seconds.
 
     A completed run's own log is complete once its process has left it and its trackers are
@@ -147,8 +152,10 @@ class RunWatch:
 
 
 def last_lines(path: Path, lines: int, block: int = 1 << 16) -> int:
-    """Return the position at which the last `lines` lines of a file begin. The file is read from
-    its end."""
+    """Return the position at which the last `lines` lines of a file begin.
+
+    The file is read from its end.
+    """
     with open(path, "rb") as file:
         position = end = file.seek(0, os.SEEK_END)
         text = b""

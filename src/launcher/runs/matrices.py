@@ -7,8 +7,10 @@ from launcher.rundir.folder import RunFolder
 
 
 def newest_matrices(folder: RunFolder) -> dict[str, dict[str, Any]]:
-    """The last matrix of each key: its `step` and its `rows`. Lines that cannot be parsed have
-    none."""
+    """The last matrix of each key: its `step` and its `rows`.
+
+    Lines that cannot be parsed have none.
+    """
     newest: dict[str, dict[str, Any]] = {}
     try:
         with open(folder.path / "media.jsonl", "rb") as file:

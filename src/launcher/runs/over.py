@@ -42,8 +42,10 @@ class Group:
         return ", ".join(f"{count} {state}" for state, count in states.most_common())
 
     def values(self, key: str) -> list[float]:
-        """The finite values of a metric or setting in the completed runs. Other runs may be at any
-        step."""
+        """The finite values of a metric or setting in the completed runs.
+
+        Other runs may be at any step.
+        """
         numbers = [number(best_of(run, key)) for run in self.runs if run.state == "completed"]
         return [value for value in numbers if value is not None and math.isfinite(value)]
 

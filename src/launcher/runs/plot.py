@@ -251,8 +251,10 @@ def draw_panel(panel: Any, runs: Sequence[StoredRun], metric: str, axis: Axis, l
 
 
 def draw_bands(panel: Any, groups: Sequence[Group], metric: str, axis: Axis, log: bool) -> None:
-    """The mean of each group, and one standard deviation around it. The training loss has the mean
-    of the validation loss next to it."""
+    """The mean of each group, and one standard deviation around it.
+
+    The training loss has the mean of the validation loss next to it.
+    """
     dots = "val/loss" if metric == LOSS else None
     runs = [run for group in groups for run in group.runs]
     names = [metric, dots] if dots else [metric]
@@ -298,8 +300,11 @@ def smooth(curve: Curve, metric: str, smoothing: float | None, log: bool) -> Cur
 
 
 def default_smoothing(points: int) -> float:
-    """Return the default smoothing. 0.9 averages about 10 values. Fewer points are averaged over 10
-    % of them, so that a short curve ends where its data ends."""
+    """Return the default smoothing.
+
+    0.9 averages about 10 values. Fewer points are averaged over 10 % of them, so that a short curve
+    ends where its data ends.
+    """
     return max(0.0, min(0.9, 1 - 10 / max(points, 1)))
 
 

@@ -33,8 +33,9 @@ class Drawing:
 
 
 class Runs(Items[StoredRun]):
-    """The runs of a folder that match filters, as `python -m launcher.runs` lists them. They are
-    read once.
+    """The runs of a folder that match filters, as `python -m launcher.runs` lists them.
+
+    They are read once.
 
     Args:
         outputs: the folder of the runs.

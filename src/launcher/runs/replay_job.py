@@ -86,8 +86,9 @@ def train(
     what: str,
     poll: Callable[[], Any] | None,
 ) -> None:
-    """Train a copy as a SLURM job, and wait for its end. If the waiting ends early, the job is
-    cancelled.
+    """Train a copy as a SLURM job, and wait for its end.
+
+    If the waiting ends early, the job is cancelled.
 
     Args:
         config: configuration that `write_job` has written.

@@ -112,8 +112,10 @@ def plotly_source() -> str:
 
 
 def page(data: dict[str, Any], plotly: str) -> str:
-    """Return the HTML file. No text of a user can end the script with the data, since `<` is
-    escaped there."""
+    """Return the HTML file.
+
+    No text of a user can end the script with the data, since `<` is escaped there.
+    """
     names = sorted({run["name"] for run in data["runs"]})
     title = f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}: {len(data['runs'])} runs"
     if "study" in data:
@@ -275,8 +277,10 @@ def shown_metrics(logged: Counter[str], metric: str | None, judged: str | None) 
 
 
 def parameters(rows: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
-    """List the keys that differ. A key with numbers only gets a numeric axis, others a list of
-    words."""
+    """List the keys that differ.
+
+    A key with numbers only gets a numeric axis, others a list of words.
+    """
     keys = list(dict.fromkeys(key for row in rows for key in row))
     result = []
     for key in keys:
@@ -325,8 +329,10 @@ def described(
 def curve_of(
     run: StoredRun, points: Sequence[tuple[int, float]], most: int
 ) -> dict[str, list[Any]]:
-    """Return values against each axis, at most this many. Lines may lack an axis, since a stream of
-    data has no samples."""
+    """Return values against each axis, at most this many.
+
+    Lines may lack an axis, since a stream of data has no samples.
+    """
     kept = [points[place] for place in evenly(len(points), most)]
     axes = {axis: [run.history.x(index, axis) for index, _ in kept] for axis in AXES}
     known = {axis: [rounded(x) for x in xs if x is not None] for axis, xs in axes.items()}
@@ -365,8 +371,11 @@ def attempt_of(run: StoredRun, attempt: dict[str, Any]) -> dict[str, Any]:
 
 
 def rounded(value: float) -> float | None:
-    """Round to six significant digits, which is more than a screen shows. Return None for numbers
-    that JSON does not have."""
+    """Round to six significant digits, which is more than a screen shows.
+
+    Returns:
+        None for numbers that JSON does not have.
+    """
     if not math.isfinite(value):
         return None
     return int(value) if value == int(value) else float(f"{value:.6g}")

@@ -139,8 +139,9 @@ def first_step(run: StoredRun) -> int:
 
 
 def restore(run: StoredRun, code: StoredCode, repository: Path, place: Path) -> None:
-    """Make a git worktree of the run's commit with its changes. A worktree of an earlier call is
-    used again.
+    """Make a git worktree of the run's commit with its changes.
+
+    A worktree of an earlier call is used again.
 
     Args:
         run: what is reproduced.

@@ -43,8 +43,10 @@ class Packages:
 
 
 def packages(text: str) -> Packages:
-    """Read an `environment.txt`. Lines that are not a name and a version are ignored: they would be
-    options of pip."""
+    """Read an `environment.txt`.
+
+    Lines that are not a name and a version are ignored: they would be options of pip.
+    """
     found = [match.groups() for line in text.splitlines() if (match := PIN.fullmatch(line))]
     python = PYTHON.match(text)
     return Packages(
@@ -160,8 +162,10 @@ class Installer:
         return missing
 
     def install(self, pins: Sequence[str], *options: str) -> list[str]:
-        """Install packages, those that can be. An installer stops at the first that cannot, so it
-        is started again without the package that its error names.
+        """Install packages, those that can be.
+
+        An installer stops at the first that cannot, so it is started again without the package that
+        its error names.
 
         Returns:
             Those that cannot be installed.
@@ -186,8 +190,9 @@ class Installer:
         return missing + wanted
 
     def copy(self, pin: str) -> bool:
-        """Copy a package from the current environment, if this has the same version. The files are
-        linked, where the file system can do that.
+        """Copy a package from the current environment, if this has the same version.
+
+        The files are linked, where the file system can do that.
 
         Returns:
             Whether it has.

@@ -134,8 +134,10 @@ def selected(word: str, outputs: Path) -> list[StoredRun]:
 
 
 def selected_by(words: Sequence[str], outputs: Path) -> list[StoredRun]:
-    """Find the runs that several words name. These are the runs that fulfil all conditions of a
-    filter (`state=completed sweep=lr`), or without a condition each run by its name.
+    """Find the runs that several words name.
+
+    These are the runs that fulfil all conditions of a filter (`state=completed sweep=lr`), or
+    without a condition each run by its name.
 
     Args:
         words: arguments of the command line.
@@ -205,7 +207,9 @@ def run_command(
 
 def applicable(inherited: list[str], overrides: Sequence[str], config_dir: str | None) -> list[str]:
     """Return the inherited overrides without the overrides of an option that `overrides` replaces.
-    For instance, `hooks=[default]` has no key `hooks.early_stopping`. They are printed."""
+
+    For instance, `hooks=[default]` has no key `hooks.early_stopping`. They are printed.
+    """
     groups = {key_of(override): override for override in overrides if "." not in key_of(override)}
     doubtful = [
         word
@@ -260,8 +264,9 @@ def start(command: list[str]) -> int:
 
 
 def run_to_end(words: Sequence[str], cwd: Path | None = None) -> int:
-    """Run a process and return its exit code. It gets our SIGINT and SIGTERM, and has unlimited
-    time to save.
+    """Run a process and return its exit code.
+
+    It gets our SIGINT and SIGTERM, and has unlimited time to save.
 
     Args:
         words: the program and its arguments.

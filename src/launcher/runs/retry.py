@@ -1,5 +1,7 @@
-"""Submit runs again that failed, were preempted or were lost. Each resumes from its newest
-checkpoint."""
+"""Submit runs again that failed, were preempted or were lost.
+
+Each resumes from its newest checkpoint.
+"""
 
 import argparse
 import json
@@ -123,8 +125,9 @@ def parse_changes(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def submit(runs: list[StoredRun], changes: Mapping[str, Any], dry_run: bool, trust: bool) -> None:
-    """Submit runs with their frozen configuration and code. Runs with equal resources become one
-    array.
+    """Submit runs with their frozen configuration and code.
+
+    Runs with equal resources become one array.
 
     Args:
         changes: values of keys below `dispatch` that replace the frozen ones.

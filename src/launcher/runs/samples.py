@@ -73,8 +73,10 @@ class SampleCount(NamedTuple):
 
 @dataclass
 class SampleLedger:
-    """The order of the samples, and its ranges that the steps have used. A step that was computed
-    again after a resume is listed once."""
+    """The order of the samples, and its ranges that the steps have used.
+
+    A step that was computed again after a resume is listed once.
+    """
 
     order: Order
     ranges: list[SampleRange]
@@ -184,8 +186,10 @@ def mixture_sentences(order: MixtureOrder, begin: int, end: int) -> Iterator[str
 
 
 def counted(run: StoredRun) -> list[SampleCount]:
-    """Read the sample counts in metrics.jsonl and in the checkpoints' manifests. Each lists a step
-    once, even if it was computed several times."""
+    """Read the sample counts in metrics.jsonl and in the checkpoints' manifests.
+
+    Each lists a step once, even if it was computed several times.
+    """
     points: dict[int, SampleCount] = {}
     root = run.folder.checkpoints
     for step in checkpoint_steps(root):
@@ -203,8 +207,11 @@ def counted(run: StoredRun) -> list[SampleCount]:
 
 
 def ranges_between(points: list[SampleCount], batch: int) -> Iterator[SampleRange]:
-    """Return the ranges between the counts. Each step has used `batch` samples if that adds up.
-    Otherwise the steps between two counts are one range."""
+    """Return the ranges between the counts.
+
+    Each step has used `batch` samples if that adds up. Otherwise the steps between two counts are
+    one range.
+    """
     for before, after in pairwise(points):
         steps, samples = after.step - before.step, after.samples - before.samples
         if samples != steps * batch:

@@ -116,8 +116,10 @@ def attempts(run: StoredRun) -> Table:
 
 
 def attempt_cells(attempt: dict[str, Any], run: StoredRun) -> list[Any]:
-    """Return one attempt as a row. An attempt without an outcome is running, or its process was
-    killed (`stale`)."""
+    """Return one attempt as a row.
+
+    An attempt without an outcome is running, or its process was killed (`stale`).
+    """
     is_open = attempt.get("outcome") is None
     first, last = seconds_of(attempt.get("started")), seconds_of(attempt.get("ended"))
     if is_open:
@@ -140,8 +142,10 @@ def attempt_cells(attempt: dict[str, Any], run: StoredRun) -> list[Any]:
 
 
 def checkpoints(run: StoredRun) -> Table:
-    """List the checkpoint folders, including folders set aside as corrupt. Their content is not
-    verified here."""
+    """List the checkpoint folders, including folders set aside as corrupt.
+
+    Their content is not verified here.
+    """
     table = grid()
     if not run.folder.checkpoints.is_dir():
         return table

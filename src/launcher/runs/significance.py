@@ -348,8 +348,10 @@ def compared(arms: Sequence[Arm], exact: bool, wanted: float | None) -> list[Com
 def outlook(
     each: "Difference", p: float, first: Arm, second: Arm, wanted: float | None, count: int
 ) -> str:
-    """Return the number of seeds that a difference needs. For several comparisons, the level is
-    divided by their number."""
+    """Return the number of seeds that a difference needs.
+
+    For several comparisons, the level is divided by their number.
+    """
     from launcher.runs.statistics import LEVEL, POWER, power, seeds_needed
 
     if wanted is None and p < LEVEL:

@@ -75,15 +75,19 @@ def spent(run: StoredRun, now: float) -> Spent:
 
 
 def kept(attempts: Sequence[Mapping[str, Any]]) -> list[int | None]:
-    """Return the step from which on the work of each attempt was lost. It is the earliest step at
-    which a later attempt started, or None for the last."""
+    """Return the step from which on the work of each attempt was lost.
+
+    It is the earliest step at which a later attempt started, or None for the last.
+    """
     starts = [attempt["start_step"] for attempt in attempts]
     return [min(starts[index + 1 :], default=None) for index in range(len(starts))]
 
 
 def span(run: StoredRun, attempt: Mapping[str, Any], now: float) -> tuple[float, float]:
-    """Return begin and end of an attempt, in seconds since the epoch. An attempt without an end
-    lasts until now, or until the last write of a process that is gone."""
+    """Return begin and end of an attempt, in seconds since the epoch.
+
+    An attempt without an end lasts until now, or until the last write of a process that is gone.
+    """
     begin = seconds_of(attempt.get("launched")) or seconds_of(attempt.get("started")) or now
     end = seconds_of(attempt.get("ended"))
     if end is None:
@@ -176,8 +180,11 @@ class Prices:
 
 
 def prices_of(runs: Iterable[StoredRun]) -> Prices | None:
-    """Read the prices that the newest run with `paths.prices` names. Return None if no run names a
-    file, or the file is gone."""
+    """Read the prices that the newest run with `paths.prices` names.
+
+    Returns:
+        None if no run names a file, or the file is gone.
+    """
     named = [run for run in runs if run.settings.get("paths.prices") is not None]
     if not named:
         return None

@@ -111,8 +111,10 @@ class StoredRun:
 
     @property
     def is_left(self) -> bool:
-        """Return whether no process is on the run. A process that has recorded its end still logs
-        its results."""
+        """Return whether no process is on the run.
+
+        A process that has recorded its end still logs its results.
+        """
         return not is_held(self.folder)
 
     @cached_property
@@ -285,6 +287,8 @@ _SHARED: dict[str, Any] = {}
 
 
 def shared(value: Any) -> Any:
-    """Return an equal value that another run has. With this, ten thousand runs need 67 % less
-    memory."""
+    """Return an equal value that another run has.
+
+    With this, ten thousand runs need 67 % less memory.
+    """
     return sys.intern(value) if isinstance(value, str) else _SHARED.setdefault(repr(value), value)

@@ -1,5 +1,7 @@
-"""A hyperparameter search on disk. Optuna's journal has its trials, and the runs have their
-results."""
+"""A hyperparameter search on disk.
+
+Optuna's journal has its trials, and the runs have their results.
+"""
 
 import json
 import math
@@ -257,8 +259,11 @@ class StoredStudy:
         return study
 
     def importances(self, index: int = 0) -> dict[str, float]:
-        """Return the importance of each parameter for an objective. If trials were paused or
-        pruned, all count by their values at the last step that all of them have reached."""
+        """Return the importance of each parameter for an objective.
+
+        If trials were paused or pruned, all count by their values at the last step that all of them
+        have reached.
+        """
         import optuna
 
         # This hides the warning that there are few trials.

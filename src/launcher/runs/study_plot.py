@@ -12,9 +12,10 @@ from launcher.runs.stored_study import StoredStudy
 
 
 def draw_study(study: StoredStudy) -> Iterator[tuple[str, Any]]:
-    """Yield the name of each picture, and its figure. Trials that were paused or pruned count by
-    their values so far, and in the importances by their values at the last step that all trials
-    have reached.
+    """Yield the name of each picture, and its figure.
+
+    Trials that were paused or pruned count by their values so far, and in the importances by their
+    values at the last step that all trials have reached.
 
     Raises:
         ConfigError: matplotlib is not installed, or no trial has a value.

@@ -104,8 +104,10 @@ def _built(run: StoredRun, nodes: Any, name: str) -> dict[str, Tracker]:
 
 
 def _chosen(config: dict[str, Any], overrides: Sequence[str], config_dir: str | Path | None) -> Any:
-    """Compose the group `tracker` from the overrides. Without a choice they change the run's own
-    trackers."""
+    """Compose the group `tracker` from the overrides.
+
+    Without a choice they change the run's own trackers.
+    """
     nodes = config.get("tracker") or {}
     if not any(override.startswith("tracker=") for override in overrides):
         if not nodes:

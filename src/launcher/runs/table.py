@@ -33,8 +33,10 @@ class Table:
     styles: dict[tuple[int, int], str] = field(default_factory=dict)
 
     def lines(self, width: int | None = None, colored: bool = False) -> Iterator[str]:
-        """Return the heading and the rows, in at most `width` columns. With None, nothing is
-        cut."""
+        """Return the heading and the rows, in at most `width` columns.
+
+        With None, nothing is cut.
+        """
         columns = [_printable(column) for column in zip(self.headings, *self.rows, strict=True)]
         widths = [_width(column) for column in columns]
         if width is not None:

@@ -59,8 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Return 1 if a checkpoint is damaged or a link is dangling. Folders that were set aside or
-    left over are only listed."""
+    """Return 1 if a checkpoint is damaged or a link is dangling.
+
+    Folders that were set aside or left over are only listed.
+    """
     runs = selected_by(arguments.runs, arguments.outputs)
     page, verified = StdoutConsole(), []
     with bar(

@@ -1,5 +1,6 @@
-"""Successive halving by pauses. At each rung a trial waits until it is among the best, and then its
-run resumes.
+"""Successive halving by pauses.
+
+At each rung a trial waits until it is among the best, and then its run resumes.
 
 ASHA (Li et al. 2020) has one bracket. Asynchronous Hyperband has several, which begin at later
 rungs.
@@ -64,8 +65,10 @@ def logged_every(objective: str, config: dict[str, Any]) -> int:
 
 
 def bracket_of(number: int, rungs: Sequence[int], settings: Settings) -> int:
-    """Return the number of first rungs that a trial passes without a pause. Each bracket gets the
-    same number of steps."""
+    """Return the number of first rungs that a trial passes without a pause.
+
+    Each bracket gets the same number of steps.
+    """
     if settings.pruner != "hyperband":
         return 0
     most = len(rungs)
@@ -95,8 +98,10 @@ def first_target(bracket: int, rungs: Sequence[int]) -> int | None:
 
 
 def promotable(trials: Sequence[Trial], rungs: Sequence[int], settings: Settings) -> Trial | None:
-    """Find a paused trial among the best 1/reduction_factor of the trials at its rung. Later rungs
-    come first."""
+    """Find a paused trial among the best 1/reduction_factor of the trials at its rung.
+
+    Later rungs come first.
+    """
     for rung in reversed(rungs):
         for bracket in sorted({trial.bracket for trial in trials}):
             ranking = ranked(
@@ -113,8 +118,10 @@ def promotable(trials: Sequence[Trial], rungs: Sequence[int], settings: Settings
 
 
 def best_paused(trials: Sequence[Trial], rungs: Sequence[int], settings: Settings) -> Trial | None:
-    """Return the best trial of the highest rung that was reached, if it is paused. It always trains
-    to completion."""
+    """Return the best trial of the highest rung that was reached, if it is paused.
+
+    It always trains to completion.
+    """
     for rung in reversed(rungs):
         ranking = [
             trial for trial in ranked(trials, rung, settings) if is_finite(trial, rung, settings)

@@ -19,8 +19,10 @@ from launcher.search.space import Space, grid, point
 
 
 def seed_of(settings: Settings, *what: object) -> int:
-    """Derive a seed from `hpo.seed` and the trial's number. With one seed for all trials, a resumed
-    study would repeat its first ones."""
+    """Derive a seed from `hpo.seed` and the trial's number.
+
+    With one seed for all trials, a resumed study would repeat its first ones.
+    """
     digest = hashlib.sha256("/".join(map(str, (settings.seed, *what))).encode()).hexdigest()
     return int(digest[:8], 16)
 
@@ -103,16 +105,21 @@ class TrialSampler(BaseSampler):
 
 
 def size(settings: Settings, space: Space) -> float:
-    """Return the largest possible number of trials. For a grid, it is the number of points and
-    enqueued trials, otherwise infinite."""
+    """Return the largest possible number of trials.
+
+    For a grid, it is the number of points and enqueued trials, otherwise infinite.
+    """
     if settings.sampler != "grid":
         return math.inf
     return len(settings.enqueue) + math.prod(map(len, grid(space).values()))
 
 
 def quasi_random(sampler: QMCSampler, space: Space, count: int) -> dict[str, Any]:
-    """Return point `count` of the sequence. Optuna counts the points that were requested, not the
-    trials that have them. So all points up to this one are drawn again."""
+    """Return point `count` of the sequence.
+
+    Optuna counts the points that were requested, not the trials that have them. So all points up to
+    this one are drawn again.
+    """
     study = optuna.create_study(sampler=sampler)
     study.add_trial(
         optuna.trial.create_trial(value=0.0, params=point(space, 0.0), distributions=space)

@@ -134,8 +134,10 @@ class Search:
         self.runner.adopt({number: run for run, number in runs.items()})
 
     def _pause(self, took: float) -> float:
-        """Seconds until the next check of the trials. They increase if a check takes long, as with
-        many lines of metrics."""
+        """Seconds until the next check of the trials.
+
+        They increase if a check takes long, as with many lines of metrics.
+        """
         return max(self.poll, min(9 * took, MAX_BACKOFF * self.poll))
 
     def _sleep(self, seconds: float) -> None:

@@ -101,8 +101,10 @@ def settings_of(config: dict[str, Any]) -> Settings:
 
 
 def pruner_of(dispatch: str) -> str:
-    """Choose the pruner for `auto`. On a cluster, a trial that asha promotes would wait in the
-    queue again."""
+    """Choose the pruner for `auto`.
+
+    On a cluster, a trial that asha promotes would wait in the queue again.
+    """
     return "median" if dispatch == SLURM else "asha"
 
 

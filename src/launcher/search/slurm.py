@@ -1,5 +1,6 @@
-"""Trials as SLURM jobs. They outlive the search, and the same command finds them again in SLURM's
-queue.
+"""Trials as SLURM jobs.
+
+They outlive the search, and the same command finds them again in SLURM's queue.
 
 A job that is preempted and requeued is still running. A trial has ended once its run has completed,
 or its job has left the queue.
@@ -251,8 +252,10 @@ class SlurmRunner:
         self._cancel()
 
     def _cancel(self) -> None:
-        """Cancel the jobs of stopped trials. If SLURM does not answer, they are cancelled at the
-        next check."""
+        """Cancel the jobs of stopped trials.
+
+        If SLURM does not answer, they are cancelled at the next check.
+        """
         for trial in self.submitted.values():
             if trial.is_stopped and not trial.is_cancelled and trial.job_id is not None:
                 with suppress(NoAnswer):
@@ -274,8 +277,11 @@ def listed(numbers: Iterable[int]) -> str:
 
 
 def was_cancelled(trial: Submitted) -> bool:
-    """Return whether a job that has left the queue was cancelled. SLURM remembers jobs for some
-    minutes, but not an array's task that was cancelled before it started."""
+    """Return whether a job that has left the queue was cancelled.
+
+    SLURM remembers jobs for some minutes, but not an array's task that was cancelled before it
+    started.
+    """
     if trial.job_id is None:
         return False
     try:

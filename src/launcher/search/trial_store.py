@@ -180,8 +180,10 @@ class TrialStore:
         self._set(trial, *DECIDED, "run")
 
     def decide(self, trial: Trial, **decisions: object) -> None:
-        """Record a decision before it has any effect. The journal accepts no decision about a trial
-        that has ended there."""
+        """Record a decision before it has any effect.
+
+        The journal accepts no decision about a trial that has ended there.
+        """
         vars(trial).update(decisions)
         self._set(trial, *decisions)
 

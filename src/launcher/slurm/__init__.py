@@ -1,2 +1,4 @@
-"""SLURM's commands, the meaning of its signals, and the files of a submission. Nothing here imports
-torch."""
+"""SLURM's commands, the meaning of its signals, and the files of a submission.
+
+Nothing here imports torch.
+"""

@@ -70,9 +70,10 @@ def cause_of(info: JobInfo, signum: int, restarts: int) -> Cause:
 
 
 def forgets(info: JobInfo, received_at: float, booted_at: float | None) -> bool:
-    """Return whether a signal may be SLURM's although SLURM shows no cause. Its controller may have
-    restarted since, which forgets preemptions, or the job may have just restarted, and the signal
-    was meant for its previous launch.
+    """Return whether a signal may be SLURM's although SLURM shows no cause.
+
+    Its controller may have restarted since, which forgets preemptions, or the job may have just
+    restarted, and the signal was meant for its previous launch.
 
     Args:
         received_at: time of the signal, in seconds since the epoch.
@@ -84,8 +85,9 @@ def forgets(info: JobInfo, received_at: float, booted_at: float | None) -> bool:
 
 
 def was_ended_at(info: JobInfo, received_at: float) -> bool:
-    """Return whether the job's end came with the signal, and not a grace period later. Times are in
-    whole seconds.
+    """Return whether the job's end came with the signal, and not a grace period later.
+
+    Times are in whole seconds.
 
     Args:
         received_at: as in `forgets`.

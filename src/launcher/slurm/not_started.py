@@ -80,8 +80,10 @@ def record_failure(folder: RunFolder, exit_code: int, command: str) -> None:
 
 
 def last_line(log: Path) -> str:
-    """Return the last informative line of a log, or "". At the end, srun only repeats the exit
-    code."""
+    """Return the last informative line of a log, or "".
+
+    At the end, srun only repeats the exit code.
+    """
     return next(
         (line.strip() for line in reversed(end_of(log)) if line.strip() and not NOISE.match(line)),
         "",

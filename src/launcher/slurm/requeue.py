@@ -42,8 +42,9 @@ logger = logging.getLogger("launcher")
 
 
 def guarded(work: Callable[[], T], folder: RunFolder, budget: Budget) -> T:
-    """Do the work of a run or of a search. If a signal ends it inside a SLURM job, follow the
-    signal.
+    """Do the work of a run or of a search.
+
+    If a signal ends it inside a SLURM job, follow the signal.
 
     Args:
         folder: folder of its record, if there is one.
@@ -107,8 +108,10 @@ class Requeue:
         return int(os.environ.get("RANK", 0))
 
     def begin(self) -> None:
-        """Record the launch. Reject it if the restarts make no progress or the preemptions are too
-        many. Handle a signal that came before the handlers were installed.
+        """Record the launch.
+
+        Reject it if the restarts make no progress or the preemptions are too many. Handle a signal
+        that came before the handlers were installed.
 
         Raises:
             SystemExit: the launch is rejected.
@@ -203,8 +206,11 @@ class Requeue:
             scheduler.cancel([self.job])
 
     def _settle(self, stop: signals.SignalExit) -> SystemExit:
-        """Follow the signal. Repeat queries until SLURM answers, and until it shows a requeue that
-        we have requested, since an earlier exit would end the job for good."""
+        """Follow the signal.
+
+        Repeat queries until SLURM answers, and until it shows a requeue that we have requested,
+        since an earlier exit would end the job for good.
+        """
         waited, refusal = 0.0, None
         while True:
             began, pause, requests = time.monotonic(), 0.5, self._requests
@@ -240,8 +246,10 @@ class Requeue:
             waited += max(pause, time.monotonic() - began)
 
     def _required(self) -> str:
-        """Return the faulty nodes that the job requests by name (--nodelist). Without them SLURM
-        would never start it again."""
+        """Return the faulty nodes that the job requests by name (--nodelist).
+
+        Without them SLURM would never start it again.
+        """
         required = scheduler.required_nodes(self.job)
         return ",".join(node for node in self.faulty_nodes if node in required)
 
@@ -371,8 +379,10 @@ def _announce(code: int) -> None:
 
 
 def _await_decision() -> int | None:
-    """Wait for the exit code that rank 0 decided on; return None if rank 0 is gone. No rank exits
-    earlier, since with srun's --kill-on-bad-exit the first exit ends all."""
+    """Wait for the exit code that rank 0 decided on; return None if rank 0 is gone.
+
+    No rank exits earlier, since with srun's --kill-on-bad-exit the first exit ends all.
+    """
     from launcher.process import ranks
 
     if not ranks.has_met():

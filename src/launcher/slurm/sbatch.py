@@ -43,8 +43,9 @@ class Script:
     size: Size = field(default_factory=Size)
 
     def command(self, path: Path) -> str:
-        """The script's body. It finds its run by the array's task, and writes its output to the
-        run's own log.
+        """The script's body.
+
+        It finds its run by the array's task, and writes its output to the run's own log.
 
         Between Python's start and the first handler, a signal would kill a task. So the task starts
         with signals ignored, and queries SLURM about missed signals once it runs. Without
@@ -83,8 +84,10 @@ class Script:
         )
 
     def text(self, path: Path, count: int | None, parallelism: int | None) -> str:
-        """Return the complete script to be written at `path`. `count` tasks make an array, None
-        makes a plain job."""
+        """Return the complete script to be written at `path`.
+
+        `count` tasks make an array, None makes a plain job.
+        """
         executor = self._executor(path.parent, count, parallelism)
         script: str = executor._make_submission_file_text(self.command(path), "")
         return script

@@ -49,8 +49,10 @@ class NoAnswer(SchedulerError):
 
 @dataclass(frozen=True)
 class JobInfo:
-    """The fields of `scontrol show job` that show how a job ended. Times are in seconds since the
-    epoch, or None if they are not known."""
+    """The fields of `scontrol show job` that show how a job ended.
+
+    Times are in seconds since the epoch, or None if they are not known.
+    """
 
     state: str
     reason: str
@@ -194,8 +196,10 @@ def booted_at() -> float | None:
 
 
 def kill_wait() -> float:
-    """Return the seconds from SLURM's SIGTERM at the end of a job to its SIGKILL. They are at least
-    5, whatever is configured."""
+    """Return the seconds from SLURM's SIGTERM at the end of a job to its SIGKILL.
+
+    They are at least 5, whatever is configured.
+    """
     return max(5.0, float(config_values("KillWait").get("KillWait", "0").split()[0]))
 
 
@@ -211,6 +215,7 @@ def requeue(job: str) -> None:
 
 def exclude(job: str, nodes: Sequence[str]) -> None:
     """Exclude these nodes for a requeued job, in addition to the nodes that it already excludes.
+
     SLURM accepts this for a pending job, and a requeued job is pending even before its processes
     have ended.
 
@@ -280,10 +285,11 @@ def with_times(jobs: Mapping[str, QueuedJob], notes: Iterable[Path] = ()) -> dic
 
 
 def cancelled(jobs: Mapping[str, bool], notes: Iterable[Path] = ()) -> set[str]:
-    """Return the jobs that were cancelled, as far as SLURM knows. Without accounting it forgets a
-    job MinJobAge after its end (300 s by default). It never knows an array's task that was
-    cancelled alone, before it started. So a job that has not started, and that SLURM does not know,
-    was cancelled.
+    """Return the jobs that were cancelled, as far as SLURM knows.
+
+    Without accounting it forgets a job MinJobAge after its end (300 s by default). It never knows
+    an array's task that was cancelled alone, before it started. So a job that has not started, and
+    that SLURM does not know, was cancelled.
 
     Args:
         jobs: ids of jobs that have left the queue, and whether each has started.
@@ -313,8 +319,10 @@ def cancelled(jobs: Mapping[str, bool], notes: Iterable[Path] = ()) -> set[str]:
 
 
 def _tasks(job: str) -> Iterator[str]:
-    """List the ids in a job id of sacct. 2_[0-3,7%2] are the tasks of array 2 that have not
-    started."""
+    """List the ids in a job id of sacct.
+
+    2_[0-3,7%2] are the tasks of array 2 that have not started.
+    """
     array, bracket, ranges = job.partition("_[")
     if not bracket:
         yield job

@@ -15,8 +15,10 @@ START, NOTED_START = 'exec "$@"', '"$@" || { code=$?; : >"$LAUNCHER_RANK_ENDED";
 
 @dataclass(frozen=True)
 class Size:
-    """The number of nodes and ranks. `launcher.dispatch.slurm.SlurmDispatch` describes the
-    parameters."""
+    """The number of nodes and ranks.
+
+    `launcher.dispatch.slurm.SlurmDispatch` describes the parameters.
+    """
 
     nodes: NodeRange = field(default_factory=lambda: NodeRange(1, 1))
     ranks_per_node: int = 1
@@ -55,9 +57,12 @@ class Size:
         return self.no_kill or self.nodes.is_open
 
     def flags(self, cpus_per_task: int | None) -> dict[str, Any]:
-        """Return the flags of sbatch. With a range of nodes, a number of tasks per node would cap
-        the job at the minimum number of nodes, since sbatch would count the tasks of the fewest
-        nodes, and SLURM gives a job no more nodes than its tasks need."""
+        """Return the flags of sbatch.
+
+        With a range of nodes, a number of tasks per node would cap the job at the minimum number of
+        nodes, since sbatch would count the tasks of the fewest nodes, and SLURM gives a job no more
+        nodes than its tasks need.
+        """
         tasks = {"ntasks-per-node": self.ranks_per_node, "cpus-per-task": cpus_per_task}
         if self.varies:
             tasks = {"mincpus": self.ranks_per_node * (cpus_per_task or 1)}

@@ -170,8 +170,9 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def lines(folder: Path) -> list[str]:
-    """The shell lines that put a snapshot first on Python's path. A package may be at the top,
-    below src/, or in the current folder.
+    """The shell lines that put a snapshot first on Python's path.
+
+    A package may be at the top, below src/, or in the current folder.
 
     Raises:
         ConfigError: the snapshot was removed, or is not one of the current folder's repository.

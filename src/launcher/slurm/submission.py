@@ -102,8 +102,11 @@ AssocMaxSubmitJobLimit, for instance."""
 
 @dataclass
 class JobNote:
-    """A run's newest job. `script` and `task` (its index in an array) are known before SLURM has
-    the job, and `job_id` only afterwards."""
+    """A run's newest job.
+
+    `script` and `task` (its index in an array) are known before SLURM has the job, and `job_id`
+    only afterwards.
+    """
 
     script: str
     task: int | None = None
@@ -112,8 +115,12 @@ class JobNote:
 
     @classmethod
     def read(cls, folder: RunFolder) -> "JobNote | None":
-        """Read the note. Return None if the run was not submitted, or if its folder is a copy, to
-        which the original's job does not belong."""
+        """Read the note.
+
+        Returns:
+            None if the run was not submitted, or if its folder is a copy, to which the original's
+            job does not belong.
+        """
         try:
             saved = json.loads((folder.path / FROZEN).read_bytes())
             note = cls(**{field.name: saved["job"].get(field.name) for field in fields(cls)})
@@ -134,8 +141,11 @@ class JobNote:
         return job if self.task is None else f"{job}_{self.task}"
 
     def find_in(self, queue: Mapping[str, QueuedJob]) -> QueuedJob | None:
-        """Return the job in SLURM's queue. It is None if the job has ended, or if the job of this
-        id has another script, so that it is not ours."""
+        """Return the job in SLURM's queue.
+
+        It is None if the job has ended, or if the job of this id has another script, so that it is
+        not ours.
+        """
         if self.job_id is not None:
             job = queue.get(self.job_id)
             return job if job is not None and job.script == self.script else None
@@ -150,8 +160,9 @@ def freeze(
     note: JobNote | None,
     snapshot: Path | None = None,
 ) -> None:
-    """Write the job's configuration into its folder, and `queued` into its run.json. It takes about
-    3 ms per run, without torch.
+    """Write the job's configuration into its folder, and `queued` into its run.json.
+
+    It takes about 3 ms per run, without torch.
 
     Args:
         folder: folder of the run, or of a job that does not train, see `launcher.dispatch.due`.
@@ -190,8 +201,9 @@ def frozen(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any] | None]:
 
 
 def frozen_for_retry(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Read `frozen`. If the newest job has followed `run.resume`, the newest checkpoint replaces
-    it.
+    """Read `frozen`.
+
+    If the newest job has followed `run.resume`, the newest checkpoint replaces it.
 
     Raises:
         OSError, ValueError: the file is missing or broken.

@@ -1,2 +1,4 @@
-"""Strategies, which distribute model and optimizer over processes and devices. `base` has their
-interface."""
+"""Strategies, which distribute model and optimizer over processes and devices.
+
+`base` has their interface.
+"""

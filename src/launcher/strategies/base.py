@@ -22,8 +22,9 @@ BuildOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
 
 @dataclass
 class Snapshot:
-    """One rank's part of the state at a step boundary, as live tensors by name and a tree of plain
-    values.
+    """One rank's part of the state at a step boundary.
+
+    It has live tensors by name, and a tree of plain values.
 
     Training continues to change these tensors, so copy them to keep a snapshot past the boundary.
     """
@@ -69,8 +70,10 @@ class MemoryLayout:
 
 
 class TensorReader(Protocol):
-    """Source that a strategy loads from. It has stored tensors by name, each read directly into its
-    destination."""
+    """Source that a strategy loads from.
+
+    It has stored tensors by name, each read directly into its destination.
+    """
 
     path: Path
     meta: dict[str, Any]
@@ -83,14 +86,18 @@ class TensorReader(Protocol):
     def dtype(self, name: str) -> torch.dtype: ...
 
     def concurrent_reads(self) -> AbstractContextManager[None]:
-        """Let reads within the context run concurrently. Their values are complete only at its
-        end."""
+        """Let reads within the context run concurrently.
+
+        Their values are complete only at its end.
+        """
 
     def read_into(
         self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None
     ) -> None:
-        """Fill `target` with the box or range (see `ShardSpec`) of the full tensor that starts at
-        `offset` (default: the origin)."""
+        """Fill `target` with a box or range (see `ShardSpec`) of the full tensor.
+
+        It starts at `offset`, which defaults to the origin.
+        """
 
 
 class Strategy(ABC):
@@ -154,16 +161,20 @@ class Strategy(ABC):
         """
 
     def init_context(self) -> torch.device:
-        """Set the device on which a model's constructor runs: the rank's, or meta if that saves
-        memory or time."""
+        """Set the device on which a model's constructor runs.
+
+        It is the rank's device, or meta if that saves memory or time.
+        """
         return self.device
 
     @abstractmethod
     def prepare(
         self, build_model: Callable[[], nn.Module], build_optimizer: BuildOptimizer
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
-        """Build, initialize and wrap. It takes factories, since strategies build in different
-        orders."""
+        """Build, initialize and wrap.
+
+        It takes factories, since strategies build in different orders.
+        """
 
     def forward_context(self) -> AbstractContextManager[Any]:
         return self.precision.autocast(self.device) if self.precision.is_mixed else NULL
@@ -174,16 +185,17 @@ class Strategy(ABC):
 
     @abstractmethod
     def backward(self, loss: torch.Tensor) -> None:
-        """Accumulate the gradients of `loss` (0-d), which the strategy divides by the accumulation
-        steps."""
+        """Accumulate the gradients of `loss` (0-d), divided by the accumulation steps."""
 
     @abstractmethod
     def step(self) -> StepResult:
         """Unscale, clip, update, zero the gradients."""
 
     def take_turn(self, name: str) -> None:
-        """Let `backward` and `step` work on one of several optimizers. Only with
-        `supports_parts`."""
+        """Let `backward` and `step` work on one of several optimizers.
+
+        Only with `supports_parts`.
+        """
         raise NotImplementedError
 
     def end_turns(self) -> None:
@@ -191,13 +203,17 @@ class Strategy(ABC):
         raise NotImplementedError
 
     def is_updated(self, parameter: nn.Parameter) -> bool:
-        """Return whether `step` updates this parameter of the model: of several optimizers, whether
-        it is one of the optimizer whose turn it is."""
+        """Return whether `step` updates this parameter of the model.
+
+        Of several optimizers, it is the optimizer whose turn it is.
+        """
         return True
 
     def grad_norm(self, parameters: Iterable[nn.Parameter]) -> torch.Tensor:
-        """Compute the 2-norm over the gradients of parameters of the full model, 0-d and the same
-        on every rank. All ranks must call it. Only with `has_plain_tensors`."""
+        """Compute the 2-norm over the gradients of parameters of the full model.
+
+        It is 0-d and the same on every rank. All ranks must call it. Only with `has_plain_tensors`.
+        """
         raise NotImplementedError
 
     @abstractmethod
@@ -214,13 +230,17 @@ class Strategy(ABC):
 
     @abstractmethod
     def load_weights(self, saved: TensorReader, strict: bool = True) -> list[str]:
-        """Load model tensors only; return a message for each that does not match. With `strict`,
-        raise TrainingError."""
+        """Load model tensors only; return a message for each that does not match.
+
+        With `strict`, raise TrainingError.
+        """
 
     @abstractmethod
     def full_weights(self) -> dict[str, torch.Tensor] | None:
-        """Return the full model's tensors on the CPU, on rank 0 only (elsewhere None). All ranks
-        must call it."""
+        """Return the full model's tensors on the CPU, on rank 0 only (elsewhere None).
+
+        All ranks must call it.
+        """
 
     def memory_layout(self, world_size: int, precision: Precision) -> MemoryLayout:
         """Describe the memory on each of so many ranks. It is called without `setup`.

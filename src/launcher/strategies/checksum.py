@@ -1,5 +1,7 @@
-"""A checksum of tensors' bits, which is computed on their device and does not depend on the order
-of its additions."""
+"""A checksum of tensors' bits.
+
+It is computed on their device, and does not depend on the order of its additions.
+"""
 
 from collections.abc import Iterable
 

@@ -1,5 +1,7 @@
-"""Check that all ranks use the same blocks and parameters, since otherwise FSDP's collectives would
-not match."""
+"""Check that all ranks use the same blocks and parameters.
+
+Otherwise FSDP's collectives would not match.
+"""
 
 from functools import partial
 from typing import Any
@@ -13,8 +15,9 @@ from launcher.strategies.units import own_parameters
 
 
 class CollectiveConsistencyCheck:
-    """Compares the ranks in an attempt's first step. Without it, a difference makes the process
-    group abort, or wait until its timeout.
+    """Compares the ranks in an attempt's first step.
+
+    Without it, a difference makes the process group abort, or wait until its timeout.
 
     Args:
         model: the sharded model.
@@ -54,7 +57,8 @@ class CollectiveConsistencyCheck:
             self._names |= {id(p): f"{name}.{key}".lstrip(".") for key, p in own_parameters(module)}
 
     def compare_gradients(self, loss: torch.Tensor) -> None:
-        """
+        """Check that the same parameters have gradients on all ranks.
+
         Raises:
             TrainingError: the loss depends on a parameter on some ranks only.
         """

@@ -117,7 +117,8 @@ class DdpStrategy(NativeStrategy):
         return self.model, self.optimizer
 
     def _check_parts(self) -> None:
-        """
+        """Check the options of an exchange for several optimizers.
+
         Raises:
             ConfigError: an option of the exchange is not supported.
         """
@@ -173,8 +174,10 @@ def settle_buckets(wrapped: Any) -> None:
 
 @torch.no_grad()
 def mean_over_ranks(parameters: Sequence[nn.Parameter]) -> None:
-    """Replace each gradient by its mean over the ranks; one that a rank does not have counts as 0,
-    unless no rank has it. All ranks must call it."""
+    """Replace each gradient by its mean over the ranks.
+
+    A gradient that a rank does not have counts as 0, unless no rank has it. All ranks must call it.
+    """
     has_gradient = any_rank([p.grad is not None for p in parameters])
     for p, is_anywhere in zip(parameters, has_gradient, strict=True):
         if is_anywhere and p.grad is None:
@@ -189,8 +192,10 @@ def mean_over_ranks(parameters: Sequence[nn.Parameter]) -> None:
 
 
 def average_in_bf16(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Compute the mean over the ranks, exchanged in bf16, as DDP's communication hook. Torch has
-    such a hook for NCCL only."""
+    """Compute the mean over the ranks, exchanged in bf16, as DDP's communication hook.
+
+    Torch has such a hook for NCCL only.
+    """
     gradients = bucket.buffer()
     compressed = gradients.to(torch.bfloat16).div_(dist.get_world_size())
     work: Any = dist.all_reduce(compressed, async_op=True)

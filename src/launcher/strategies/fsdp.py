@@ -1,5 +1,7 @@
-"""Every rank has a shard of each tensor (torch's FSDP2, `fully_shard`), and weights are gathered
-for their block."""
+"""Shard each tensor over the ranks with torch's FSDP2 (`fully_shard`).
+
+Weights are gathered for their block.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -36,8 +38,9 @@ PLAIN_TENSORS_ONLY = torch.optim.Adafactor, torch.optim.Rprop
 
 
 class FsdpStrategy(NativeStrategy):
-    """Parameters, gradients and optimizer state are sharded over the ranks, along each tensor's
-    first dimension.
+    """Shards parameters, gradients and optimizer state over the ranks.
+
+    A tensor is sharded along its first dimension.
 
     With several replicas (Zhao et al. 2023, arXiv:2304.11277, section 3.2.2) the ranks form a mesh
     `replicate` x `shard`. Shards are exchanged within a row, and gradients are averaged over the
@@ -135,7 +138,8 @@ class FsdpStrategy(NativeStrategy):
         return self.ranks.world_size if self.sharding == "no_shard" else self.replicate
 
     def _check_lanes(self) -> None:
-        """
+        """Check that `trainer.lanes` can be exact with the options and this version of torch.
+
         Raises:
             ConfigError: an option changes numbers, or this version of torch does not let the sums
                 be ordered.
@@ -217,8 +221,10 @@ class FsdpStrategy(NativeStrategy):
             sharded.set_force_sum_reduction_for_comms(True)
 
     def _mixed_precision_policy(self) -> Any:
-        """Use bf16 or fp16 weights under autocast, which converts inputs only where needed. FSDP2
-        itself would round all of them, even position tables."""
+        """Use bf16 or fp16 weights under autocast, which converts inputs only where needed.
+
+        FSDP2 itself would round all of them, even position tables.
+        """
         from torch.distributed.fsdp import MixedPrecisionPolicy
 
         # With lanes, autocast converts weights as under the other strategies, since weights that
@@ -236,8 +242,10 @@ class FsdpStrategy(NativeStrategy):
             unit.set_modules_to_backward_prefetch(units[max(0, i - depth) : i][::-1])
 
     def _from_host(self, build_model: Callable[[], nn.Module]) -> nn.Module:
-        """Allocate the shards, and fill them tensor by tensor from rank 0, whose host has the full
-        model."""
+        """Allocate the shards, and fill them tensor by tensor from rank 0.
+
+        Rank 0's host has the full model.
+        """
         start = rng_state()
         model = outline(build_model)
         restore_rng(start)
@@ -287,9 +295,11 @@ class FsdpStrategy(NativeStrategy):
 
     @contextmanager
     def _resharded(self, context: AbstractContextManager[Any]) -> Iterator[None]:
-        """Free gathered weights after `context`. Without a backward pass to free them they would
-        stay, and later changes of the shards (swapping in averaged weights) would not reach
-        them."""
+        """Free gathered weights after `context`.
+
+        Without a backward pass to free them they would stay, and later changes of the shards
+        (swapping in averaged weights) would not reach them.
+        """
         with context:
             yield
         for module in self._shards:

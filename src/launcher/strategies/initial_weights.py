@@ -1,5 +1,4 @@
-"""Initial weights of a model, which are the same under every strategy and on any number of
-ranks."""
+"""Initial weights, which are the same under every strategy and on any number of ranks."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -53,8 +52,11 @@ def draw(
 
 
 def outline(build_model: Callable[[], nn.Module]) -> nn.Module | None:
-    """Return the model on the meta device, with its modules and shapes, or None if its constructor
-    needs real values."""
+    """Return the model on the meta device, with its modules and shapes.
+
+    Returns:
+        None if the model's constructor needs real values.
+    """
     try:
         with META:
             model = build_model()
@@ -67,8 +69,10 @@ def outline(build_model: Callable[[], nn.Module]) -> nn.Module | None:
 
 
 def _is_set_by_init_weights(model: nn.Module, device: torch.device) -> bool:
-    """Allocate a model built on the meta device, call its `init_weights()`, and check that it sets
-    every tensor."""
+    """Return whether `init_weights()` sets every tensor of a model built on the meta device.
+
+    The tensors are allocated first.
+    """
     if not hasattr(model, "init_weights"):
         return False
     materialise(model, device)
@@ -91,8 +95,10 @@ def _has_unset(tensor: torch.Tensor) -> bool:
 
 
 def materialise(model: nn.Module, device: torch.device) -> None:
-    """Allocate the tensors of a model built on the meta device, filled with `UNSET` bytes. Unlike
-    with `to_empty`, tied parameters stay tied."""
+    """Allocate the tensors of a model built on the meta device, filled with `UNSET` bytes.
+
+    Unlike with `to_empty`, tied parameters stay tied.
+    """
     made: dict[int, Any] = {}
     for module in model.modules():
         buffers = module.named_buffers(recurse=False, remove_duplicate=False)
@@ -118,8 +124,10 @@ def _unset_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 @contextmanager
 def same_draws() -> Iterator[None]:
-    """Let every rank draw rank 0's random numbers within the context. Then the other ranks' own
-    state is restored."""
+    """Let every rank draw rank 0's random numbers within the context.
+
+    Then the other ranks' own state is restored.
+    """
     own = rng_state()
     restore_rng(ranks.broadcast(own))
     try:

@@ -30,8 +30,9 @@ BATCH_NORMS = (
 
 
 class PartialSums:
-    """Adds the leaves of a full binary tree in their order, as a binary counter. It keeps one sum
-    for each level that waits for its neighbor.
+    """Adds the leaves of a full binary tree in their order, as a binary counter.
+
+    It keeps one sum for each level that waits for its neighbor.
 
     Args:
         count: number of leaves, a power of two.
@@ -81,8 +82,11 @@ class LaneSums:
         self._in_pair = 0
 
     def add(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Note that the backward pass of a lane has ended. With the last one the parameters get the
-        total as their gradients; before, they have none, or the gradient of half a pair."""
+        """Note that the backward pass of a lane has ended.
+
+        With the last one the parameters get the total as their gradients; before, they have none,
+        or the gradient of half a pair.
+        """
         self._in_pair += 1
         if self._in_pair < self._pair:
             return
@@ -97,9 +101,11 @@ class LaneSums:
 
 @torch.no_grad()
 def added(left: Gradients, right: Gradients) -> Gradients:
-    """The sums, in the memory of `right`, the newer of the two, where both are present: the C
-    library gives the newest memory back to the system when it is freed, and the next lane would
-    fault it in again."""
+    """Return the sums, in the memory of `right`, the newer of the two, where both are present.
+
+    The C library gives the newest memory back to the system when it is freed, and the next lane
+    would fault it in again.
+    """
     for i, older in enumerate(left):
         if (newer := right[i]) is None:
             right[i] = older
@@ -116,8 +122,10 @@ def tree_sum(rows: torch.Tensor) -> torch.Tensor:
 
 
 class TreeReduceScatter:
-    """The sum over the ranks of a group, of which each gets its part, for
-    `FSDPModule.set_custom_reduce_scatter`. Its traffic is the same as of any reduce-scatter."""
+    """The sum over the ranks of a group, of which each gets its part.
+
+    It is for `FSDPModule.set_custom_reduce_scatter`, with the traffic of any reduce-scatter.
+    """
 
     def allocate(
         self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device
@@ -155,8 +163,9 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def sum_over_replicas(parameters: Sequence[nn.Parameter], group: Any) -> None:
-    """Replace each gradient by the sum over the ranks of a group, a power of two, in a full binary
-    tree over the ranks. All ranks of the run must call it.
+    """Replace each gradient by the sum over the ranks of a group, in a full binary tree.
+
+    The group's size is a power of two. All ranks of the run must call it.
 
     A rank gets a part of each bucket from the others, adds the parts, and sends out the sum. This
     is the traffic of a ring all-reduce.
@@ -200,7 +209,8 @@ def _sum_bucket(bucket: list[torch.Tensor], group: Any) -> None:
 
 
 def check_model(model: nn.Module) -> None:
-    """
+    """Check that a model's results do not depend on how lanes are laid out over ranks.
+
     Raises:
         ConfigError: the model has a module whose results depend on the lanes computed before or
             elsewhere, or sparse gradients.
@@ -222,7 +232,8 @@ def check_model(model: nn.Module) -> None:
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-    """
+    """Check that the update does not depend on how lanes are laid out over ranks.
+
     Raises:
         ConfigError: there are several optimizers, or one that computes its own gradients, or a
             fused kernel on the CPU, which rounds the last elements of a shard in another way.
@@ -252,7 +263,8 @@ class Buffers:
         self._before = [(name, buffer, buffer.clone()) for name, buffer in model.named_buffers()]
 
     def check(self) -> None:
-        """
+        """Check that no buffer has changed.
+
         Raises:
             ConfigError: a buffer has changed.
         """

@@ -9,12 +9,12 @@ from launcher.strategies.weights import needs_backward
 
 
 class LossNoneWarning(UserWarning):
-    """`forward` returned no loss, under a wrapper that needs a backward pass after each forward
-    pass."""
+    """`forward` returned no loss, under a wrapper that needs a backward pass after each one."""
 
 
 def check_missing_loss(strategy: Strategy, step: int) -> None:
-    """
+    """Check that this rank may leave out a backward pass.
+
     Raises:
         TrainingError: the other ranks wait for this one's backward pass, or its lane would be
             left out.

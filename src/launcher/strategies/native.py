@@ -1,5 +1,7 @@
-"""Base of the strategies on plain torch, with autocast, scaler, clipping, guarded update, and state
-by parameter name."""
+"""Base of the strategies on plain torch.
+
+It has autocast, scaler, clipping, guarded update, and state by parameter name.
+"""
 
 import math
 from collections.abc import Callable, Iterable
@@ -73,8 +75,7 @@ class NativeStrategy(Strategy):
         return 1
 
     def make_model(self, build_model: Callable[[], nn.Module]) -> nn.Module:
-        """Make the model on this rank's device with its initial weights, which are the same on
-        every rank."""
+        """Make the model on this rank's device, with initial weights that every rank shares."""
         model = build(build_model, self.init_context(), self.device)
         if self.plan.recompute_every:
             recompute_units(model, self.plan.recompute_every)
@@ -83,8 +84,11 @@ class NativeStrategy(Strategy):
     def attach(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
     ) -> None:
-        """Take the prepared parts. The list of parameters is kept, since walking the modules each
-        step costs more than clipping a small model."""
+        """Take the prepared parts.
+
+        The list of parameters is kept, since walking the modules each step costs more than clipping
+        a small model.
+        """
         self.model, self.optimizer, self.scaler, self._scales = (
             model,
             optimizer,
@@ -114,8 +118,11 @@ class NativeStrategy(Strategy):
         )
 
     def gradient_exchange(self) -> Callable[[list[nn.Parameter]], None] | None:
-        """Make the function that combines the gradients of all ranks, or return None if a wrapper
-        does so or there are no other ranks."""
+        """Make the function that combines the gradients of all ranks.
+
+        Returns:
+            None if a wrapper combines them, or there are no other ranks.
+        """
         if self.lanes is not None and self.lanes.replicas > 1:
             return partial(sum_over_replicas, group=self.replica_group)
         return None
@@ -212,7 +219,8 @@ class NativeStrategy(Strategy):
         return StepResult(norm)
 
     def _check_closure(self) -> None:
-        """
+        """Check that an optimizer can have the closure that it needs.
+
         Raises:
             ConfigError: an optimizer that needs a closure does not support the precision or the
                 strategy.
@@ -229,8 +237,10 @@ class NativeStrategy(Strategy):
             )
 
     def _closure(self) -> Callable[[], torch.Tensor]:
-        """The closure for `optimizer.step`. Its first call returns the loss that is already
-        computed."""
+        """The closure for `optimizer.step`.
+
+        Its first call returns the loss that is already computed.
+        """
         assert self.closure is not None
         loss, evaluate_again = self.closure
         is_first = True

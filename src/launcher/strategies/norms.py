@@ -15,8 +15,10 @@ BLOCK = 1 << 20
 
 
 def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Make one list of plain tensors and one per mesh of sharded tensors, since foreach operations
-    do not support a mixture."""
+    """Make one list of plain tensors and one per mesh of sharded tensors.
+
+    Foreach operations do not support a mixture.
+    """
     meshes: dict[Any, list[nn.Parameter]] = {}
     for p in parameters:
         meshes.setdefault(getattr(p, "device_mesh", None), []).append(p)
@@ -24,8 +26,10 @@ def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 
 def total_norm(groups: list[list[nn.Parameter]]) -> torch.Tensor:
-    """Compute the 2-norm over the gradients of the full model, 0-d and the same on every rank. All
-    ranks of a mesh must call it."""
+    """Compute the 2-norm over the gradients of the full model, 0-d and the same on every rank.
+
+    All ranks of a mesh must call it.
+    """
     norms = [
         whole(get_total_norm([grad for p in params if (grad := p.grad) is not None]))
         for params in groups
@@ -35,8 +39,7 @@ def total_norm(groups: list[list[nn.Parameter]]) -> torch.Tensor:
 
 @torch.no_grad()
 def row_norm(groups: list[list[nn.Parameter]]) -> torch.Tensor:
-    """Compute `total_norm` so that it is bitwise identical however the parameters are sharded along
-    their first dimension.
+    """Compute `total_norm`, bitwise identical for all shardings along the first dimension.
 
     Each row is full on one rank. Its squares are added in an order that depends only on its length,
     by elementwise additions, and then the sums of all rows in their order. A reduction kernel would
@@ -98,8 +101,10 @@ def row_squares(matrices: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _blocks(matrices: Sequence[torch.Tensor]) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
-    """Rows of one length from one or several matrices, about `BLOCK` elements together, and the
-    numbers of their matrices."""
+    """Yield rows of one length from one or several matrices, and the matrices' numbers.
+
+    The rows have about `BLOCK` elements together.
+    """
     by_length: dict[int, list[tuple[int, torch.Tensor]]] = {}
     for number, matrix in enumerate(matrices):
         for block in matrix.split(max(1, BLOCK // matrix.shape[1])) if len(matrix) else ():

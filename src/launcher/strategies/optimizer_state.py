@@ -1,5 +1,7 @@
-"""An optimizer's state by parameter name, so that it fits other strategies, wrappers and orders of
-groups."""
+"""An optimizer's state by parameter name.
+
+It fits other strategies, wrappers and orders of groups.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -34,8 +36,10 @@ def _is_stored_with_model(model: nn.Module) -> Callable[[str, torch.Tensor], boo
 def optimizer_snapshot(
     model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
-    """Return live state tensors named `<parameter>/<key>`, and the groups with their settings and
-    other state values."""
+    """Return live state tensors named `<parameter>/<key>`, and the groups.
+
+    The groups have their settings, and state values that are not tensors.
+    """
     names, is_stored = _names(model, optimizer), _is_stored_with_model(model)
     tensors: dict[str, torch.Tensor] = {}
     groups = []
@@ -69,8 +73,10 @@ def load_optimizer(
     prefix: str,
     groups: list[dict[str, Any]],
 ) -> None:
-    """Restore the state that `optimizer_snapshot` returned. Any other state is removed, such as
-    state from a checkpoint that turned out to be damaged while it was read.
+    """Restore the state that `optimizer_snapshot` returned.
+
+    Any other state is removed, such as state from a checkpoint that turned out to be damaged while
+    it was read.
 
     Raises:
         TrainingError: it is another optimizer than the checkpoint's, or has other parameters or
@@ -127,11 +133,13 @@ IMPLEMENTATION_SETTINGS = frozenset({"fused", "foreach", "capturable", "differen
 
 
 def check_groups(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:
-    """
+    """Check that the checkpoint's optimizer has the same class and number of groups.
+
+    The state of one class may load into another, but then it computes neither of the two updates.
+
     Raises:
         TrainingError: the checkpoint was written with an optimizer of another class, or another
-            number of groups. The state of one class may load into another, but then it computes
-            neither of the two updates.
+            number of groups.
     """
     own = _kinds(optimizer)
     stored = [entry["optimizer"] for entry in groups]
@@ -160,9 +168,12 @@ def _read(
     group: dict[str, Any],
     present: object = None,
 ) -> torch.Tensor:
-    """Read a state tensor. A moment is sharded and placed like its parameter. A step count (0-d) is
-    on the CPU unless the kernel reads it. The tensor `present` is reused if it fits, since
-    allocating costs more than reading."""
+    """Read a state tensor.
+
+    A moment is sharded and placed like its parameter. A step count (0-d) is on the CPU unless the
+    kernel reads it. The tensor `present` is reused if it fits, since allocating costs more than
+    reading.
+    """
     shape = saved.shape(full)
     if (
         isinstance(present, torch.Tensor)

@@ -1,5 +1,6 @@
-"""Activation checkpointing, in which blocks keep only their input and are recomputed in the
-backward pass.
+"""Recompute the activations of blocks in the backward pass (activation checkpointing).
+
+Blocks keep only their input.
 
 See Chen et al. 2016, arXiv:1604.06174. It changes memory use and time, but not the numbers, since
 random states are replayed.

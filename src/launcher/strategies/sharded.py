@@ -15,8 +15,10 @@ from launcher.strategies.base import ShardSpec, TensorReader
 
 @dataclass(frozen=True)
 class ShardedLike:
-    """Values that belong to a tensor of the model, such as its average. They are this rank's shard,
-    on any device and of any dtype, with the layout of `like`."""
+    """Values that belong to a tensor of the model, such as its average.
+
+    They are this rank's shard, on any device and of any dtype, with the layout of `like`.
+    """
 
     values: torch.Tensor
     like: torch.Tensor
@@ -37,8 +39,7 @@ class ShardedLike:
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
-    """Return whether it is a DTensor, which has one rank's shard and the placement of all
-    shards."""
+    """Return whether a tensor is a DTensor: one rank's shard, and the placement of all."""
     return hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
 
 
@@ -55,8 +56,10 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 def piece_to_write(
     tensor: torch.Tensor, ranks: Ranks, values: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, ShardSpec | None] | None:
-    """Return the shard of a tensor that this rank writes, or None if another rank writes the same
-    values or this rank has none.
+    """Return the shard of a tensor that this rank writes.
+
+    Returns:
+        None if another rank writes the same values, or this rank has none.
 
     A plain tensor is the same on all ranks, and rank 0 writes it. Of replicated shards, the first
     replica is written.
@@ -90,8 +93,10 @@ def read_into(saved: TensorReader, name: str, target: torch.Tensor) -> None:
 def zeros_like_piece(
     param: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype
 ) -> torch.Tensor:
-    """Make zeros for a parameter's state. They are sharded like the parameter if they have its
-    shape, otherwise the same on all ranks."""
+    """Make zeros for a parameter's state.
+
+    They are sharded like the parameter if they have its shape, otherwise the same on all ranks.
+    """
     if shape == tuple(param.shape):
         return torch.zeros_like(param, dtype=dtype, requires_grad=False)
     zeros = torch.zeros(shape, dtype=dtype, device=param.device)
@@ -116,8 +121,10 @@ def copy_piece(target: torch.Tensor, source: torch.Tensor) -> None:
 
 
 def _offset(tensor: Any) -> tuple[int, ...]:
-    """Return the start of this rank's shard in the full tensor. A DTensor is cut as by
-    `torch.chunk`."""
+    """Return the start of this rank's shard in the full tensor.
+
+    A DTensor is cut as by `torch.chunk`.
+    """
     offset, shape, mesh = [0] * tensor.ndim, list(tensor.shape), tensor.device_mesh
     for place, ranks, placement in zip(
         mesh.get_coordinate(), mesh.shape, tensor.placements, strict=True

@@ -37,14 +37,19 @@ def shard_units(model: nn.Module, min_params: int | None = None) -> list[nn.Modu
 
 
 def own_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield names and parameters of a module without its children, a tied one under each of its
-    names."""
+    """Yield names and parameters of a module without its children.
+
+    A tied parameter is yielded under each of its names.
+    """
     return module.named_parameters(recurse=False, remove_duplicate=False)
 
 
 def _collect(module: nn.Module, smallest: int, uses: Counter[int], units: list[nn.Module]) -> int:
-    """Add the units inside a module, and the module if it is one; return the number of its
-    parameters that are in no unit."""
+    """Add the units inside a module, and the module if it is one.
+
+    Returns:
+        The number of the module's parameters that are in no unit.
+    """
     if isinstance(module, OF_ONE_PIECE):
         left = sum(p.numel() for p in module.parameters())
     else:

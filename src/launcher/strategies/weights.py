@@ -23,8 +23,11 @@ NO_EXTRA_STATE = nn.Module.get_extra_state
 
 
 def layers(module: nn.Module) -> Iterator[nn.Module]:
-    """List a module and the modules it wraps, outermost first. Wrappers are torch.compile's, DDP,
-    DataParallel, AveragedModel, DeepSpeed's engine, and subclasses of them."""
+    """List a module and the modules it wraps, outermost first.
+
+    Wrappers are torch.compile's, DDP, DataParallel, AveragedModel, DeepSpeed's engine, and
+    subclasses of them.
+    """
     wrappers: list[type] = [
         nn.parallel.DistributedDataParallel,
         nn.DataParallel,
@@ -49,8 +52,7 @@ def unwrap(module: nn.Module) -> nn.Module:
 
 
 def needs_backward(module: nn.Module) -> bool:
-    """Return whether each forward pass must be followed by a backward pass, as under DDP and
-    `fully_shard`."""
+    """Return whether a backward pass must follow each forward pass: under DDP, `fully_shard`."""
     return any(
         isinstance(layer, nn.parallel.DistributedDataParallel)
         or hasattr(layer, "set_requires_gradient_sync")
@@ -87,8 +89,7 @@ def model_state(model: nn.Module) -> ModelState:
 
 
 def tied_names(model: nn.Module) -> dict[str, str]:
-    """Return the further names of tied tensors, each with the name under which `model_state` has
-    the tensor."""
+    """Return the further names of tied tensors, each with the tensor's name in `model_state`."""
     first: dict[int, str] = {}
     tied = {}
     for name, tensor in unwrap(model).state_dict(keep_vars=True).items():
@@ -98,8 +99,9 @@ def tied_names(model: nn.Module) -> dict[str, str]:
 
 
 class Tied:
-    """Stored weights in which a tied tensor has all of its names, since a file may have it under
-    any of them.
+    """Stored weights in which a tied tensor has all of its names.
+
+    A file may have it under any of them.
 
     Args:
         tied: see `tied_names`.
@@ -148,8 +150,9 @@ def _address(tensor: torch.Tensor) -> int:
 def load_model_tensors(
     model: nn.Module, saved: TensorReader, prefix: str, strict: bool
 ) -> list[str]:
-    """Copy stored tensors into the model's own, in place. If `state_dict()` returns copies,
-    `load_state_dict()` is used.
+    """Copy stored tensors into the model's own, in place.
+
+    If `state_dict()` returns copies, `load_state_dict()` is used.
 
     Returns:
         A message for each name that is missing, left over or of another shape.
@@ -263,8 +266,9 @@ def misfits(
     prefix: str,
     strict: bool,
 ) -> list[str]:
-    """Return a message, which begins with the name, for each stored tensor that does not fit the
-    model's `own` shapes.
+    """Return a message for each stored tensor that does not fit the model's `own` shapes.
+
+    A message begins with the tensor's name.
 
     Raises:
         TrainingError: `strict`, and there is one.

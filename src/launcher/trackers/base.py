@@ -89,9 +89,11 @@ class TrackedRun:
         return values
 
     def stored(self, tracker: str) -> dict[str, Any]:
-        """Return the data that a tracker keeps in the run's folder. It always has an `id`, which on
-        a server distinguishes this folder's run from the run of a deleted folder, or of a folder on
-        another machine."""
+        """Return the data that a tracker keeps in the run's folder.
+
+        It always has an `id`, which on a server distinguishes this folder's run from the run of a
+        deleted folder, or of a folder on another machine.
+        """
         path = self.folder.path / ".trackers" / f"{tracker}.json"
         try:
             data = json.loads(path.read_bytes())
@@ -109,8 +111,9 @@ class TrackedRun:
 
 
 class Tracker(ABC):
-    """Mirrors a run's metrics.jsonl in one place. It works in the follower's process, where there
-    is no torch.
+    """Mirrors a run's metrics.jsonl in one place.
+
+    It works in the follower's process, where there is no torch.
 
     A constructor only stores its options, since the training process calls it too, to check them.
     """

@@ -109,9 +109,12 @@ class Follower:
         return not self.unfinished
 
     def state(self) -> str:
-        """Return the run's state. It is `running` while a process that has recorded the end logs
-        its results. It is `killed` if run.json records running, but no process is on it. It is
-        `superseded` if another attempt has begun, which has its own follower."""
+        """Return the run's state.
+
+        It is `running` while a process that has recorded the end logs its results. It is `killed`
+        if run.json records running, but no process is on it. It is `superseded` if another attempt
+        has begun, which has its own follower.
+        """
         state = self._recorded()
         if state == SUPERSEDED:
             return state
@@ -195,8 +198,13 @@ class Follower:
 
 
 def acquire(lock: FollowerLock, is_over: Callable[[], bool], seconds: float = INTERVAL) -> bool:
-    """Take the lock. An earlier attempt's follower may hold it, which ends once it sees the new
-    attempt. Return False if it does not end, and this run is over."""
+    """Take the lock.
+
+    An earlier attempt's follower may hold it, which ends once it sees the new attempt.
+
+    Returns:
+        False if it does not end, and this run is over.
+    """
     while True:
         try:
             lock.acquire()
@@ -216,8 +224,10 @@ def unfinished(folder: RunFolder, follower: Follower) -> list[str]:
 
 
 class _Pipe(logging.StreamHandler[TextIO]):
-    """Sends lines to the training process, which logs them as its own. Once it has ended, nobody
-    reads them."""
+    """Sends lines to the training process, which logs them as its own.
+
+    Once it has ended, nobody reads them.
+    """
 
     def handleError(self, record: logging.LogRecord) -> None:
         pass

@@ -42,9 +42,11 @@ logger = logging.getLogger("launcher.trackers")
 
 
 class MlflowTracker(Tracker):
-    """Sends a run to MLflow. The last step that MLflow has is a tag, set after each batch. MLflow
-    keeps equal rows once, so an interrupted batch may be sent again. But a step that is computed
-    again has other times, so a batch is first stored in the run's folder, and sent again unchanged.
+    """Sends a run to MLflow.
+
+    The last step that MLflow has is a tag, set after each batch. MLflow keeps equal rows once, so
+    an interrupted batch may be sent again. But a step that is computed again has other times, so a
+    batch is first stored in the run's folder, and sent again unchanged.
 
     Args:
         tracking_uri: URI of the server. Default null: MLFLOW_TRACKING_URI, else a SQLite database
@@ -152,8 +154,10 @@ class MlflowTracker(Tracker):
 
     @property
     def uri(self) -> str:
-        """Return the tracking server. It is stored in the run's folder, so that other machines use
-        the same."""
+        """Return the tracking server.
+
+        It is stored in the run's folder, so that other machines use the same.
+        """
         stored = self.run.stored("mlflow")
         chosen = (
             self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or stored.get("tracking_uri")
@@ -197,8 +201,10 @@ class MlflowTracker(Tracker):
         )
 
     def _send_params(self, known: set[str]) -> None:
-        """Send the configuration by dotted keys. MLflow never changes a parameter, so the first
-        attempt's values stay."""
+        """Send the configuration by dotted keys.
+
+        MLflow never changes a parameter, so the first attempt's values stay.
+        """
         from mlflow.entities import Param
 
         config = config_without(self.run.config, ["tracker", *self.config_exclude])

@@ -1,5 +1,7 @@
-"""The follower's process. The training process launches and logs it, and waits for it only briefly
-at its end."""
+"""The follower's process.
+
+The training process launches and logs it, and waits for it only briefly at its end.
+"""
 
 import logging
 import subprocess

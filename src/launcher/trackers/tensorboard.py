@@ -17,8 +17,10 @@ NOTHING: dict[str, Any] = {"step": -1, "size": 0, "closed": None}
 
 
 class TensorBoardTracker(Tracker):
-    """One event file for the whole run. `open` truncates it to the part that is known to be
-    complete. Otherwise it only grows, so a reader never sees a step twice.
+    """One event file for the whole run.
+
+    `open` truncates it to the part that is known to be complete. Otherwise it only grows, so a
+    reader never sees a step twice.
 
     Args:
         path: the folder of the event file, relative to the run's folder. Outside it, the folder is
@@ -178,8 +180,10 @@ class TensorBoardTracker(Tracker):
 
 
 def _statistics(counts: list[float], edges: list[float]) -> dict[str, Any]:
-    """Return the fields of a histogram's protocol buffer. Its sums are computed from the middles of
-    the buckets."""
+    """Return the fields of a histogram's protocol buffer.
+
+    Its sums are computed from the middles of the buckets.
+    """
     middles = [(low + high) / 2 for low, high in pairwise(edges)]
     return {
         "min": edges[0],

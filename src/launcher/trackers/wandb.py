@@ -34,9 +34,10 @@ logger = logging.getLogger("launcher.trackers")
 
 
 class WandbTracker(Tracker):
-    """Sends a run to Weights & Biases. The server reports the last step that it has. A run keeps
-    its id on the server over restarts, preemptions and machines, since the id is stored in the
-    run's folder.
+    """Sends a run to Weights & Biases.
+
+    The server reports the last step that it has. A run keeps its id on the server over restarts,
+    preemptions and machines, since the id is stored in the run's folder.
 
     Args:
         project: name of the project. Default null: WANDB_PROJECT, else "launcher".
@@ -213,8 +214,11 @@ class WandbTracker(Tracker):
         self._stored = self.run.store("wandb", {**self._stored, "end": end, "artifacts": sent})
 
     def stop(self) -> None:
-        """Stop the training process, which saves first. The same command resumes it. In a SLURM job
-        the signal is SIGINT as with Ctrl-C, after which the job is not requeued."""
+        """Stop the training process, which saves first.
+
+        The same command resumes it. In a SLURM job the signal is SIGINT as with Ctrl-C, after which
+        the job is not requeued.
+        """
         holder = held_here(self.run.folder)
         if holder is None:
             logger.warning(
@@ -270,8 +274,9 @@ class WandbTracker(Tracker):
         self._stored = self.run.store("wandb", {**self._stored, "log_bytes": start + len(content)})
 
     def _send_artifact(self, which: str, sent: str | None) -> str | None:
-        """Begin to send an artifact, unless the same artifact was sent before. `finish` waits for
-        it.
+        """Begin to send an artifact, unless the same artifact was sent before.
+
+        `finish` waits for it.
 
         Returns:
             The name of the checkpoint, or `export`, or None if there is nothing to send.

@@ -1,5 +1,4 @@
-"""The batches that the loop takes from a data loader, epoch after epoch, with their weights and the
-position among them."""
+"""Take batches from a data loader, epoch after epoch, with their weights and the position."""
 
 import logging
 import time
@@ -20,8 +19,10 @@ NumTargets = Callable[[Any], torch.Tensor | int | None]
 
 
 class Batches:
-    """The loader's batches, without end. `source` is the loader itself, or a wrapper that knows the
-    position in it."""
+    """The loader's batches, without end.
+
+    `source` is the loader itself, or a wrapper that knows the position in it.
+    """
 
     def __init__(self, loader: Any, logger: logging.Logger):
         self.loader, self.source, self._logger = loader, resumable(loader, logger), logger
@@ -53,8 +54,10 @@ class Batches:
         num_targets: NumTargets,
         device: torch.device,
     ) -> MicroBatches:
-        """Yield batches until the step has enough of them. If they count by targets, the first
-        `count` are fetched before the first forward pass, since each factor depends on all of them.
+        """Yield batches until the step has enough of them.
+
+        If they count by targets, the first `count` are fetched before the first forward pass, since
+        each factor depends on all of them.
 
         Args:
             data_time: list that gets the seconds of each batch.
@@ -115,8 +118,7 @@ class Batches:
         self._before = samples, None if self._plain is None else self._plain.consumed
 
     def rewind(self) -> None:
-        """Return to the noted position, since the loader may have counted a batch just when a
-        signal came."""
+        """Return to the noted position: a signal may come just after the loader counted a batch."""
         samples, consumed = self._before
         if samples is not None:
             self.loader.samples = samples
@@ -169,8 +171,10 @@ def target_weights(
 
 
 def weigh(value: Any, weight: torch.Tensor) -> Any:
-    """Multiply numbers and tensors by `weight`, including nested records. Anything else is
-    unchanged."""
+    """Multiply numbers and tensors by `weight`, including nested records.
+
+    Anything else is unchanged.
+    """
     if isinstance(value, Mapping):
         return {key: weigh(item, weight) for key, item in value.items()}
     if isinstance(value, torch.Tensor):

@@ -180,8 +180,10 @@ def compile_options(setting: bool | dict[str, Any], strategy: Strategy) -> dict[
 def _compiled_graphs(
     config: DictConfig, compiling: dict[str, Any], trainer: Trainer
 ) -> CompiledGraphsHook | None:
-    """Make the hook that keeps the compiled graphs, and let it read the graphs of an earlier
-    launch. Return None for other backends than inductor, which keep none."""
+    """Make the hook that keeps the compiled graphs, and let it read an earlier launch's graphs.
+
+    Backends other than inductor keep no graphs, so they have no such hook.
+    """
     if compiling.get("backend", "inductor") != "inductor":
         return None
     parts = {key: resolved(config)[key] for key in ("model", "precision", "strategy", "trainer")}
@@ -217,8 +219,7 @@ def set_up_strategy(
 def step_plan(
     settings: TrainerSettings, batch: int, world_size: int, precision: Precision
 ) -> StepPlan:
-    """Divide the global batch over the ranks, and each rank's share into the largest equal
-    micro-batches allowed.
+    """Divide the global batch over the ranks, and a rank's share into the largest micro-batches.
 
     Raises:
         ConfigError: the ranks do not divide it.
@@ -252,7 +253,8 @@ def step_plan(
 
 
 def build_model(config: DictConfig) -> nn.Module:
-    """
+    """Build the configured model.
+
     Raises:
         ConfigError: the configuration names something else than a module.
     """
@@ -266,8 +268,10 @@ def build_model(config: DictConfig) -> nn.Module:
 
 
 def build_optimizer(config: DictConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """Call the configured factory with the model if that is the name of its first parameter, else
-    with the trainable parameters, as torch's own optimizers take them.
+    """Call the configured optimizer factory.
+
+    It gets the model if that is the name of its first parameter, else the trainable parameters, as
+    torch's own optimizers take them.
 
     Raises:
         ConfigError: there is nothing to train, or the factory returns something else than an
@@ -371,7 +375,8 @@ def schedule_metric(metric: str, mode: Any = "auto") -> Best:
 
 
 def _check_validation(config: DictConfig, data: Any) -> None:
-    """
+    """Check that the data have a validation set if a hook follows one of its metrics.
+
     Raises:
         ConfigError: a hook follows a metric of the validation set, and the data have none.
     """
@@ -404,8 +409,11 @@ def _hook(key: str, node: DictConfig) -> BaseHook:
 def _hooks(
     config: DictConfig, settings: TrainerSettings, run: RunSettings, schedule: dict[str, Any] | None
 ) -> list[BaseHook]:
-    """Build the hooks of `hooks`, the hooks that write metrics.jsonl and media.jsonl, the hooks in
-    the group `tracker`, and the hooks that other keys need."""
+    """Build all hooks of a run.
+
+    These are the hooks of `hooks`, the hooks that write metrics.jsonl and media.jsonl, the hooks in
+    the group `tracker`, and the hooks that other keys need.
+    """
     hooks, beside = (
         [
             _hook(f"{group}.{name}", node)

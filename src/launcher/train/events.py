@@ -49,8 +49,10 @@ class HookCaller:
             raise errors[0]
 
     def log(self, records: Records, dry_run: bool = False) -> None:
-        """Pass nested records of numbers to every hook. With `dry_run`, hooks only describe their
-        output."""
+        """Pass nested records of numbers to every hook.
+
+        With `dry_run`, hooks only describe their output.
+        """
         if not dry_run:
             self.state.metrics.update(flatten(records))
         self.fire("on_log", records, dry_run=dry_run)
@@ -60,8 +62,10 @@ class HookCaller:
         self.log(records, dry_run=dry_run)
 
     def log_images(self, records: Records, dry_run: bool = False) -> None:
-        """Pass nested records of images to every hook: PIL images, arrays [H, W, C] or tensors [C,
-        H, W]."""
+        """Pass nested records of images to every hook.
+
+        An image is a PIL image, an array [H, W, C] or a tensor [C, H, W].
+        """
         self.fire("on_log_images", records, dry_run=dry_run)
 
     def log_histograms(self, records: Records, dry_run: bool = False) -> None:
@@ -69,8 +73,10 @@ class HookCaller:
         self.fire("on_log_histograms", records, dry_run=dry_run)
 
     def log_matrices(self, records: Records, dry_run: bool = False) -> None:
-        """Pass nested records of matrices to every hook: 2-d tensors or arrays, or lists of
-        rows."""
+        """Pass nested records of matrices to every hook.
+
+        A matrix is a 2-d tensor or array, or a list of rows.
+        """
         self.fire("on_log_matrices", records, dry_run=dry_run)
 
     def log_text(self, records: Records, dry_run: bool = False) -> None:
@@ -96,13 +102,16 @@ class HookCaller:
 
     @property
     def is_last_step(self) -> bool:
-        """Return whether training ends with the current step, which a run always logs, evaluates
-        and saves."""
+        """Return whether training ends with the current step.
+
+        A run always logs, evaluates and saves its last step.
+        """
         return self.state.is_at_end()
 
 
 def check_hook(hook: Any, source: str) -> None:
-    """
+    """Check that an object is a hook, and that its methods are named like events.
+
     Args:
         source: origin of the hook, for messages.
     Raises:
@@ -125,8 +134,11 @@ def check_hook(hook: Any, source: str) -> None:
 
 
 def calls(hooks: Sequence[BaseHook]) -> dict[str, list[Call]]:
-    """List the methods to call for each event, in the order of the hooks, after the hooks that run
-    first. Methods that a hook does not override are left out."""
+    """List the methods to call for each event.
+
+    They are in the order of the hooks, after the hooks that run first. Methods that a hook does not
+    override are left out.
+    """
     hooks = sorted(hooks, key=lambda hook: not hook.runs_first)
     table = {
         event: [getattr(hook, event) for hook in hooks if overrides(hook, event)]
@@ -136,8 +148,10 @@ def calls(hooks: Sequence[BaseHook]) -> dict[str, list[Call]]:
 
 
 def _log_method(hook: BaseHook) -> Call | None:
-    """Return `on_log` or `on_log_scalars`, whichever was overridden last, on the instance or else
-    in the most derived class."""
+    """Return `on_log` or `on_log_scalars`, whichever was overridden last.
+
+    A method of the instance comes before a method of the most derived class.
+    """
     for owner in (hook, *type(hook).__mro__):
         if owner is BaseHook:
             break

@@ -19,8 +19,9 @@ def total_steps(epochs: float, dataset_size: int, batch_size: int) -> int:
 
 
 def with_max_steps(config: DictConfig) -> DictConfig:
-    """Return the configuration with `trainer.max_steps` computed from `trainer.max_epochs`, if that
-    is set. A schedule over the whole run follows.
+    """Return the configuration with `trainer.max_steps` computed from `trainer.max_epochs`.
+
+    Without epochs it is unchanged. A schedule over the whole run follows.
 
     Raises:
         ConfigError: the training data have no length.

@@ -37,8 +37,9 @@ def load_model(
     outputs: str | Path = "outputs",
     trust: bool = False,
 ) -> nn.Module:
-    """Load the model of a run, a checkpoint or an export with its weights, on the CPU, in
-    evaluation mode.
+    """Load the model of a run, a checkpoint or an export, with its weights.
+
+    It is on the CPU, in evaluation mode.
 
     `config.yaml` in the folder names the class and the arguments. The class must be importable, so
     the project's folder is the current one, or on PYTHONPATH. Building the model runs the code of
@@ -191,7 +192,8 @@ class Predictor:
 
     @torch.inference_mode()
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> np.ndarray:
-        """
+        """Return the model's scores for an array or a table.
+
         Args:
             model_input: an array, or a DataFrame of numbers: features [B, num_features], or tokens
                 [B, T].

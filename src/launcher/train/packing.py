@@ -23,6 +23,7 @@ MAX_TESTED_LEN = 16
 
 def check_packing(trainer: Trainer, dataset: Any, micro_batch_size: int) -> None:
     """Reject packed rows for a model in which a document depends on the one before it in the row.
+
     All ranks call it.
 
     Training does not change, neither by weights nor by random numbers.
@@ -70,8 +71,7 @@ def check_packing(trainer: Trainer, dataset: Any, micro_batch_size: int) -> None
 def keeps_documents_apart(
     forward: Forward, rows: int, length: int, vocab_size: int, device: torch.device | str = "cpu"
 ) -> bool | None:
-    """Return whether the second document of a row has the same logits after two different first
-    documents.
+    """Return whether a row's first document leaves the logits of its second unchanged.
 
     Args:
         forward: forward function of a model in evaluation mode. If its records have no `logits`,

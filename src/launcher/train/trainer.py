@@ -1,5 +1,4 @@
-"""The loop: the methods of a subclass, a step, the boundary between steps, and the state of a
-trainer.
+"""Train: a subclass's methods, the step, the boundary between steps, and a trainer's state.
 
     train -> build -> restore -> [before_step -> accumulate -> strategy.step -> after_step ->
         boundary] -> after_train
@@ -60,8 +59,9 @@ AS_ONE: dict[str, Callable[[Mapping[str, Any]], Any]] = {
 
 
 class BaseTrainer(HookCaller):
-    """Training by subclass, which has the `build_*` methods and `forward`. The loop, accumulation,
-    mixed precision, non-finite gradients, state and hooks are here.
+    """Training by subclass, which has the `build_*` methods and `forward`.
+
+    The loop, accumulation, mixed precision, non-finite gradients, state and hooks are here.
 
     Args:
         max_steps: optimizer steps to train for.
@@ -153,18 +153,26 @@ class BaseTrainer(HookCaller):
         raise self._missing("build_model(self)", "returns a torch.nn.Module")
 
     def build_optimizer(self) -> torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer]:
-        """The optimizer; or several by name, which update in this order, each with a loss of its
-        own: `forward(batch, optimizer=name)`."""
+        """Return the optimizer, or several by name.
+
+        Several update in their order, each with a loss of its own: `forward(batch,
+        optimizer=name)`.
+        """
         raise self._missing("build_optimizer(self)", "returns a torch.optim.Optimizer")
 
     def forward(self, input: Any) -> tuple[torch.Tensor | None, Records]:
-        """Compute the loss (0-d, or None to skip this batch) and nested records of numbers or 0-d
-        tensors to log."""
+        """Compute the loss of a batch.
+
+        Returns:
+            The loss (0-d, or None to skip this batch), and nested records of numbers or 0-d tensors
+            to log.
+        """
         raise self._missing("forward(self, batch)", "returns the loss and a dict of records")
 
     def num_targets(self, input: Any) -> torch.Tensor | int | None:
-        """Return the number of targets that a batch's loss is a mean over, if batches differ in it
-        (masked targets).
+        """Return the number of targets that a batch's loss is a mean over.
+
+        It is needed if batches differ in it (masked targets).
 
         Micro-batches and ranks then count by their targets, in training and in validation. With
         None, they count equally.
@@ -300,9 +308,11 @@ class BaseTrainer(HookCaller):
             self.close_hooks(has_ended)
 
     def restore(self) -> None:
-        """Set up the hooks and restore the state that an earlier attempt saved. The state of hooks
-        comes last, since a hook may create its model in `on_before_train`, as a copy of the
-        restored one, and fill it in `on_load_state_dict`."""
+        """Set up the hooks and restore the state that an earlier attempt saved.
+
+        The state of hooks comes last, since a hook may create its model in `on_before_train`, as a
+        copy of the restored one, and fill it in `on_load_state_dict`.
+        """
         for hook in self.hooks:
             hook.bind(self.context)
         self.restored = None
@@ -379,8 +389,7 @@ class BaseTrainer(HookCaller):
             self.fire("on_epoch_end")
 
     def _attempt(self) -> StepResult:
-        """Compute the gradients of a step and let the strategy clip them, update the weights and
-        zero them."""
+        """Compute a step's gradients, let the strategy clip them, update the weights, zero them."""
         if self._turns is not None:
             return self._take_turns(self._turns)
         if self.strategy.needs_closure:
@@ -447,8 +456,11 @@ class BaseTrainer(HookCaller):
             buffers.check()
 
     def _forward_backward(self, batch: Any, weight: torch.Tensor | None) -> bool:
-        """Run forward and backward for one micro-batch; return False if `forward` returned no
-        loss."""
+        """Run forward and backward for one micro-batch.
+
+        Returns:
+            False if `forward` returned no loss.
+        """
         with self.strategy.forward_context():
             loss, records = (
                 self.forward(batch) if self._has_checked_forward else self._first_forward(batch)
@@ -479,8 +491,10 @@ class BaseTrainer(HookCaller):
         return f"{type(self).__name__}.forward"
 
     def _accumulate_for_closure(self) -> None:
-        """Accumulate for an optimizer (LBFGS) that repeats it over the same batches, with the same
-        random numbers."""
+        """Accumulate gradients for an optimizer (LBFGS) that calls its closure repeatedly.
+
+        Each call sees the same batches and the same random numbers.
+        """
         start, batches = (
             rng_state(),
             list(islice(self._micro_batches(), self.gradient_accumulation_steps)),
@@ -502,8 +516,7 @@ class BaseTrainer(HookCaller):
 
     # ----------------------------------------------------------- skipped updates and missing losses
     def _after_update(self, was_skipped: bool) -> None:
-        """Step the scheduler, or count that the gradient was not finite, and raise after too many
-        of them in a row."""
+        """Step the scheduler, or count a non-finite gradient and raise after too many in a row."""
         state = self.state
         if not was_skipped:
             state.skipped_in_row = 0
@@ -526,16 +539,20 @@ class BaseTrainer(HookCaller):
             )
 
     def settle(self) -> None:
-        """Read whether the device skipped the last update, and count it. It waits for the previous
-        step only."""
+        """Read whether the device skipped the last update, and count it.
+
+        It waits for the previous step only.
+        """
         if (flag := self._unsettled) is not None:
             self._unsettled = None
             self._after_update(flag.read())
 
     def update_was_skipped(self) -> bool:
-        """Return whether the last update was skipped, other than by a loss scaler that searches its
-        scale. The state may then be broken, and must not be saved. The result is the same on all
-        ranks, which must all call it. It waits for the device."""
+        """Return whether the last update was skipped, other than by a loss scaler's search.
+
+        The state may then be broken, and must not be saved. The result is the same on all ranks,
+        which must all call it. It waits for the device.
+        """
         self.settle()
         scales = self.precision.needs_scaler or self.grad_scaler.is_enabled()
         if not self.state.skipped_in_row or not scales:
@@ -544,8 +561,10 @@ class BaseTrainer(HookCaller):
         return bool(maximum(not is_finite))
 
     def _count_retry(self) -> None:
-        """Count that the gradient of this attempt was not finite. The next attempt uses new
-        batches."""
+        """Count that the gradient of this attempt was not finite.
+
+        The next attempt uses new batches.
+        """
         info, step, bound = self.step_info, self.state.step, self.max_non_finite_grad_retries or 0
         count = info["non_finite_grad_retry_count"]
         if count >= bound:
@@ -568,8 +587,10 @@ class BaseTrainer(HookCaller):
             raise signals.SignalExit(self.stop_signal)
 
     def _agree_on_signal(self) -> None:
-        """Agree with all ranks on a signal, once per boundary. A run that has ended is completed,
-        not stopped."""
+        """Agree with all ranks on a signal, once per boundary.
+
+        A run that has ended is completed, not stopped.
+        """
         if self._agreed_at != self.state.step:
             self._agreed_at = self.state.step
             signum = self._agreement.result(signals.received())
@@ -577,7 +598,9 @@ class BaseTrainer(HookCaller):
 
     def stop_at_this_boundary(self) -> None:
         """End training here, since a signal has interrupted something that the resumed run repeats.
-        All ranks call it."""
+
+        All ranks call it.
+        """
         # This is the exchange that the step has begun.
         self._agree_on_signal()
         self.stop_signal = maximum(signals.received())
@@ -591,16 +614,20 @@ class BaseTrainer(HookCaller):
 
     # ------------------------------------------------------------------------------------ its state
     def state_dict(self) -> dict[str, Any]:
-        """Return `model`, `training_state`, and the additions of hooks, in memory. Tensors are full
-        under every wrapper."""
+        """Return `model`, `training_state`, and the additions of hooks, in memory.
+
+        Tensors are full under every wrapper.
+        """
         return full_state(self, self.state_dict_options)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         load_full_state(self, state, self.state_dict_options)
 
     def training_state(self) -> dict[str, Any]:
-        """Return counters, scheduler, scaler and data position: everything except model, optimizer
-        and hooks."""
+        """Return counters, scheduler, scaler and data position.
+
+        Model, optimizer and hooks have their own states.
+        """
         self.settle()
         return self.state.counters() | {
             "lr_scheduler": (

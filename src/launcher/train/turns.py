@@ -1,5 +1,8 @@
-"""A step of several optimizers: each computes its loss over the same micro-batches, and updates its
-parameters before the next one's turn."""
+"""Make a step of several optimizers.
+
+Each computes its loss over the same micro-batches, and updates its parameters before the next one's
+turn.
+"""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -113,7 +116,8 @@ def check_turns(
     hooks: Sequence[BaseHook],
     retries: int | None,
 ) -> None:
-    """
+    """Check that a run with several optimizers has nothing that supports only one.
+
     Args:
         retries: `max_non_finite_grad_retries`.
     Raises:
@@ -142,7 +146,8 @@ def check_turns(
 
 
 def check_takes_name(forward: Callable[..., Any], name: str, optimizers: Sequence[str]) -> None:
-    """
+    """Check that a function takes the name of an optimizer.
+
     Raises:
         ConfigError: the function does not take the name of an optimizer.
     """

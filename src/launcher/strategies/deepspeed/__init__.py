@@ -1,5 +1,6 @@
-"""ZeRO's stages by DeepSpeed. Its engine does backward, clip and step, and schedule, hooks, loop
-and checkpoints are ours.
+"""ZeRO's stages by DeepSpeed.
+
+Its engine does backward, clip and step, and schedule, hooks, loop and checkpoints are ours.
 
 Only this package imports DeepSpeed, and only when it is used, since that takes seconds.
 """
@@ -155,8 +156,10 @@ class DeepSpeedStrategy(NativeStrategy):
         return self.device
 
     def options(self, on_gpu: bool) -> dict[str, Any]:
-        """DeepSpeed's configuration from the options. An option that is `auto` is left to
-        DeepSpeed."""
+        """DeepSpeed's configuration from the options.
+
+        An option that is `auto` is left to DeepSpeed.
+        """
         host = {"device": "cpu", "pin_memory": on_gpu}
         zero = {key: value for key, value in self.zero.items() if value != "auto"}
         zero |= {key: host for key, is_on in self.offload.items() if is_on}
@@ -167,7 +170,8 @@ class DeepSpeedStrategy(NativeStrategy):
         }
 
     def _refuse_fp16(self, precision: Precision) -> None:
-        """
+        """Reject options that do not work with fp16.
+
         Raises:
             ConfigError: an option would be ignored, or the gradients wrong.
         """
@@ -219,7 +223,8 @@ class DeepSpeedStrategy(NativeStrategy):
         return self.model, self.optimizer
 
     def _refuse_parts(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """
+        """Reject models and optimizers that DeepSpeed cannot train.
+
         Raises:
             ConfigError: DeepSpeed cannot train this model, or not with this optimizer.
         """
@@ -248,8 +253,7 @@ class DeepSpeedStrategy(NativeStrategy):
             )
 
     def _compile(self, *args: object, **kwargs: object) -> None:
-        """Compile with the arguments of a module's own `compile`, which the engine's does not
-        take."""
+        """Compile with the arguments of a module's own `compile`, which the engine's lacks."""
         if self.stage == 3:
             raise ConfigError(
                 "trainer.compile=true: torch's compiler cannot trace modules whose parameters stage"
@@ -315,8 +319,10 @@ class DeepSpeedStrategy(NativeStrategy):
         return self.state.full_weights()
 
     def _report_changes(self, before: dict[str, Any]) -> None:
-        """Warn of values that the file has changed. Changes of the run's configuration are reported
-        elsewhere."""
+        """Warn of values that the file has changed.
+
+        Changes of the run's configuration are reported elsewhere.
+        """
         keys = [key for key in {**before, **self.config} if before.get(key) != self.config.get(key)]
         if keys:
             logger.warning(
@@ -332,8 +338,11 @@ class DeepSpeedStrategy(NativeStrategy):
 
 
 def autocast_within(module: nn.Module, precision: Precision, device: torch.device) -> None:
-    """Run a module's forward pass under autocast, which converts inputs where needed. DeepSpeed's
-    16-bit weights accept 16-bit inputs only, and the engine turns off an autocast around it."""
+    """Run a module's forward pass under autocast, which converts inputs where needed.
+
+    DeepSpeed's 16-bit weights accept 16-bit inputs only, and the engine turns off an autocast
+    around it.
+    """
     forward = module.forward
 
     @functools.wraps(forward)

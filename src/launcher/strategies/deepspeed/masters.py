@@ -20,8 +20,9 @@ from launcher.process import ranks
 
 @dataclass(frozen=True)
 class MasterSlice:
-    """The values of a parameter's master that this rank updates, as a contiguous range of the
-    flattened parameter.
+    """The values of a parameter's master that this rank updates.
+
+    They are a contiguous range of the flattened parameter.
 
     Args:
         name: name of the parameter.
@@ -42,8 +43,10 @@ class MasterSlice:
     count: int
 
     def of(self, flat: torch.Tensor) -> torch.Tensor:
-        """Return the range of a tensor with the layout of `self.flat`, 1-d and sharing its
-        memory."""
+        """Return the range of a tensor with the layout of `self.flat`.
+
+        The range is 1-d and shares the tensor's memory.
+        """
         return flat.detach().view(-1).narrow(0, self.at, self.count)
 
 
@@ -59,7 +62,8 @@ def find_slots(
     members: list[list[str]],
     shapes: dict[str, tuple[int, ...]],
 ) -> list[MasterSlice]:
-    """
+    """Find the part of each parameter's master that this rank updates.
+
     Args:
         optimizer: the optimizer that the engine was built with.
         members: names of the parameters of each optimizer group.
@@ -115,8 +119,10 @@ def _measure(
     shapes: list[tuple[int, ...]],
     stage: int,
 ) -> dict[int, tuple[torch.Tensor, int, int]]:
-    """Return the flat tensor with a parameter's values on this rank, their start in it and their
-    count, by the parameter's number."""
+    """Return the flat tensor with a parameter's values on this rank, their start and count.
+
+    They are by the parameter's number.
+    """
     from deepspeed.utils import (
         safe_get_local_fp32_param,
         safe_set_full_fp32_param,

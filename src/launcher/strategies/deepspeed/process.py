@@ -1,5 +1,6 @@
-"""DeepSpeed as a library, with its version and the process-wide state that it reads and leaves
-behind.
+"""DeepSpeed as a library.
+
+The module has its version, and the process-wide state that it reads and leaves behind.
 
 Only this module uses private names of DeepSpeed, for the versions that are tested.
 """
@@ -23,7 +24,8 @@ MOVING_SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hyste
 
 
 def require() -> None:
-    """
+    """Check that DeepSpeed is installed, in a tested version.
+
     Raises:
         ConfigError: DeepSpeed is not installed, or in a version that is not tested.
     """
@@ -76,13 +78,16 @@ def redirect_log(verbose: bool) -> None:
 
 
 def is_relevant(record: logging.LogRecord) -> bool:
-    """Return whether to log a message. DeepSpeed calls every optimizer but Adam untested, and
-    optimizers that fail are rejected."""
+    """Return whether to log a message.
+
+    DeepSpeed calls every optimizer but Adam untested, and optimizers that fail are rejected.
+    """
     return "untested optimizer" not in record.getMessage()
 
 
 def check(config: dict[str, Any], source: str) -> None:
-    """
+    """Let DeepSpeed check its configuration.
+
     Args:
         source: beginning of an error's message.
     Raises:
@@ -117,8 +122,10 @@ def load_scaler_state(engine: Any, state: dict[str, Any]) -> None:
 
 
 def log_times(engine: Any) -> None:
-    """Log the times of `wall_clock_breakdown`, which DeepSpeed prints, so that they reach the run's
-    files."""
+    """Log the times of `wall_clock_breakdown`.
+
+    DeepSpeed prints them, which would not reach the run's files.
+    """
     step = engine.step
 
     def logged() -> None:

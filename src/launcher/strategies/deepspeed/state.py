@@ -1,5 +1,7 @@
-"""Save and load this rank's part of model and optimizer under a DeepSpeed engine, by parameter
-name."""
+"""Save and load this rank's part of model and optimizer under a DeepSpeed engine.
+
+Parameters are identified by name.
+"""
 
 from typing import Any
 
@@ -16,7 +18,8 @@ from launcher.strategies.weights import EXTRA, MODEL, misfits
 
 
 class EngineState:
-    """
+    """Saves and loads this rank's part of the state of a DeepSpeed engine.
+
     Args:
         engine: DeepSpeed's engine, built with `optimizer`.
         members: names of the parameters of each optimizer group.
@@ -64,9 +67,11 @@ class EngineState:
     def snapshot(
         self,
     ) -> tuple[dict[str, torch.Tensor], dict[str, ShardSpec], list[dict[str, Any]]]:
-        """Return this rank's tensors, the position of each shard in its full tensor, and the
-        optimizer's groups. Only rank 0 has the values that are equal on all ranks. All ranks must
-        call it."""
+        """Return this rank's tensors, the position of each shard, and the optimizer's groups.
+
+        A position is in the full tensor. Only rank 0 has the values that are equal on all ranks.
+        All ranks must call it.
+        """
         tensors: dict[str, torch.Tensor] = {}
         parts: dict[str, ShardSpec] = {}
 
@@ -105,9 +110,11 @@ class EngineState:
         return tensors, parts, groups
 
     def _share(self, name: str) -> tuple[torch.Tensor, int]:
-        """Return this rank's share of a frozen parameter, flattened, and its beginning. At stage 3
-        the parameter is gathered for this, and each rank has an equal share. Otherwise rank 0 has
-        all of it."""
+        """Return this rank's share of a frozen parameter, flattened, and its beginning.
+
+        At stage 3 the parameter is gathered for this, and each rank has an equal share. Otherwise
+        rank 0 has all of it.
+        """
         from deepspeed import zero
 
         parameter = self._parameters()[name]
@@ -119,8 +126,10 @@ class EngineState:
             return parameter.detach().view(-1)[start:end].to("cpu", copy=True), start
 
     def full_weights(self) -> dict[str, torch.Tensor] | None:
-        """Return full masters and buffers on the CPU, on rank 0, gathered one by one. All ranks
-        must call it."""
+        """Return full masters and buffers on the CPU, on rank 0, gathered one by one.
+
+        All ranks must call it.
+        """
         from deepspeed import zero
         from deepspeed.utils import safe_get_full_fp32_param
 
@@ -156,8 +165,11 @@ class EngineState:
         return problems
 
     def _load_parameters(self, saved: TensorReader, prefix: str, names: list[str]) -> None:
-        """Load the parameters. At stage 3 rank 0 reads and broadcasts each parameter. It raises a
-        read error only at the end, since the other ranks wait for it in every broadcast."""
+        """Load the parameters.
+
+        At stage 3 rank 0 reads and broadcasts each parameter. It raises a read error only at the
+        end, since the other ranks wait for it in every broadcast.
+        """
         from deepspeed import zero
 
         failure: Exception | None = None
@@ -223,8 +235,9 @@ class EngineState:
                         )
 
     def _load_common(self, saved: TensorReader, full: str, key: str, slot: MasterSlice) -> None:
-        """Load a value that all parameters of a flat tensor share. A step count is on the CPU
-        unless the kernel reads it.
+        """Load a value that all parameters of a flat tensor share.
+
+        A step count is on the CPU unless the kernel reads it.
 
         Raises:
             TrainingError: the checkpoint has different values for them.
