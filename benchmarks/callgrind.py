@@ -26,8 +26,10 @@ def is_available() -> bool:
 
 
 class Counter:
-    """Counter in the program that callgrind runs: counts between `start` and `stop`. Elsewhere it
-    does nothing."""
+    """Counter in the program that callgrind runs: counts between `start` and `stop`.
+
+    Elsewhere it does nothing.
+    """
 
     def __init__(self) -> None:
         self._code = mmap.mmap(

@@ -33,8 +33,11 @@ def main(folder: Path, width: int, layers: int, how: str) -> None:
 
 
 def save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, how: str) -> None:
-    """Save the state. With `bytes`, only the bytes of the tensors are written, as fast as possible
-    in a few lines, and nothing can load them."""
+    """Save the state.
+
+    With `bytes`, only the bytes of the tensors are written, as fast as possible in a few lines, and
+    nothing can load them.
+    """
     with open(path, "wb", buffering=0) as file:
         if how == "bytes":
             moments = [each for state in optimizer.state.values() for each in state.values()]

@@ -113,8 +113,10 @@ def composed(shape: Shape, device: str, steps: int, folder: str, hooks: list[str
 def by_hand(
     shape: Shape, device: str, at: list[int], save_at: int | None = None
 ) -> tuple[list[float], Any]:
-    """The same module, compiled, and a loop of five lines. Milliseconds between the steps of `at`,
-    and the model."""
+    """The same module, compiled, and a loop of five lines.
+
+    Milliseconds between the steps of `at`, and the model.
+    """
     import torch
     from torch.nn.utils import clip_grad_norm_
 

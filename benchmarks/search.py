@@ -107,8 +107,10 @@ def short(value: int | float) -> str:
 
 
 def seconds_to_ask(count: int, seed: int) -> float:
-    """CPU seconds in which a study of `count` completed trials asks for the next one. It was asked
-    once before."""
+    """CPU seconds in which a study of `count` completed trials asks for the next one.
+
+    It was asked once before.
+    """
     settings = Settings(("val/loss",), ("minimize",), n_trials=count + 2, seed=seed)
     space = {
         "optimizer.lr": FloatDistribution(1e-5, 1e-1, log=True),

@@ -1,5 +1,7 @@
-"""Contenders that take turns: some steps of one, then as many of the next. A machine that slows
-down for a while slows all of them, so the ratio of two turns that follow each other hardly changes.
+"""Contenders that take turns: some steps of one, then as many of the next.
+
+A machine that slows down for a while slows all of them, so the ratio of two turns that follow each
+other hardly changes.
 
 Every contender is a process, or one for each rank. A byte in a ring of named pipes says whose turn
 it is.
@@ -79,8 +81,10 @@ class Turns:
         return self.milliseconds
 
     def batches(self, loader: Any) -> Iterator[Any]:
-        """Yield the batches of `loader`. A step lasts until the next batch is fetched: train one
-        step more than `steps`."""
+        """Yield the batches of `loader`.
+
+        A step lasts until the next batch is fetched: train one step more than `steps`.
+        """
         batches = iter(loader)
         for turn in range(1 + self.count):
             start = self._begin()

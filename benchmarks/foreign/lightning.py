@@ -1,5 +1,7 @@
-"""PyTorch Lightning. `epoch` saves after each epoch, `step` after each step; both resume from the
-newest checkpoint."""
+"""PyTorch Lightning.
+
+`epoch` saves after each epoch, `step` after each step; both resume from the newest checkpoint.
+"""
 
 import sys
 import time

@@ -1,5 +1,7 @@
-"""A plain loop. With a file name it saves model and optimizer after each epoch and loads them;
-without, it does not."""
+"""A plain loop.
+
+With a file name it saves model and optimizer after each epoch and loads them; without, it does not.
+"""
 
 import sys
 import time

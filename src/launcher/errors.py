@@ -16,8 +16,10 @@ class ConfigError(Exception):
 
 
 def config_error(error: BaseException) -> ConfigError | None:
-    """Return the ConfigError that `error` is or was raised from, since Hydra wraps exceptions of
-    constructors."""
+    """Return the ConfigError that `error` is or was raised from.
+
+    Hydra wraps exceptions of constructors.
+    """
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ConfigError):
         cause = cause.__cause__

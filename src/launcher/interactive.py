@@ -139,8 +139,9 @@ class Run:
         return self.metrics
 
     def submit(self) -> str | None:
-        """Submit the run to SLURM, by its dispatch, or by `dispatch=slurm` if it has none that
-        submits.
+        """Submit the run to SLURM.
+
+        Its dispatch submits it, or `dispatch=slurm` if its own does not submit.
 
         Returns:
             The id of the job, or None if there is nothing to submit.
@@ -173,8 +174,9 @@ class Sweep(Items[Run]):
         return "\n".join(["<Sweep", *(f"  {run!r}" for run in self), ">"])
 
     def train(self) -> "Sweep":
-        """Train the runs, one after the other, or `dispatch.parallel` of them at a time, each as a
-        process. A run that fails does not stop the others.
+        """Train the runs, one after the other, or `dispatch.parallel` of them at a time.
+
+        Each is a process. A run that fails does not stop the others.
 
         Raises:
             TrainingError: some failed, and the others are complete.
@@ -233,10 +235,13 @@ class Sweep(Items[Run]):
 
 
 def compose(*overrides: str, config_dir: str | Path | None = None) -> Run:
-    """Name a run by the overrides of a command line: `compose("model=mlp", "optimizer.lr=1e-3")`
-    is the run of `python -m launcher model=mlp optimizer.lr=1e-3`.
+    """Name a run by the overrides of a command line.
+
+    `compose("model=mlp", "optimizer.lr=1e-3")` is the run of `python -m launcher model=mlp
+    optimizer.lr=1e-3`.
 
     Args:
+        *overrides: the arguments of the command line.
         config_dir: a folder of options, as `--config-dir`. Default None: `conf/` in the current
             folder, if it has options.
     Raises:
@@ -263,8 +268,10 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> Run:
 
 
 def sweep(overrides: Sequence[str], config_dir: str | Path | None = None) -> Sweep:
-    """Name the runs of a sweep: `sweep(["model=mlp", "seed=1,2,3"])` has the runs of `python -m
-    launcher -m model=mlp seed=1,2,3`. All are checked.
+    """Name the runs of a sweep.
+
+    `sweep(["model=mlp", "seed=1,2,3"])` has the runs of `python -m launcher -m model=mlp
+    seed=1,2,3`. All are checked.
 
     Raises:
         ConfigError: with a message for each mistake in any of them.
@@ -294,7 +301,8 @@ def _jobs(overrides: Sequence[str], folder: str | Path | None) -> list[SweepJob]
 
 
 def _checked(overrides: Sequence[str]) -> list[str]:
-    """
+    """Check and compose overrides.
+
     Raises:
         ConfigError: they are not a list of overrides, or the program uses Hydra itself.
     """

@@ -1,5 +1,6 @@
-"""Hydra plugins for sweeps (`-m`): `hydra/sweeper=grid` and `=optuna`, and
-`hydra/launcher=dispatch`.
+"""Hydra plugins for sweeps (`-m`).
+
+They are `hydra/sweeper=grid` and `=optuna`, and `hydra/launcher=dispatch`.
 
 Every Hydra application of the environment imports this, so `launcher.cli.sweep` is imported on use.
 """
@@ -41,8 +42,10 @@ class OptunaSweeperConf:
 
 
 class InstalledOptions(SearchPathPlugin):
-    """Adds the options of installed packages, for Launcher alone and not for other Hydra
-    applications."""
+    """Adds the options of installed packages.
+
+    They are for Launcher alone, and not for other Hydra applications.
+    """
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         from launcher.config.options import ENTRY_POINTS, config_path, installed
@@ -94,8 +97,10 @@ class DispatchLauncher(Launcher):
 
 
 class GridSweeper(Sweeper):
-    """Runs every combination of the values, like Hydra's basic sweeper, but checks all of them
-    before the first starts or anything is written. A job that fails does not stop the others.
+    """Runs every combination of the values, like Hydra's basic sweeper.
+
+    It checks all of them before the first starts or anything is written. A job that fails does not
+    stop the others.
 
     Args:
         max_batch_size: hand at most this many jobs to the launcher at a time. Default None: all.

@@ -20,8 +20,10 @@ SOURCES = "sources.json"
 
 
 def changes_since(checkpoint: Path, config: dict[str, Any], code: dict[str, Any]) -> list[str]:
-    """Return a message for each difference in configuration, code and versions between a checkpoint
-    and the current process."""
+    """Return the differences between a checkpoint and the current process, each as a message.
+
+    They are differences in configuration, code and versions.
+    """
     messages: list[str] = []
     for name, present in (("config.yaml", config), ("code.yaml", code)):
         if (file := checkpoint / name).exists() and _loaded_fast(file) != present:
@@ -31,15 +33,16 @@ def changes_since(checkpoint: Path, config: dict[str, Any], code: dict[str, Any]
 
 
 def with_sources(texts: Mapping[str, str]) -> dict[str, str]:
-    """Return the texts of a checkpoint, with the source files that this process has imported, if
-    there are any."""
+    """Return the texts of a checkpoint, with the source files that this process has imported."""
     sources = imported_sources()
     return {**texts, **({SOURCES: json.dumps(sources, indent=1) + "\n"} if sources else {})}
 
 
 def stored_sources(checkpoint: Path) -> dict[str, str]:
-    """The source files that the process of a checkpoint had imported; empty if they cannot be
-    read."""
+    """Return the source files that the process of a checkpoint had imported.
+
+    They are empty if they cannot be read.
+    """
     try:
         sources = json.loads((checkpoint / SOURCES).read_bytes())
     except (OSError, ValueError, RecursionError):

@@ -167,6 +167,9 @@ def read_bytes(path: Path, start: int, view: memoryview, digest: Any = None) -> 
     """Fill `view` with the file's bytes from `start` on.
 
     Args:
+        path: the file.
+        start: position of the first byte.
+        view: memory that is filled.
         digest: updated with these bytes.
     Raises:
         ValueError: the file has fewer bytes.

@@ -1,5 +1,7 @@
-"""Bitwise differences between two checkpoints: tensors, counters, and the random state of each
-rank."""
+"""Bitwise differences between two checkpoints.
+
+Tensors, counters, and the random state of each rank are compared.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -57,8 +59,9 @@ def _of_tensors(left: StoredCheckpoint, right: StoredCheckpoint) -> Iterator[Dif
 
 
 def tensor_difference(before: torch.Tensor, after: torch.Tensor) -> str | None:
-    """Describe the difference between two tensors: how many elements, the first one, and the
-    largest distance.
+    """Describe the difference between two tensors.
+
+    The text has the number of elements, the first one, and the largest distance.
 
     Returns:
         None if they are bitwise identical.

@@ -42,6 +42,7 @@ def write_file(
     """Write, hash, fsync. The caller does the fsync of the folder.
 
     Args:
+        path: the new file.
         buffers: each is a piece with its own checksum.
         advanced: called after each chunk. It may raise to abort the write.
         size: the approximate number of bytes.
@@ -90,6 +91,8 @@ def hash_file(
     """The entry that `write_file` returned, if the bytes are unchanged.
 
     Args:
+        path: the file.
+        name: its name in the entry. Default None: the last part of the path.
         pieces: as recorded; without them the file is one piece.
     """
     lengths = [length for length, _ in pieces] or [os.stat(path).st_size]

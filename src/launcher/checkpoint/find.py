@@ -80,6 +80,7 @@ def has_checkpoints(
     """The error of `run.resume=never` in a run with checkpoints.
 
     Args:
+        store: the run's checkpoints.
         key: what a program calls it.
         another: how it makes another run.
     """

@@ -30,6 +30,7 @@ def read_header(path: Path, checksum: str | None = None) -> tuple[dict[str, Any]
     """Read the header of a safetensors file and the position at which its data start.
 
     Args:
+        path: the file.
         checksum: checksum of the header, or None if it is not known.
 
     Raises:
@@ -49,8 +50,11 @@ def read_header(path: Path, checksum: str | None = None) -> tuple[dict[str, Any]
 
 
 def _header_fault(text: bytes, size: int, length: int) -> str | None:
-    """Explain why these bytes cannot be the header of a safetensors file of `size` bytes, or return
-    None if they can."""
+    """Explain why these bytes cannot be the header of a safetensors file of `size` bytes.
+
+    Returns:
+        None if they can.
+    """
     if not length or 8 + length > size:
         return (
             f"it has {size} bytes, its header should have {length}"
@@ -70,8 +74,11 @@ def _header_fault(text: bytes, size: int, length: int) -> str | None:
 
 
 def _entry_fault(entry: Any, num_bytes: int) -> str | None:
-    """Explain why this cannot describe a tensor in `num_bytes` of data, or return None if it
-    can."""
+    """Explain why this cannot describe a tensor in `num_bytes` of data.
+
+    Returns:
+        None if it can.
+    """
     try:
         dtype, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         if dtype not in TORCH:

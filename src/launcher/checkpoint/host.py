@@ -6,8 +6,10 @@ import torch
 
 
 class HostBuffers:
-    """Buffers that are reused by each save: allocating new ones costs more in page faults than the
-    copy itself."""
+    """Buffers that are reused by each save.
+
+    Allocating new ones costs more in page faults than the copy itself.
+    """
 
     def __init__(self) -> None:
         self._buffers: dict[str, torch.Tensor] = {}

@@ -89,6 +89,7 @@ class Manifest:
 
         Args:
             folder: its name is used in messages.
+            content: the bytes of the file.
 
         Raises:
             CorruptCheckpoint: it differs from what was written.
@@ -141,8 +142,10 @@ def _entry(name: str, size: int, xxh3: str, pieces: Any = ()) -> FileEntry:
 
 
 def _digest(data: dict[str, Any]) -> str:
-    """A checksum of all other fields, since a flipped bit in the step or in a file's size must be
-    noticed as well."""
+    """Return a checksum of all other fields.
+
+    A flipped bit in the step or in a file's size must be noticed as well.
+    """
     return xxhash.xxh3_128_hexdigest(json.dumps(data, sort_keys=True).encode())
 
 
@@ -150,6 +153,7 @@ def verify(folder: Path, hashes: bool | Callable[[FileEntry], bool] = True) -> M
     """Compare a folder with its manifest.
 
     Args:
+        folder: the folder of a checkpoint.
         hashes: whether to read the files, or which of them. Only the size of the others is
             compared.
 

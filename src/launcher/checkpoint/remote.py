@@ -1,5 +1,7 @@
-"""A remote copy of checkpoints, through any of fsspec's schemes, for machines that may lose their
-disk."""
+"""A remote copy of checkpoints, for machines that may lose their disk.
+
+It works through any of fsspec's schemes.
+"""
 
 import hashlib
 import logging
@@ -129,8 +131,10 @@ class RemoteStore(CheckpointStore):
         return int(match.group(1)) if match else None
 
     def _remove(self, name: str) -> None:
-        """Remove a remote folder, its manifest first, so that half a checkpoint does not count as
-        one."""
+        """Remove a remote folder, its manifest first.
+
+        Half a checkpoint then does not count as one.
+        """
         self.fs.rm_file(f"{self.base}/{name}/{NAME}")
         self.fs.rm(f"{self.base}/{name}", recursive=True)
 
@@ -160,8 +164,10 @@ class RemoteStore(CheckpointStore):
         return Manifest.parse(Path(name), self.fs.cat_file(f"{self.base}/{name}/{NAME}"))
 
     def _listed(self, complete: bool = True) -> list[tuple[int, str]]:
-        """List step and name of each remote folder with a manifest; with `complete=False`, of each
-        folder without."""
+        """List step and name of each remote folder with a manifest.
+
+        With `complete=False`, list the folders without one.
+        """
         self.fs.invalidate_cache()
         try:
             names = [PurePosixPath(path).name for path in self.fs.ls(self.base, detail=False)]
@@ -235,8 +241,11 @@ class RemoteStore(CheckpointStore):
     def _is_abandoned(
         self, name: str, manifest: Manifest, newest: tuple[Path, Manifest] | None
     ) -> bool:
-        """Return whether a remote checkpoint is later than a step that this machine rolled the run
-        back to. A rollback may have been made while the remote copy was unreachable."""
+        """Return whether a rollback of this machine has set a remote checkpoint aside.
+
+        Its step is later than the rollback's, which may have been made while the remote copy was
+        unreachable.
+        """
         given_up = {
             _digest(folder)
             for folder in self.root.glob(f"{ABANDONED}step-*")
@@ -248,8 +257,9 @@ class RemoteStore(CheckpointStore):
         return manifest.rollbacks[: len(ours)] != ours
 
     def abandon(self, after: int) -> list[str]:
-        """Set checkpoints aside as any store does, and in the remote copy, so that they are not
-        fetched again.
+        """Set checkpoints aside as any store does, and in the remote copy.
+
+        Otherwise they would be fetched again.
 
         Raises:
             ConfigError: the remote copy cannot be reached.
@@ -297,8 +307,7 @@ class RemoteStore(CheckpointStore):
 
 
 def _digest(folder: Path) -> str:
-    """Part of the remote name of a checkpoint, which distinguishes two checkpoints of the same
-    step."""
+    """Return the part of a checkpoint's remote name that distinguishes checkpoints of one step."""
     return hashlib.sha256((folder / NAME).read_bytes()).hexdigest()[:8]
 
 

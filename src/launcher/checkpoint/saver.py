@@ -87,6 +87,7 @@ class Saver:
         """Save a checkpoint. All ranks must call it, with the same `wait`.
 
         Args:
+            payload: the state to save.
             wait: return once it is durable. Otherwise return once the state has been copied.
 
         Raises:

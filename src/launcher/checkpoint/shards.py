@@ -39,8 +39,11 @@ def as_bytes(tensor: torch.Tensor) -> memoryview:
 
 
 def why_not_stored(tensor: torch.Tensor) -> str | None:
-    """Return the property of a tensor that a checkpoint does not support, as a noun, or None if it
-    can be stored."""
+    """Return the property of a tensor that a checkpoint does not support, as a noun.
+
+    Returns:
+        None if it can be stored.
+    """
     if tensor.layout is not torch.strided:
         return f"layout {str(tensor.layout).removeprefix('torch.')}"
     try:
@@ -61,6 +64,8 @@ def write_tensors(
     """Write CPU tensors.
 
     Args:
+        path: the new file.
+        tensors: the tensors by name.
         parts: the positions of the tensors that are shards.
         advanced: see `write_file`.
 
@@ -191,8 +196,10 @@ class ShardReader:
     def read_into(
         self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None
     ) -> None:
-        """Fill `target`, a box or range (see `ShardSpec`) of the full tensor at `offset` (default:
-        the origin)."""
+        """Fill `target`, a box or range (see `ShardSpec`) of the full tensor.
+
+        It starts at `offset`, which defaults to the origin.
+        """
         target = target.detach()
         offset = offset or (0,) * target.dim()
         whole, pieces = self._shapes[name], self._pieces[name]
@@ -290,8 +297,13 @@ def _expect(name: str, filled: int, target: torch.Tensor) -> None:
 def _run_start(
     whole: tuple[int, ...], shape: tuple[int, ...], offset: tuple[int, ...]
 ) -> int | None:
-    """Return the position of a contiguous range, or of a box of full rows, among the full tensor's
-    values, and None for other boxes."""
+    """Return the position of a contiguous range among the full tensor's values.
+
+    A box of full rows is such a range.
+
+    Returns:
+        None for other boxes.
+    """
     if len(offset) != len(whole):
         return offset[0]
     return (offset[0] * prod(whole[1:]) if whole else 0) if shape[1:] == whole[1:] else None

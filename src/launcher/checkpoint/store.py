@@ -1,5 +1,7 @@
-"""The folder of a run's checkpoints: committing, listing, and finding the checkpoint that a run
-resumes from."""
+"""The folder of a run's checkpoints.
+
+The module commits and lists checkpoints, and finds the one to resume from.
+"""
 
 import json
 import logging
@@ -111,6 +113,8 @@ class CheckpointStore:
         A kill at any call in here leaves the previous one valid.
 
         Args:
+            folder: the written folder.
+            manifest: its manifest.
             check: called before the checkpoint gets its name. It raises if it must not be committed
                 any more.
 
@@ -254,8 +258,10 @@ class CheckpointStore:
         return step if step is not None and self.path(step).is_dir() else None
 
     def best(self) -> int | None:
-        """Return the step of the best checkpoint, which `best` points to or the newest checkpoints
-        name."""
+        """Return the step of the best checkpoint.
+
+        The link `best` points to it, or the newest checkpoints name it.
+        """
         if (step := self.linked(BEST)) is not None:
             return step
         steps = self.steps()
@@ -270,8 +276,10 @@ class CheckpointStore:
         )
 
     def rollbacks(self) -> list[str]:
-        """Read the rollbacks before the newest readable checkpoint, in order (see
-        `request_name`)."""
+        """Read the rollbacks before the newest readable checkpoint, in order.
+
+        See `request_name`.
+        """
         for step in reversed(self.steps()):
             with suppress(CorruptCheckpoint, UnsupportedCheckpoint, OSError):
                 return Manifest.read(self.path(step)).rollbacks
@@ -301,8 +309,9 @@ class CheckpointStore:
 
     # ------------------------------------------------------------------------------------ discovery
     def recover(self) -> None:
-        """Tidy up after a writer that died: a checkpoint whose replacement was not completed gets
-        its name back.
+        """Tidy up after a writer that died.
+
+        A checkpoint whose replacement was not completed gets its name back.
 
         Raises:
             ConfigError: the run has its checkpoints at another place.
@@ -371,8 +380,10 @@ class CheckpointStore:
         return None
 
     def _candidates(self) -> list[tuple[int, Path]]:
-        """List step and folder of each checkpoint, including checkpoints that were set aside as
-        damaged, newest first."""
+        """List step and folder of each checkpoint, newest first.
+
+        Checkpoints that were set aside as damaged are among them.
+        """
         folders = [(step, 1, self.path(step)) for step in self.steps_with_broken()]
         for folder in self.root.glob(f"{CORRUPT}step-*"):
             if match := re.match(rf"{CORRUPT}step-(\d+)", folder.name):

@@ -1,5 +1,7 @@
-"""Compares two copies of a training whose steps were traced, and names the state that a resume
-forgot."""
+"""Compare two copies of a training whose steps were traced.
+
+The comparison names the state that a resume forgot.
+"""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -128,8 +130,7 @@ class Comparison:
         return None
 
     def forgotten(self) -> list[str]:
-        """The attributes of the user's parts that the resumed process began with, and that should
-        be others."""
+        """List the attributes of the user's parts with which the resumed process began wrongly."""
         found: dict[str, None] = {}
         for rank, lines in self.before.items():
             then = lines.get(self.at, {}).get(PARTS, {})
@@ -145,8 +146,10 @@ def _changes(then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
 
 
 def read_trace(folder: Path) -> dict[int, dict[int, dict[str, Any]]]:
-    """Read the lines of `TraceHook` by rank and step; of a step with several lines, their union,
-    the last one first."""
+    """Read the lines of `TraceHook` by rank and step.
+
+    A step with several lines has their union, the last one first.
+    """
     ranks: dict[int, dict[int, dict[str, Any]]] = {}
     for file in sorted(folder.glob("rank-*.jsonl")):
         steps = ranks.setdefault(int(file.stem.partition("-")[2]), {})

@@ -55,8 +55,11 @@ ZSH = "autoload -U +X compinit && compinit; autoload -U +X bashcompinit && bashc
 
 
 def request_of(arguments: Sequence[str]) -> str | None:
-    """Return the request of a command line (`install=bash`, `query=bash`, ...), or None if it has
-    none that is handled here."""
+    """Return the request of a command line (`install=bash`, `query=bash`, ...).
+
+    Returns:
+        None if it has none that is handled here.
+    """
     for flag, value in zip(arguments, [*arguments[1:], ""], strict=True):
         request = (
             value
@@ -69,8 +72,10 @@ def request_of(arguments: Sequence[str]) -> str | None:
 
 
 def answer(request: str) -> str:
-    """Return the script to evaluate, or the candidates for the line that the shell passes, one per
-    line."""
+    """Return the script to evaluate, or the candidates for the line that the shell passes.
+
+    There is one candidate per line.
+    """
     kind, _, shell = request.partition("=")
     if kind == "install":
         return (ZSH if shell == "zsh" else "") + SCRIPT.replace("SHELL", shell)
@@ -91,6 +96,7 @@ def candidates(arguments: Sequence[str], current: str) -> list[str]:
 
     Args:
         arguments: the arguments before the word, with the program.
+        current: the word.
     """
     previous = arguments[-1] if arguments else ""
     named = [value for flag, value in pairwise(arguments) if flag in FOLDER_FLAGS]
@@ -159,8 +165,10 @@ def _keys(
     folders: Sequence[Traversable],
     listed: dict[str, list[str]],
 ) -> Iterable[Key]:
-    """The keys of a group's chosen option (by the command line, else the default), or of a
-    section."""
+    """Return the keys of a group's chosen option, or of a section.
+
+    The command line chooses the option, or else the defaults.
+    """
     if part not in listed:
         return top_keys(folders[0])
     chosen = [word.partition("=")[2] for word in arguments if word.startswith(f"{part}=")] or list(

@@ -87,8 +87,10 @@ def read(argv: Sequence[str]) -> Namespace:
 
 
 def with_own_folder(argv: Sequence[str]) -> list[str]:
-    """Return the command line with `--config-dir conf`, if there is such a folder (`own_folder`)
-    and it names no other."""
+    """Return the command line with `--config-dir conf`, if there is such a folder (`own_folder`).
+
+    It is unchanged if it names another folder.
+    """
     is_named = any(word.startswith(("--config-dir", "-cd")) for word in argv)
     folder = None if is_named else own_folder()
     return [*argv, *([] if folder is None else ["--config-dir", str(folder)])]

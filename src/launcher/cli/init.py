@@ -1,5 +1,7 @@
-"""`python -m launcher init my_project`: a project with a model, data, an experiment and tests,
-ready to train."""
+"""`python -m launcher init my_project`, which makes a project that is ready to train.
+
+It has a model, data, an experiment and tests.
+"""
 
 import keyword
 import sys

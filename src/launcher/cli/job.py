@@ -1,5 +1,6 @@
-"""One job as a process of its own: `python -m launcher.cli.job FILE [RESULT]`, launched by
-`launcher.dispatch.pool`.
+"""One job as a process of its own, launched by `launcher.dispatch.pool`.
+
+The command is `python -m launcher.cli.job FILE [RESULT]`.
 
 FILE has a checked and resolved configuration; RESULT gets the value that the job returns. When the
 command that launched it ends, the job saves and ends too.

@@ -127,8 +127,10 @@ def _reported(error: BaseException, arguments: Namespace | None) -> int:
 
 
 def task(config: DictConfig) -> Any:
-    """Function that Hydra runs for each job; importable, so that any of its launchers can send it
-    to another process."""
+    """Function that Hydra runs for each job.
+
+    It is importable, so that any of Hydra's launchers can send it to another process.
+    """
     note_start()
     from launcher.dispatch.task import task as dispatch
 
@@ -174,16 +176,20 @@ def _is_sweep() -> bool:
 
 
 def _metrics(folder: RunFolder) -> dict[str, Any]:
-    """The newest metrics of a run that was already complete, so that a repeated sweep returns the
-    same as the first."""
+    """Return the newest metrics of a run that was already complete.
+
+    A repeated sweep then returns the same as the first.
+    """
     from launcher.rundir.metrics import newest_metrics
 
     return {name: newest.value for name, newest in newest_metrics(folder.metrics_path).items()}
 
 
 def _remove_empty(folder: Path) -> None:
-    """Remove the empty folders that Hydra made for a run that did not start, but no folders that
-    existed before."""
+    """Remove the empty folders that Hydra made for a run that did not start.
+
+    Folders that existed before are kept.
+    """
     for empty in (folder, *folder.parents) if _existing_folders else ():
         try:
             if empty in _existing_folders:
@@ -231,8 +237,10 @@ class Validation(Callback):
 
 
 def _find_run(config: DictConfig) -> None:
-    """Find the run that the configuration names, and print a line if it has another configuration
-    or is new."""
+    """Find the run that the configuration names.
+
+    A line is printed if the run has another configuration or is new.
+    """
     runs = Runs()
     if (run := name_run(config, runs)) is not None:
         line: str | None = continues(config, run)
@@ -247,8 +255,10 @@ def _is_later_rank() -> bool:
 
 
 def _warn_of_quota(config: DictConfig) -> None:
-    """Warn once per command, and only in the process of the command, that `paths.quota` is
-    exceeded."""
+    """Warn that `paths.quota` is exceeded.
+
+    It is printed once per command, and only in the process of the command.
+    """
     quota = config.paths.get("quota")
     if quota is None or _is_later_rank():
         return

@@ -79,8 +79,10 @@ def check_jobs(
 
 
 def _located(message: str, jobs: Sequence[SweepJob], count: int) -> str:
-    """The message, with the first job that it is about, unless it is about all or begins with what
-    that job changes."""
+    """Return the message, with the first job that it is about.
+
+    The job is left out if the message is about all, or begins with what that job changes.
+    """
     own = jobs[0].own_overrides
     if len(jobs) >= count or any(message.startswith(each.lstrip("+")) for each in own):
         return message
@@ -229,8 +231,10 @@ def _run(job: SweepJob, task: TaskFunction, context: HydraContext) -> JobReturn:
 
 
 def reason(job: SweepJob, result: JobReturn) -> str:
-    """Return the reason of a job's failure in a line: its error, why it was rejected, or the error
-    that its processes recorded."""
+    """Return the reason of a job's failure in a line.
+
+    It is the job's error, why it was rejected, or the error that its processes recorded.
+    """
     error = unwrapped(returned(result))
     if not isinstance(error, SystemExit):
         return f"failed: {type(error).__name__}: {first_line(str(error))}"
@@ -246,8 +250,10 @@ def first_line(text: str) -> str:
 
 
 def show_ranking(jobs: Sequence[SweepJob]) -> None:
-    """Print the runs of a sweep that trained, best first, if all are judged by the same metric and
-    direction."""
+    """Print the runs of a sweep that trained, best first.
+
+    All of them must be judged by the same metric and direction.
+    """
     runs = [StoredRun.read(job.folder) for job in jobs if job.plain["job"]["_target_"] == TRAIN_JOB]
     judged = {run.judged_by for run in runs if run.judged_by is not None}
     if len(runs) < 2 or not judged or any(run.state in ("queued", "running") for run in runs):

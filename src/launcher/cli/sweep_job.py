@@ -31,8 +31,10 @@ class SweepJob:
 
     @property
     def config(self) -> DictConfig:
-        """The configuration, composed at each access, since a thousand of them would not fit in
-        memory."""
+        """The configuration, composed at each access.
+
+        A thousand of them would not fit in memory.
+        """
         return self.composer.compose(self.overrides, self.index)
 
     def check(self) -> None:

@@ -1,5 +1,7 @@
-"""`--help optimizer`: the options and keys of a group, of one option (`optimizer=sgd`), of a
-section or of a key."""
+"""`--help optimizer`: the options and keys of a group.
+
+A topic may also be an option (`optimizer=sgd`), a section or a key.
+"""
 
 import textwrap
 from collections.abc import Iterator, Sequence

@@ -1,5 +1,7 @@
-"""trainloop's names of Launcher's parts, which `launcher` exports: a program of trainloop runs with
-another import."""
+"""trainloop's names of Launcher's parts, which `launcher` exports.
+
+A program of trainloop runs with another import.
+"""
 
 from launcher.hooks.ema import EmaHook
 from launcher.hooks.media import MediaHook

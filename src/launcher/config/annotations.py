@@ -76,6 +76,7 @@ def evaluate(node: ast.expr | None, statements: Mapping[str, Any]) -> Any:
     """The type of an annotation; `Any` where it does not restrict a YAML value.
 
     Args:
+        node: the annotation, or None without one.
         statements: the module's statements by the name that they bind.
     """
     if node is None:

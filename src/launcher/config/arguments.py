@@ -1,5 +1,7 @@
-"""Bounds of a signature's annotations, checked in a call from Python as the schema checks them in a
-configuration."""
+"""Check the bounds of a signature's annotations in a call from Python.
+
+The schema checks them in a configuration.
+"""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -76,6 +76,8 @@ def batch_issue(size: int, world_size: int, source: str | None = None) -> Config
     """The samples of a step must divide evenly over the ranks.
 
     Args:
+        size: samples of a step.
+        world_size: the number of ranks.
         source: the key that the number of ranks comes from.
     """
     if size % world_size == 0:
@@ -170,8 +172,10 @@ def _nodes(size: int, nodes: NodeRange, tasks: int) -> Iterator[ConfigIssue]:
 
 
 def warmup_issue(steps: int | None, ratio: float | None, total: int | None) -> ConfigIssue | None:
-    """Check that at most one of the two settings is set, and that the warm-up is not longer than
-    the run."""
+    """Check the two settings of a warm-up.
+
+    At most one of them is set, and the warm-up is not longer than the run.
+    """
     if steps and ratio:
         text = (
             f"scheduler.warmup_ratio={show(ratio)} is set too, and only one may be; e.g."
@@ -419,8 +423,11 @@ def _why_not_writable(folder: str) -> str | None:
 
 
 def parse_signal(value: str | int) -> signal.Signals | None:
-    """Parse a signal's name (`SIGUSR1`, `USR1`) or number; return None if there is no such
-    signal."""
+    """Parse a signal's name (`SIGUSR1`, `USR1`) or number.
+
+    Returns:
+        None if there is no such signal.
+    """
     try:
         if isinstance(value, str):
             return signal.Signals["SIG" + value.upper().removeprefix("SIG")]

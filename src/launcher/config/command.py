@@ -22,7 +22,8 @@ def task_overrides() -> list[str]:
 
 
 def command_record(config: Mapping[str, Any], hydra: Mapping[str, Any] | None) -> dict[str, Any]:
-    """
+    """Return the data about a command that its run stores.
+
     Args:
         config: as it is stored (see `launcher.config.resolve.stored`).
         hydra: Hydra's node as plain containers, or None if no command line composed the
@@ -48,8 +49,9 @@ def command_record(config: Mapping[str, Any], hydra: Mapping[str, Any] | None) -
 
 
 def stored_identity(run: Mapping[Any, Any]) -> tuple[str, dict[str, Any]] | None:
-    """The id that a configuration gives its run, and the run's identity without values from the
-    environment. Both are None if they are not known.
+    """Return the id that a configuration gives its run, and the run's identity.
+
+    The identity has no values from the environment. Both are None if they are not known.
 
     Args:
         run: the node `run`.

@@ -22,6 +22,7 @@ def not_applicable(
     Args:
         values: overrides of values.
         overrides: those and all other overrides of the command line.
+        config_dir: the folder of `--config-dir`.
 
     Returns:
         The values that do not apply; none if the groups do not compose.
@@ -66,8 +67,9 @@ def compose(
 def explicit(
     overrides: Sequence[str], config_dir: str | Path | None, config_name: str
 ) -> list[str]:
-    """The overrides with `++` where Hydra needs it: for arguments of a constructor that the YAML
-    files leave out.
+    """Return the overrides with `++` where Hydra needs it.
+
+    It needs it for arguments of a constructor that the YAML files leave out.
 
     Raises:
         hydra.errors.HydraException: they do not compose.

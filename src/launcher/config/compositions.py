@@ -1,5 +1,7 @@
-"""Compose the config groups first, then apply the values: shared by sweeps and by the diagnosis of
-a command line."""
+"""Compose the config groups first, then apply the values.
+
+Sweeps and the diagnosis of a command line share this.
+"""
 
 import pickle
 from collections.abc import Callable, Mapping, Sequence
@@ -73,7 +75,8 @@ def _normalize_space(key: str, value: str) -> str:
 
 
 def _range_text(value: object) -> str:
-    """
+    """Return the text of a range.
+
     Raises:
         TypeError: a range whose text Hydra does not keep.
     """
@@ -92,7 +95,8 @@ def _range_text(value: object) -> str:
 
 @cache
 def parse(override: str) -> Override:
-    """
+    """Parse overrides as Hydra does.
+
     Raises:
         hydra.errors.OverrideParseException: bad syntax.
     """
@@ -129,8 +133,9 @@ def dirname(overrides: Sequence[Override], job: Mapping[str, Any]) -> str:
 
 
 class Compositions:
-    """Composes the groups of a configuration once, and applies values to copies: composing takes
-    100 ms, a copy 1 ms.
+    """Composes the groups of a configuration once, and applies values to copies.
+
+    Composing takes 100 ms, a copy 1 ms.
 
     Args:
         compose: composes overrides.
@@ -208,8 +213,10 @@ class Compositions:
         return not is_hydras and not self.is_group(override)
 
     def is_group(self, override: Override) -> bool:
-        """Return whether an override chooses an option of a group, like the function `is_group`,
-        with a cache of the lookups."""
+        """Return whether an override chooses an option of a group, with a cache of the lookups.
+
+        The function `is_group` has no cache.
+        """
         return not isinstance(override.value(), dict) and self._is_group(override.key_or_group)
 
 

@@ -39,8 +39,10 @@ def diagnose(
     config_name: str = "config",
     multirun: bool = False,
 ) -> list[str]:
-    """A message for each error of a command line: syntax, names, options, and the errors of
-    `schema.validate`."""
+    """Return a message for each error of a command line.
+
+    These are errors of syntax, names and options, and the errors of `schema.validate`.
+    """
     if config_dir is not None and not Path(config_dir).is_dir():
         return [f"--config-dir={config_dir}: there is no such folder."]
     issues: list[str] = []
@@ -131,8 +133,10 @@ class _Diagnosis:
         )
 
     def examine(self, overrides: Sequence[str]) -> None:
-        """Apply the overrides of a job, groups first since keys depend on them; then validate what
-        applies."""
+        """Apply the overrides of a job, then validate what applies.
+
+        Groups come first, since keys depend on them.
+        """
         parsed = [parse(text) for text in overrides]
         groups = [override for override in parsed if self.compositions.is_group(override)]
         options = self._choose(groups)
@@ -163,8 +167,7 @@ class _Diagnosis:
             ]
 
     def _follows_from_a_group(self, message: str) -> bool:
-        """Return whether a message is about the default option of a group that the user has set to
-        something else."""
+        """Return whether a message is about the default option of a group that the user has set."""
         return any(re.search(rf"\b{re.escape(group)}[.=]", message) for group in self.bad_groups)
 
     def _choose(self, groups: Sequence[Override]) -> list[str] | None:

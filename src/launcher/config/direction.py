@@ -90,10 +90,12 @@ def direction(metric: str) -> Mode | None:
 
 
 def is_better(new: float, old: float | None, mode: Mode, min_delta: float = 0.0) -> bool:
-    """Compare two values: True if the new one improves on the old one by more than rounding and
-    `min_delta`.
+    """Compare two values.
 
     NaN and infinity never do, and any finite value improves on None.
+
+    Returns:
+        True if the new one improves on the old one by more than rounding and `min_delta`.
     """
     if not math.isfinite(new):
         return False

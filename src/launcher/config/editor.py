@@ -1,5 +1,8 @@
-"""JSON schemas of the options of each group, for editors: types, bounds, enums and help, read from
-the signatures and from the comments of the YAML files."""
+"""JSON schemas of the options of each group, for editors.
+
+Their types, bounds, enums and help come from the signatures and from the comments of the YAML
+files.
+"""
 
 import re
 from collections.abc import Sequence

@@ -115,8 +115,10 @@ def _reduced(tree: Any, path: str) -> Any:
 
 
 def _is_absent(group: str, node: Any) -> bool:
-    """Return whether a top-level node is equivalent to no node at all, so that none of its keys
-    count."""
+    """Return whether a top-level node is equivalent to no node at all.
+
+    None of its keys counts then.
+    """
     return node == {} or (node is None and group in OPTIONAL_GROUPS)
 
 

@@ -46,6 +46,7 @@ def explain(error: BaseException, arguments: Namespace | None = None) -> list[st
     """Return the messages for an exception that the user can fix; empty for other exceptions.
 
     Args:
+        error: the exception.
         arguments: the command line, if it failed before its task started. Hydra's own errors are
             then explained too.
     """
@@ -100,8 +101,11 @@ def _not_located(error: InstantiationException) -> str | None:
 
 
 def _where(error: BaseException) -> str:
-    """Return the line of the user's own code at which an import failed, with a colon; "" if there
-    is none."""
+    """Return the line of the user's own code at which an import failed, with a colon.
+
+    Returns:
+        "" if there is none.
+    """
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}: "
     frames = traceback.extract_tb(error.__traceback__)
@@ -117,8 +121,10 @@ def unwrapped(error: BaseException) -> BaseException:
 
 
 def user_traceback(error: BaseException) -> str:
-    """Format a traceback with the frames of the user's code only, or with all frames if there are
-    none."""
+    """Format a traceback with the frames of the user's code only.
+
+    Without such frames it has all frames.
+    """
     stack = traceback.TracebackException.from_exception(unwrapped(error))
     whole, any_own = "".join(stack.format()), False
     chain: traceback.TracebackException | None = stack

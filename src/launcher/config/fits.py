@@ -58,8 +58,9 @@ def bounds(annotation: object) -> list[Ge | Gt | Le | Lt]:
 
 
 def fits(value: object, annotation: object) -> bool:
-    """Return whether a plain value has a type of `launcher.config.annotations`, strictly: text is
-    not a number, and neither a bool nor 2.0 is an int. An int is a float, as in Python.
+    """Return whether a plain value has a type of `launcher.config.annotations`, strictly.
+
+    Text is not a number, and neither a bool nor 2.0 is an int. An int is a float, as in Python.
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:

@@ -16,6 +16,7 @@ def expand(overrides: Sequence[Override], with_intervals: bool = False) -> list[
     """The overrides of each job: every combination of the keys' values.
 
     Args:
+        overrides: the parsed overrides of the command line.
         with_intervals: replace an interval by its first number instead of rejecting it.
     Raises:
         ConfigError: a sweep over an interval, which has no list of values.

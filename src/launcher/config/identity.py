@@ -1,5 +1,6 @@
-"""Name and id of a run (the id is a hash of the configuration), and the differences between two
-configurations.
+"""Name and id of a run, and the differences between two configurations.
+
+The id is a hash of the configuration.
 
 Importing this registers the resolvers that conf/config.yaml uses: `${launcher.name:}`,
 `${launcher.id:}`, `${launcher.path:...}` and `${launcher.steps:...}`. They see the whole
@@ -80,9 +81,11 @@ def digest(hashed: Mapping[str, Any]) -> str:
 
 
 def identity(config: DictConfig) -> dict[str, Any]:
-    """Return the tree that is hashed: the resolved configuration without the keys of
-    `run.identity_exclude`, and with the keys of `HASHED_RUN_KEYS` that are set. Whole floats become
-    ints (`lr=1.0` is `lr=1`)."""
+    """Return the tree that is hashed.
+
+    It is the resolved configuration without the keys of `run.identity_exclude`, and with the keys
+    of `HASHED_RUN_KEYS` that are set. Whole floats become ints (`lr=1.0` is `lr=1`).
+    """
     # The schema rejects everything but a list.
     listed = OmegaConf.select(config, "run.identity_exclude")
     excluded = {
@@ -118,8 +121,10 @@ def _without(tree: Any, excluded: set[str], keys: tuple[Any, ...] = ()) -> Any:
 
 
 def _steering(tree: dict[str, Any], config: DictConfig) -> set[str]:
-    """The hooks that measure a metric which steers training, such as `val/loss` for early
-    stopping."""
+    """Return the hooks that measure a metric which steers training.
+
+    For example, early stopping follows `val/loss`.
+    """
     nodes = {f"hooks.{name}": node for name, node in parts(tree, "hooks").items()}
     if (
         isinstance(tree.get("scheduler"), dict)
@@ -156,8 +161,11 @@ def _no_recursion() -> Iterator[None]:
 
 
 def choices(config: DictConfig) -> dict[str, Any]:
-    """The chosen option of each group (`{"model": "gpt", ...}`): from the configuration while Hydra
-    composes it, from Hydra afterwards. Empty for a configuration that Hydra did not compose."""
+    """Return the chosen option of each group (`{"model": "gpt", ...}`).
+
+    It comes from the configuration while Hydra composes it, and from Hydra afterwards. It is empty
+    for a configuration that Hydra did not compose.
+    """
     chosen = OmegaConf.select(config, "hydra.runtime.choices")
     if chosen is None and HydraConfig.initialized():
         chosen = HydraConfig.get().runtime.choices
@@ -165,8 +173,10 @@ def choices(config: DictConfig) -> dict[str, Any]:
 
 
 def run_name(config: DictConfig) -> str:
-    """The experiment's name if there is one, else `<model>-<data>`: the chosen options, else the
-    class names."""
+    """Return the experiment's name if there is one, else `<model>-<data>`.
+
+    These are the chosen options, or else the class names.
+    """
     chosen = choices(config)
     if chosen.get("experiment"):
         return _file_name(chosen["experiment"])

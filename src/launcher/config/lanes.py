@@ -21,7 +21,9 @@ def lane_issues(
     """Find the issues of `trainer.lanes` that are visible in the configuration alone.
 
     Args:
+        settings: the settings of the trainer.
         batch_size: samples of a step, or None if it is not known.
+        world_size: the number of ranks.
         source: the keys that the number of ranks comes from.
     """
     lanes = settings.lanes

@@ -1,5 +1,7 @@
-"""The length of a run: `trainer.max_steps`, or `trainer.max_epochs`, from which the steps are
-computed once the data are read (`launcher.train.length`)."""
+"""The length of a run: `trainer.max_steps`, or `trainer.max_epochs`.
+
+The steps of epochs are computed once the data are read (`launcher.train.length`).
+"""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -47,11 +49,13 @@ def length_issues(tree: dict[str, Any], sources: Mapping[str, str]) -> Iterator[
 
 
 def with_steps(config: Mapping[str, Any], steps: float) -> dict[str, Any]:
-    """A configuration with another `trainer.max_steps`, which a schedule over the whole run
-    follows.
+    """Return a configuration with another `trainer.max_steps`.
+
+    A schedule over the whole run follows.
 
     Args:
         config: resolved, as plain containers.
+        steps: the new number of steps.
     """
     before = config["trainer"]["max_steps"]
 

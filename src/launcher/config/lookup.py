@@ -58,8 +58,9 @@ class Runs:
     _by_key: dict[Path, dict[str, list[Known]]] = field(default_factory=dict)
 
     def declare_renames(self, config: DictConfig) -> None:
-        """Add the renames of the project's files to a configuration, which already has the renames
-        of the command line.
+        """Add the renames of the project's files to a configuration.
+
+        It already has the renames of the command line.
 
         Raises:
             ConfigError: a file is not a mapping of names.
@@ -149,8 +150,10 @@ def _has_files(folder: Path) -> bool:
 
 
 def _has_equal_secrets(config: DictConfig, known: tuple[str, dict[str, Any]], run: Known) -> bool:
-    """Return whether the values from the environment, which are not stored, equal the values that
-    the run was named by. With equal values, its identity has its id."""
+    """Return whether values from the environment equal the values that the run was named by.
+
+    They are not stored. With equal values, the configuration's identity has its id.
+    """
     if not any(_is_kept(path, value) for path, value in leaves(run.identity).items()):
         return True
     values = leaves(hashed_identity(config))
@@ -192,6 +195,7 @@ def nearest(config: DictConfig, runs: Runs) -> str | None:
 
     Args:
         config: configuration of the new run, named by `name_run`.
+        runs: the runs of that name.
 
     Returns:
         A line, or None if this run exists or no run is near.
@@ -222,8 +226,10 @@ def nearest(config: DictConfig, runs: Runs) -> str | None:
 
 
 def is_same(before: DictConfig, now: DictConfig) -> bool:
-    """Return whether two configurations name the same run: their identities are equal or
-    equivalent."""
+    """Return whether two configurations name the same run.
+
+    Their identities are then equal or equivalent.
+    """
     if run_id(before) == run_id(now):
         return True
     one, other = (

@@ -69,15 +69,20 @@ def as_typed(value: object) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Return the first line of an error's message without a full stop, or its type if it has no
-    message."""
+    """Return the first line of an error's message, without a full stop.
+
+    Without a message, return the error's type.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0].rstrip(".") if lines else type(error).__name__
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """Return the most similar name, or the shortest name that contains it or is part of it, or
-    None."""
+    """Return the most similar name, or else the shortest name that contains it or is part of it.
+
+    Returns:
+        None if there is no such name.
+    """
     candidates = list(names)
     folded = {candidate.lower(): candidate for candidate in candidates}
     for close in get_close_matches(name.lower(), folded):

@@ -11,8 +11,9 @@ SYNONYMS = {
 
 
 def meant(metric: str, logged: Iterable[str]) -> list[str]:
-    """Find the names that may be meant by a metric that has not been logged; none if it may still
-    come.
+    """Find the names that may be meant by a metric that has not been logged.
+
+    There are none if the metric may still come.
 
     It cannot come if its group (`val`) has logged its loss without it, or if it is another spelling
     of a logged name: `val_loss`, `eval/loss` and `loss` mean `val/loss`. A hook of the user's own

@@ -50,11 +50,13 @@ def validation_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
 
 
 def _needed(tree: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """List each hook's path, the setting for which it needs another hook, and the name of that
-    hook.
+    """List each hook that needs another hook for a setting.
 
     If the user has a hook of their own, nothing is reported: it may log the metric or make the
     object that another hook uses.
+
+    Returns:
+        The hook's path, the setting, and the name of the other hook.
     """
     nodes = {
         f"{group}.{name}": node
@@ -109,6 +111,7 @@ def measuring(path: str, node: Node, value: Callable[[str], Any]) -> Iterator[st
     """The names of the hooks that measure the metrics by which a hook steers training.
 
     Args:
+        path: the dotted path of the hook.
         node: the hook's settings, interpolations as written.
         value: resolves a dotted key.
     """

@@ -61,8 +61,10 @@ def installed() -> dict[str, Path | None]:
 
 
 def composed_from(tree: Mapping[str, Any]) -> list[Traversable]:
-    """The folders that Hydra composed a configuration from, except its own; none if Hydra did not
-    compose it."""
+    """Return the folders that Hydra composed a configuration from, except its own.
+
+    There are none if Hydra did not compose it.
+    """
     from hydra.core.hydra_config import HydraConfig
 
     sources = get(tree, "hydra.runtime.config_sources")

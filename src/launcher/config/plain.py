@@ -30,9 +30,11 @@ def resolved_at(config: Any, keys: Iterable[Any]) -> Any:
 
 
 def settings_of(kind: type[T], node: DictConfig) -> T:
-    """Convert a node that `schema.validate` has passed to a dataclass of
-    `launcher.config.sections`. Keys that an earlier version has not stored have their defaults, and
-    users may add keys to some nodes."""
+    """Convert a node that `schema.validate` has passed to a class of `launcher.config.sections`.
+
+    Keys that an earlier version has not stored have their defaults, and users may add keys to some
+    nodes.
+    """
     values = OmegaConf.to_container(node, resolve=True)
     assert isinstance(values, dict)
     known = [field.name for field in fields(kind) if field.name in values]  # type: ignore[arg-type]

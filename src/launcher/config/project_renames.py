@@ -17,16 +17,20 @@ FILE = f"{KEY}.yaml"
 
 
 def project_renames(config: DictConfig) -> dict[str, str]:
-    """The renames of a configuration, old name to new name; the schema rejects all but a mapping of
-    texts."""
+    """Return the renames of a configuration, old name to new name.
+
+    The schema rejects all but a mapping of texts.
+    """
     written = OmegaConf.select(config, KEY)
     renames = to_plain(written) if isinstance(written, DictConfig) else {}
     return {old: new for old, new in renames.items() if isinstance(new, str)}
 
 
 def renames_in_files(tree: Mapping[str, Any]) -> dict[str, str]:
-    """The renames in the folders of options that a configuration was composed from: the project's
-    own folder, the folder of `--config-dir`, and the folders of installed packages.
+    """Return the renames in the folders of options that a configuration was composed from.
+
+    They are the project's own folder, the folder of `--config-dir`, and the folders of installed
+    packages.
 
     Args:
         tree: the configuration as plain containers.

@@ -24,8 +24,10 @@ OPENING = re.compile(r"(\\*)\$\{")
 
 
 def resolve(config: DictConfig) -> tuple[dict[str, Any], list[ConfigIssue]]:
-    """The configuration as plain containers, without Hydra's node, and the errors of values that do
-    not resolve."""
+    """Return the configuration as plain containers, and the errors of values that do not resolve.
+
+    Hydra's node is left out.
+    """
     return resolve_tree(config, to_plain(config))
 
 
@@ -98,8 +100,10 @@ def unescaped(tree: Any, key: Any = "") -> Any:
 
 
 def references(tree: Any) -> dict[str, str]:
-    """The keys that take their value from another key: `{"model.vocab_size":
-    "data.vocab_size"}`."""
+    """Return the keys that take their value from another key.
+
+    For example, `{"model.vocab_size": "data.vocab_size"}`.
+    """
     matches = (
         (path, REFERENCE.fullmatch(value)) for path, value in walk(tree) if isinstance(value, str)
     )
@@ -180,8 +184,10 @@ class _Resolver:
         ]
 
     def _lack(self, group: str, referring: dict[str, str]) -> ConfigIssue:
-        """One error for all keys that the chosen option of a group lacks, with the options that
-        have them."""
+        """Return one error for all keys that the chosen option of a group lacks.
+
+        It names the options that have them.
+        """
         folders = composed_from(self.tree)
         having = [set(options_with(folders, group, name)) for name in referring.values()]
         fitting = [f"{group}={option}" for option in sorted(set.intersection(*having))]

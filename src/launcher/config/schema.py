@@ -211,8 +211,10 @@ def _hidden_options(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
 
 
 def without_own_keys(node: DictConfig) -> DictConfig:
-    """Return a resolved node without the keys that its `_target_` does not take and that other keys
-    refer to."""
+    """Return a resolved node without the keys that its `_target_` does not take.
+
+    Only keys that other keys refer to are left out.
+    """
     spec = signature(str(node.get("_target_")))
     if spec is None or spec.takes_more:
         return node
@@ -451,8 +453,10 @@ def _counts_epochs(value: Any, annotation: Any) -> bool:
 
 
 def _holds_parts(value: Any) -> bool:
-    """Return whether a list or mapping has an unresolved value or a part to build, so that its
-    final items are unknown."""
+    """Return whether a list or mapping has an unresolved value or a part to build.
+
+    Its final items are unknown then.
+    """
     items = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
     return any(
         item is UNRESOLVED or (isinstance(item, dict) and "_target_" in item) for item in items

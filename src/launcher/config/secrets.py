@@ -36,11 +36,13 @@ RESOLVED = (
 
 
 def as_stored(written: Mapping[str, Any], resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a resolved configuration with expressions in place of secrets and of values from the
-    environment. An expression refers to no other key.
+    """Return a resolved configuration with expressions in place of secrets.
+
+    Values from the environment are replaced too. An expression refers to no other key.
 
     Args:
         written: the same configuration, interpolations as written.
+        resolved: the configuration after resolution.
     """
     if not any(_may_be_kept(path, value) for path, value in walk(written, lists=True)):
         return dict(resolved)
@@ -87,14 +89,19 @@ def is_secret(name: str) -> bool:
 
 
 def is_expression(text: str, key: object) -> bool:
-    """Return whether a text of a stored configuration is an interpolation, and does not only look
-    like one."""
+    """Return whether a text of a stored configuration is an interpolation.
+
+    Other texts may look like one.
+    """
     return ENVIRONMENT.search(text) is not None or is_secret(str(key))
 
 
 def _literal(value: str, path: str, tree: Mapping[str, Any]) -> str | None:
-    """Return the text that a value is or refers to, or None if it comes from a resolver or is not
-    text."""
+    """Return the text that a value is or refers to.
+
+    Returns:
+        None if it comes from a resolver, or is not text.
+    """
     for _ in range(DEEPEST):
         if not is_interpolation(value):
             return value
@@ -107,8 +114,7 @@ def _literal(value: str, path: str, tree: Mapping[str, Any]) -> str | None:
 
 
 class _Expressions:
-    """Values of a configuration with interpolations (`tree`) and of the same configuration after
-    resolution."""
+    """Values of a configuration with interpolations (`tree`), and after resolution."""
 
     def __init__(self, tree: Mapping[str, Any], resolved: Mapping[str, Any]):
         self.tree, self.resolved = tree, resolved

@@ -1,5 +1,7 @@
-"""The settings that no constructor of a part takes: the schema of their keys, and what the code
-reads."""
+"""The settings that no constructor of a part takes.
+
+The classes are the schema of their keys, and the settings that the code reads.
+"""
 
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache

@@ -55,8 +55,10 @@ def session(config_dir: str | Path | None, overrides: Sequence[str] = ()) -> Ite
 
 
 def run_application(task: TaskFunction, arguments: Namespace) -> None:
-    """Run or sweep as `hydra.main` does, in the current session; the configuration is composed
-    once."""
+    """Run or sweep as `hydra.main` does, in the current session.
+
+    The configuration is composed once.
+    """
     application: Any = GlobalHydra.instance().hydra
     name, overrides = arguments.config_name, arguments.overrides
     if not arguments.multirun:

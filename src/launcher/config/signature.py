@@ -66,8 +66,10 @@ class Signature:
 
 @cache
 def signature(target: str) -> Signature | None:
-    """Return the parameters of a class or function without `self`, or None if only running code
-    defines them.
+    """Return the parameters of a class or function, without `self`.
+
+    Returns:
+        None if only running code defines them.
 
     Raises:
         launcher.config.source.NotFound: there is no such module, or no such name in it.
@@ -112,8 +114,11 @@ def _attribute(definition: Definition, name: str) -> Any:
 
 
 def _constructor(definition: Definition, name: str) -> Signature | None:
-    """Return the signature of a class's constructor, its own or inherited, or None without a
-    constructor."""
+    """Return the signature of a class's constructor, its own or inherited.
+
+    Returns:
+        None without a constructor.
+    """
     node = definition.node
     assert isinstance(node, ast.ClassDef)
     marks = [

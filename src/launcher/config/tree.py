@@ -45,8 +45,10 @@ def leaves(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_the_run(tree: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return a resolved configuration without the nodes that a run does not depend on: `hydra`, the
-    settings of a search, and `run.identity`, which follows from the others."""
+    """Return a resolved configuration without the nodes that a run does not depend on.
+
+    They are `hydra`, the settings of a search, and `run.identity`, which follows from the others.
+    """
     kept = {str(key): value for key, value in tree.items() if key not in ("hydra", "hpo")}
     if isinstance(kept.get("run"), Mapping):
         kept["run"] = {key: value for key, value in kept["run"].items() if key != "identity"}

@@ -145,6 +145,7 @@ class Origin:
         """Return nodes of a stored configuration, all interpolations resolved, after checking them.
 
         Args:
+            config: the stored configuration.
             keys: keys of the nodes that will be built.
             trust: allow everything that they name.
             own: names in this command itself, in addition to the YAML files of Launcher and of the
@@ -178,6 +179,9 @@ class Origin:
         """Check that a tree names only allowed code.
 
         Args:
+            resolved: the tree after resolution.
+            written: the same tree, interpolations as written.
+            own: names in this command itself.
             retype: the message contains how to name the code on the command line.
 
         Raises:
@@ -234,8 +238,10 @@ class Origin:
         return definition.module.path is not None and self._is_own(definition.module.path.parent)
 
     def _is_known(self, module: Module) -> bool:
-        """Return whether importing a module runs only Launcher's, torch's or the project's own
-        code."""
+        """Return whether importing a module runs only known code.
+
+        Launcher's, torch's and the project's own code are known.
+        """
         if module.path is None:
             # A namespace package has no code.
             return bool(module.folders)

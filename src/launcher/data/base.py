@@ -147,6 +147,10 @@ class DataSource(LoaderSettings, ABC):
         Args:
             batch_size: samples per rank and forward pass. Default None: the rank's share of
                 `self.batch_size`.
+            rank: this process among all.
+            world_size: the number of ranks.
+            device: where the batches are moved. Default None: they stay on the host.
+            max_samples: number of samples over all ranks. Default None: all.
             name: one of `val_names`. Default None: the main validation set.
             has_chunks: see `launcher.data.loader.evaluation_loader`.
 

@@ -138,6 +138,10 @@ class DocumentData(TokenizedSource):
         """The tokens of one part of the documents.
 
         Args:
+            key: the key that names the files, for messages.
+            patterns: paths or globs of the files.
+            val_fraction: the share of documents that is held out.
+            part: `train` or `val`.
             is_new: for predictions: without classes, and no document may be empty.
         """
         # This imports torch.

@@ -348,12 +348,22 @@ def evaluation_loader(
     is a collective. All have `batch_size` samples except the last, which shares out the remaining
     samples: from 1 to batch_size + 1.
 
+    Raises ConfigError when there are fewer samples than ranks.
+
     Args:
+        dataset: a map-style dataset or a stream.
+        batch_size: samples of a batch of one rank.
+        rank: this process among all.
+        world_size: the number of ranks.
+        num_workers: processes that load. With 0, this process loads.
+        device: where the batches are moved. Default None: they stay on the host.
+        collate_fn: function that makes a batch of samples. Default None: torch's.
+        seed_samples: give each sample its own random numbers, which the seed decides.
+        seed: the seed of these random numbers.
+        max_samples: number of samples over all ranks. Default None: all.
         has_chunks: the batches are the same on any number of ranks, which take them in turn. Chunk
             c has the samples from c * batch_size on. A rank that has no chunk at the end repeats
             another one. `chunk` is the number of the last batch.
-
-    Raises ConfigError when there are fewer samples than ranks.
     """
     target = torch.device(device or CPU)
     collate = collate_fn or default_collate

@@ -103,6 +103,8 @@ class TableData(DataSource):
         """The inputs and targets of all rows, in the order of the files.
 
         Args:
+            key: the key that names the files, for messages.
+            patterns: paths or globs of the files.
             needs_target: reject files without the target.
         Returns:
             The targets are None for files without them.

@@ -48,6 +48,9 @@ def write_store(
     `folder` appears only when it is complete. If another process was faster, its folder is kept.
 
     Args:
+        folder: the new folder.
+        documents: the encoded documents.
+        val_fraction: the share of documents that is held out.
         meta: further entries of meta.json: `vocab_size`, `pad`.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -81,11 +81,12 @@ def byte_encoder() -> tuple[Encode, int]:
 def tokenizer_encoder(folder: Path, end: str | None) -> tuple[Encode, int]:
     """Make an encoder with the Hugging Face tokenizer in `folder` (its tokenizer.json).
 
+    Args:
+        folder: the folder of the tokenizer.
+        end: a token of the vocabulary that is written after each file, such as `<|endoftext|>`.
+
     Returns:
         The encoder, and the size of its vocabulary.
-
-    Args:
-        end: a token of the vocabulary that is written after each file, such as `<|endoftext|>`.
 
     Raises:
         ConfigError: the library, the file or the end token is missing.

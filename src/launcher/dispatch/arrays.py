@@ -37,7 +37,10 @@ def submit(
     If SLURM rejects it, the run folders are restored.
 
     Args:
+        script: what the job's script contains.
+        runs: the runs.
         path: where the job's script is written.
+        is_array: make an array, even of one run.
         parallelism: at most this many of the runs at once.
         code: the folder of a snapshot.
     Returns:

@@ -29,8 +29,11 @@ SHOWN = 3
 
 
 def trains(config: Mapping[str, Any]) -> bool:
-    """Return whether the job trains: `job=train`, or a user's job with `why_done`, such as a
-    subclass of it. A job that cannot be imported here counts as one that trains."""
+    """Return whether the job trains.
+
+    `job=train` does, and a user's job with `why_done`, such as a subclass of it. A job that cannot
+    be imported here counts as one that trains.
+    """
     target = str(config["job"]["_target_"])
     if target.startswith(OWN_JOBS):
         return target == TRAIN_JOB
@@ -100,8 +103,11 @@ def why_skipped(
 
 
 def _asked_differently(config: Mapping[str, Any], folder: RunFolder) -> str:
-    """Describe the difference between the configuration of the queued job and the command's; "" if
-    they are equal."""
+    """Describe the difference between the queued job's configuration and the command's.
+
+    Returns:
+        "" if they are equal.
+    """
     try:
         before, _ = frozen(folder)
     except (OSError, ValueError, KeyError):

@@ -1,5 +1,7 @@
-"""Find out what started this process: a user, or torchrun, srun or submitit, which start all ranks
-themselves."""
+"""Find out what started this process.
+
+It may be a user, or torchrun, srun or submitit, which start all ranks themselves.
+"""
 
 import os
 import re

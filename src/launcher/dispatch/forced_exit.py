@@ -17,9 +17,11 @@ EARLY = 60.0
 
 
 def arm(config: DictConfig) -> None:
-    """Exit by force once a signal has come and no progress was made for `dispatch.grace` seconds
-    (in SLURM jobs `dispatch.signal_delay`). In a SLURM job, rank 0 also exits shortly before SLURM
-    would kill it."""
+    """Exit by force if a signal has come and no progress was made for `dispatch.grace` seconds.
+
+    In SLURM jobs the time is `dispatch.signal_delay`, and rank 0 also exits shortly before SLURM
+    would kill it.
+    """
     grace, job = config.dispatch.get("grace", config.dispatch.get("signal_delay")), slurm_job_id()
     if job is None or int(os.environ.get("RANK", 0)) != 0:
         deadline.arm(grace)

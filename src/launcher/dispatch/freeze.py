@@ -1,5 +1,6 @@
-"""Freeze the configuration of a job that a script submitted:
-`python -m launcher.dispatch.freeze FILE [OVERRIDE ...]`.
+"""Freeze the configuration of a job that a script submitted.
+
+The command is `python -m launcher.dispatch.freeze FILE [OVERRIDE ...]`.
 
 The run's folder is written into FILE, for `launcher.dispatch.slurm_task` to run. Nothing is written
 for a run that is already complete.

@@ -14,13 +14,16 @@ from launcher.slurm.submission import FROZEN
 
 
 def remove_leftovers(outputs: Path, scripts: Collection[str]) -> None:
-    """Remove each folder in `<outputs>/.slurm/` whose runs have completed, were submitted again, or
-    are gone. The caller holds the lock of submissions.
+    """Remove each folder in `<outputs>/.slurm/` that no run needs.
+
+    Its runs have completed, were submitted again, or are gone. The caller holds the lock of
+    submissions.
 
     A folder that cannot be read stays. All folders stay while a search runs here, since its next
     trial uses the snapshot of its first trials.
 
     Args:
+        outputs: the folder of all runs.
         scripts: scripts of the jobs in SLURM's queue.
     """
     folders = [

@@ -70,8 +70,10 @@ class Pool:
         return set(self.processes)
 
     def ended(self) -> dict[int, int]:
-        """The exit codes of the jobs that have ended since the last call, negative for a signal
-        that killed one."""
+        """Return the exit codes of the jobs that have ended since the last call.
+
+        A code is negative for a signal that killed a job.
+        """
         codes = {number: process.poll() for number, process in self.processes.items()}
         ended = {number: code for number, code in codes.items() if code is not None}
         for number in ended:
@@ -94,8 +96,10 @@ class Pool:
         return codes
 
     def why(self, number: int, code: int) -> str:
-        """Explain why a job was rejected (2) or failed, if its run has no reason: the last line
-        that it printed."""
+        """Explain why a job was rejected (2) or failed, if its run has no reason.
+
+        The explanation is the last line that the job printed.
+        """
         if code < 0:
             return f"was killed by signal {-code}"
         lines = [line for line in self._last_lines(number) if line.strip()]

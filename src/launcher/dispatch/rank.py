@@ -1,5 +1,6 @@
-"""One rank of several: `python -m launcher.dispatch.rank FOLDER`, started by
-`launcher.dispatch.spawner`.
+"""One rank of several, started by `launcher.dispatch.spawner`.
+
+The command is `python -m launcher.dispatch.rank FOLDER`.
 
 The folder has `job.yaml`, a checked and resolved configuration. The rank writes its report to
 `rank-<r>.json` there: `kind` is done (with `value`), stopped (`signum`, `code`), rejected
@@ -28,8 +29,10 @@ CLOSING = 10.0
 
 
 def begin_as_child() -> None:
-    """Set up a process that the spawner has started: signals, the watch on its parent, and the
-    user's modules."""
+    """Set up a process that the spawner has started.
+
+    It gets the signals, the watch on its parent, and the user's modules.
+    """
     signals.install()
     prepare_output()
     collector.pause()

@@ -1,5 +1,7 @@
-"""dispatch=slurm, which freezes the configuration, submits, and returns or waits for the
-results."""
+"""`dispatch=slurm`, which freezes the configuration and submits.
+
+It returns at once, or waits for the results.
+"""
 
 import os
 import shutil
@@ -223,10 +225,14 @@ class SlurmDispatch:
     def resubmit(
         self, folders: Sequence[RunFolder], snapshot: Path | None, dispatch: Mapping[str, Any]
     ) -> None:
-        """Submit runs again, with the configuration frozen at their first submission, and with a
-        snapshot made then. The current folder must be the folder of the first submission.
+        """Submit runs again, with the configuration frozen at their first submission.
+
+        The snapshot of that time is used too. The current folder must be the folder of the first
+        submission.
 
         Args:
+            folders: the folders of the runs.
+            snapshot: the code of their first submission, or None if there was no snapshot.
             dispatch: the settings of this dispatch, which replace the frozen ones.
 
         Raises:
@@ -264,6 +270,7 @@ class SlurmDispatch:
         Runs for which SLURM has no room now have the name of the `limit`.
 
         Args:
+            runs: the runs.
             code: the folder of a snapshot. Default None: make one if the configuration requests it.
 
         Raises:

@@ -40,6 +40,7 @@ def report(runs: Sequence[SubmittedRun], due: Sequence[SubmittedRun], waits: boo
     """Print the job of each run, or why it has none.
 
     Args:
+        runs: all runs of the command.
         due: the runs that were to be submitted.
         waits: the command submits the other runs once there is room.
     """

@@ -1,5 +1,7 @@
-"""Hydra's entry point for each job, which validates the configuration and passes it to its
-dispatch."""
+"""Hydra's entry point for each job.
+
+It validates the configuration, and passes it to its dispatch.
+"""
 
 import os
 from contextlib import suppress

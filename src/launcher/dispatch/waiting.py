@@ -1,5 +1,7 @@
-"""dispatch.wait=true, which shows a live table until every run has ended, from run.json and
-squeue."""
+"""`dispatch.wait=true`, which shows a live table until every run has ended.
+
+The table comes from run.json and squeue.
+"""
 
 import json
 import sys
@@ -40,6 +42,8 @@ def wait_for(
     """Wait until no run is in SLURM's queue or must still be submitted.
 
     Args:
+        runs: the runs.
+        sleep: waits until the next check.
         submit_rest: submits the runs for which SLURM has room by now.
 
     Returns:
@@ -98,13 +102,17 @@ def _shown(runs: list[StoredRun]) -> "Text":
 
 
 def is_open(label: str, stored: StoredRun, queue: Queue, missing: dict[str, int]) -> bool:
-    """Return whether a run may still change, or a process is on it, which would reject the next
-    command.
+    """Return whether a run may still change, or a process is on it.
+
+    Such a process would reject the next command.
 
     A run's record is not final while its job is in the queue, and a job whose node failed
     (NODE_FAIL) may be about to return to the queue.
 
     Args:
+        label: the run's label, a key of `missing`.
+        stored: the run on disk.
+        queue: the jobs in SLURM's queue.
         missing: number of consecutive checks in which each run's job was not in the queue.
     """
     if stored.state == "completed":

@@ -101,6 +101,7 @@ class Best:
         Otherwise it has had no effect.
 
         Args:
+            trainer: the trainer, at the end of training.
             needs_validation: with False, a metric of `val` may be missing if there was no
                 evaluation at all.
         Raises:

@@ -227,6 +227,10 @@ def evaluate(
     `perplexity`, exp(loss).
 
     Args:
+        forward: function that returns loss and records of a batch.
+        model: the model, which is in evaluation mode meanwhile.
+        batches: this rank's batches.
+        context: context of each forward pass.
         num_targets: function that returns the number of targets of a batch, for means over targets.
             Default None: means over samples.
         metrics: already reset.

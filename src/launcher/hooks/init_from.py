@@ -150,6 +150,7 @@ def _prefixes(names: Iterable[str], common: bool = False) -> list[str]:
     For example, `model.transformer.wte.weight` has `model.` and `model.transformer.`.
 
     Args:
+        names: dotted names.
         common: only prefixes that all names have.
     """
     names = list(names)

@@ -245,6 +245,8 @@ def drop_lines_after(path: Path, step: int, once: bool = True) -> int:
     another name. A truncated last line is dropped silently.
 
     Args:
+        path: the file.
+        step: the last step that is kept.
         once: a step has one line. Of several, the first is kept.
     """
     try:

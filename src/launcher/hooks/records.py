@@ -45,6 +45,7 @@ def key_average(
     """Compute the mean of each key of nested dicts, over the dicts that have a value for it.
 
     Args:
+        list_of_dicts: the nested dicts.
         exclude_nan: leave NaN out of the mean. This reads tensors, and so waits for the device. A
             key with only NaN is NaN.
     """

@@ -56,6 +56,9 @@ def load_hook_states(
     """Pass each hook `shared`, the keys of hooks of other classes, and its own keys.
 
     Args:
+        trainer: the trainer with the hooks.
+        states: the keys of each hook, by the hook's name.
+        shared: keys that every hook gets.
         is_complete: `states` has every hook that saves. A hook that is not in it is new, and gets
             nothing.
     """
@@ -77,6 +80,7 @@ def full_state(trainer: TrainerView, options: Any) -> dict[str, Any]:
     Tensors are full under every wrapper.
 
     Args:
+        trainer: the trainer.
         options: a `StateDictOptions`.
     """
     # These imports take 1 s, and only this call needs them.

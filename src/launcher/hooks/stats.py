@@ -208,6 +208,7 @@ def _over_ranks(own: Stats, averages_losses: bool) -> Stats:
     """Average over the ranks, which all have the same number of samples; memory is the maximum.
 
     Args:
+        own: this rank's values.
         averages_losses: average losses, records and norms. With False, each rank already has the
             values of all lanes.
     """

@@ -26,6 +26,7 @@ def run_after(verbs: Sequence[str], folder: Path, has_test_set: bool) -> None:
 
     Args:
         verbs: commands to run, of evaluate and export.
+        folder: the run's folder.
         has_test_set: also evaluate the test set.
     Raises:
         TrainingError: a command has failed. The run stays completed.

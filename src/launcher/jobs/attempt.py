@@ -68,6 +68,7 @@ class AttemptLog:
         """Lock the run for this trainer.
 
         Args:
+            trainer: the trainer, whose run is locked.
             machine: see `launcher.rundir.provenance.described`.
         Raises:
             ConfigError: another process is on the run, or its folder cannot be written. Every rank
@@ -104,7 +105,8 @@ class AttemptLog:
             self.on_begin()
 
     def _begin(self, trainer: Trainer | None) -> None:
-        """
+        """Begin the attempt in run.json.
+
         Args:
             trainer: the restored trainer, or None if the attempt crashed before.
         """
@@ -210,8 +212,10 @@ class AttemptLog:
         self.end("failed", self._step, exit_code=code, reason=reason[:500])
 
     def _rejected(self, reason: str, code: int) -> None:
-        """Record the reason on SLURM, where nobody reads the message, at a first or later launch of
-        a job."""
+        """Record the reason of a rejection on SLURM, where nobody reads the message.
+
+        It may be at a first or later launch of a job.
+        """
         if self.record is None or not (self.record.state == "queued" or is_restart()):
             return
         try:
@@ -265,9 +269,11 @@ def strategy_name(config: DictConfig) -> str:
 
 @contextmanager
 def hydra_record(config: DictConfig, folder: RunFolder) -> Iterator[dict[str, Any]]:
-    """Write `.hydra/config.yaml` (resolved), `overrides.yaml` and `hydra.yaml`, as Hydra's own
-    tools read them. They are written when the context begins, and get their names at its end,
-    unless it raises. The value of the context is the part of them that run.json stores."""
+    """Write `.hydra/config.yaml` (resolved), `overrides.yaml` and `hydra.yaml`.
+
+    Hydra's own tools read them. They are written when the context begins, and get their names at
+    its end, unless it raises. The value of the context is the part of them that run.json stores.
+    """
     from hydra.core.hydra_config import HydraConfig
 
     plain, hydra = stored(config), None
@@ -295,8 +301,10 @@ def _sleep(seconds: float) -> None:
 
 
 def give_up(reason: str) -> None:
-    """Exit at once, since another process has taken this run over and nothing more may be
-    written."""
+    """Exit at once, since another process has taken this run over.
+
+    Nothing more may be written.
+    """
     print(reason, file=sys.stderr, flush=True)
     # These are data workers.
     for child in multiprocessing.active_children():

@@ -39,7 +39,8 @@ class CheckJob:
         self.device_memory, self.ranks = device_memory, ranks
 
     def run(self, config: DictConfig) -> dict[str, Any]:
-        """
+        """Check the run and print what it needs.
+
         Raises:
             TrainingError: there are errors, or a step does not fit into the memory; exit code 1.
             ConfigError: a part cannot be built from the configuration.
@@ -199,6 +200,10 @@ def batch_faults(
     """Describe the problem with a tensor of a batch.
 
     Args:
+        name: the tensor's place in the batch, for messages.
+        tensor: the tensor.
+        vocab_size: the model's vocabulary, if it has one.
+        num_classes: the model's classes, if it has them.
         is_last: whether it is the batch's last tensor, which has the labels.
     """
     if not tensor.numel():

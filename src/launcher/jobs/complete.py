@@ -100,6 +100,8 @@ def done(
 
     Args:
         config: with the number of steps, if `trainer.max_epochs` is set.
+        folder: the run's folder.
+        record: its run.json.
     """
     # Its checkpoints may have been deleted since.
     has_saved = record.data["checkpoint"] is not None
@@ -136,9 +138,11 @@ def is_paused_there(config: Mapping[str, Any], folder: RunFolder, record: RunRec
 
 
 def asks_for_more(config: Mapping[str, Any], folder: RunFolder, record: RunRecord) -> bool:
-    """Return whether the command requests something new of a completed run: more steps, a rollback
-    that it has not made yet, or, if it stopped early, another configuration under which it may
-    train further."""
+    """Return whether the command requests something new of a completed run.
+
+    It may be more steps, a rollback that it has not made yet, or, if it stopped early, another
+    configuration under which it may train further.
+    """
     max_steps = config["trainer"]["max_steps"]
     if max_steps > max(record.step, record.data["max_steps"] or 0):
         return True
@@ -155,8 +159,10 @@ def asks_for_more(config: Mapping[str, Any], folder: RunFolder, record: RunRecor
 
 
 def is_changed(config: Mapping[str, Any], record: RunRecord) -> bool:
-    """Return whether the newest attempt had another configuration, apart from keys that cannot
-    change the numbers."""
+    """Return whether the newest attempt had another configuration.
+
+    Keys that cannot change the numbers do not count.
+    """
     before, now = record.data["config"], command_record(config, None)["config"]
     return bool(before) and not is_same(
         *(OmegaConf.create(escaped(nested(values))) for values in (before, now))
@@ -189,8 +195,10 @@ def _code() -> dict[str, Any]:
 
 
 def changes(config: Mapping[str, Any], folder: RunFolder) -> list[str]:
-    """List messages for changes of configuration and code since a run was completed, if they can
-    change its numbers."""
+    """List messages for changes of configuration and code since a run was completed.
+
+    Only changes count that can change its numbers.
+    """
     newest = checkpoint_path(folder.checkpoints, "latest")
     if newest is None:
         return []
@@ -214,8 +222,7 @@ def changes(config: Mapping[str, Any], folder: RunFolder) -> list[str]:
 
 
 def additions(config: Mapping[str, Any], record: RunRecord) -> Iterator[str]:
-    """Explain how to add trackers and metrics that the command has and the completed run did not
-    have."""
+    """Explain how to add trackers and metrics that the completed run did not have."""
     keys = sorted(
         {match[0] for key in command_record(config, None)["config"] if (match := ADDED.match(key))}
     )

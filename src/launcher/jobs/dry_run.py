@@ -13,8 +13,9 @@ from launcher.train.length import with_max_steps
 
 
 def trial_trainer(config: DictConfig) -> Trainer:
-    """The trainer of a configuration, with the weights of `run.init_from`, and without the hooks
-    that write.
+    """Build the trainer of a configuration, without the hooks that write.
+
+    It has the weights of `run.init_from`.
 
     Raises:
         ConfigError: a part cannot be built from the configuration.

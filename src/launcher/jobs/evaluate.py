@@ -1,5 +1,7 @@
-"""job=evaluate, which computes the metrics of a run's checkpoint on its validation set or test
-set."""
+"""`job=evaluate`, which computes the metrics of a run's checkpoint.
+
+They are of its validation set or test set.
+"""
 
 import json
 import sys
@@ -21,7 +23,8 @@ from launcher.train.composed import Trainer
 
 
 class EvaluateJob:
-    """
+    """Computes the metrics of a checkpoint.
+
     Args:
         checkpoint: latest, best, a step, or the folder of a checkpoint.
         weights: `ema` (or `ema/0.999`, if there are several) is the average that `hooks.ema` keeps.
@@ -40,8 +43,10 @@ class EvaluateJob:
         self.checkpoint, self.weights, self.trust, self.split = checkpoint, weights, trust, split
 
     def run(self, config: DictConfig) -> dict[str, float]:
-        """Print a table of the metrics on a terminal, elsewhere a JSON line with the checkpoint,
-        its step and the metrics. The line is also appended to the run's `evaluations.jsonl`.
+        """Print the metrics: a table on a terminal, elsewhere a JSON line.
+
+        The line has the checkpoint, its step and the metrics. It is also appended to the run's
+        `evaluations.jsonl`.
 
         Uses the checkpoint's configuration, see `config_for`.
 

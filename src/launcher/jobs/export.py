@@ -29,8 +29,9 @@ DTYPE_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 class ExportJob:
-    """Writes full tensors by name, however they were sharded, and next to them the checkpoint's
-    configuration.
+    """Writes full tensors by name, however they were sharded.
+
+    The checkpoint's configuration is written next to them.
 
     Args:
         checkpoint: latest, best, a step, or the folder of a checkpoint.
@@ -63,7 +64,8 @@ class ExportJob:
         self.trust = trust
 
     def run(self, config: DictConfig) -> dict[str, Any]:
-        """
+        """Write the export.
+
         Raises:
             ConfigError: there is no such checkpoint, it is damaged, or the command line contradicts
                 its model.
@@ -130,8 +132,11 @@ def write_model(
     `state_dict()`, so that `load_state_dict(load_file(...))` accepts it.
 
     Args:
+        folder: where the files are written.
         model: the node `model` of the configuration, resolved.
+        tensors: the full tensors by name.
         extra: extra state of its modules, by their names.
+        max_shard_size: the largest size of a file.
         tied: see `launcher.strategies.weights.tied_names`.
     Returns:
         The file, or the folder of several files; and the node `model` that loads the written

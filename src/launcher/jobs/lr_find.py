@@ -1,5 +1,7 @@
-"""The learning rate range test (Smith 2017, arXiv:1506.01186), which records the loss while the
-rate grows from step to step."""
+"""The learning rate range test (Smith 2017, arXiv:1506.01186).
+
+It records the loss while the rate grows from step to step.
+"""
 
 import json
 import math
@@ -54,14 +56,19 @@ def find_lr(
     smoothing_factor: float = 0.05,
     divergence_threshold: float = 4.0,
 ) -> LRFinderResult:
-    """Train with rates that grow from `start_lr` to `end_lr` by the same factor each step, and
-    suggest one.
+    """Train with rates that grow from `start_lr` to `end_lr`, and suggest one.
+
+    A rate is larger than the one before by the same factor each step.
 
     Afterwards weights, optimizer, data position, random state and the model's mode are restored.
     The trainer's hooks and schedule are not used. If parameter groups have different rates, their
     ratios stay.
 
     Args:
+        trainer: the trainer, before or between its steps.
+        start_lr: the first rate.
+        end_lr: the last rate.
+        num_iterations: the number of steps.
         smoothing_factor: weight of each new loss in the moving average of losses. With 1, no
             smoothing.
         divergence_threshold: stop once the average is more than this many times its minimum so far.
@@ -133,8 +140,11 @@ class _RangeTest(BaseHook):
 
 
 def suggestion(lrs: list[float], losses: list[float]) -> float | None:
-    """Return the rate at which the loss falls fastest before its minimum, or None if it does not
-    fall or there are too few points."""
+    """Return the rate at which the loss falls fastest before its minimum.
+
+    Returns:
+        None if it does not fall, or there are too few points.
+    """
     end = int(np.argmin(losses)) + 1 if losses else 0
     if end < FEWEST:
         return None
@@ -179,9 +189,10 @@ def _untouched(trainer: BaseTrainer) -> Iterator[None]:
 
 
 class LRFindJob:
-    """Trains on one process with a learning rate that grows from step to step, and suggests the
-    rate at which the loss falls fastest. Writes `<folder>/<run name>-<run id>.json` and `.png`, and
-    no run.
+    """Trains on one process with a learning rate that grows from step to step.
+
+    It suggests the rate at which the loss falls fastest. It writes `<folder>/<run name>-<run
+    id>.json` and `.png`, and no run.
 
     Args:
         start_lr, end_lr: the first and the last learning rate.
@@ -216,7 +227,8 @@ class LRFindJob:
         self.folder = Path(folder)
 
     def run(self, config: DictConfig) -> dict[str, Any] | None:
-        """
+        """Find the learning rate, and write and print the result.
+
         Returns:
             `LRFinderResult.to_dict()`, or None on all ranks but the first.
         Raises:
@@ -244,8 +256,10 @@ class LRFindJob:
 
 
 def _on_one_process(config: DictConfig, world_size: int) -> DictConfig:
-    """The configuration of the same step on one process, which accumulates the work of the
-    ranks."""
+    """Return the configuration of the same step on one process.
+
+    It accumulates the work of the ranks.
+    """
     # The strategy reads it.
     os.environ["WORLD_SIZE"] = "1"
     config = OmegaConf.create(escaped(OmegaConf.to_container(config, resolve=True)))

@@ -1,5 +1,8 @@
-"""The memory of a step on a machine that is only described: the model's own passes over tensors
-without values, counted as each tensor is made and dropped."""
+"""Estimate the memory of a step on a machine that is only described.
+
+The model itself runs its passes, over tensors without values. They are counted as each tensor is
+made and dropped.
+"""
 
 import warnings
 import weakref
@@ -50,8 +53,10 @@ class StepMemory:
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of the tensors that operations make while it is active, until they are
-    dropped."""
+    """Counts the bytes of the tensors that operations make while it is active.
+
+    A tensor counts until it is dropped.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -152,8 +157,11 @@ def step_memory(
     forward_context: Callable[[], Any],
     accumulates: bool,
 ) -> StepMemory:
-    """
+    """Estimate the peak memory of a step on a rank.
+
     Args:
+        build_model: function that builds the model.
+        build_optimizer: function that builds the optimizer of a model.
         batch: a micro-batch of a rank; its values do not count.
         layout: what the strategy keeps on a rank.
         forward_context: around each forward pass.
@@ -259,8 +267,9 @@ def _update(optimizer: torch.optim.Optimizer, trained: list[nn.Parameter]) -> tu
 
 
 class _Gathered:
-    """The weights that FSDP gathers for a unit, and the buffers of its exchanges, made and dropped
-    when FSDP2 does so.
+    """The weights that FSDP gathers for a unit, and the buffers of its exchanges.
+
+    They are made and dropped when FSDP2 does so.
 
     A gather has a buffer, which is kept until the next gather, and the weights, which are freed
     after the unit's pass; the root's are kept to the end. The backward pass gathers a unit ahead. A

@@ -83,8 +83,9 @@ class PredictJob:
         self.columns = None if columns is None else [name for name in COLUMNS if name in columns]
 
     def run(self, config: DictConfig) -> dict[str, Any]:
-        """Write the predictions, and add a line about them to the run's `predictions.jsonl`, which
-        is printed too.
+        """Write the predictions.
+
+        A line about them is printed, and added to the run's `predictions.jsonl`.
 
         Raises:
             ConfigError: there is no such checkpoint or no new data, or the model's `forward`

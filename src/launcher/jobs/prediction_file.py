@@ -76,7 +76,8 @@ FORMATS: dict[str, Format] = {".jsonl": JsonLines(), ".parquet": Parquet()}
 
 
 def pyarrow() -> Any:
-    """
+    """Import pyarrow.
+
     Raises:
         ConfigError: it is not installed.
     """

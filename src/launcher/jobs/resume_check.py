@@ -1,5 +1,8 @@
-"""job=resume_check, which trains some steps twice, once uninterrupted and once with a stop and a
-resume, and compares every bit."""
+"""`job=resume_check`, which proves that a stop and a resume change nothing.
+
+It trains some steps twice, once uninterrupted and once with a stop and a resume, and compares every
+bit.
+"""
 
 import os
 import signal
@@ -48,9 +51,10 @@ class Stop:
 
 
 class ResumeCheckJob:
-    """Proves that a resume changes nothing, before a long run: the real configuration trains `2 *
-    steps` steps, and again with a stop after `steps`, on as many ranks. Both copies are in a
-    scratch folder, without trackers.
+    """Proves that a resume changes nothing, before a long run.
+
+    The real configuration trains `2 * steps` steps, and again with a stop after `steps`, on as many
+    ranks. Both copies are in a scratch folder, without trackers.
 
     Args:
         steps: number of steps before the stop, and again after it.
@@ -63,7 +67,8 @@ class ResumeCheckJob:
         self.stop, self.scratch = Stop(steps, kill), scratch
 
     def run(self, config: DictConfig) -> dict[str, Any] | None:
-        """
+        """Train both copies and compare them.
+
         Returns:
             The step of the stop, and the numbers of equal tensors and lines, or None on all ranks
                 but the first.
@@ -127,7 +132,8 @@ class ResumeCheckJob:
 
 
 def check(config: DictConfig, steps: int) -> None:
-    """
+    """Check that a configuration can be checked.
+
     Raises:
         ConfigError: the run saves nothing, is shorter than the check, or has ranks on several
             machines.

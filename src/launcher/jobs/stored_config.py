@@ -1,5 +1,7 @@
-"""The configuration of a job that uses a checkpoint, whose model configuration must fit its
-weights."""
+"""The configuration of a job that uses a checkpoint.
+
+Its model configuration must fit the checkpoint's weights.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,10 +28,13 @@ FIXED = ("model", "experiment")
 def config_for(
     config: DictConfig, checkpoint: Path, trust: bool = False, built: Sequence[str] | None = None
 ) -> DictConfig:
-    """Return the checkpoint's configuration, with the keys that the command line sets explicitly
-    (another `data`, for instance).
+    """Return the checkpoint's configuration, with the keys that the command line sets explicitly.
+
+    It may set another `data`, for instance.
 
     Args:
+        config: the configuration of the command line.
+        checkpoint: the folder of the checkpoint.
         trust: allow all code that the checkpoint's configuration names.
         built: the nodes that the job builds. Default None: all.
     Raises:

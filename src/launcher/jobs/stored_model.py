@@ -41,6 +41,7 @@ def open_model(
     """Build the model of a run and load its weights, on all ranks.
 
     Args:
+        config: the configuration of the job.
         checkpoint: latest, best, a step, or the folder of a checkpoint.
         weights: an average of `hooks.ema`. Default None: the weights.
         trust: run whatever code the checkpoint's configuration names.

@@ -149,8 +149,10 @@ def end_lines(record: RunRecord, config: DictConfig, stream: object) -> Iterator
 
 
 def time_taken(record: RunRecord) -> str:
-    """The time of the newest attempt, and of all if there are several: `0:01:10 (0:03:05 in 2
-    attempts)`."""
+    """Format the time of the newest attempt, and of all if there are several.
+
+    For example, `0:01:10 (0:03:05 in 2 attempts)`.
+    """
     spans = [
         max(
             datetime.fromisoformat(attempt.ended) - datetime.fromisoformat(attempt.started),

@@ -1,5 +1,7 @@
-"""Traces of a training: checksums of what each step reads and computes, and the plain state of its
-parts."""
+"""Traces of a training.
+
+They have checksums of what each step reads and computes, and the plain state of its parts.
+"""
 
 import hashlib
 import itertools
@@ -87,9 +89,11 @@ class TraceHook(BaseHook):
 
 
 def parts_of(trainer: TrainerView) -> dict[str, str]:
-    """Describe the plain state of what a user writes: attributes of hooks, of the data and of the
-    model's modules that are neither parameters nor persistent buffers. Hooks of Launcher and torch
-    have no entry."""
+    """Describe the plain state of what a user writes.
+
+    It is in attributes of hooks, of the data and of the model's modules that are neither parameters
+    nor persistent buffers. Hooks of Launcher and torch have no entry.
+    """
     state: dict[str, str] = {}
     for hook in trainer.hooks:
         if not _is_library(hook):
@@ -163,8 +167,11 @@ def _is_generator(value: object) -> bool:
 
 
 def _described(value: object) -> str | None:
-    """Return the text of a value, or None for another object, whose attributes are described
-    instead."""
+    """Return the text of a value.
+
+    Returns:
+        None for another object, whose attributes are described instead.
+    """
     if value is None or isinstance(
         value, bool | int | float | str | bytes | torch.Tensor | np.ndarray | np.generic
     ):
@@ -177,8 +184,10 @@ def _described(value: object) -> str | None:
 
 
 def plain(value: Any) -> str:
-    """A short text for a value, which is equal for equal values alone: a number itself, a digest of
-    anything large."""
+    """Return a short text for a value, which is equal for equal values alone.
+
+    It is a number itself, and a digest of anything large.
+    """
     text = _text(value)
     if len(text) <= MAX_TEXT_LENGTH:
         return text

@@ -51,7 +51,8 @@ class TrainJob:
         return why_done(config)
 
     def check_resume(self, config: Mapping[str, Any]) -> None:
-        """
+        """Check that training would accept `run.resume`.
+
         Args:
             config: resolved, as plain containers.
         Raises:
@@ -60,7 +61,8 @@ class TrainJob:
         check_resume(config)
 
     def run(self, config: DictConfig) -> dict[str, Any] | None:
-        """
+        """Train the run to its end.
+
         Returns:
             The last value of each logged metric, for sweepers, or None for a run that was already
                 complete.

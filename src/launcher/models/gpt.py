@@ -132,6 +132,7 @@ class GPT(Model):
         """Compute scores of the next token: input [B, T] int64 -> [B, T, vocab_size].
 
         Args:
+            input: the tokens.
             mask: the tokens that each token sees, bool [B, 1, T, T]. Default None: all earlier
                 ones.
         Raises:

@@ -213,6 +213,7 @@ class HuggingFaceModel(Model):
             settings: this class's arguments in the run.
             tensors: this module's tensors, by name.
             extra: this module's extra state, by the name of the submodule.
+            folder: where the files are written.
             max_shard_size: largest size of a file, e.g. 5GB.
         Returns:
             The arguments of this class that load the written weights.

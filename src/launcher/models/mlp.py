@@ -109,6 +109,7 @@ class MLP(Model):
         vocab_size].
 
         Args:
+            input: the features, or the tokens.
             positions: position of each token in its document [B, T], for several documents in a
                 row.
         """

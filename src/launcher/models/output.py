@@ -18,6 +18,7 @@ def check_output(output: Any, name: str) -> None:
     """Check a loss and its records. Nothing is read from the device.
 
     Args:
+        output: what a forward function has returned.
         name: name of the method that returned `output`, for messages.
     Raises:
         ConfigError: it is not a 0-d loss (with a gradient, where gradients are computed) and a dict

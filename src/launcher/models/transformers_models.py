@@ -43,9 +43,11 @@ def from_config(
     """A model with new weights.
 
     Args:
+        task: the kind of head.
         settings: `model_type`, and arguments of its configuration class. GPT-2's names for sizes
             (`n_layer`, `n_head`, `n_embd`) are translated for other architectures.
-        vocab_size, num_labels: values for settings that do not have them.
+        vocab_size: the vocabulary, for settings without one.
+        num_labels: the classes, for settings without them.
     Raises:
         ConfigError: there is no such architecture or setting, or the model cannot be built.
     """
@@ -118,6 +120,8 @@ def from_pretrained(task: str, name: str, changes: dict[str, Any], num_labels: i
     `precision` chooses the format of its computations.
 
     Args:
+        task: the kind of head.
+        name: the folder, or the name on the hub.
         changes: settings that differ from the stored configuration.
         num_labels: classes of the head. A stored head with another number is replaced by one with
             new weights.

@@ -35,6 +35,8 @@ def fused_or_not(
     The optimizer itself would fail only at the first step.
 
     Args:
+        groups: the optimizer's parameter groups.
+        wanted: the user's choice. Default None: fused where the device supports it.
         takes_sharded: the kernel supports sharded parameters, as the kernels of Adam and AdamW do.
     Raises:
         ConfigError: it is required but not supported.

@@ -25,6 +25,8 @@ def decay_groups(
     The second has a weight decay of 0.
 
     Args:
+        model: the model.
+        weight_decay: the weight decay of the first group.
         no_decay: kinds of parameters for the second group. Default None: norms and biases.
         leave_out: `id`s of parameters that belong to neither.
     Raises:

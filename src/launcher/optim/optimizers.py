@@ -33,7 +33,11 @@ def adamw(
     """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101).
 
     Args:
+        model: the model whose parameters are trained.
+        lr: learning rate.
         betas: decay of the first and second moment.
+        eps: added to the square root of the second moment.
+        weight_decay: share of a weight, times the learning rate, that a step removes.
         no_decay: parameters without weight decay, of "norms", "biases" and "embeddings". Default
             None: norms and biases.
         fused: use one kernel for all parameters. Default None: where the device supports it.
@@ -141,11 +145,17 @@ def muon(
     that AdamW's learning rate and weight decay can be used.
 
     Args:
+        model: the model whose parameters are trained.
         lr: learning rate, only of the matrices if `adamw_lr` is set.
-        momentum, nesterov: settings of Muon's gradient average.
+        momentum: decay of Muon's gradient average.
+        nesterov: use Nesterov's form of the average.
         ns_steps: Newton-Schulz iterations of the orthogonalisation.
+        weight_decay: share of a weight, times the learning rate, that a step removes.
+        no_decay: parameters without weight decay, as in `adamw`.
         adamw_lr: learning rate of the other parameters. Default None: `lr`.
-        betas, eps, fused: settings of AdamW, as are the groups of `no_decay`.
+        betas: decay of AdamW's first and second moment.
+        eps: AdamW's, as in `adamw`.
+        fused: AdamW's, as in `adamw`.
     Raises:
         ConfigError: this torch has no Muon (it is in 2.9 and later), or as `adamw`.
     """

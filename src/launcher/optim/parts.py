@@ -102,6 +102,7 @@ def optimizer_parts(
     """Several optimizers, each of the parameters of a module.
 
     Args:
+        model: the model with these modules.
         parts: the optimizers, by the name of the module whose parameters they update.
         turns: the order in which they update in a step; None: by name.
         modules: the modules (or parameters) of a part, if it is not the one of its name.

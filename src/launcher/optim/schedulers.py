@@ -178,6 +178,7 @@ def scheduler_parts(optimizer: Optimizer, *, parts: dict[str, Any]) -> Scheduler
     """A schedule for each of several optimizers.
 
     Args:
+        optimizer: the several optimizers.
         parts: the schedules, by the names of the optimizers; the rate of one without a schedule is
             constant.
     Raises:
@@ -225,6 +226,8 @@ def set_rates(
     its full rate.
 
     Args:
+        optimizer: the optimizer, with the checkpoint's rates.
+        scheduler: the schedule of this attempt, or None without one.
         saved: the state of the schedule in the checkpoint. None if it had none, or if the rates are
             to be set in any case.
     """

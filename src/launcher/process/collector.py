@@ -1,5 +1,7 @@
-"""The garbage collector, which is off until training begins, since imports make hundreds of
-thousands of long-lived objects."""
+"""The garbage collector, which is off until training begins.
+
+Imports make hundreds of thousands of long-lived objects.
+"""
 
 import gc
 

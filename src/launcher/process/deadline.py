@@ -110,9 +110,11 @@ def progress(ahead: float = 0.0) -> None:
 
 @contextmanager
 def on_forced_exit(callback: Callback) -> Iterator[None]:
-    """Let a forced exit within the context first call `callback(signum, reason)` in another thread,
-    the newest callback first. `signum` is 0 if there was no signal. After the context, the callback
-    is not called any more."""
+    """Let a forced exit within the context first call `callback(signum, reason)`.
+
+    It is called in another thread, the newest callback first. `signum` is 0 if there was no signal.
+    After the context, the callback is not called any more.
+    """
     _state.callbacks.append(callback)
     try:
         yield
@@ -123,8 +125,10 @@ def on_forced_exit(callback: Callback) -> Iterator[None]:
 
 @contextmanager
 def on_signal(callback: SignalCallback) -> Iterator[None]:
-    """Inside this context, the first signal at once calls `callback(signum)` in a thread of its
-    own, while the main thread is still in its step or save."""
+    """Let the first signal inside this context call `callback(signum)` at once.
+
+    It is called in a thread of its own, while the main thread is still in its step or save.
+    """
     _state.on_signal = callback
     try:
         yield
@@ -201,8 +205,10 @@ def _exit(reason: str) -> NoReturn:
 
 
 def force_exit(reason: str) -> NoReturn:
-    """End this process at once, from any thread, after printing the main thread's stack and running
-    the `on_forced_exit` callbacks."""
+    """End this process at once, from any thread.
+
+    The main thread's stack is printed first, and the `on_forced_exit` callbacks run.
+    """
     # It is held until the process ends.
     _state.lock.acquire()
     reporter = threading.Thread(target=_report, args=(reason,), daemon=True)

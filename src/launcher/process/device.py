@@ -52,7 +52,8 @@ def get_device(local_rank: int = 0, wanted: str = "auto") -> torch.device:
 
 
 def parse_device(device: torch.device | str | int | None) -> torch.device:
-    """
+    """Parse the name or number of a device.
+
     Returns:
         The device of that name or number, or torch's default device for None.
     Raises:
@@ -69,8 +70,10 @@ def parse_device(device: torch.device | str | int | None) -> torch.device:
 
 
 def cpu_kernels() -> dict[str, str]:
-    """Properties that choose torch's kernels on the CPU: the instructions that they use, and the
-    library of matrix products."""
+    """Return the properties that choose torch's kernels on the CPU.
+
+    They are the instructions that the kernels use, and the library of matrix products.
+    """
     library = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
     return {
         "instructions": torch.backends.cpu.get_cpu_capability(),

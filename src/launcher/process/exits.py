@@ -8,8 +8,9 @@ from launcher.process import signals
 
 @contextmanager
 def exits_are_errors() -> Iterator[None]:
-    """Make `sys.exit()` an error within the context, whatever its code, unless a signal ends the
-    run.
+    """Make `sys.exit()` an error within the context, whatever its code.
+
+    The exit after a signal that ends the run stays one.
 
     Raises:
         RuntimeError: it was called. A command that ended with 0 would look as if it had trained to

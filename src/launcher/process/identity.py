@@ -46,8 +46,10 @@ def process_start(pid: int) -> str | None:
 
 
 def process_space() -> str:
-    """An identifier of this process table, since several may share a host name: the boot and the
-    PID namespace."""
+    """Return an identifier of this process table: the boot and the PID namespace.
+
+    Several tables may share a host name.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"

@@ -18,6 +18,7 @@ def printable(text: str, colors: bool = False, returns: bool = False) -> str:
     r"""Return a text with its control characters as `\x1b`.
 
     Args:
+        text: the text.
         colors: leave colours unchanged.
         returns: leave carriage returns unchanged.
     """

@@ -1,5 +1,7 @@
-"""Ranks: which one this process is, and how processes connect, exchange values, and agree on a
-number without delaying a step."""
+"""Ranks: which one this process is, and how the processes work together.
+
+They connect, exchange values, and agree on a number without delaying a step.
+"""
 
 import json
 import os
@@ -105,8 +107,10 @@ def store(timeout: float = TIMEOUT) -> Any:
 
 
 def has_met() -> bool:
-    """Return whether the store has been opened, so that rank 0 serves it and the others have
-    reached it."""
+    """Return whether the store has been opened.
+
+    Rank 0 then serves it, and the others have reached it.
+    """
     return _meeting.store is not None
 
 
@@ -328,8 +332,9 @@ def reported_failure() -> str | None:
 
 
 class Agreement:
-    """The maximum over all ranks of a small int (a signal number), overlapped with the optimizer's
-    step.
+    """The maximum over all ranks of a small int (a signal number).
+
+    It is computed while the optimizer steps.
 
     If each rank acted on its own flag, one would save while the others wait in a collective. The
     exchange has its own gloo group, which needs no device and does not mix with the training's

@@ -19,6 +19,7 @@ def seed_all(seed: int, rank: int = 0) -> None:
 
     Args:
         seed: the run's seed, any non-negative int below 2**63.
+        rank: this process among all.
     """
     # SeedSequence spreads neighbouring (seed, rank) pairs; plain seed + rank would give run 1, rank
     # 0 the numbers of run 0, rank 1.
@@ -49,8 +50,10 @@ def _seed(entropy: tuple[int, ...]) -> int:
 
 
 def set_deterministic(enabled: bool) -> None:
-    """Select deterministic kernels in torch, where an operation without one raises, and let cuDNN
-    not choose by timing."""
+    """Select deterministic kernels in torch, and let cuDNN not choose by timing.
+
+    An operation without a deterministic kernel raises.
+    """
     if enabled:
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False
@@ -146,8 +149,10 @@ def restore_rng(state: dict[str, Any]) -> None:
 
 
 class isolated_rng:
-    """Context that restores all generators at its end, since evaluation must not change the
-    training's random numbers."""
+    """Restore all generators at the end of the context.
+
+    Evaluation must not change the training's random numbers.
+    """
 
     def __enter__(self) -> None:
         self._state = rng_state()

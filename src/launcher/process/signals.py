@@ -158,8 +158,10 @@ def wait_for(next_batch: Callable[[], T]) -> T:
 
 
 def ignore() -> None:
-    """Ignore signals from now on, since the outcome is decided, and a signal would kill the
-    interpreter while it exits."""
+    """Ignore signals from now on, since the outcome is decided.
+
+    A signal would kill the interpreter while it exits.
+    """
     for signum in _state.installed:
         signal.signal(signum, signal.SIG_IGN)
 

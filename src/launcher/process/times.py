@@ -1,5 +1,7 @@
-"""The time of an attempt: when the work on the run began, and how long evaluations and saves
-take."""
+"""The time of an attempt.
+
+It begins with the work on the run. The time of evaluations and saves is measured.
+"""
 
 import os
 import sys

@@ -1,5 +1,7 @@
-"""Copies of a run that train in a scratch folder: writing the job, running the process, and
-comparing the lines of metrics."""
+"""Copies of a run that train in a scratch folder.
+
+The module writes the job, runs the process, and compares the lines of metrics.
+"""
 
 import errno
 import os

@@ -22,6 +22,7 @@ def checkpoint_steps(root: Path, broken: bool = False) -> list[int]:
     """The steps of the checkpoints in a folder, in ascending order. Their content is not verified.
 
     Args:
+        root: the folder of the checkpoints.
         broken: include folders without a manifest.
     """
     if not root.is_dir():
@@ -39,8 +40,11 @@ def checkpoint_steps(root: Path, broken: bool = False) -> list[int]:
 
 
 def checkpoint_of(outputs: Path, name: str) -> Path | None:
-    """Find the folder of a checkpoint that `<run id>/<step>` or a path names; return None if there
-    is none."""
+    """Find the folder of a checkpoint that `<run id>/<step>` or a path names.
+
+    Returns:
+        None if there is none.
+    """
     run_id, _, step = name.rpartition("/")
     if step.isdecimal() and run_id and "/" not in run_id:
         matches = [*outputs.glob(f"**/{run_id}/checkpoints/step-{int(step):08d}")]
@@ -71,8 +75,10 @@ def run_folders(folder: str) -> Iterator[str]:
 
 
 def named_folders(outputs: Path, word: str) -> list[Path]:
-    """The folders of the runs that an id, `<name>/<id>`, a name, or the beginning of an id
-    names."""
+    """Find the folders of the runs that a word names.
+
+    It may be an id, `<name>/<id>`, a name, or the beginning of an id.
+    """
     folders = [Path(folder) for folder in run_folders(str(outputs))]
     return (
         [folder for folder in folders if word in (folder.name, run_name(folder))]

@@ -36,6 +36,7 @@ class Curve:
         Values that are not finite are left out.
 
         Args:
+            weight: weight of the average so far, from 0 to below 1.
             log: average the logarithms, for a logarithmic scale. Values without a logarithm are
                 left out.
         """
@@ -107,8 +108,10 @@ class History:
         return [(index, number) for index, number in numbers if number is not None]
 
     def x(self, index: int, against: str = "step") -> float | None:
-        """Return a line's position on an axis: `step`, `time` (seconds of training) or
-        `samples`."""
+        """Return a line's position on an axis.
+
+        An axis is `step`, `time` (seconds of training) or `samples`.
+        """
         return (
             self._elapsed[index] if against == "time" else as_number(self.rows[index].get(against))
         )
@@ -203,8 +206,11 @@ def _in_places(file: Any, size: int, metric: str, count: int) -> Iterator[float]
 
 
 def sparkline(values: Sequence[float], width: int = SPARK_WIDTH) -> str:
-    """Draw values as a row of at most `width` bars, on a logarithmic scale if they differ by orders
-    of magnitude. A value that is not finite is a cross."""
+    """Draw values as a row of at most `width` bars.
+
+    The scale is logarithmic if they differ by orders of magnitude. A value that is not finite is a
+    cross.
+    """
     groups = [
         values[i * len(values) // width : (i + 1) * len(values) // width] for i in range(width)
     ]
@@ -236,14 +242,19 @@ def is_wide(values: Iterable[float]) -> bool:
 
 
 def is_measured(name: str) -> bool:
-    """Return whether a logged value depends on the time and the machine, by its name: durations,
-    throughput and memory."""
+    """Return whether a logged value depends on the time and the machine, by its name.
+
+    Durations, throughput and memory do.
+    """
     return any(part.endswith(TIMES) or part in MEASURED for part in name.split("/"))
 
 
 def as_number(value: object) -> float | None:
-    """Return a number of metrics.jsonl, where "nan" and "inf" are strings, or None for anything
-    else."""
+    """Return a number of metrics.jsonl, where "nan" and "inf" are strings.
+
+    Returns:
+        None for anything else.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:

@@ -192,8 +192,10 @@ class RunLock:
         raise LockLost(reason)
 
     def _put_back(self, holder: Holder) -> bool:
-        """Create a removed lock file again, unless another process has begun an attempt in the
-        meantime."""
+        """Create a removed lock file again.
+
+        It is not created if another process has begun an attempt in the meantime.
+        """
         if any(
             (attempt["host"], attempt["pid"]) != (holder.host, holder.pid)
             for attempt in self._new_attempts()
@@ -284,13 +286,15 @@ class RunLock:
         return True
 
     def _take_over(self, dead: Holder | None, temporary: Path) -> bool:
-        """Replace a dead holder's lock by the file `temporary`; return False if another process was
-        faster.
+        """Replace a dead holder's lock by the file `temporary`.
 
         Only one process at a time may do so. Otherwise two that saw the same dead holder would both
         win, since the slower one would replace the faster one's new lock. The right to do so is
         another such file, the claim. A process keeps its claim for two system calls only, so a
         claim that stays belongs to a process that was killed between them.
+
+        Returns:
+            False if another process was faster.
         """
         claim = self.path.with_name(f".{self.path.name}.claim")
         if not place(temporary, claim):
@@ -313,8 +317,7 @@ class RunLock:
         return before is None or last_beat(claim) != before
 
     def _sweep(self) -> None:
-        """Remove the temporary files of processes that were killed while they waited for the
-        lock."""
+        """Remove the temporary files of processes that were killed while waiting for the lock."""
         for path in self.path.parent.glob(f".{self.path.name}.*"):
             left, written = read_holder(path), last_beat(path)
             is_old = (

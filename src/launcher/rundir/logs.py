@@ -32,8 +32,10 @@ def console() -> Any:
 
 
 class _Terminal(io.TextIOWrapper):
-    """A terminal that may be closed while the run saves (SIGHUP): failed writes to it are
-    ignored."""
+    """A terminal that may be closed while the run saves (SIGHUP).
+
+    Failed writes to it are ignored.
+    """
 
     def write(self, text: str) -> int:
         try:
@@ -75,8 +77,9 @@ def prepare_output() -> None:
 
 @contextmanager
 def ending_with_reader() -> Iterator[None]:
-    """Exit quietly, with SIGPIPE's exit code, if the reader of the output closes the pipe (`|
-    head`).
+    """Exit quietly if the reader of the output closes the pipe (`| head`).
+
+    The exit code is SIGPIPE's.
 
     Raises:
         SystemExit: the pipe was closed.
@@ -186,6 +189,8 @@ def setup_logging(file: Path | None, rank: int = 0, keep: bool = False) -> None:
     Each call replaces the handlers of the previous call, so every run of a sweep has its own file.
 
     Args:
+        file: the log of rank 0, next to which the other ranks have theirs.
+        rank: this process among all.
         keep: also keep the lines in memory, for the file that the next call names. A launch that is
             rejected must not write a log.
     """

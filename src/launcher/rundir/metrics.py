@@ -24,8 +24,11 @@ class Value(NamedTuple):
 
 
 def summary(path: Path) -> dict[str, Any] | None:
-    """Return `curve_and_newest` for run.json, or None if nothing is logged or it is too long for
-    that."""
+    """Return `curve_and_newest` for run.json.
+
+    Returns:
+        None if nothing is logged, or it is too long for run.json.
+    """
     curve, newest = curve_and_newest(path)
     plain = {name: [json_value(value), json_value(step)] for name, (value, step) in newest.items()}
     return (
@@ -34,8 +37,10 @@ def summary(path: Path) -> dict[str, Any] | None:
 
 
 def curve_and_newest(path: Path) -> tuple[str, dict[str, Value]]:
-    """Return the training loss in a metrics.jsonl of any length as a row of bars, and its
-    `newest_metrics`."""
+    """Return the training loss in a metrics.jsonl as a row of bars, and its `newest_metrics`.
+
+    The file may have any length.
+    """
     with suppress(OSError):
         if path.stat().st_size <= SMALL:
             rows = list(read_rows(path))
@@ -44,8 +49,10 @@ def curve_and_newest(path: Path) -> tuple[str, dict[str, Value]]:
 
 
 def newest_metrics(path: Path) -> dict[str, Value]:
-    """The newest value of each metric among the last lines of a metrics.jsonl; empty if the file
-    cannot be read."""
+    """Return the newest value of each metric among the last lines of a metrics.jsonl.
+
+    It is empty if the file cannot be read.
+    """
     return newest_of(parsed(last_bytes(path).splitlines()))
 
 

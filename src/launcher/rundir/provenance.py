@@ -25,15 +25,20 @@ MACHINE = "machine.yaml"
 
 
 def slurm_job_id() -> str | None:
-    """Return the SLURM job this process belongs to, an array's task as `1234_5`, or None outside
-    SLURM."""
+    """Return the SLURM job this process belongs to, an array's task as `1234_5`.
+
+    Returns:
+        None outside SLURM.
+    """
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
 
 
 def is_restart() -> bool:
-    """Return whether this job was launched before, by SLURM or by the batch script after the loss
-    of a node."""
+    """Return whether this job was launched before.
+
+    SLURM launches it again, or the batch script does after the loss of a node.
+    """
     return int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0 or "LAUNCHER_RESTARTED" in os.environ
 
 
@@ -80,8 +85,10 @@ def git_state(folder: str | os.PathLike[str], timeout: float = 2.0) -> dict[str,
 
 
 def versions(also: Collection[str] = ()) -> dict[str, str]:
-    """Versions of Python, this package, and the libraries that may change a run's numbers: the
-    imported ones, and the ones in `also`."""
+    """Return the versions of Python, this package, and libraries that may change a run's numbers.
+
+    They are the imported libraries, and the ones in `also`.
+    """
     from importlib import metadata  # 0.05 s, needed only to start a run
 
     result = {"python": sys.version.split()[0]}
@@ -107,8 +114,9 @@ def code_state(also: Collection[str] = ()) -> dict[str, Any]:
 def machine_state(
     device: str, threads: int, kernels: Mapping[str, str], data: str | None = None
 ) -> dict[str, Any]:
-    """Properties of a machine that change a run's last bits: processor, number of threads, device,
-    driver and data.
+    """Return the properties of a machine that change a run's last bits.
+
+    They are processor, number of threads, device, driver and data.
 
     Args:
         device: the name of the device that trains.
@@ -122,8 +130,10 @@ def machine_state(
 
 
 def described(machine: Mapping[str, Any]) -> str:
-    """`machine_state` without the data, in a line: two machines with the same line should compute
-    the same bits."""
+    """Format `machine_state` without the data, in a line.
+
+    Two machines with the same line should compute the same bits.
+    """
     words = {
         **{key: str(value) for key, value in machine.items() if key != "data"},
         "threads": f"{machine['threads']} thread{'s'[: machine['threads'] != 1]}",

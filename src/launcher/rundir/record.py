@@ -109,8 +109,10 @@ class RunRecord:
 
     @property
     def state(self) -> str | None:
-        """One of queued, running, paused, preempted, cancelled, completed and failed, or None
-        before the first attempt."""
+        """The state, or None before the first attempt.
+
+        It is one of queued, running, paused, preempted, cancelled, completed and failed.
+        """
         state: str | None = self.data["state"]
         return state
 
@@ -214,8 +216,9 @@ class RunRecord:
         self.attempts.append(attempt)
 
     def queue(self, command: Mapping[str, Any] = MappingProxyType({})) -> None:
-        """Note that the run waits for a scheduler, with the stored data of the command that
-        submitted it.
+        """Note that the run waits for a scheduler.
+
+        The stored data of the command that submitted it are written too.
 
         Raises OSError when the record cannot be written.
         """
@@ -255,8 +258,10 @@ class RunRecord:
         self._write()
 
     def note_times(self, seconds: Mapping[str, float]) -> None:
-        """Note the durations of the attempt's phases so far (`Attempt.seconds`), for the next
-        write."""
+        """Note the durations of the attempt's phases so far, for the next write.
+
+        See `Attempt.seconds`.
+        """
         if self.attempt is not None:
             self.attempt.seconds = {name: round(value, 3) for name, value in seconds.items()}
 

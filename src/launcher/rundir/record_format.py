@@ -106,8 +106,10 @@ def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def run_names(folder: Path) -> list[str]:
-    """The names (`<name>/<id>`) that a run's checkpoints may have: one by its folder, and one by
-    its record, if the folder was renamed."""
+    """Return the names (`<name>/<id>`) that a run's checkpoints may have.
+
+    One is by its folder, and one by its record, if the folder was renamed.
+    """
     names = [run_name(folder)]
     with suppress(OSError, ValueError):
         record = read_record(folder / "run.json")

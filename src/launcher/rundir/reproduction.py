@@ -1,5 +1,7 @@
-"""Files by which a run can be reproduced elsewhere: uncommitted changes of its code, and all
-distributions."""
+"""Files by which a run can be reproduced elsewhere.
+
+They have the uncommitted changes of its code, and all distributions.
+"""
 
 import atexit
 import os
@@ -59,8 +61,9 @@ SECRET_TEXT = re.compile(
 
 
 def keep(folder: Path, outputs: Path, is_new: bool) -> subprocess.Popen[bytes] | None:
-    """Write `code.diff` and `environment.txt` into a run's folder, in a process that training does
-    not wait for.
+    """Write `code.diff` and `environment.txt` into a run's folder.
+
+    A process does it that training does not wait for.
 
     A thread would not do: the data workers are forked at the same time, and a lock that the thread
     holds (the lock of `tempfile` had this effect) would stay locked in a worker forever.
@@ -116,8 +119,9 @@ def _is_local(direct_url: str | None) -> bool:
 
 
 def code_diff(code: Path, outputs: Path) -> bytes:
-    """Return the difference between the working tree and its commit, with untracked source files,
-    for `git apply`.
+    """Return the difference between the working tree and its commit, for `git apply`.
+
+    It contains untracked source files.
 
     Args:
         code: a folder of the repository.

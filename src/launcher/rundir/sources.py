@@ -78,8 +78,11 @@ def digest_of(path: str | os.PathLike[str]) -> str | None:
 
 
 def _own_file(name: str, module: ModuleType) -> tuple[str, str] | None:
-    """Return the name and the path of a module's file, or None if it has no source file or is not
-    the user's own."""
+    """Return the name and the path of a module's file.
+
+    Returns:
+        None if it has no source file, or is not the user's own.
+    """
     path = getattr(module, "__file__", None)
     if not isinstance(path, str) or not path.endswith(".py") or is_installed(os.path.dirname(path)):
         return None

@@ -36,12 +36,14 @@ def size(bytes: float) -> str:
 
 
 def parse_size(text: str) -> float | None:
-    """Parse an amount such as `2TB`, `1.5 TiB`, `500G` or `1000`; return None if it is not an
-    amount.
+    """Parse an amount such as `2TB`, `1.5 TiB`, `500G` or `1000`.
 
     Args:
         text: a number and a unit; kB, MB, GB, TB and PB are powers of 1000, KiB and so on powers of
             1024.
+
+    Returns:
+        None if it is not an amount.
     """
     match = AMOUNT.fullmatch(text.strip())
     if match is None or (match[3] and not match[2]):
@@ -61,6 +63,7 @@ def over_quota(outputs: Path, quota: str) -> str | None:
     """Return a warning if the files below a folder take more than `paths.quota` allows, else None.
 
     Args:
+        outputs: the folder.
         quota: see `parse_size`.
     """
     most, used = parse_size(quota), folder_size(outputs)

@@ -71,8 +71,10 @@ def module_of(verb: str) -> str:
 
 
 def summary(verb: str) -> str:
-    """Return a verb's help, the first line of its module, read without importing it, since some
-    imports take long."""
+    """Return a verb's help, the first line of its module.
+
+    The module is not imported, since some imports take long.
+    """
     if verb in rerun.VERBS:
         return rerun.VERBS[verb]
     spec = find_spec(module_of(verb))
@@ -113,8 +115,9 @@ def add_outputs(parser: argparse.ArgumentParser) -> None:
 
 
 def with_verb(arguments: Sequence[str]) -> list[str]:
-    """Return the command line with the verb `list` if it has none: `runs`, `runs --json`, `runs
-    model=mlp`.
+    """Return the command line with the verb `list` if it has none.
+
+    For example, `runs`, `runs --json` and `runs model=mlp` have none.
 
     Raises:
         ConfigError: the first word is neither a verb nor a filter.

@@ -65,8 +65,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def note_cancellation(run: StoredRun, job: str) -> None:
-    """Let the run see that it is cancelled, which SLURM does not show it of a job that is ending
-    already. In another user's folder SLURM alone has to tell it."""
+    """Let the run see that it is cancelled.
+
+    SLURM does not show it of a job that is ending already. In another user's folder SLURM alone has
+    to tell it.
+    """
     with suppress(OSError):
         write_cancel_note(run.folder, job)
 
@@ -78,8 +81,11 @@ def withdraw_notes(runs: Sequence[StoredRun]) -> None:
 
 
 def record_cancelled(run: StoredRun, job: str | None) -> bool:
-    """Record the end of a SLURM job that could not record it; return False if that failed, and was
-    reported."""
+    """Record the end of a SLURM job that could not record it.
+
+    Returns:
+        False if that failed, and was reported.
+    """
     try:
         RunRecord(run.folder).revise(
             "cancelled", "cancelled", reason="the SLURM job was cancelled", slurm_job_id=job

@@ -1,5 +1,4 @@
-"""Delete old checkpoints of runs that have ended; without --yes, only print what would be
-deleted."""
+"""Delete old checkpoints of runs that have ended; without --yes, only print them."""
 
 import argparse
 import os
@@ -74,7 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def seconds_of_age(text: str) -> float:
-    """
+    """Parse an age such as `7d`.
+
     Raises:
         ConfigError: it is not a number with a unit.
     """
@@ -87,7 +87,8 @@ def seconds_of_age(text: str) -> float:
 
 
 def kept_names(text: str) -> list[str]:
-    """
+    """Parse the checkpoints that are kept.
+
     Raises:
         ConfigError: a name is neither best, latest nor a step.
     """
@@ -164,8 +165,10 @@ def age(run: StoredRun) -> str:
 
 # -------------------------------------------------------------------------------- what is protected
 def starting_points(runs: Sequence[StoredRun], outputs: Path) -> set[str]:
-    """Return the folders of runs from which others have started or will start, as forks or by
-    `run.init_from`."""
+    """Return the folders of runs from which others have started or will start.
+
+    They start as forks, or by `run.init_from`.
+    """
     named: set[str] = set()
     """The ids, and `<name>/<id>`, of named runs."""
     folders: set[Path] = set()
@@ -185,8 +188,10 @@ def starting_points(runs: Sequence[StoredRun], outputs: Path) -> set[str]:
 
 
 def _runs_of(start: str, outputs: Path) -> list[Path]:
-    """Return the folders of the runs that a `run.init_from` may name by an id, a run's folder, or a
-    path in it."""
+    """Return the folders of the runs that a `run.init_from` may name.
+
+    It names them by an id, a run's folder, or a path in it.
+    """
     path = Path(os.path.expanduser(start)).absolute()
     above = [folder for folder in (path, *path.parents) if (folder / "run.json").is_file()]
     return above[:1] or ([] if "/" in start else named_folders(outputs, start))
@@ -196,6 +201,7 @@ def protection(run: StoredRun, older: float, sources: set[str]) -> str | None:
     """Explain why a run is not cleaned; return None if it may be cleaned.
 
     Args:
+        run: the run.
         older: seconds for which nothing has changed.
         sources: see `starting_points`.
     """
@@ -230,8 +236,10 @@ def planned(
     """Plan the deletions of a command from a run.
 
     Args:
-        older, sources: see `protection`.
+        run: the run.
+        older: seconds for which nothing has changed.
         keep: best, latest, or steps.
+        sources: see `starting_points`.
         hashes: read all tensors to find out which checkpoint verifies. Otherwise compare only their
             sizes.
     """

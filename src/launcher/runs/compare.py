@@ -61,8 +61,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def configuration(runs: Sequence[StoredRun], counted: bool) -> Rows:
-    """Return the differing options and keys, only keys that can change a run's numbers or only the
-    others."""
+    """Return the differing options and keys.
+
+    They are either the keys that can change a run's numbers, or the others.
+    """
     ignored = not_counted(list(runs))
     chosen = [
         {group: option for group, option in run.choices.items() if is_group(group)} for run in runs
@@ -105,8 +107,10 @@ def code(runs: Sequence[StoredRun]) -> Rows:
 
 
 def machine(runs: Sequence[StoredRun]) -> Rows:
-    """The machines of each run, in the order of its attempts, if they differ: processor,
-    instructions, library of matrix products, threads and device decide the last bits."""
+    """Return the machines of each run, in the order of its attempts, if they differ.
+
+    Processor, instructions, library of matrix products, threads and device decide the last bits.
+    """
     described = [
         "; then ".join(
             name for name, _ in groupby(a.get("machine") or "unknown" for a in run.attempts)
@@ -159,8 +163,10 @@ def results(runs: Sequence[StoredRun]) -> Rows:
 
 
 def first_difference(runs: Sequence[StoredRun]) -> list[str]:
-    """Find the steps at which each run's loss and validation metrics begin to differ from the first
-    run's."""
+    """Find the steps at which each run begins to differ from the first run.
+
+    Loss and validation metrics are compared.
+    """
     first, *others = runs
     return [f"{other.label} against {first.label}: {parting(first, other)}" for other in others]
 

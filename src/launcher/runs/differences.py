@@ -13,8 +13,9 @@ Row = dict[str, str]
 
 
 def differences(runs: Sequence[StoredRun]) -> list[Row]:
-    """Find the keys that are not the same in all runs, with each run's values as typed on a command
-    line.
+    """Find the keys that are not the same in all runs.
+
+    Each run's values are as typed on a command line.
 
     Keys of `run.identity_exclude` are left out: they cannot change the numbers.
 
@@ -100,8 +101,10 @@ def not_counted(runs: Sequence[StoredRun]) -> set[str]:
 
 
 def counts(key: str, ignored: set[str]) -> bool:
-    """Return whether a key can change a run's numbers, or distinguishes runs of one
-    configuration."""
+    """Return whether a key can change a run's numbers, or distinguishes its runs.
+
+    Runs of one configuration are distinguished by some keys.
+    """
     parts = key.split(".")
     return key == TAG or not any(
         ".".join(parts[:length]) in ignored for length in range(1, len(parts) + 1)
@@ -128,8 +131,10 @@ def within_choices(
 
 
 def without_echoes(runs: Sequence[StoredRun], rows: Sequence[Row], keys: set[str]) -> set[str]:
-    """Drop keys that only repeat a key of the command line, such as scheduler.max_steps, which
-    follows trainer.max_steps."""
+    """Drop keys that only repeat a key of the command line.
+
+    For example, scheduler.max_steps follows trainer.max_steps.
+    """
     overrides = {override for run in runs for override in run.overrides}
     typed = {override.lstrip("+~").partition("=")[0] for override in overrides} & keys
     columns = {key: [row.get(key) for row in rows] for key in keys}

@@ -14,8 +14,11 @@ RECENT_BYTES = 1 << 15
 
 
 def expected(run: StoredRun, now: float) -> str:
-    """`starts in 2h`, as SLURM expects it; `ends in 35m`, by the steps that are left, or `limit in
-    10m` if its time limit ends before; empty if it is not known."""
+    """Format the time at which a run is expected to start or to end.
+
+    It is `starts in 2h`, as SLURM expects it; `ends in 35m`, by the steps that are left, or `limit
+    in 10m` if its time limit ends before. It is empty if it is not known.
+    """
     if run.job is not None and run.job.is_pending:
         return "" if run.job.start is None else f"starts in {duration(run.job.start - now)}"
     if run.state != "running":
@@ -39,8 +42,14 @@ def described(run: StoredRun, now: float) -> str:
 
 
 def expected_end(run: StoredRun, now: float) -> float | None:
-    """Return the time at which the last step is done, if the remaining steps take as long as the
-    recent ones, with their evaluations and saves. Return None if no recent step is known."""
+    """Return the time at which the last step is done.
+
+    The remaining steps are taken to last as long as the recent ones, with their evaluations and
+    saves.
+
+    Returns:
+        None if no recent step is known.
+    """
     last_step = run.record.get("max_steps")
     lines = parsed(last_bytes(run.folder.metrics_path, RECENT_BYTES).splitlines())
     points = [point for line in lines if (point := _point(line, run)) is not None]

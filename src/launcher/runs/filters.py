@@ -52,8 +52,11 @@ FILTER_HELP = (
 
 
 def value_of(run: StoredRun, key: str) -> Any:
-    """Return a field of run.json, the option of a config group, a configuration value, or the
-    newest value of a metric, in this order, or None if the run has none of them."""
+    """Return a run's value of a key.
+
+    It is a field of run.json, the option of a config group, a configuration value, or the newest
+    value of a metric, in this order. It is None if the run has none of them.
+    """
     if key in FIELDS:
         return FIELDS[key](run)
     if key in run.choices:
@@ -64,7 +67,8 @@ def value_of(run: StoredRun, key: str) -> Any:
 
 
 def check_keys(runs: Sequence[StoredRun], keys: Sequence[str], option: str = "") -> None:
-    """
+    """Check that a run has each key.
+
     Raises:
         ConfigError: no run has such a key, so it is misspelt.
     """

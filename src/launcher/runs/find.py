@@ -17,8 +17,10 @@ RUN_HELP = "an id, the beginning of an id, a name, name/id, a SLURM job, or a fo
 
 
 def join_queue(runs: Iterable[StoredRun], jobs: Mapping[str, QueuedJob] | None) -> None:
-    """Set each run's job in SLURM's queue (see `scheduler.queue`), which is None if it is not
-    known."""
+    """Set each run's job in SLURM's queue (see `scheduler.queue`).
+
+    It is None if it is not known.
+    """
     if jobs is None:
         return
     for run in runs:
@@ -45,8 +47,10 @@ def ask_queue(runs: Iterable[StoredRun]) -> None:
 
 
 def ask_cancelled(runs: Iterable[StoredRun]) -> None:
-    """Find the runs whose job was cancelled before it could record that, while it waited or was
-    suspended."""
+    """Find the runs whose job was cancelled before it could record that.
+
+    It then waited or was suspended.
+    """
     lost = [run for run in runs if run.job is None and run.state in ("stale", "preempted")]
     jobs = {run.open_job_id: run for run in lost if run.open_job_id is not None}
     if not jobs:

@@ -1,5 +1,7 @@
-"""List the checkpoints of a run: step, size, age, strategy, and what `latest` and `best` point
-to."""
+"""List the checkpoints of a run: step, size, age, strategy, and the links to it.
+
+The links are `latest` and `best`.
+"""
 
 import argparse
 import json

@@ -159,6 +159,9 @@ def table(
     In a terminal of `width` characters, columns are left out and `differs in` is cut to fit.
 
     Args:
+        runs: the runs, in their order.
+        now: current time in seconds since the epoch.
+        width: width of the terminal. Default None: unlimited.
         keys: the columns after `state`. If there are none, the usual ones.
         sorted_by: key by which runs are sorted. A metric gets a column of its own.
     """
@@ -222,9 +225,14 @@ def shortened(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
 def fitting(
     columns: list[Column], cells: list[list[str]], width: int, longest: int, more: int
 ) -> tuple[list[int], int]:
-    """Return the indices of the columns for a terminal of `width` characters, and the room that
-    they leave to `differs in`, whose longest cell has `longest` characters, and to `reason`, which
-    needs `more` characters."""
+    """Return the indices of the columns for a terminal of `width` characters.
+
+    `longest` is the length of the longest cell of `differs in`, and `reason` needs `more`
+    characters.
+
+    Returns:
+        The indices, and the room that they leave to `differs in` and to `reason`.
+    """
     widths = [
         max(map(len, (column.heading, *texts))) + GAP
         for column, texts in zip(columns, cells, strict=True)
@@ -250,8 +258,10 @@ def age(run: StoredRun, now: float) -> str:
 
 
 def summary(run: StoredRun, differs: dict[str, str]) -> dict[str, Any]:
-    """Summarize a run for `--json`: its record, the state of the table, its folder, metrics and
-    differences."""
+    """Summarize a run for `--json`.
+
+    It has the run's record, the state of the table, its folder, metrics and differences.
+    """
     return {
         **{key: value for key, value in run.record.items() if key != "logged"},
         "id": run.id,

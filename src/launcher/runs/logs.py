@@ -186,8 +186,10 @@ def growth(
     has_ended: Callable[[], bool],
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[bytes]:
-    """Yield the bytes appended to a file after `position`, until `has_ended()` is true and nothing
-    more was appended."""
+    """Yield the bytes appended to a file after `position`.
+
+    It ends once `has_ended()` is true and nothing more was appended.
+    """
     while True:
         # This is checked before reading, so that the last bytes are still read.
         ended = has_ended()

@@ -55,8 +55,10 @@ def curve_of(history: History, metric: str) -> Curve:
 
 
 def pareto_front(costs: Iterable[tuple[float, ...]]) -> set[tuple[float, ...]]:
-    """Return the costs for which no other is at least as good in every objective, and better in
-    one. Less is better."""
+    """Return the costs for which no other is at least as good in every objective.
+
+    An equal one does not count: the other must be better in one. Less is better.
+    """
     front: set[tuple[float, ...]] = set()
     # A cost that is better in every objective came earlier.
     for own in sorted(set(costs)):
@@ -74,8 +76,10 @@ def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
 def value(
     curve: Curve, which: Which, mode: Literal["min", "max"], until: float = math.inf
 ) -> float:
-    """Return the best finite value of a curve up to a step, or its last one, or NaN if there is
-    none."""
+    """Return the best finite value of a curve up to a step, or its last one.
+
+    It is NaN if there is none.
+    """
     values = [y for x, y in zip(curve.x, curve.y, strict=True) if x <= until]
     if which == "last":
         return values[-1] if values else math.nan

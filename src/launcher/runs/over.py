@@ -1,5 +1,7 @@
-"""Groups of runs that differ in one key only, such as `seed`, with their table, and the mean and
-spread of their curves."""
+"""Groups of runs that differ in one key only, such as `seed`.
+
+They have a table, and the mean and spread of their curves.
+"""
 
 import json
 import math
@@ -60,8 +62,9 @@ def best_of(run: StoredRun, key: str) -> Any:
 
 
 def grouped(runs: Sequence[StoredRun], key: str) -> list[Group]:
-    """Group the runs by all keys that can change their numbers, except one key and keys that only
-    repeat it.
+    """Group the runs by all keys that can change their numbers, except one key.
+
+    Keys that only repeat this key do not count either.
 
     Raises:
         ConfigError: no run has the key.
@@ -113,9 +116,13 @@ def show(
     """Print a line for each group.
 
     Args:
+        runs: the runs.
+        key: the key in which runs of a group differ.
         columns: metrics or settings. If there are none, the metrics that `best` follows, and the
             training loss.
         sort: the mean of a column by which the groups are sorted.
+        reverse: sort in descending order.
+        as_json: print JSON lines.
     Raises:
         ConfigError: no run has a key.
     """
@@ -182,8 +189,10 @@ def _as_json(group: Group, columns: Sequence[str]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Band:
-    """The mean of several curves, and the standard deviation around it, at steps where all of them
-    have a value."""
+    """The mean of several curves, and the standard deviation around it.
+
+    They are at steps where all curves have a value.
+    """
 
     x: list[float]
     mean: list[float]
@@ -192,7 +201,8 @@ class Band:
 
 
 def band(curves: Sequence[Curve], log: bool = False) -> Band:
-    """
+    """Compute the band of several curves.
+
     Args:
         curves: curves. Steps that not all of them have are left out.
         log: average the logarithms, for a logarithmic scale. Values without a logarithm are left

@@ -1,6 +1,9 @@
-"""Draw metrics of runs as a PNG: training smoothed over raw values, validation as dots, restarts
-dotted. Of a hyperparameter search: Optuna's pictures of its history, curves, importances, parallel
-coordinates and Pareto front."""
+"""Draw metrics of runs, or a hyperparameter search, as a PNG.
+
+Training is smoothed over raw values, validation is drawn as dots, and restarts are dotted lines. A
+hyperparameter search has Optuna's pictures of its history, curves, importances, parallel
+coordinates and Pareto front.
+"""
 
 import argparse
 import math
@@ -110,7 +113,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def save(figure: Any, output: Path) -> None:
-    """
+    """Write a figure.
+
     Raises:
         ConfigError: the file cannot be written.
     """
@@ -123,7 +127,8 @@ def save(figure: Any, output: Path) -> None:
 
 
 def check_metrics(runs: Sequence[StoredRun], metrics: Sequence[str]) -> None:
-    """
+    """Check that a run has logged each metric.
+
     Raises:
         ConfigError: no run has logged one of them.
     """
@@ -140,7 +145,8 @@ def check_metrics(runs: Sequence[StoredRun], metrics: Sequence[str]) -> None:
 
 
 def check_suffix(figure: Any, output: Path) -> None:
-    """
+    """Check that matplotlib can write a file with this name.
+
     Raises:
         ConfigError: matplotlib writes no such file.
     """
@@ -151,8 +157,10 @@ def check_suffix(figure: Any, output: Path) -> None:
 
 @dataclass(frozen=True)
 class Axis:
-    """Axis of the curves, its unit, and the smoothing of the values (by their number if it is
-    None)."""
+    """Axis of the curves, its unit, and the smoothing of the values.
+
+    The smoothing depends on the number of values if it is None.
+    """
 
     against: str
     unit: str
@@ -186,6 +194,10 @@ def draw(
     """Draw a figure with a panel for each metric, and in it a curve of each run.
 
     Args:
+        runs: the runs, in the order of the legend.
+        metrics: the metrics, one panel each.
+        axis: the horizontal axis.
+        log: a logarithmic vertical axis.
         groups: groups of runs, of which each gets a band in place of the curves.
     Raises:
         ConfigError: matplotlib is not installed.
@@ -311,8 +323,11 @@ def default_smoothing(points: int) -> float:
 def draw_curve(
     panel: Any, curve: Curve, metric: str, smoothing: float | None, log: bool, style: dict[str, Any]
 ) -> None:
-    """Draw smoothed training values over the raw ones, validation as dots on a line, and a schedule
-    or a time unchanged."""
+    """Draw a metric.
+
+    Smoothed training values are drawn over the raw ones, validation as dots on a line, and a
+    schedule or a time unchanged.
+    """
     if metric.startswith(VALIDATION):
         panel.plot(curve.x, curve.y, marker="o", ms=3.5, mfc="white", **style)
         return
@@ -348,6 +363,8 @@ def labels_of(runs: Sequence[StoredRun]) -> list[str]:
 
 
 def plain_text(text: str) -> str:
-    """Escape text for matplotlib, which reads text between dollars as a formula and hides a label
-    that begins with `_`."""
+    """Escape text for matplotlib.
+
+    It reads text between dollars as a formula, and hides a label that begins with `_`.
+    """
     return text.replace("$", r"\$").lstrip("_") or "run"

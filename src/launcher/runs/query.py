@@ -56,8 +56,11 @@ class Runs(Items[StoredRun]):
         return f"<{len(self)} runs in {self.outputs}>"
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a dictionary for each run with `name`, `id`, `state`, `step`, the keys in which
-        the runs differ, and the newest value of each metric."""
+        """Return a dictionary for each run.
+
+        It has `name`, `id`, `state`, `step`, the keys in which the runs differ, and the newest
+        value of each metric.
+        """
         rows = []
         for run, differing in zip(self, differences(self), strict=True):
             settings = run.settings
@@ -98,6 +101,7 @@ class Runs(Items[StoredRun]):
         """Draw metrics (train/loss by default), as `python -m launcher.runs plot` does.
 
         Args:
+            *metrics: names of metrics.
             over: a key, usually `seed`, for a band over its values instead of a curve for each run.
             against: step, time or samples.
             smoothing: from 0 to below 1. Default None: by the number of points.
@@ -120,8 +124,9 @@ class Runs(Items[StoredRun]):
         exact: bool = False,
         difference: float | None = None,
     ) -> Result:
-        """Test whether the values of a key make a difference over seeds, as
-        `python -m launcher.runs test` does.
+        """Test whether the values of a key make a difference over seeds.
+
+        The command is `python -m launcher.runs test`.
 
         Raises:
             ConfigError: the runs cannot be compared.

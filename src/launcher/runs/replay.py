@@ -65,8 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Return 0 if all segments are bitwise identical (with --samples, if each sample was used once
-    per epoch), else 1."""
+    """Replay the segments of a run, and print the result of each.
+
+    Returns:
+        0 if all segments are bitwise identical (with --samples, if each sample was used once per
+        epoch), else 1.
+    """
     if arguments.segments < 1:
         raise ConfigError(f"--segments={arguments.segments}: must be at least 1.")
     words = [word for word in arguments.runs if replay_job.is_of_dispatch(word)]
@@ -157,8 +161,10 @@ def segments_of(run: StoredRun, arguments: argparse.Namespace) -> list[tuple[int
 
 
 def without_checkpoint(run: StoredRun) -> str:
-    """Return the beginning of a message for a run without a checkpoint, or whose checkpoints are on
-    another machine."""
+    """Return the beginning of a message for a run without a checkpoint.
+
+    The run's checkpoints may also be on another machine.
+    """
     root = run.folder.checkpoints
     if root.is_symlink() and not root.exists():
         place = f"which points to {os.readlink(root)}, a folder that this machine does not have"
@@ -204,10 +210,12 @@ def replay(
     trust: bool = False,
     dispatch: Mapping[str, Any] | None = None,
 ) -> Replay:
-    """Train a copy of the run from one step to another, and compare it with what the run has
-    stored.
+    """Train a copy of the run from one step to another, and compare it with the run's data.
 
     Args:
+        run: the run.
+        start: the step of the checkpoint at which the copy begins.
+        end: the step at which it ends.
         scratch: folder in which the copy is trained. Default None: the temporary folder.
         watch: gets the copy's folder, and returns a function that is called until the training has
             ended.
@@ -280,8 +288,10 @@ def compared(run: StoredRun, copy: RunFolder, start: int, end: int) -> Replay:
 
 
 def circumstances(before: Path, after: Path) -> list[str]:
-    """Return the differences in code, versions and machine between the records of a checkpoint and
-    its copy."""
+    """Return the differences between the records of a checkpoint and its copy.
+
+    They are differences in code, versions and machine.
+    """
     edited = source_changes(stored_sources(before), stored_sources(after))
     for file in ("code.yaml", MACHINE):
         then, now = (leaves(loaded(path / file)) for path in (before, after))

@@ -16,8 +16,10 @@ UNKNOWN = "something reads the clock, or an operation does not repeat"
 
 
 class Causes:
-    """Trains a segment twice more, and traces the steps: once as the replay did, and once from the
-    checkpoint before, so that the first step of the segment follows no resume.
+    """Trains a segment twice more, and traces the steps.
+
+    It trains once as the replay did, and once from the checkpoint before, so that the first step of
+    the segment follows no resume.
 
     If the first training differs from the replay, nothing of it repeats. If the two differ, the
     resume has forgotten a state. If all three agree, the run itself is what differs.
@@ -34,12 +36,11 @@ class Causes:
         self.start, self.end = start, end
 
     def report(self, metrics: Sequence[str], states: Sequence[str]) -> Iterator[str]:
-        """
+        """Describe the cause of a difference.
+
         Args:
             metrics: the differences between the lines of the run and the replay.
-            states: those between their checkpoints.
-        Returns:
-            Lines about the cause.
+            states: the differences between their checkpoints.
         """
         run, start = self.copier.run, self.start
         steps = [int(match[1]) for text in metrics if (match := STEP.match(text))]
@@ -85,8 +86,7 @@ class Causes:
         return not differences(self.copy.checkpoints / name, again.checkpoints / name)
 
     def _changed(self, longer: RunFolder, before: int) -> Iterator[str]:
-        """A line if the checkpoint at the start of the segment is not what the steps before it lead
-        to."""
+        """Return a line if the steps before do not lead to the segment's first checkpoint."""
         name, run = step_name(self.start), self.copier.run
         if not (longer.checkpoints / name).is_dir():
             return

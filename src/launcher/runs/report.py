@@ -1,6 +1,8 @@
-"""Write a report of runs, or of a hyperparameter search, as one HTML file: table, curves,
-hyperparameters against a metric, matrices, attempts; of a search also its history, the importance
-of each parameter and the Pareto front."""
+"""Write a report of runs, or of a hyperparameter search, as one HTML file.
+
+It has a table, curves, hyperparameters against a metric, matrices and attempts. A search also has
+its history, the importance of each parameter and the Pareto front.
+"""
 
 import argparse
 import html
@@ -84,7 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def selected_runs(arguments: argparse.Namespace) -> list[StoredRun]:
-    """
+    """Find the selected runs.
+
     Raises:
         ConfigError: there are none.
     """
@@ -135,6 +138,8 @@ def report_data(
     """Collect the data of the page in JSON's types.
 
     Args:
+        runs: the runs.
+        metric: the metric of the page. Default None: the metric by which most runs are judged.
         directions: directions of metrics. Other metrics have the directions of the runs, or follow
             from the name.
     Raises:
@@ -190,8 +195,10 @@ def add_matrices(runs: Sequence[StoredRun], pages: Sequence[dict[str, Any]]) -> 
 
 
 def shared(runs: Sequence[StoredRun]) -> dict[str, str]:
-    """Return the settings that all runs have: model and data, and what all command lines set to the
-    same value."""
+    """Return the settings that all runs have.
+
+    They are model and data, and what all command lines set to the same value.
+    """
     names = {override.lstrip("+~").partition("=")[0] for run in runs for override in run.overrides}
     keys = [key for key in ("model", "data") if any(key in run.choices for run in runs)]
     keys += sorted(key for key in names if key.partition(".")[0] not in NOT_SHARED)
@@ -214,7 +221,8 @@ def mode_of(metric: str, modes: Mapping[str, Mode]) -> Mode:
 
 
 def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, Any]:
-    """
+    """Return the data of a search for its report.
+
     Raises:
         ConfigError: no trial has logged anything, or no trial has logged the metric.
     """
@@ -263,11 +271,15 @@ def typed(params: dict[str, Any]) -> dict[str, str]:
 
 
 def shown_metrics(logged: Counter[str], metric: str | None, judged: str | None) -> list[str]:
-    """List the metric that runs are judged by, then the training loss and the other validation
+    """List the metrics of the report.
+
+    The metric that runs are judged by comes first, then the training loss and the other validation
     metrics.
 
     Args:
         logged: number of runs that have logged each metric.
+        metric: the metric that the user chose, if any.
+        judged: the metric by which most runs are judged, if any.
     """
     if metric is not None and metric not in logged:
         raise ConfigError(f"'--metric={metric}': no run has logged this{hint(metric, logged)}")
@@ -300,7 +312,10 @@ def described(
     """Describe one run by the differing keys, its results, its curves and its attempts.
 
     Args:
+        run: the run.
+        row: its cells of the table, by column.
         modes: the direction of each metric.
+        most: largest number of points of a curve.
     """
     values = {metric: run.history.values(metric) for metric in modes}
     return {
@@ -344,8 +359,13 @@ def curve_of(
 def best_of(
     run: StoredRun, points: Sequence[tuple[int, float]], mode: Mode
 ) -> dict[str, Any] | None:
-    """Return the best and the last value of a metric, and the step of the best, without the
-    evaluation before the first step. Return None if it was never finite."""
+    """Return the best and the last value of a metric, and the step of the best.
+
+    The evaluation before the first step does not count.
+
+    Returns:
+        None if the metric was never finite.
+    """
     trained = [(index, y) for index, y in points if run.history.rows[index].get("step") != 0]
     place = best_index([y for _, y in trained], mode)
     if place is None:

@@ -48,8 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Return 0 if the code is restored, and with --run the first checkpoint is bitwise identical,
-    or 1 if it differs."""
+    """Restore the code of a run, and with --run train it to its first checkpoint.
+
+    Returns:
+        0 if the code is restored, and with --run the first checkpoint is bitwise identical, or 1
+        if it differs.
+    """
     stored = find_run(arguments.run, arguments.outputs)
     place = Path(arguments.into or Path("reproduced") / stored.id).absolute()
     code = stored_code(stored)
@@ -95,7 +99,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def stored_code(run: StoredRun) -> StoredCode:
-    """
+    """Return the commit of a run, and the changes in its working tree.
+
     Raises:
         ConfigError: the run has no commit: it was not in a repository, or is older than this
             record.
@@ -128,7 +133,8 @@ def repository_of(run: StoredRun, code: StoredCode) -> Path:
 
 
 def first_step(run: StoredRun) -> int:
-    """
+    """Return the step of the first checkpoint of a run.
+
     Raises:
         ConfigError: the run has no checkpoint.
     """
@@ -212,8 +218,11 @@ def command_of(
 
 
 def threads_of(run: StoredRun) -> int | None:
-    """Return the number of threads with which the oldest checkpoint was computed, or None if it is
-    not known."""
+    """Return the number of threads with which the oldest checkpoint was computed.
+
+    Returns:
+        None if it is not known.
+    """
     for step in checkpoint_steps(run.folder.checkpoints)[:1]:
         threads = loaded(run.folder.checkpoints / f"step-{step:08d}" / MACHINE).get("threads")
         return threads if isinstance(threads, int) else None
@@ -221,8 +230,10 @@ def threads_of(run: StoredRun) -> int | None:
 
 
 def compared(run: StoredRun, place: Path, step: int) -> Replay:
-    """Compare the checkpoint of the reproduction with the run's, and the lines of metrics.jsonl up
-    to it; if they differ all that is recorded around them.
+    """Compare the checkpoint of the reproduction with the run's, and the lines of metrics.jsonl.
+
+    The lines up to the checkpoint are compared. If anything differs, everything that is recorded
+    around it is described.
 
     Args:
         run: what was reproduced.

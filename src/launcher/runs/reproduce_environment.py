@@ -61,9 +61,11 @@ def packages(text: str) -> Packages:
 
 
 def make_environment(run: StoredRun, place: Path, trusted: bool) -> str:
-    """Make a virtual environment with the run's packages: from the index, from wheels alone, which
-    run no code when installed; where there is none, from the current environment if it has the same
-    version; where that has another one, the public version of the same release.
+    """Make a virtual environment with the run's packages.
+
+    A package comes from the index, as a wheel, which runs no code when installed. If there is no
+    wheel, it comes from the current environment if that has the same version. If that has another
+    version, it is the public version of the same release.
 
     Args:
         run: what is reproduced.
@@ -207,8 +209,11 @@ class Installer:
 
 
 def link(found: Distribution, target: Path) -> None:
-    """Link the files of an installed package into another folder for packages; copy them where that
-    is on another file system. Its scripts, which name their interpreter, are left out."""
+    """Link the files of an installed package into another folder for packages.
+
+    They are copied if the folder is on another file system. The package's scripts, which name their
+    interpreter, are left out.
+    """
     for file in found.files or []:
         source, copy = Path(str(found.locate_file(file))), target / file
         if ".." in file.parts or file.suffix == ".pyc" or copy.exists() or not source.is_file():

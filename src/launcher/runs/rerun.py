@@ -76,8 +76,11 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command again for each selected run, one after the other; return the first exit code
-    that is not 0."""
+    """Run the command again for each selected run, one after the other.
+
+    Returns:
+        The first exit code that is not 0.
+    """
     job = None if arguments.verb == "resume" else arguments.verb
     trust = arguments.trust or (job is not None and "job.trust=true" in arguments.overrides)
     chosen = selected(arguments.run, arguments.outputs)
@@ -97,6 +100,7 @@ def _options(arguments: argparse.Namespace, count: int) -> list[str]:
     """The overrides that a verb's own options are.
 
     Args:
+        arguments: the parsed command line.
         count: of the chosen runs.
     Raises:
         ConfigError: the predictions of several runs would be one file.
@@ -156,12 +160,16 @@ def selected_by(words: Sequence[str], outputs: Path) -> list[StoredRun]:
 def run_command(
     run: StoredRun, overrides: Sequence[str] = (), job: str | None = None, trust: bool = False
 ) -> list[str]:
-    """Return the arguments of `python -m launcher` for a run: the arguments it was launched with,
-    its id, then `overrides`.
+    """Return the arguments of `python -m launcher` for a run.
+
+    They are the arguments it was launched with, its id, then `overrides`.
 
     Args:
+        run: the run.
+        overrides: added at the end.
         job: `evaluate`, `export` or `predict` instead of the job that the run was started with.
             It runs here, not on SLURM.
+        trust: allow all code that the stored command names.
     Raises:
         ConfigError: the run has no record of its command line, or this names code that is not
             allowed.
@@ -252,8 +260,10 @@ def config_dirs(run: StoredRun) -> list[str]:
 
 
 def start_in_place(command: list[str]) -> NoReturn:
-    """Replace this process by `python -m launcher`, which then has its own signals, terminal and
-    exit code."""
+    """Replace this process by `python -m launcher`.
+
+    The command then has its own signals, terminal and exit code.
+    """
     announce(command)
     os.execv(sys.executable, [sys.executable, "-m", "launcher", *command])
 

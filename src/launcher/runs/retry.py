@@ -130,6 +130,7 @@ def submit(runs: list[StoredRun], changes: Mapping[str, Any], dry_run: bool, tru
     Runs with equal resources become one array.
 
     Args:
+        runs: the runs.
         changes: values of keys below `dispatch` that replace the frozen ones.
         dry_run: print the runs and scripts instead.
         trust: allow all code that their configurations name.

@@ -1,5 +1,7 @@
-"""Account for a run's training samples: which were used at which step, and whether each was used
-once per epoch."""
+"""Account for a run's training samples.
+
+The account shows which samples were used at which step, and whether each was used once per epoch.
+"""
 
 import argparse
 import json
@@ -34,8 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(audited: StoredRun, arguments: argparse.Namespace) -> int:
-    """Return 0 if each sample was used at most once per epoch, and exactly once in a complete
-    epoch, else 1."""
+    """Print the account of a run's samples.
+
+    Returns:
+        0 if each sample was used at most once per epoch, and exactly once in a complete epoch,
+        else 1.
+    """
     ledger = SampleLedger.of(audited, arguments.trust)
     if arguments.json:
         chosen = ledger.ranges if arguments.step is None else [ledger.at(arguments.step)]
@@ -53,8 +59,10 @@ def run(audited: StoredRun, arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class SampleRange:
-    """The range [start, end) of the sample order that a step, or several indistinguishable steps,
-    have used."""
+    """The range [start, end) of the sample order that a step has used.
+
+    It may be the range of several steps that cannot be distinguished.
+    """
 
     first: int
     last: int
@@ -83,7 +91,8 @@ class SampleLedger:
 
     @classmethod
     def of(cls, run: StoredRun, trust: bool = False) -> "SampleLedger":
-        """
+        """Read the account of a run.
+
         Raises:
             ConfigError: the run does not count samples, or its order is not known.
         """
@@ -126,8 +135,11 @@ class SampleLedger:
         raise ConfigError(f"--step={step}: must be from {self.ranges[0].first} to {last}.")
 
     def position(self, step: int) -> int | None:
-        """Return the number of samples used after a step, or None if it is known only for several
-        steps together."""
+        """Return the number of samples used after a step.
+
+        Returns:
+            None if it is known only for several steps together.
+        """
         if step < self.ranges[0].first:
             return self.ranges[0].start
         return next((part.end for part in self.ranges if part.last == step), None)
@@ -310,8 +322,10 @@ def saved_position(root: Path) -> dict[str, Any]:
 
 
 def attempts(run: StoredRun, ledger: SampleLedger) -> Any:
-    """List each attempt with its steps, the steps that a later attempt computed again, and the
-    samples of the other steps."""
+    """List each attempt with its steps and its samples.
+
+    Steps that a later attempt computed again are listed, and the samples of the other steps.
+    """
     table = grid("attempt", "steps", "computed again", "samples")
     every = run.attempts
     for number, attempt in enumerate(every):

@@ -80,8 +80,10 @@ def facts(run: StoredRun) -> Table:
 
 
 def cost(run: StoredRun) -> str:
-    """Describe device hours, the effective share of the time, its phases, and money if prices are
-    known."""
+    """Describe device hours, the effective share of the time, its phases, and money.
+
+    Money is known if prices are.
+    """
     known, prices = spent(run, time.time()), prices_of([run])
     money = None if prices is None else prices.of(known)
     return known.line() + ("" if prices is None or money is None else f", {prices.text(money)}")

@@ -82,8 +82,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class Result:
-    """Findings of a test: the arms with their values of the metric at the step, and each pair of
-    them."""
+    """Findings of a test.
+
+    They are the arms with their values of the metric at the step, and each pair of them.
+    """
 
     key: str
     metric: str
@@ -194,7 +196,8 @@ def grouped(runs: Sequence[StoredRun], key: str) -> dict[str, list[StoredRun]]:
 
 
 def check_alike(groups: Mapping[str, Sequence[StoredRun]], key: str) -> None:
-    """
+    """Check that runs differ only in the keys of the arms and in their seeds.
+
     Raises:
         ConfigError: runs differ in other keys than the arms' and `seed`, in the code, or they have
             the same seed.
@@ -238,8 +241,10 @@ def check_alike(groups: Mapping[str, Sequence[StoredRun]], key: str) -> None:
 
 
 def other_keys(runs: Sequence[StoredRun], ignored: set[str], key: str | None = None) -> list[str]:
-    """Return the keys that can change the numbers and differ between runs, without `seed`, the keys
-    of the arms, and keys that repeat one of these."""
+    """Return the keys that can change the numbers and differ between runs.
+
+    `seed`, the keys of the arms, and keys that repeat one of these are left out.
+    """
     rows = [
         {name: as_typed(value) for name, value in run.settings.items() if counts(name, ignored)}
         for run in runs

@@ -19,8 +19,10 @@ CURRENCY = "currency"
 
 @dataclass
 class Spent:
-    """Seconds by phase of a run (`PARTS`), and seconds of devices by their kind, in all
-    attempts."""
+    """Seconds by phase of a run (`PARTS`), and seconds of devices by their kind.
+
+    All attempts count.
+    """
 
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     devices: dict[str, float] = field(default_factory=dict)
@@ -34,14 +36,19 @@ class Spent:
 
     @property
     def ratio(self) -> float | None:
-        """Return the effective training time ratio, which is the share of all its time, including
-        the queue, in which the run computed steps that were not lost."""
+        """Return the effective training time ratio.
+
+        It is the share of all the run's time, including the queue, in which the run computed steps
+        that were not lost.
+        """
         total = sum(self.seconds.values())
         return self.seconds["computing"] / total if total else None
 
     def line(self) -> str:
-        """Format the cost in a line: `2.3 device hours, 91 % effective (queued 3m, starting 20s,
-        computing 2h)`."""
+        """Format the cost in a line.
+
+        For example, `2.3 device hours, 91 % effective (queued 3m, starting 20s, computing 2h)`.
+        """
         parts = ", ".join(
             f"{name} {duration(self.seconds[name])}" for name in PARTS if self.seconds[name] >= 1
         )
@@ -64,6 +71,7 @@ def spent(run: StoredRun, now: float) -> Spent:
     """Compute the cost of a run so far.
 
     Args:
+        run: the run.
         now: current time in seconds since the epoch, which is the end of an attempt that still
             runs.
     """
@@ -101,7 +109,9 @@ def spent_by(
     """Compute the cost of one attempt.
 
     Args:
-        begin, end: see `span`.
+        attempt: the attempt in run.json.
+        begin: see `span`.
+        end: see `span`.
         most: see `kept`.
         step: step of the run, for an attempt that has not ended.
     """
@@ -136,6 +146,7 @@ class Prices:
         """Read a YAML file: `{currency: EUR, H200: 3.2, cpu: 0.05}`.
 
         Args:
+            file: the file.
             key: key that named the file, for messages.
         Raises:
             ConfigError: it cannot be read, or a price is not a number.
@@ -161,8 +172,10 @@ class Prices:
         return cls({str(name): float(price) for name, price in data.items()}, currency)
 
     def price(self, device: str) -> float | None:
-        """Return the price of an hour of a device, by the longest name which is part of its name,
-        or None without a price."""
+        """Return the price of an hour of a device, or None without a price.
+
+        Of several names that are part of the device's name, the longest has the price.
+        """
         names = [name for name in self.by_device if name.lower() in device.lower()]
         return self.by_device[max(names, key=len)] if names else None
 

@@ -1,5 +1,8 @@
-"""Statistics of values over seeds: intervals, tests of the difference between two arms, and the
-number of seeds that shows one."""
+"""Statistics of values over seeds.
+
+They are intervals, tests of the difference between two arms, and the number of seeds that shows
+one.
+"""
 
 import math
 from collections.abc import Sequence
@@ -52,8 +55,11 @@ def summary(values: Sequence[float]) -> Summary:
 def difference(
     one: Sequence[float], other: Sequence[float], paired: bool, exact: bool = False
 ) -> Difference:
-    """
+    """Test the difference between the means of two arms.
+
     Args:
+        one: values of the first arm.
+        other: values of the second arm.
         paired: whether the values of both have the same seeds, in the same order.
         exact: take the p-value of a permutation test, which assumes no distribution.
     """
@@ -75,8 +81,11 @@ def difference(
 def permuted(
     one: Sequence[float], other: Sequence[float], paired: bool
 ) -> tuple[float, str, float]:
-    """Return the p-value of a permutation test of the means, the test's name, and its smallest
-    p-value."""
+    """Test the means by permutations.
+
+    Returns:
+        The p-value, the test's name, and its smallest p-value.
+    """
     count = 2 ** len(one) if paired else math.comb(len(one) + len(other), len(one))
     result = stats.permutation_test(
         (one, other),
@@ -107,6 +116,9 @@ def power(effect: float, n: int, paired: bool, level: float = LEVEL) -> float:
 
     Args:
         effect: the difference in units of `Difference.sd`.
+        n: seeds in each arm.
+        paired: whether both arms have the same seeds.
+        level: the level of significance.
     """
     freedom = n - 1 if paired else 2 * n - 2
     shift = abs(effect) * math.sqrt(n if paired else n / 2)
@@ -118,8 +130,10 @@ def power(effect: float, n: int, paired: bool, level: float = LEVEL) -> float:
 
 
 def seeds_needed(effect: float, paired: bool, level: float = LEVEL) -> int | None:
-    """Return the smallest number of seeds in each arm that shows a difference with a power of 80 %,
-    or None if it is too large."""
+    """Return the smallest number of seeds in each arm that shows a difference.
+
+    The power is 80 %. The number is None if it is too large.
+    """
     low, high = 1, 2
     while power(effect, high, paired, level) < POWER:
         if high >= MOST_SEEDS:

@@ -1,5 +1,7 @@
-"""Checks a stored command line before `resume`, `evaluate`, `export` and `fork` repeat it, since
-the run may be somebody else's."""
+"""Check a stored command line before `resume`, `evaluate`, `export` and `fork` repeat it.
+
+The run may be somebody else's.
+"""
 
 import re
 from collections.abc import Sequence
@@ -35,7 +37,9 @@ def check_words(run: StoredRun, typed: Sequence[str], words: Sequence[str]) -> N
     """Check a command line that repeats stored overrides, before it starts.
 
     Args:
+        run: the run whose overrides are repeated.
         typed: the overrides of this command among the `words`.
+        words: all overrides of the command line.
     Raises:
         ConfigError: it names code that is not allowed (see `launcher.config.trust`), or does not
             compose.
@@ -64,8 +68,9 @@ def config_folder(run: StoredRun) -> Path | None:
 
 
 def reaches_out(word: str) -> bool:
-    """Return whether a stored override chooses which configuration files are read, or changes what
-    Hydra itself runs.
+    """Return whether a stored override reaches beyond the run's own settings.
+
+    It chooses which configuration files are read, or changes what Hydra itself runs.
 
     Raises:
         ConfigError: it is not an override.

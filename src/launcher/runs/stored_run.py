@@ -133,8 +133,10 @@ class StoredRun:
 
     @property
     def last_job_id(self) -> str | None:
-        """The SLURM job of its newest attempt, or None for a copy of the folder of a run that has
-        not completed."""
+        """The SLURM job of its newest attempt.
+
+        It is None for a copy of the folder of a run that has not completed.
+        """
         if self.record.get("state") != "completed" and is_copy(
             self.folder.path, self.record.get("folder")
         ):
@@ -144,8 +146,10 @@ class StoredRun:
 
     @property
     def open_job_id(self) -> str | None:
-        """The SLURM job that run.json waits for: the submitted job, or the job of the newest
-        attempt."""
+        """The SLURM job that run.json waits for.
+
+        It is the submitted job, or the job of the newest attempt.
+        """
         if self.record.get("state") == "queued":
             return self.note.job_id if self.note is not None else None
         return self.last_job_id
@@ -208,8 +212,10 @@ class StoredRun:
 
     @property
     def judged_by(self) -> tuple[str, Mode] | None:
-        """The metric of its best checkpoint, and the metric's direction by the configuration or
-        else by its name."""
+        """The metric of its best checkpoint, and the metric's direction.
+
+        The direction is the configuration's, or else follows from the metric's name.
+        """
         if not self.best:
             return None
         metric, mode = (
@@ -264,8 +270,11 @@ class StoredRun:
         return nested(self.settings)
 
     def text(self, key: str) -> str | None:
-        """Return the value of a dotted key as it is typed on a command line, such as "0.001", or
-        None if there is no such key."""
+        """Return the value of a dotted key as it is typed on a command line, such as "0.001".
+
+        Returns:
+            None if there is no such key.
+        """
         return as_typed(self.values[self.keys.index(key)]) if key in self.keys else None
 
     @property
@@ -276,8 +285,10 @@ class StoredRun:
 
     @property
     def identity_exclude(self) -> list[str]:
-        """The keys that cannot change its numbers: the keys of `run.identity_exclude`, and with
-        lanes the strategy."""
+        """The keys that cannot change its numbers.
+
+        They are the keys of `run.identity_exclude`, and with lanes the strategy.
+        """
         keys = self.settings.get(NOT_IDENTITY)
         named = [str(key) for key in keys] if isinstance(keys, list) else []
         return named + sorted(without_effect(self.settings.get("trainer.lanes")))

@@ -123,7 +123,8 @@ class StoredStudy:
 
     @classmethod
     def read(cls, folder: Path) -> "StoredStudy":
-        """
+        """Read a study.
+
         Raises:
             ConfigError: the journal is damaged, or Optuna is not installed.
         """
@@ -198,8 +199,7 @@ class StoredStudy:
         return tuple(-y if direction == "maximize" else y for y, direction in pairs)
 
     def best_so_far(self) -> list[float]:
-        """Return the best value of the first objective among each completed trial and the trials
-        before it."""
+        """Return the best value of the first objective up to each completed trial."""
         values = [trial.values[0] if trial.is_completed else math.nan for trial in self.trials]
         best: list[float] = []
         for latest in values:
@@ -215,16 +215,21 @@ class StoredStudy:
 
     @property
     def common_step(self) -> int | None:
-        """Return the last step that all trials with values have reached, or None if all of them are
-        completed."""
+        """Return the last step that all trials with values have reached.
+
+        Returns:
+            None if all of them are completed.
+        """
         begun = [trial for trial in self.trials if trial.curve.x]
         if len(self.objectives) > 1 or all(trial.is_completed for trial in begun):
             return None
         return int(min(trial.curve.x[-1] for trial in begun))
 
     def as_optuna(self, step: int | None = None, index: int | None = None) -> "optuna.Study":
-        """Make a study in memory for Optuna's analyses, which ignore trials that were paused or
-        pruned. In it, all trials with a value are completed, and the others have failed.
+        """Make a study in memory for Optuna's analyses.
+
+        They ignore trials that were paused or pruned. In it, all trials with a value are completed,
+        and the others have failed.
 
         Args:
             step: use the values of the first objective until this step. Default None: the current
@@ -283,8 +288,11 @@ def _state(decided: dict[str, Any], run: StoredRun | None, is_finite: bool) -> s
 
 
 def find_study(word: str, outputs: Path) -> Path | None:
-    """Find the folder of the study that a word names by a folder, a name, or an id; return None if
-    it names none."""
+    """Find the folder of the study that a word names by a folder, a name, or an id.
+
+    Returns:
+        None if it names none.
+    """
     for folder in (expanded(word), outputs / STUDIES / word):
         if (folder / JOURNAL).is_file():
             return folder

@@ -1,5 +1,7 @@
-"""Pictures of a hyperparameter search, drawn by Optuna: history, curves, importances, parallel
-coordinates, Pareto front."""
+"""Pictures of a hyperparameter search, drawn by Optuna.
+
+They show history, curves, importances, parallel coordinates and Pareto front.
+"""
 
 import math
 import warnings

@@ -1,5 +1,7 @@
-"""Bring the trackers of runs up to date: after offline runs, an unreachable server, or a tracker
-added later."""
+"""Bring the trackers of runs up to date.
+
+They need it after offline runs, an unreachable server, or for a tracker added later.
+"""
 
 import argparse
 import sys
@@ -58,8 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
 def with_trackers(
     run: StoredRun, overrides: Sequence[str], trust: bool = False
 ) -> tuple[TrackedRun, dict[str, Tracker]]:
-    """Return a run with the trackers of its configuration, or the trackers that `overrides` choose
-    and change.
+    """Return a run with the trackers of its configuration.
+
+    `overrides` may choose and change others.
 
     Raises:
         ConfigError: the overrides do not compose, a library or a key is missing, or the trackers
@@ -86,7 +89,8 @@ def with_trackers(
 
 
 def _built(run: StoredRun, nodes: Any, name: str) -> dict[str, Tracker]:
-    """
+    """Build a tracker.
+
     Raises:
         ConfigError: the tracker's class cannot be imported, or rejects its settings.
     """

@@ -18,7 +18,8 @@ CODES = {"bold": 1, "red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta":
 
 @dataclass
 class Table:
-    """
+    """A table of text.
+
     Args:
         rows: the cells of each row.
         right: the columns that are aligned to the right.

@@ -43,8 +43,10 @@ class Verified:
     findings: list[Finding] = field(default_factory=list)
 
     def row(self) -> list[str]:
-        """Return the cells of the run in the table: name, id, valid checkpoints, their size, and
-        the result."""
+        """Return the cells of the run in the table.
+
+        They are name, id, valid checkpoints, their size, and the result.
+        """
         sizes = [finding.size for finding in self.findings if finding.size is not None]
         bad = sum(finding.is_bad for finding in self.findings)
         result = f"{bad} damaged" if bad else "ok" if sizes else "no checkpoint"

@@ -96,8 +96,10 @@ def _ending_at_sigterm() -> Iterator[None]:
 def screen(
     runs: "WatchedRuns", keys: Sequence[str], sorted_by: str, width: int, height: int
 ) -> list[str]:
-    """The lines of the screen: a heading, the table of as many runs as there is room for, and how
-    many are left out."""
+    """Return the lines of the screen.
+
+    They are a heading, the table of as many runs as there is room for, and how many are left out.
+    """
     room = max(1, height - 3)
     shown = runs.selected[:room]
     lines = [runs.heading()[:width]]
@@ -174,8 +176,11 @@ class WatchedRuns:
 
 
 def _stamp(path: str) -> Stamp | None:
-    """Return modification time, size and inode of a file, which each replacement changes, or None
-    if it is gone."""
+    """Return modification time, size and inode of a file, which each replacement changes.
+
+    Returns:
+        None if it is gone.
+    """
     try:
         status: Any = os.stat(path)
     except OSError:

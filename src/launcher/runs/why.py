@@ -43,7 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def identity_of(path: Path, label: str) -> dict[str, Any]:
-    """
+    """Read the identity of a run.
+
     Raises:
         ConfigError: it is not stored, or cannot be read.
     """

@@ -1,5 +1,7 @@
-"""Conditional spaces: the user's `hpo.space_function` suggests values that only some trials
-have."""
+"""Conditional spaces.
+
+The user's `hpo.space_function` suggests values that only some trials have.
+"""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -13,7 +15,8 @@ from launcher.errors import ConfigError
 
 
 def function_of(path: str) -> Callable[[DictConfig, Trial], None]:
-    """
+    """Import the user's function.
+
     Raises:
         ConfigError: the function cannot be imported.
     """

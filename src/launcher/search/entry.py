@@ -104,7 +104,8 @@ def sweep(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> Non
 
 
 def checked_settings(probe: SweepJob, space: Space) -> Settings:
-    """
+    """Check the settings of a search.
+
     Raises:
         ConfigError: a setting is invalid, or the job does not train.
     """
@@ -127,7 +128,8 @@ def make_search(
     fixed: list[str],
     display: Display,
 ) -> Search:
-    """
+    """Make the search of a command.
+
     Raises:
         ConfigError: trials cannot pause at rungs, as the pruner needs.
     """
@@ -182,7 +184,8 @@ def probed(loader: ConfigLoader, master: DictConfig, fixed: list[str], space: Sp
 def check_keys(
     loader: ConfigLoader, master: DictConfig, fixed: list[str], keys: Iterable[str]
 ) -> None:
-    """
+    """Check that the configuration has the keys of the space.
+
     Raises:
         ConfigError: a key of `hpo.space` is not in the configuration.
     """
@@ -196,8 +199,10 @@ def check_keys(
 
 
 def study_id(probe: SweepJob, space: Space, settings: Settings) -> str:
-    """Return 8 hex digits: a hash of the overrides that all trials share, of the space and of the
-    objective."""
+    """Return 8 hex digits that name a study.
+
+    They are a hash of the overrides that all trials share, of the space and of the objective.
+    """
     what = [probe.plain["run"]["id"], as_json(space), settings.objectives, settings.directions]
     what += [settings.space_function] if settings.space_function is not None else []
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]

@@ -31,7 +31,8 @@ class Runner(Protocol):
 
 
 class LocalRunner(Pool):
-    """
+    """Trains trials as processes on this machine.
+
     Args:
         folder: folder of the study, which gets a file and a log for each trial.
         slots: number of trials at a time. The GPUs are divided among them.

@@ -54,8 +54,10 @@ def quoted_override(key: str, value: object) -> str:
 
 
 def write_results(search: Search, best: Sequence[Trial], loader: object) -> None:
-    """Write `optimization_results.yaml` in the form of Hydra's Optuna sweeper, and the best trial
-    as a preset."""
+    """Write `optimization_results.yaml`, and the best trial as a preset.
+
+    The file has the form of Hydra's Optuna sweeper.
+    """
     settings = search.settings
     solutions = [
         {"params": plain(trial.params), "values": trial.values(settings)} for trial in best

@@ -28,9 +28,12 @@ def seed_of(settings: Settings, *what: object) -> int:
 
 
 def make_sampler(settings: Settings, space: Space, *what: object) -> BaseSampler:
-    """
+    """Make Optuna's sampler.
+
     Args:
-        what: the trial's number and a key, which decide the sampler's seed.
+        settings: the settings of the search.
+        space: the ranges of the parameters.
+        *what: the trial's number and a key, which decide the sampler's seed.
     Raises:
         ConfigError: the sampler does not support the options or the space, or needs another
             library.

@@ -1,5 +1,7 @@
-"""The search, which makes trials, and starts, pauses, promotes and stops them, until the study has
-all its trials."""
+"""The search, which makes trials until the study has all of them.
+
+It starts, pauses, promotes and stops them.
+"""
 
 import math
 import time
@@ -32,7 +34,8 @@ take long."""
 
 
 class Search:
-    """
+    """Runs the trials of a study.
+
     Args:
         folder: folder of the study.
         outputs: the folder of all runs.
@@ -85,8 +88,10 @@ class Search:
         self.store.sync(self.trials)
 
     def _follow_pruner(self, trial: Trial) -> None:
-        """Let a trial train to its end, or to a rung of the new pruner, if the pruner has changed
-        since."""
+        """Let a trial train to its end, or to a rung of the new pruner.
+
+        It is called if the pruner has changed since.
+        """
         if trial.target is not None and trial.target not in self.rungs:
             self.store.decide(trial, target=halving.next_rung(trial.target, self.rungs))
         if trial.pruned is not None and not trial.cancelled and self.settings.pruner == "none":
@@ -100,7 +105,8 @@ class Search:
             self.store.forget()
 
     def run(self) -> None:
-        """
+        """Run trials until the study is complete.
+
         Raises:
             signals.SignalExit: a signal came; the trials have saved.
             ConfigError: no run logs the objective.
@@ -186,8 +192,10 @@ class Search:
         return any(each.run == trial.run for each in self.trials if each.number in numbers)
 
     def _held_elsewhere(self) -> bool:
-        """Return whether another process works on an open trial, such as the child of a killed
-        search."""
+        """Return whether another process works on an open trial.
+
+        It may be the child of a killed search.
+        """
         return any(
             trial.status(self.settings) == "open" and self._is_held(trial) for trial in self.trials
         )
@@ -217,9 +225,11 @@ class Search:
         return trial
 
     def overrides(self, params: dict[str, Any]) -> list[str]:
-        """Return the command line of a trial, with the overrides that the current command sets for
-        all trials. A study keeps only the values, so that a moved or copied study trains in the
-        place of its command."""
+        """Return the command line of a trial.
+
+        It has the overrides that the current command sets for all trials. A study keeps only the
+        values, so that a moved or copied study trains in the place of its command.
+        """
         return [*self.fixed, *overrides_of(params)]
 
     def _extend(self, params: dict[str, Any], trial: optuna.Trial) -> None:
@@ -286,6 +296,7 @@ class Search:
         """Record and report the end of a trial's process.
 
         Args:
+            trial: the trial.
             code: the exit code of the process, or `CANCELLED`.
         """
         status = trial.status(self.settings)
@@ -339,7 +350,8 @@ class Search:
                 return
 
     def _check_objectives(self, trial: Trial) -> None:
-        """
+        """Check that a trial has logged the objective.
+
         Raises:
             ConfigError: the trial logs other metrics of the group, but not the objective.
         """

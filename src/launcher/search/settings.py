@@ -53,7 +53,8 @@ class Settings:
 
 
 def settings_of(config: dict[str, Any]) -> Settings:
-    """
+    """Read the settings of a search.
+
     Args:
         config: a configuration that `schema.validate` has passed.
     Raises:

@@ -58,7 +58,8 @@ class Submitted:
 
 
 class SlurmRunner:
-    """
+    """Trains trials as SLURM jobs.
+
     Args:
         outputs: the folder of all runs.
         study: the study's name.
@@ -169,8 +170,10 @@ class SlurmRunner:
         return {*self.due, *self.submitted}
 
     def ended(self) -> dict[int, int]:
-        """The exit codes of the trials that have ended since the last call, from one call of
-        squeue."""
+        """Return the exit codes of the trials that have ended since the last call.
+
+        They come from one call of squeue.
+        """
         if self.due and self.clock() >= self.retry_at:
             self.flush()
         if not self.submitted:

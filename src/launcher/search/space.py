@@ -72,8 +72,10 @@ def read_space(
 
 
 def is_setting(override: str) -> bool:
-    """Return whether an override sets a key of `hpo`, which belongs to the search and not to a
-    trial."""
+    """Return whether an override sets a key of `hpo`.
+
+    It belongs to the search and not to a trial.
+    """
     return bare(override.partition("=")[0]).partition(".")[0].partition("@")[0] == "hpo"
 
 
@@ -88,7 +90,8 @@ def _range_text(value: object) -> str:
 
 
 def distribution(override: Override) -> BaseDistribution:
-    """
+    """Make Optuna's distribution of a range.
+
     Raises:
         ConfigError: the range is empty, or logarithmic and not above 0.
     """
@@ -132,6 +135,8 @@ def enqueued(params: Mapping[str, Any], space: Space, others: bool = False) -> d
     """The values of a trial of `hpo.enqueue`.
 
     Args:
+        params: the values by key, as in the configuration.
+        space: the ranges of the parameters.
         others: accept keys outside the space, which `hpo.space_function` suggests.
     Raises:
         ConfigError: a key or a value is not in the space.

@@ -44,8 +44,9 @@ Seen = tuple[TrialState, list[float] | None]
 
 
 class LiveStorage(JournalStorage):
-    """A journal that shows samplers and pruners the current state of trials whose own record cannot
-    be changed.
+    """A journal that shows samplers and pruners the current state of all trials.
+
+    The own record of some trials cannot be changed.
 
     A paused trial counts as pruned, but may be promoted, so the journal has it as waiting. A trial
     that was pruned or has failed, and trains further under other settings, has ended in the
@@ -76,7 +77,8 @@ class LiveStorage(JournalStorage):
 
 
 class TrialStore:
-    """
+    """Stores the trials of a study.
+
     Args:
         folder: the study's.
         space: the ranges that all trials share.

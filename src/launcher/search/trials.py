@@ -94,8 +94,10 @@ class Trial:
 
 
 def best_of(trials: Sequence[Trial], settings: Settings) -> list[Trial]:
-    """Return the best completed trial, or for several objectives the Pareto front, with each run
-    once."""
+    """Return the best completed trial, or for several objectives the Pareto front.
+
+    Each run occurs once.
+    """
     completed = [trial for trial in trials if trial.status(settings) == "completed"]
     signs = [-1 if each == "maximize" else 1 for each in settings.directions]
     costs = {

@@ -1,5 +1,7 @@
-"""Make trials of completed runs on disk that fit a study: runs started by hand, and runs of other
-studies."""
+"""Make trials of completed runs on disk that fit a study.
+
+They may be runs started by hand, and runs of other studies.
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -35,8 +37,10 @@ def add_known_runs(search: Search) -> int:
 
 
 def _is_run_of(trial: Trial, search: Search) -> bool:
-    """Return whether the run matches the run that the study would launch for these values, so that
-    nothing else differs."""
+    """Return whether the run matches the run that the study would launch for these values.
+
+    Nothing else may differ.
+    """
     try:
         return search.compose(search.overrides(trial.params), trial.number).run == trial.run
     except ConfigError:

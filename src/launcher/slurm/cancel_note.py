@@ -1,5 +1,8 @@
-"""`.cancel` in a run's folder: the SLURM job that `runs cancel` cancels, written before SLURM is
-called. Of a job that a preemption is ending already, SLURM (22.05) does not show a cancellation."""
+"""`.cancel` in a run's folder: the SLURM job that `runs cancel` cancels.
+
+It is written before SLURM is called. Of a job that a preemption is ending already, SLURM (22.05)
+does not show a cancellation.
+"""
 
 from launcher.rundir.files import patiently, replace_file
 from launcher.rundir.folder import RunFolder
@@ -8,7 +11,8 @@ NAME = ".cancel"
 
 
 def write_cancel_note(folder: RunFolder, job: str) -> None:
-    """
+    """Write the note.
+
     Raises:
         OSError: the folder cannot be written.
     """
@@ -24,7 +28,8 @@ def is_cancel_noted(folder: RunFolder, job: str) -> bool:
 
 
 def remove_cancel_note(folder: RunFolder) -> None:
-    """
+    """Remove the note.
+
     Raises:
         OSError: the folder cannot be written.
     """

@@ -76,6 +76,7 @@ def forgets(info: JobInfo, received_at: float, booted_at: float | None) -> bool:
     restarted, and the signal was meant for its previous launch.
 
     Args:
+        info: what SLURM shows of the job.
         received_at: time of the signal, in seconds since the epoch.
         booted_at: time at which the controller started, likewise.
     """
@@ -90,6 +91,7 @@ def was_ended_at(info: JobInfo, received_at: float) -> bool:
     Times are in whole seconds.
 
     Args:
+        info: what SLURM shows of the job.
         received_at: as in `forgets`.
     """
     return not info.is_running and info.end is not None and received_at > info.end - SAME_MOMENT
@@ -112,8 +114,13 @@ class Budget:
         return cls(**{key: dispatch[key] for key in cls.__dataclass_fields__ if key in dispatch})
 
     def fruitless(self, restarts: int) -> str | None:
-        """Explain why a job with this many consecutive restarts without a newer checkpoint does not
-        start again, or return None if it does."""
+        """Explain why a job does not start again after this many restarts without progress.
+
+        Progress is a newer checkpoint.
+
+        Returns:
+            None if it starts again.
+        """
         limit = self.max_fruitless_restarts
         if limit is None or restarts <= limit:
             return None
@@ -136,6 +143,8 @@ def decide(cause: Cause, budget: Budget, before: int) -> Decision:
     """Decide the reaction to a cause.
 
     Args:
+        cause: the cause of the signal.
+        budget: the limits of restarts.
         before: number of times that the job has already requeued itself for this cause.
     """
     if cause == "faulty node" and before >= MAX_FAULTY_NODES:

@@ -1,5 +1,7 @@
-"""`restarts.json` in the folder of a run or study, with the launches and requeues of each SLURM
-job. Only rank 0 writes it."""
+"""`restarts.json` in the folder of a run or study.
+
+It has the launches and requeues of each SLURM job. Only rank 0 writes it.
+"""
 
 import json
 import logging
@@ -14,8 +16,9 @@ logger = logging.getLogger("launcher")
 
 
 class Journal:
-    """One job's entry: `{"starts": [{"restart", "step"}], "requeues": [{"cause", "step", "start",
-    "trained"}]}`.
+    """One job's entry.
+
+    It is `{"starts": [{"restart", "step"}], "requeues": [{"cause", "step", "start", "trained"}]}`.
 
     `step` is the step of the newest checkpoint at the time, `start` is the index of the launch that
     was requeued, and `trained` is whether it had completed a step.
@@ -51,9 +54,11 @@ class Journal:
         return sum(requeue["cause"] == cause for requeue in self.job["requeues"])
 
     def fruitless(self) -> int:
-        """Count the latest consecutive restarts without a newer checkpoint than the launch before
-        them. A launch that SLURM ended before it had completed a step had no time to save, and does
-        not count, unless it reached its time limit."""
+        """Count the latest consecutive restarts without a newer checkpoint than the launch before.
+
+        A launch that SLURM ended before it had completed a step had no time to save, and does not
+        count, unless it reached its time limit.
+        """
         cut_short = {
             requeue["start"]
             for requeue in self.job["requeues"]

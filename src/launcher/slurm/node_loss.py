@@ -1,5 +1,6 @@
-"""Command that a job's script calls when nodes are lost: `python -m launcher.slurm.node_loss
-RUN_FOLDER NEXT NODE ...`.
+"""Command that a job's script calls when nodes are lost.
+
+It is `python -m launcher.slurm.node_loss RUN_FOLDER NEXT NODE ...`.
 
 It waits until the run's process has ended, and records in run.json which nodes were lost, and the
 next action of the job.
@@ -28,8 +29,11 @@ def main() -> int:
 def record_loss(
     folder: RunFolder, following: str, nodes: list[str], sleep: Callable[[float], None] = time.sleep
 ) -> bool:
-    """Record the lost nodes; return whether the run's process has ended, since another must not
-    start before."""
+    """Record the lost nodes.
+
+    Returns:
+        Whether the run's process has ended, since another must not start before.
+    """
     waited = 0.0
     while is_held(folder):
         if waited >= MAX_BACKOFF:

@@ -1,6 +1,8 @@
-"""Command that a job's script calls when it fails before its run has started, or when run.json
-still says that it runs: `python -m launcher.slurm.not_started RUN_FOLDER EXIT_CODE COMMAND`. It
-records the reason in run.json."""
+"""Record in run.json why a job failed before its run had started.
+
+A job's script calls the command `python -m launcher.slurm.not_started RUN_FOLDER EXIT_CODE
+COMMAND`, also if run.json still says that the run runs.
+"""
 
 import os
 import re
@@ -39,8 +41,11 @@ def main() -> int:
 
 
 def record_silent_end(folder: RunFolder) -> bool:
-    """Record that the run's process has ended, with 0, in the middle of the run; return False if
-    this job's run has not."""
+    """Record that the run's process has ended, with 0, in the middle of the run.
+
+    Returns:
+        False if this job's run has not.
+    """
     record, job = RunRecord(folder), slurm_job_id()
     attempt = record.attempt
     if (
@@ -59,8 +64,10 @@ def record_silent_end(folder: RunFolder) -> bool:
 
 
 def record_failure(folder: RunFolder, exit_code: int, command: str) -> None:
-    """Record the failure in run.json, unless a process is on the run, or SLURM starts the job
-    again."""
+    """Record the failure in run.json.
+
+    Nothing is recorded if a process is on the run, or SLURM starts the job again.
+    """
     record, job = RunRecord(folder), slurm_job_id()
     if record.state not in OPEN or is_held(folder) or job is None:
         return
@@ -91,8 +98,10 @@ def last_line(log: Path) -> str:
 
 
 def task_end(log: Path) -> str:
-    """Return srun's message about the first task that ended badly, from the log's last lines, or
-    ""."""
+    """Return srun's message about the first task that ended badly.
+
+    It is in the log's last lines. Without one, return "".
+    """
     return next((match[1].strip() for line in end_of(log) if (match := TASK_END.match(line))), "")
 
 

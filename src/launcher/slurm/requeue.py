@@ -47,7 +47,9 @@ def guarded(work: Callable[[], T], folder: RunFolder, budget: Budget) -> T:
     If a signal ends it inside a SLURM job, follow the signal.
 
     Args:
+        work: the work.
         folder: folder of its record, if there is one.
+        budget: the limits of restarts.
     Raises:
         signals.SignalExit: with the exit code for SLURM.
         SystemExit: the budget is used up, or a requeue failed.
@@ -162,8 +164,11 @@ class Requeue:
         return stop if code is None else signals.SignalExit(stop.signum, code)
 
     def leave_nodes(self, nodes: Sequence[str]) -> SystemExit:
-        """Requeue the job without these nodes; return the exit to raise, once SLURM has confirmed
-        the requeue."""
+        """Requeue the job without these nodes.
+
+        Returns:
+            The exit to raise, once SLURM has confirmed the requeue.
+        """
         self.faulty_nodes = nodes
         return self.leave(signals.SignalExit(0, 1))
 
@@ -174,9 +179,11 @@ class Requeue:
             self._settle(signals.SignalExit(signum))
 
     def request_early(self, signum: int) -> None:
-        """Request the requeue while the run still saves, if SLURM is ending the job already: under
-        PreemptMode=CANCEL without a grace, the job has only KillWait, in which a slow controller
-        does not answer after the save. All other cases are decided by `leave`."""
+        """Request the requeue while the run still saves, if SLURM is ending the job already.
+
+        Under PreemptMode=CANCEL without a grace, the job has only KillWait, in which a slow
+        controller does not answer after the save. All other cases are decided by `leave`.
+        """
         if self.rank != 0 or signum == signal.SIGINT:
             return
         try:
@@ -195,7 +202,8 @@ class Requeue:
             logger.debug("SLURM job %s: not requeued while saving: %s", self.job, error)
 
     def _request(self, cause: Cause) -> None:
-        """
+        """Request the requeue from SLURM.
+
         Raises:
             SchedulerError: SLURM did not answer, or rejected.
         """
@@ -361,8 +369,10 @@ class Requeue:
 
 
 def _announce(code: int) -> None:
-    """Publish the exit code to the other ranks, and keep the store alive until they have read
-    it."""
+    """Publish the exit code to the other ranks.
+
+    The store is kept alive until they have read it.
+    """
     from launcher.process import ranks
 
     if not ranks.has_met():

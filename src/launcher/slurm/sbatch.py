@@ -119,7 +119,8 @@ class Script:
 
 
 def import_submitit() -> Any:
-    """
+    """Import submitit.
+
     Raises:
         ConfigError: submitit is not installed, or SLURM is not.
     """
@@ -141,8 +142,13 @@ TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
 
 
 def seconds(time: str | int | None) -> float | None:
-    """Convert a time limit in SLURM's notation (minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S) to
-    seconds; return None if it is invalid."""
+    """Convert a time limit in SLURM's notation to seconds.
+
+    The notations are minutes, M:S, H:M:S, D-H, D-H:M and D-H:M:S.
+
+    Returns:
+        None if it is invalid.
+    """
     if time is None or isinstance(time, int):
         return None if time is None else time * 60.0
     match = TIME.fullmatch(time.strip())
@@ -161,6 +167,7 @@ def findings(script: Script, state_bytes: int | None) -> Iterator[str]:
     """Yield a message for each problem of a submission that SLURM does not reject.
 
     Args:
+        script: the script of the submission.
         state_bytes: size of a checkpoint of the run, or None if it has none.
     """
     flags = script.flags

@@ -1,5 +1,7 @@
-"""SLURM's commands, in few calls, each with a timeout, and shielded from the signals that SLURM
-sends to our job."""
+"""SLURM's commands, in few calls, each with a timeout.
+
+They are shielded from the signals that SLURM sends to our job.
+"""
 
 import os
 import shutil
@@ -182,8 +184,11 @@ def submit(script: Path) -> str:
 
 
 def _seconds(text: str) -> float | None:
-    """Convert a local time in SLURM's notation to seconds since the epoch; return None if it is not
-    one."""
+    """Convert a local time in SLURM's notation to seconds since the epoch.
+
+    Returns:
+        None if it is not a time.
+    """
     try:
         return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
     except ValueError:
@@ -238,12 +243,16 @@ def required_nodes(job: str) -> list[str]:
 
 
 def queue(notes: Iterable[Path] = ()) -> dict[str, QueuedJob] | None:
-    """Return all jobs that have not ended, by id (an array's task is `12_3`), from one call, or
-    None if SLURM does not answer. It needs no accounting (`sacct`).
+    """Return all jobs that have not ended, by id (an array's task is `12_3`), from one call.
+
+    It needs no accounting (`sacct`).
 
     Args:
         notes: files of runs. Jobs of the files' owners are listed as well as this user's jobs,
             since users may share an output folder.
+
+    Returns:
+        None if SLURM does not answer.
     """
     if shutil.which("squeue") is None:
         return None
@@ -342,8 +351,10 @@ def _users(notes: Iterable[Path]) -> str:
 
 
 def cancel(jobs: Sequence[str]) -> dict[str, str]:
-    """Cancel jobs, with one call per hundred; return SLURM's message for each job that it does not
-    cancel, such as a job of another user.
+    """Cancel jobs, with one call per hundred.
+
+    Returns:
+        SLURM's message for each job that it does not cancel, such as a job of another user.
 
     Raises:
         NoAnswer: SLURM could not be reached.
@@ -376,8 +387,10 @@ def config_values(*names: str) -> dict[str, str]:
 
 
 def partition_values(partition: str | None) -> dict[str, str]:
-    """Return the fields of `scontrol show partition` (None is the default partition), or none if
-    SLURM does not answer."""
+    """Return the fields of `scontrol show partition` (None is the default partition).
+
+    There are none if SLURM does not answer.
+    """
     try:
         lines = call(
             ["scontrol", "show", "partition", "-o", *([partition] if partition else [])]
@@ -392,9 +405,11 @@ def partition_values(partition: str | None) -> dict[str, str]:
 
 
 def preempts_by_requeue(partition: str | None, with_grace: bool = False) -> bool:
-    """Return whether SLURM itself requeues the jobs that it preempts in a partition, without or
-    with a grace period in which they can do so. Without a grace period and without accounting, such
-    a requeue looks like one that a user requested."""
+    """Return whether SLURM itself requeues the jobs that it preempts in a partition.
+
+    There may be a grace period in which jobs can do so. Without a grace period and without
+    accounting, such a requeue looks like one that a user requested.
+    """
     values = partition_values(partition)
     return (
         values.get("PreemptMode") == "REQUEUE"
@@ -420,8 +435,10 @@ KEPT_PREFIX = "SLURM_LAB_"
 
 
 def leaked() -> list[str]:
-    """List variables of a job around this process, which a job submitted from here would mistake
-    for its own."""
+    """List variables of a job around this process.
+
+    A job submitted from here would mistake them for its own.
+    """
     names = (name for name in os.environ if name.startswith(LEAKING) or name in RANK_VARIABLES)
     return sorted(name for name in names if name not in KEPT and not name.startswith(KEPT_PREFIX))
 

@@ -29,7 +29,8 @@ class Size:
 
     @classmethod
     def of(cls, nodes: int | str, ranks_per_node: int, no_kill: bool, spares: int) -> "Size":
-        """
+        """Return the size that the settings describe.
+
         Raises:
             ConfigError: they do not fit together.
         """

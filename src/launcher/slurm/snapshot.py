@@ -1,5 +1,7 @@
-"""The code at submission, as a copy of the files that git tracks, with the commit and the
-difference from it."""
+"""The code at submission.
+
+It is a copy of the files that git tracks, with the commit and the difference from it.
+"""
 
 import json
 import os
@@ -60,8 +62,12 @@ def take(folder: Path) -> Path:
 
 
 def not_copied() -> str | None:
-    """Return a message that names the files next to the code that `take` does not copy, as git does
-    not track them, or None if there are none.
+    """Return a message that names the files next to the code that `take` does not copy.
+
+    Git does not track them.
+
+    Returns:
+        None if there are none.
 
     Raises:
         ConfigError: as `take`.
@@ -110,8 +116,10 @@ def _places(root: Path) -> list[str]:
 
 
 def _untracked(top: Path) -> list[str]:
-    """List files that git neither tracks nor ignores, without the copies of earlier submissions and
-    virtual environments."""
+    """List files that git neither tracks nor ignores.
+
+    The copies of earlier submissions and virtual environments are left out.
+    """
     return [
         name
         for name in _listed(top, "ls-files", "-z", "-o", "--exclude-standard")
@@ -120,8 +128,10 @@ def _untracked(top: Path) -> list[str]:
 
 
 def _packages(top: Path, folders: set[str]) -> set[str]:
-    """The folders with tracked Python files, without the import roots: the top, src/ and the
-    current folder."""
+    """List the folders with tracked Python files, without the import roots.
+
+    The roots are the top, src/ and the current folder.
+    """
     return folders - {".", "src", os.path.relpath(Path.cwd().resolve(), top.resolve())}
 
 
@@ -131,10 +141,13 @@ def _code_folders(top: Path) -> set[str]:
 
 
 def _modules(top: Path) -> list[str]:
-    """List the Python modules that git does not track: new ones, and ignored ones (`_version.py`,
-    `*_pb2.py`, compiled ones) next to or below the tracked modules of a package. The copy of a
-    package hides the original, so without them it could not be imported. Other ignored folders
-    (build/, outputs/, a virtual environment) are not copied."""
+    """List the Python modules that git does not track, of the packages that it does.
+
+    They are new ones, and ignored ones (`_version.py`, `*_pb2.py`, compiled ones) next to or below
+    the tracked modules of a package. The copy of a package hides the original, so without them it
+    could not be imported. Other ignored folders (build/, outputs/, a virtual environment) are not
+    copied.
+    """
     modules = [name for name in _untracked(top) if name.endswith(MODULES)]
     folders = _code_folders(top)
     packages, roots = (
@@ -152,8 +165,7 @@ def _modules(top: Path) -> list[str]:
 
 
 def _is_foreign(top: Path, name: str) -> bool:
-    """Return whether a file is in a hidden folder, in a virtual environment, or in Python's
-    cache."""
+    """Return whether a file is in a hidden folder, a virtual environment, or Python's cache."""
     parents = Path(name).parents
     return any(
         folder.name.startswith(".")

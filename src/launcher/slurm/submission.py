@@ -1,5 +1,6 @@
-"""The files of a submission: each run's frozen configuration, and the list from which a SLURM job
-reads its run.
+"""The files of a submission.
+
+They are each run's frozen configuration, and the list from which a SLURM job reads its run.
 
 <run folder>/submission.json     all that the job reads: the resolved configuration, Hydra's node,
                                  and the script of its job
@@ -47,8 +48,10 @@ FROZEN = "submission.json"
 
 @contextmanager
 def one_at_a_time(outputs: Path, pause: float = 0.2) -> Iterator[None]:
-    """Hold a lock while SLURM's queue is read and runs are submitted, so that the second of two
-    commands sees the jobs of the first. The lock of a killed command is taken over.
+    """Hold a lock while SLURM's queue is read and runs are submitted.
+
+    The second of two commands then sees the jobs of the first. The lock of a killed command is
+    taken over.
 
     Raises:
         ConfigError: the folder cannot be written.

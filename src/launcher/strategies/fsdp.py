@@ -333,6 +333,7 @@ def check_shardable(model: nn.Module, units: Sequence[nn.Module]) -> None:
     """Check the model for what `fully_shard` does not support.
 
     Args:
+        model: the model.
         units: the modules that are sharded one by one, inner ones first.
 
     Raises:

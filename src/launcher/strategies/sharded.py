@@ -58,14 +58,16 @@ def piece_to_write(
 ) -> tuple[torch.Tensor, ShardSpec | None] | None:
     """Return the shard of a tensor that this rank writes.
 
-    Returns:
-        None if another rank writes the same values, or this rank has none.
-
     A plain tensor is the same on all ranks, and rank 0 writes it. Of replicated shards, the first
     replica is written.
 
     Args:
+        tensor: the plain or sharded tensor.
+        ranks: this process among all.
         values: values of a `ShardedLike`, to be written in place of the tensor's.
+
+    Returns:
+        None if another rank writes the same values, or this rank has none.
     """
     own = local(tensor) if values is None else values
     if not is_sharded(tensor):

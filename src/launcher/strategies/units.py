@@ -20,6 +20,7 @@ def shard_units(model: nn.Module, min_params: int | None = None) -> list[nn.Modu
     """Return the units, inner ones before the units that contain them, without the model itself.
 
     Args:
+        model: the model.
         min_params: a module becomes a unit if at least this many of its parameters are in no inner
             unit. With 0, there are no units. Default None: the model's `shard_units()`, or if it
             has none, this rule with `MIN_PARAMS`.

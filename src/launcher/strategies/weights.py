@@ -239,6 +239,9 @@ def load_weights(
     """Load from a checkpoint, or from a file that has only weights.
 
     Args:
+        model: the model whose tensors are overwritten.
+        saved: the stored tensors.
+        strict: raise if a tensor does not fit.
         load_tensors: function called with `saved`, the prefix of the names and `strict`. Default
             None: `load_model_tensors`.
     Returns:

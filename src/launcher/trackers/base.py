@@ -78,8 +78,10 @@ class TrackedRun:
 
     @property
     def swept(self) -> dict[str, Any]:
-        """The hyperparameters that the command line set, with their values: {"optimizer.lr": 0.01,
-        "model": "mlp"}."""
+        """The hyperparameters that the command line set, with their values.
+
+        For example, {"optimizer.lr": 0.01, "model": "mlp"}.
+        """
         values = {}
         for override in self.record.get("overrides") or ():
             key, _, text = override.lstrip("+").partition("=")
@@ -142,7 +144,8 @@ class Tracker(ABC):
             self.require(key, self.library)
 
     def require(self, key: str, library: str) -> None:
-        """
+        """Check that the library is installed.
+
         Raises:
             ConfigError: the library is not installed.
         """
@@ -164,12 +167,15 @@ class Tracker(ABC):
 
     @abstractmethod
     def write(self, lines: list[Line]) -> None:
-        """Add lines, in the order of their steps, all of them later than the lines that the tracker
-        has."""
+        """Add lines, in the order of their steps.
+
+        All of them are later than the lines that the tracker has.
+        """
 
     @abstractmethod
     def close(self, state: str) -> None:
-        """
+        """End the mirror of the run.
+
         Args:
             state: the run's: completed, preempted, cancelled, failed, killed; paused or queued;
                 running if it continues without us.
@@ -194,8 +200,11 @@ def pictures(lines: Iterable[Line]) -> Iterator[tuple[Line, dict[str, Any]]]:
 
 
 def artifact_folder(folder: RunFolder, which: str) -> Path | None:
-    """Return the folder that is sent as the artifact `best`, `last` or `export`, or None if it does
-    not exist."""
+    """Return the folder that is sent as the artifact `best`, `last` or `export`.
+
+    Returns:
+        None if it does not exist.
+    """
     checkpoint = LATEST if which == "last" else which
     path = folder.export if which == "export" else checkpoint_path(folder.checkpoints, checkpoint)
     return path if path is not None and path.is_dir() else None
@@ -224,6 +233,7 @@ def build_trackers(nodes: Any, names: Iterable[str] | None = None) -> dict[str, 
     """The trackers of the group `tracker`, by name.
 
     Args:
+        nodes: the group's configuration.
         names: build and import only these. Default None: all.
     """
     chosen = [name for name in nodes or () if names is None or name in names]

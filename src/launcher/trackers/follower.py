@@ -1,5 +1,6 @@
-"""Mirrors a run in its trackers, in a separate process: `python -m launcher.trackers.follower
-RUN_DIR NAME...`.
+"""Mirror a run in its trackers, in a separate process.
+
+The command is `python -m launcher.trackers.follower RUN_DIR NAME...`.
 
 The run's files are the source of truth. Each tracker reports the last step that it has, and gets
 the later lines. So no step is lost or sent twice, whichever process is killed, and when. Training
@@ -43,8 +44,10 @@ logger = logging.getLogger("launcher.trackers")
 
 
 class FollowerLock(RunLock):
-    """The lock of the process that writes to a run's trackers, independent of the run's own
-    lock."""
+    """The lock of the process that writes to a run's trackers.
+
+    It is independent of the run's own lock.
+    """
 
     def __init__(self, folder: RunFolder):
         super().__init__(folder)
@@ -52,7 +55,8 @@ class FollowerLock(RunLock):
 
 
 class Follower:
-    """
+    """Mirrors a run in its trackers.
+
     Args:
         trackers: trackers by name. Each has its own thread, so that a tracker that hangs does not
             delay the others.
@@ -234,8 +238,10 @@ class _Pipe(logging.StreamHandler[TextIO]):
 
 
 def set_up_logging(folder: RunFolder) -> None:
-    """Log everything of `launcher` to logs/tracker.log, and warnings for the user to the training
-    process too."""
+    """Log everything of `launcher` to logs/tracker.log.
+
+    Warnings for the user go to the training process too.
+    """
     file = logging.FileHandler(folder.logs / "tracker.log")
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
     pipe = _Pipe(sys.stdout)

@@ -98,8 +98,10 @@ class MetricsReader:
         self._media.close()
 
     def _read_files(self) -> None:
-        """Read metrics first, since once a step's line exists, the media of all earlier steps do
-        too."""
+        """Read metrics first, then media.
+
+        Once a step's line exists, the media of all earlier steps do too.
+        """
         rows, is_new = self._metrics.read()
         if is_new:
             self._lines.clear()

@@ -270,8 +270,10 @@ def milliseconds(time: str | None) -> int | None:
 
 @contextmanager
 def one_at_a_time(uri: str) -> Iterator[None]:
-    """Let one process at a time create a SQLite database, since if several do so at once, all but
-    one fail."""
+    """Let one process at a time create a SQLite database.
+
+    If several do so at once, all but one fail.
+    """
     if not uri.startswith("sqlite:///"):
         yield
         return

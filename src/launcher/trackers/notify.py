@@ -20,7 +20,8 @@ class NotSent(Exception):
 
 
 class NotifyTracker(Tracker):
-    """
+    """Reports events of a run by a messaging service.
+
     Args:
         service_url: Apprise's URL of a service, or several, separated by spaces.
         events: what is reported; `stale` is a run whose process was killed, `best` a new best
@@ -109,7 +110,8 @@ class NotifyTracker(Tracker):
             self._remember(best=best["value"])
 
     def _send(self, event: str, text: str) -> None:
-        """
+        """Send a message.
+
         Raises:
             NotSent: a service did not take it.
         """

@@ -20,7 +20,8 @@ logger = logging.getLogger("launcher")
 
 
 class FollowerProcess:
-    """
+    """The process that mirrors a run in its trackers.
+
     Args:
         names: the trackers' names. If there are none, nothing is started.
     """
@@ -30,8 +31,10 @@ class FollowerProcess:
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Start it in a new session, where neither Ctrl-C nor a signal to this process's group
-        reaches it."""
+        """Start it in a new session.
+
+        Neither Ctrl-C nor a signal to this process's group reaches it there.
+        """
         if not self.names:
             return
         command = [

@@ -60,9 +60,12 @@ class Batches:
         each factor depends on all of them.
 
         Args:
+            count: the number of micro-batches of a step.
             data_time: list that gets the seconds of each batch.
             alone: there are no other ranks, so a signal may end the wait for the first batch of a
                 step, before anything has been drawn or computed.
+            num_targets: function that returns the number of targets of a batch, or None.
+            device: the device of the weights of batches.
         """
         may_interrupt = alone and not data_time
         first = self.next(data_time, may_interrupt)
@@ -79,6 +82,7 @@ class Batches:
         """Return the next batch, and append its seconds to `data_time`.
 
         Args:
+            data_time: list that gets the seconds.
             may_interrupt: a signal may end the wait, since nothing has been computed since the last
                 boundary.
         Raises:
@@ -139,6 +143,7 @@ class Batches:
         """Resume from a saved position, or log why the order starts from the beginning.
 
         Args:
+            position: the saved position of the loader.
             state: progress at which training resumes.
         """
         if position is not None and hasattr(self.source, "load_state_dict"):

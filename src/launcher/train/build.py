@@ -71,6 +71,8 @@ def build_trainer(
     """Build the trainer of a configuration with its parts. Nothing of it is written yet.
 
     Args:
+        config: the configuration.
+        folder: the run's folder.
         extra_hooks: hooks that are called before the configured ones.
         to_train: whether it will train. With False, only the model is needed, so the optimizer has
             no state, and there is no schedule.
@@ -306,6 +308,7 @@ def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -
 
     Args:
         options: the node `scheduler`.
+        optimizer: the optimizer whose rate it sets.
     Raises:
         ConfigError: `metric` is not set although the scheduler needs it, or set although the
             scheduler does not use it.

@@ -113,6 +113,7 @@ def check_hook(hook: Any, source: str) -> None:
     """Check that an object is a hook, and that its methods are named like events.
 
     Args:
+        hook: the object.
         source: origin of the hook, for messages.
     Raises:
         ConfigError: it is not a hook, or has a method for an event that does not exist.

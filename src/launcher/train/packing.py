@@ -29,7 +29,9 @@ def check_packing(trainer: Trainer, dataset: Any, micro_batch_size: int) -> None
     Training does not change, neither by weights nor by random numbers.
 
     Args:
+        trainer: the trainer with the model.
         dataset: the training samples. Samples that are not packed are not measured.
+        micro_batch_size: rows of a batch of one rank.
     Raises:
         ConfigError: the model mixes the documents.
     """
@@ -76,6 +78,10 @@ def keeps_documents_apart(
     Args:
         forward: forward function of a model in evaluation mode. If its records have no `logits`,
             the loss of one token is compared.
+        rows: rows of the measured batch.
+        length: tokens of a row.
+        vocab_size: tokens to choose from.
+        device: the model's device.
     Returns:
         None if that cannot be measured, since even a change within the document changes none of its
             later logits.

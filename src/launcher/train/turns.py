@@ -44,6 +44,7 @@ class Turns:
         """Let each optimizer update its parameters once, unless `forward` returns no loss for it.
 
         Args:
+            step: the number of the step.
             batches: the micro-batches of the step, each with the factor of its loss.
             info: gets the sum of the losses and the records of each micro-batch; the losses and
                 gradient norms by optimizer are records too.
@@ -119,6 +120,9 @@ def check_turns(
     """Check that a run with several optimizers has nothing that supports only one.
 
     Args:
+        optimizers: the optimizers.
+        schedules: the schedule of the run, if any.
+        hooks: the hooks of the run.
         retries: `max_non_finite_grad_retries`.
     Raises:
         ConfigError: steps are repeated, the schedule is not one of several optimizers, or a hook

@@ -65,7 +65,9 @@ def find_slots(
     """Find the part of each parameter's master that this rank updates.
 
     Args:
+        engine: DeepSpeed's engine.
         optimizer: the optimizer that the engine was built with.
+        stage: the stage of ZeRO.
         members: names of the parameters of each optimizer group.
         shapes: shapes of all parameters, by name.
     Raises:

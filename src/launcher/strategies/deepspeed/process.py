@@ -89,6 +89,7 @@ def check(config: dict[str, Any], source: str) -> None:
     """Let DeepSpeed check its configuration.
 
     Args:
+        config: DeepSpeed's configuration.
         source: beginning of an error's message.
     Raises:
         ConfigError: DeepSpeed rejects the configuration, or this device does not support fp16.
