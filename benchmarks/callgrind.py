@@ -1,5 +1,6 @@
-"""Instructions counted by valgrind's callgrind between two points of a Python program: the load of
-the machine does not matter.
+"""Instructions counted by valgrind's callgrind between two points of a Python program.
+
+The load of the machine does not matter.
 
 The program tells callgrind by itself when to count, by the instruction sequence that valgrind takes
 as a request.

@@ -1,5 +1,6 @@
-"""Cost of a checkpoint, side by side with others in one run: a model with AdamW, 12 bytes of state
-a parameter.
+"""Cost of a checkpoint, compared with others in one run.
+
+The state is a model with AdamW, 12 bytes a parameter.
 
     python benchmarks/checkpoint.py                        # 100 million parameters, 1.2 GB
     python benchmarks/checkpoint.py --millions 25 --repeats 3
@@ -85,8 +86,10 @@ class Training:
 
 # --------------------------------------------------------------------------------------- contenders
 class Contender:
-    """Saves into a folder; `begin` returns when training may continue, `finish` when the bytes are
-    durable."""
+    """Saves into a folder.
+
+    `begin` returns when training may continue, `finish` when the bytes are durable.
+    """
 
     name = ""
 
@@ -348,8 +351,10 @@ def loop(training: Training, steps: int, contender: Contender | None = None) -> 
 
 
 def forget(folder: Path) -> None:
-    """Drop files from the page cache: after a reboot or on another node they are not in it
-    either."""
+    """Drop files from the page cache.
+
+    After a reboot or on another node they are not in it either.
+    """
     for path in folder.rglob("*"):
         if path.is_file():
             fd = os.open(path, os.O_RDONLY)

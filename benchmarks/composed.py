@@ -1,5 +1,8 @@
-"""Cost of a composed loop: instructions a step of `python -m launcher`'s own trainer for a small
-model, over a hand-written loop of the same model, optimizer, scheduler and loader."""
+"""Cost of a composed loop.
+
+It is the instructions a step of `python -m launcher`'s own trainer for a small model, over a
+hand-written loop of the same model, optimizer, scheduler and loader.
+"""
 
 from collections.abc import Callable
 

@@ -1,5 +1,4 @@
-"""Data: the loader of tokens, a resume deep in a large dataset, large texts, long files of
-metrics."""
+"""Data: loading tokens, resuming deep in a large dataset, large texts, long metrics."""
 
 import json
 import resource

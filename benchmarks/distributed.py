@@ -1,5 +1,7 @@
-"""The default gpt on two ranks over gloo, composed, compared with hand-written loops of the same
-module."""
+"""The default gpt on two ranks over gloo, composed.
+
+It is compared with hand-written loops of the same module.
+"""
 
 import json
 import os

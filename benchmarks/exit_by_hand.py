@@ -1,5 +1,6 @@
-"""The peer of `checkpoint.py` for the time from SIGTERM to exit: a hand-written script that trains,
-saves once a signal has come, and exits.
+"""The peer of `checkpoint.py` for the time from SIGTERM to exit.
+
+A hand-written script trains, saves once a signal has come, and exits.
 
     python benchmarks/exit_by_hand.py FOLDER WIDTH LAYERS {bytes,torch.save}
 """

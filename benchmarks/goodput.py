@@ -1,5 +1,6 @@
-"""Goodput under preemption: a sweep of four runs on a partition that is preempted every few
-seconds.
+"""Goodput under preemption.
+
+A sweep of four runs is on a partition that is preempted every few seconds.
 
     python benchmarks/goodput.py [--every 20] [--steps 400] [--pace 0.05] [--grace 12]
 

@@ -1,5 +1,6 @@
-"""The peer of `goodput.py`: the same model and data with trainloop's trainer and checkpointing
-hook, as a Hydra application that hydra-submitit-launcher submits.
+"""The peer of `goodput.py`: the same model and data with trainloop.
+
+Its trainer and checkpointing hook are in a Hydra application that hydra-submitit-launcher submits.
 
 On the warning signal the hook saves and then waits (`exit_delay`), so that SLURM ends and requeues
 the job: a task that left within the grace would not be requeued.

@@ -1,5 +1,7 @@
-"""The default gpt, composed, compared with a hand-written loop of the same module: step, memory,
-torch.compile."""
+"""The default gpt, composed: step, memory, torch.compile.
+
+It is compared with a hand-written loop of the same module.
+"""
 
 import shutil
 import tempfile

@@ -1,6 +1,8 @@
-"""One GPU: the gpt of 124 million and of a billion parameters in bf16, compiled, compared with a
-hand-written compiled loop, and what a checkpoint costs there. Minutes on one GPU; named as not run
-where there is none."""
+"""One GPU: the gpt of 124 million and of a billion parameters in bf16, compiled.
+
+It is compared with a hand-written compiled loop, and the cost of a checkpoint is measured. It takes
+minutes on one GPU, and is reported as not run where there is none.
+"""
 
 import os
 import tempfile
@@ -36,9 +38,11 @@ class Shape:
         ]  # fmt: skip
 
     def flops(self, parameters: int) -> float:
-        """Floating-point operations of a step: 6 for each parameter and token, and attention
-        (Chowdhery et al. 2022, appendix B, arXiv:2204.02311). The tied embedding counts as the
-        output layer that it is."""
+        """Floating-point operations of a step: 6 for each parameter and token, and attention.
+
+        See Chowdhery et al. 2022, appendix B, arXiv:2204.02311. The tied embedding counts as the
+        output layer that it is.
+        """
         tokens = self.batch_size * self.seq_len
         return tokens * (6.0 * parameters + 12.0 * self.num_layers * self.dim * self.seq_len)
 
@@ -53,8 +57,10 @@ TINY = Shape(32, 2, 2, 32, 2, vocab_size=256)
 
 
 class Timed:
-    """A loader's batches; notes the time at some steps, when the device has done what it was
-    given."""
+    """A loader's batches, with the time at some steps.
+
+    The time is noted when the device has done what it was given.
+    """
 
     def __init__(self, loader: Any, at: list[int], device: str):
         self.loader, self.at, self.device = loader, at, device

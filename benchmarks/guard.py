@@ -1,5 +1,6 @@
-"""A guard against a slower loop, without timing: instructions a step over a hand-written loop,
-compared with limits.
+"""A guard against a slower loop, without timing.
+
+It compares instructions a step, over a hand-written loop, with limits.
 
     python -m benchmarks.guard        # exit code 1 if a limit is exceeded
 
@@ -24,7 +25,8 @@ def count() -> None:
 
 
 def ratios() -> dict[str, float]:
-    """
+    """Measure the instructions of each loop over the hand-written one.
+
     Raises:
         RuntimeError: a loop has failed.
     """

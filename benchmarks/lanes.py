@@ -1,5 +1,7 @@
-"""Cost of `trainer.lanes`, for the default gpt: next to as many micro-batches whose gradients are
-accumulated, on one rank and on two."""
+"""Cost of `trainer.lanes`, for the default gpt, on one rank and on two.
+
+It is compared with as many micro-batches whose gradients are accumulated.
+"""
 
 import json
 import os

@@ -1,5 +1,4 @@
-"""The memory and the time that saving a large checkpoint takes, compared with writing as many
-bytes.
+"""Memory and time of saving a large checkpoint, compared with writing as many bytes.
 
     python benchmarks/large_checkpoint.py --gigabytes 10
 

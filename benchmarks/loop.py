@@ -1,5 +1,7 @@
-"""Cost of the loop: instructions a step over a hand-written loop, for a step so small that nothing
-hides it."""
+"""Cost of the loop: instructions a step over a hand-written loop.
+
+The step is so small that nothing hides it.
+"""
 
 import gc
 import tempfile
@@ -22,6 +24,7 @@ def counting(
     """Batches that turn counting on and off.
 
     Args:
+        batches: the batches.
         name: of the count.
         warm_up: batches before counting.
         counted: batches during it.

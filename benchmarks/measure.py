@@ -1,5 +1,7 @@
-"""Benchmarks and the way their contenders are run: each in a process of its own, in alternating
-order."""
+"""Benchmarks and the way their contenders are run.
+
+Each is in a process of its own, in alternating order.
+"""
 
 import dataclasses
 import json
@@ -34,7 +36,8 @@ class NotRun(Exception):
 
 @dataclass(frozen=True)
 class Benchmark:
-    """
+    """A figure of several contenders.
+
     Args:
         unit: of the figure; less is better.
         contenders: by name; the first is the yardstick. Each gets whether it is to be quick, and
@@ -128,7 +131,8 @@ def run_in_turn(benchmark: Benchmark, quick: bool) -> list[Row]:
 def run_one(
     benchmark: Benchmark, contender: str, quick: bool, variables: Mapping[str, str] | None = None
 ) -> Figure:
-    """
+    """Run a contender, and return its figure.
+
     Raises:
         NotRun: it cannot run here.
     """

@@ -1,5 +1,6 @@
-"""Many ranks on one machine: how long they take to meet, to agree on a signal, and to save a tiny
-model.
+"""Many ranks on one machine: the time to meet, to agree on a signal, and to save.
+
+The model is tiny.
 
 python benchmarks/ranks.py --ranks 2 8 32 64
 
@@ -96,8 +97,11 @@ def rank_main(rank: int, count: int, folder: Path, listening: socket.socket, beg
 
 
 def measure(count: int) -> list[float]:
-    """Seconds of the slowest rank: until all have met, of an agreement, from the signal to the end,
-    of the save."""
+    """Return the seconds of the slowest rank, by phase.
+
+    The phases are the time until all have met, an agreement, from the signal to the end, and the
+    save.
+    """
     with tempfile.TemporaryDirectory() as name, socket.create_server(("127.0.0.1", 0)) as listening:
         context, began = multiprocessing.get_context("fork"), time.perf_counter()
         arguments = count, Path(name), listening, began

@@ -1,5 +1,6 @@
-"""Make folders of runs that have ended, as training leaves them: for measuring `runs`, sweeps and
-searches.
+"""Make folders of runs that have ended, as training leaves them.
+
+They are for measuring `runs`, sweeps and searches.
 
 python benchmarks/run_folders.py OUTPUTS --count 1000
 """

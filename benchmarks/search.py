@@ -1,5 +1,6 @@
-"""A hyperparameter search compared with random search in as many training steps, and the time to
-ask for a trial.
+"""A hyperparameter search, compared with random search in as many training steps.
+
+The time to ask for a trial is measured too.
 
     python benchmarks/search.py --seeds 5
 

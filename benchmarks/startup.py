@@ -1,5 +1,8 @@
-"""CPU seconds of commands: those that need no torch compared with a minimal Hydra program that
-runs, and a run of one step compared with a bare script of the same parts."""
+"""CPU seconds of commands.
+
+Commands that need no torch are compared with a minimal Hydra program that runs, and a run of one
+step with a bare script of the same parts.
+"""
 
 import compileall
 import os
@@ -54,8 +57,10 @@ LAUNCHER, RUNS = ["-m", "launcher"], ["-m", "launcher.runs"]
 
 
 def spent(command: Sequence[str], folder: Path, code: int = 0) -> float:
-    """CPU seconds of a command of Python's and of all its processes, with modules that are compiled
-    to bytecode."""
+    """Return the CPU seconds of a command of Python's and of all its processes.
+
+    Its modules are compiled to bytecode.
+    """
     compileall.compile_dir(ROOT / "src", quiet=1)
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

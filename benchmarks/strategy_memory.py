@@ -1,6 +1,7 @@
-"""Memory of one rank under each strategy: bytes of parameters, gradients and optimizer state,
-counted tensor by tensor, compared with what they should be; and the most that the process took
-above what it had before the model was built.
+"""Memory of one rank under each strategy.
+
+The bytes of parameters, gradients and optimizer state are counted tensor by tensor, and compared
+with what they should be. The peak of the process is above what it had before the model was built.
 
     python benchmarks/strategy_memory.py                      # every row, a Markdown table
     python benchmarks/strategy_memory.py 'fsdp ×2' --dim 256  # one row, a smaller model

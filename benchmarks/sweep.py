@@ -1,6 +1,8 @@
-"""Sweeps and listings, for one of many runs: composing and checking compared with one composition
-of Hydra's, trivial runs in one process compared with a sweep of a minimal Hydra program, a listing
-of runs that have ended."""
+"""Sweeps and listings, for one of many runs.
+
+Composing and checking is compared with one composition of Hydra's, and trivial runs in one process
+with a sweep of a minimal Hydra program. A listing is of runs that have ended.
+"""
 
 import tempfile
 import time
@@ -90,8 +92,10 @@ class Idle:
 
 
 def study(what: str, count: int, quick: bool) -> float:
-    """A search whose study has many trials, most of them completed, each with 100 lines of
-    metrics."""
+    """Make a search whose study has many trials, each with 100 lines of metrics.
+
+    Most of them are completed.
+    """
     from optuna.distributions import FloatDistribution
 
     from benchmarks.run_folders import make

@@ -1,5 +1,7 @@
-"""Open each page of build/site in headless Chromium, 400 and 1280 pixels wide, and report what
-overflows its page: `make docs` runs it where Chromium is installed."""
+"""Open each page of build/site in headless Chromium, and report what overflows its page.
+
+The pages are 400 and 1280 pixels wide. `make docs` runs it where Chromium is installed.
+"""
 
 import html
 import json

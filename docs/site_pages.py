@@ -1,5 +1,7 @@
-"""A hook of mkdocs: files at the top of the repository become pages of the site; links work in both
-places."""
+"""A hook of mkdocs that makes pages of files at the top of the repository.
+
+Links work in both places.
+"""
 
 import re
 from pathlib import Path

@@ -1,5 +1,7 @@
-"""accelerate's checkpointing example: `save_state` after each step, `load_state` and
-`skip_first_batches` to resume."""
+"""accelerate's checkpointing example.
+
+It calls `save_state` after each step, and `load_state` and `skip_first_batches` to resume.
+"""
 
 import time
 from pathlib import Path
