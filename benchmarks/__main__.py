@@ -18,9 +18,9 @@ from benchmarks import composed, data, distributed, gpt, gpu, lanes, loop, start
 from benchmarks.measure import Benchmark, Row, as_json, child, run, table
 
 BENCHMARKS: dict[str, Benchmark] = {
-    each.name: each
+    benchmark.name: benchmark
     for module in (loop, composed, gpt, distributed, lanes, data, startup, sweep, gpu)
-    for each in module.BENCHMARKS
+    for benchmark in module.BENCHMARKS
 }
 SCRIPTS = (
     "checkpoint",

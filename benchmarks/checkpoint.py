@@ -504,15 +504,15 @@ def cell(repeats: list[dict[str, float]], name: str) -> str:
     """Median seconds, median ratio, range of the ratios."""
     if name not in repeats[0]:
         return "-"
-    ratios = [each[f"{name} ratio"] for each in repeats]
-    seconds = statistics.median(each[name] for each in repeats)
+    ratios = [repeat[f"{name} ratio"] for repeat in repeats]
+    seconds = statistics.median(repeat[name] for repeat in repeats)
     return f"{seconds:.2f}s {statistics.median(ratios):5.2f}x ({min(ratios):.2f}-{max(ratios):.2f})"
 
 
 def print_table(results: dict[str, list[dict[str, float]]], memory: dict[str, int]) -> None:
     print(f"{'':28s} {'blocked':>8s} {'lost':>26s} {'durable':>26s} {'load':>26s}   extra memory")
     for name, repeats in results.items():
-        blocked = statistics.median(each["blocked"] for each in repeats)
+        blocked = statistics.median(repeat["blocked"] for repeat in repeats)
         cells = [f"{cell(repeats, column):>26s}" for column in ("lost", "durable", "load")]
         print(f"{name:28s} {blocked:7.2f}s", *cells, f"{memory[name] / 1e9:8.2f} GB")
 

@@ -78,7 +78,7 @@ def on_two_ranks(strategy: str, hooks: str | None) -> Callable[[bool], Figure]:
             (folder / "work.json").write_text(json.dumps([strategy, hooks, quick]))
             spawner = Spawner([sys.executable, "-m", "benchmarks.distributed"], RANKS, folder)
             spawner.run()
-            if any(codes := [each.process.returncode for each in spawner.ranks]):
+            if any(codes := [child.process.returncode for child in spawner.ranks]):
                 raise RuntimeError(f"the ranks ended with {codes}")
             figures = [
                 json.loads((folder / f"figures-{rank}.json").read_text()) for rank in range(RANKS)

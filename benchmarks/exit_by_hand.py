@@ -41,7 +41,7 @@ def save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, how: st
     """
     with open(path, "wb", buffering=0) as file:
         if how == "bytes":
-            moments = [each for state in optimizer.state.values() for each in state.values()]
+            moments = [moment for state in optimizer.state.values() for moment in state.values()]
             for tensor in [*(parameter.detach() for parameter in model.parameters()), *moments]:
                 file.write(tensor.reshape(-1).numpy().data)
         else:

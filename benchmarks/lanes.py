@@ -81,7 +81,7 @@ def traffic(strategy: str, setting: str, quick: bool) -> Figure:
         (Path(name) / "work.json").write_text(json.dumps([strategy, setting]))
         spawner = Spawner([sys.executable, "-m", "benchmarks.lanes"], RANKS, Path(name))
         spawner.run()
-        if any(codes := [each.process.returncode for each in spawner.ranks]):
+        if any(codes := [child.process.returncode for child in spawner.ranks]):
             raise RuntimeError(f"the ranks ended with {codes}")
         figures = [float(path.read_text()) for path in Path(name).glob("sent-*")]
     return sum(figures) / RANKS / 1e6
@@ -93,9 +93,9 @@ def rank(folder: Path) -> None:
     counts: list[int] = []
 
     def between(loader: Any) -> Iterator[Any]:
-        each = LANES // RANKS
+        per_rank = LANES // RANKS
         for number, batch in enumerate(loader):
-            if number in (WARM_UP * each, (WARM_UP + COUNTED) * each):
+            if number in (WARM_UP * per_rank, (WARM_UP + COUNTED) * per_rank):
                 counts.append(bytes_sent())
             yield batch
 
@@ -108,7 +108,7 @@ def rank(folder: Path) -> None:
 def benchmark(
     name: str, title: str, unit: str, measure: Callable[..., Figure], **more: Any
 ) -> Benchmark:
-    contenders = {each: partial(measure, setting) for each, setting in CONTENDERS.items()}
+    contenders = {name: partial(measure, setting) for name, setting in CONTENDERS.items()}
     return Benchmark(
         name, f"The default gpt, batch {BATCH} x 128 tokens: {title}", unit, contenders, **more
     )

@@ -39,7 +39,7 @@ class Weights(nn.Module):
 class Watch(BaseHook):
     """The most memory from the boundary at which the save begins to the end of training."""
 
-    before = most = seconds = 0.0
+    before = peak = seconds = 0.0
 
     def on_step_boundary(self, trainer: Any) -> None:
         if trainer.step == SAVED_AT:

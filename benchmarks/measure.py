@@ -249,7 +249,7 @@ def as_json(results: Mapping[str, list[Row]]) -> str:
 
 def table(benchmark: Benchmark, rows: list[Row]) -> str:
     """Print the table in Markdown."""
-    others = list(dict.fromkeys(unit for row in rows for each in row.others for unit in each))
+    others = list(dict.fromkeys(unit for row in rows for extra in row.others for unit in extra))
     heads = ["", benchmark.unit, "ratio", "goal", *others]
     lines = [f"### {benchmark.title}", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for row in rows:

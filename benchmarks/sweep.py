@@ -121,10 +121,10 @@ def study(what: str, count: int, quick: bool) -> float:
             "look": search._look,
             "ask": lambda: search.store.ask(search.trials),
         }
-        for each, step in steps.items():
+        for phase, step in steps.items():
             start = time.process_time()
             step()
-            if each == what:
+            if phase == what:
                 return (time.process_time() - start) * 1000
         raise KeyError(what)
 

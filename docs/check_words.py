@@ -77,12 +77,12 @@ def problems() -> Iterator[str]:
                 )
             if path in code and "; None" in " ".join(text.partition("\n\n")[0].split()):
                 yield f"{path.relative_to(ROOT)}:{line}: '; None': write 'or None if ...'"
-    own = Path(__file__).resolve()
+    this_file = Path(__file__).resolve()
     pages = [page for pattern in PAGES for page in sorted(ROOT.glob(pattern))]
     for path in [*code, *pages]:
         words = WORDS if path.suffix == ".py" else WORDS | PAGE_WORDS
         for number, text in enumerate(path.read_text().splitlines(), 1):
-            if path == own or any(exception in text for exception in EXCEPTIONS):
+            if path == this_file or any(exception in text for exception in EXCEPTIONS):
                 continue
             for pattern, better in words.items():
                 if match := re.search(pattern, text):

@@ -27,5 +27,5 @@ def executed(folder: Path) -> Any:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as place:
-        nbformat.write(executed(Path(place)), NOTEBOOK)
+    with tempfile.TemporaryDirectory() as temporary:
+        nbformat.write(executed(Path(temporary)), NOTEBOOK)

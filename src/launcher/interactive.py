@@ -311,9 +311,9 @@ def _checked(overrides: Sequence[str]) -> list[str]:
             "hydra.initialize() is in effect; call hydra.core.global_hydra.GlobalHydra.instance()"
             ".clear() before."
         )
-    if isinstance(overrides, str) or not all(isinstance(each, str) for each in overrides):
+    if isinstance(overrides, str) or not all(isinstance(override, str) for override in overrides):
         raise ConfigError(f"{overrides!r}: should be overrides, each a text; e.g. 'model=mlp'.")
-    if flags := [each for each in overrides if each.startswith("-")]:
+    if flags := [override for override in overrides if override.startswith("-")]:
         raise ConfigError(f"{flags[0]}: is a flag of the command line, not an override.")
     return list(overrides)
 

@@ -26,7 +26,7 @@ from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook
 from launcher.hooks.checkpointing import CheckpointingHook
-from launcher.hooks.state import hook_pieces, hook_tensors
+from launcher.hooks.state import hook_shards, hook_tensors
 from launcher.hooks.watchdog import WatchdogHook
 from launcher.jobs.memory import estimate
 from launcher.process import ranks, signals
@@ -111,7 +111,7 @@ def digest(trainer: Trainer) -> str:
     sha = hashlib.sha256(
         repr(trainer.training_state()).encode() + torch.get_rng_state().numpy().tobytes()
     )
-    tensors, parts = hook_pieces(trainer)
+    tensors, parts = hook_shards(trainer)
     tensors, parts = snapshot.tensors | tensors, snapshot.parts | parts
     for name in sorted(tensors):
         sha.update(f"{name} {parts.get(name)}".encode())

@@ -70,21 +70,21 @@ def tensor_difference(before: torch.Tensor, after: torch.Tensor) -> str | None:
         return f"{after.dtype} {list(after.shape)} instead of {before.dtype} {list(before.shape)}"
     rows = before.numel(), -1
     bits = [
-        torch.frombuffer(bytearray(as_bytes(each)), dtype=torch.uint8)
-        for each in (before, after)
-        if each.numel()
+        torch.frombuffer(bytearray(as_bytes(tensor)), dtype=torch.uint8)
+        for tensor in (before, after)
+        if tensor.numel()
     ]
     if not bits or torch.equal(*bits):
         return None
     unequal = (bits[0].view(rows) != bits[1].view(rows)).any(dim=1)
-    place = int(unequal.nonzero()[0])
-    index = [int(number) for number in torch.unravel_index(torch.tensor(place), before.shape)]
+    at = int(unequal.nonzero()[0])
+    index = [int(number) for number in torch.unravel_index(torch.tensor(at), before.shape)]
     old, new = before.reshape(-1), after.reshape(-1)
     text = (
-        f"{int(unequal.sum())} of {len(old)} elements, the first at {index}: {new[place].item()!r}"
+        f"{int(unequal.sum())} of {len(old)} elements, the first at {index}: {new[at].item()!r}"
         " instead of "
     )
-    text += repr(old[place].item())
+    text += repr(old[at].item())
     if before.is_floating_point():
         text += f"; the largest distance is {float((new.double() - old.double()).abs().max()):.3g}"
     return text

@@ -56,9 +56,9 @@ class RemoteStore(CheckpointStore):
         url: str,
         logger: logging.Logger | None = None,
         link: Path | None = None,
-        own: Collection[str] = (),
+        names: Collection[str] = (),
     ):
-        super().__init__(root, logger, link, own)
+        super().__init__(root, logger, link, names)
         self.fs, self.base = open_remote(url)
         self.url = url
         protocols = (

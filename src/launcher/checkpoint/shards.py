@@ -106,7 +106,7 @@ def write_tensors(
 
 
 @dataclass(frozen=True)
-class _Piece:
+class _Shard:
     file: Path
     start: int
     """Position of its first byte in the file."""
@@ -140,7 +140,7 @@ class ShardReader:
         self.meta: dict[str, Any] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._reads: list[Future[None]] = []
-        self._pieces: dict[str, list[_Piece]] = {}
+        self._shards: dict[str, list[_Shard]] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
         for file in files:
             pieces = entries[file.name].pieces if entries is not None else ()
@@ -157,20 +157,20 @@ class ShardReader:
                     shape, dtype = shape[:-1], getattr(torch, others[name])
                 part = parts.get(name, {"shape": shape, "offset": [0] * len(shape)})
                 start, _ = entry["data_offsets"]
-                piece = _Piece(
+                shard = _Shard(
                     file, base + start, dtype, shape, tuple(part["offset"]), sums.get(base + start)
                 )
-                self._pieces.setdefault(name, []).append(piece)
+                self._shards.setdefault(name, []).append(shard)
                 self._shapes[name] = tuple(part["shape"])
 
     def names(self) -> list[str]:
-        return list(self._pieces)
+        return list(self._shards)
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._shapes[name]
 
     def dtype(self, name: str) -> torch.dtype:
-        return self._pieces[name][0].dtype
+        return self._shards[name][0].dtype
 
     def read(self, name: str) -> torch.Tensor:
         """The full tensor, on the CPU."""
@@ -202,88 +202,88 @@ class ShardReader:
         """
         target = target.detach()
         offset = offset or (0,) * target.dim()
-        whole, pieces = self._shapes[name], self._pieces[name]
+        whole, shards = self._shapes[name], self._shards[name]
         # One is a box, the other a contiguous range.
-        if any(len(piece.offset) != len(offset) for piece in pieces):
+        if any(len(shard.offset) != len(offset) for shard in shards):
             start = _run_start(whole, tuple(target.shape), offset)
-            runs = [_as_run(piece, whole) for piece in pieces]
+            runs = [_as_run(shard, whole) for shard in shards]
             if start is None or None in runs or not target.is_contiguous():
                 target.copy_(_cut(self._now(name), target, offset))
                 return
-            target, offset, pieces = (
+            target, offset, shards = (
                 target.view(-1),
                 (start,),
                 [run for run in runs if run is not None],
             )
         filled = 0
-        for piece in pieces:
-            if piece.shape == tuple(target.shape) and piece.offset == offset:
+        for shard in shards:
+            if shard.shape == tuple(target.shape) and shard.offset == offset:
                 if self._pool is None:
-                    self._read_whole(piece, target)
+                    self._read_whole(shard, target)
                 else:
-                    self._reads.append(self._pool.submit(self._read_whole, piece, target))
+                    self._reads.append(self._pool.submit(self._read_whole, shard, target))
                 return
-            filled += self._read_overlap(piece, target, offset)
+            filled += self._read_overlap(shard, target, offset)
         _expect(name, filled, target)
 
     def _now(self, name: str) -> torch.Tensor:
         """Read the full tensor in this thread."""
         whole = torch.empty(self._shapes[name], dtype=self.dtype(name))
         filled = 0
-        for piece in self._pieces[name]:
-            target = whole if len(piece.offset) == whole.dim() else whole.view(-1)
-            filled += self._read_overlap(piece, target, (0,) * target.dim())
+        for shard in self._shards[name]:
+            target = whole if len(shard.offset) == whole.dim() else whole.view(-1)
+            filled += self._read_overlap(shard, target, (0,) * target.dim())
         _expect(name, filled, whole)
         return whole
 
-    def _read_whole(self, piece: _Piece, target: torch.Tensor) -> None:
+    def _read_whole(self, shard: _Shard, target: torch.Tensor) -> None:
         direct = (
-            target.device.type == "cpu" and target.is_contiguous() and target.dtype == piece.dtype
+            target.device.type == "cpu" and target.is_contiguous() and target.dtype == shard.dtype
         )
-        buffer = target if direct else torch.empty(piece.shape, dtype=piece.dtype)
+        buffer = target if direct else torch.empty(shard.shape, dtype=shard.dtype)
         if buffer.numel():
-            self._read_bytes(piece, piece.start, as_bytes(buffer), piece.checksum)
+            self._read_bytes(shard, shard.start, as_bytes(buffer), shard.checksum)
         if not direct:
             target.copy_(buffer)
 
     def _read_bytes(
-        self, piece: _Piece, start: int, view: memoryview, checksum: str | None = None
+        self, shard: _Shard, start: int, view: memoryview, checksum: str | None = None
     ) -> None:
         digest = None if checksum is None else xxhash.xxh3_128()
-        read_bytes(piece.file, start, view, digest)
+        read_bytes(shard.file, start, view, digest)
         if digest is not None and digest.hexdigest() != checksum:
-            raise CorruptCheckpoint(piece.file.parent.name, changed(piece.file.name))
+            raise CorruptCheckpoint(shard.file.parent.name, changed(shard.file.name))
 
-    def _read_overlap(self, piece: _Piece, target: torch.Tensor, offset: tuple[int, ...]) -> int:
+    def _read_overlap(self, shard: _Shard, target: torch.Tensor, offset: tuple[int, ...]) -> int:
         """Copy the overlap of a shard and the target's box; return its number of values."""
-        low = [max(a, b) for a, b in zip(piece.offset, offset, strict=True)]
+        low = [max(a, b) for a, b in zip(shard.offset, offset, strict=True)]
         high = [
             min(a + n, b + m)
-            for a, n, b, m in zip(piece.offset, piece.shape, offset, target.shape, strict=True)
+            for a, n, b, m in zip(shard.offset, shard.shape, offset, target.shape, strict=True)
         ]
         if any(h <= lo for lo, h in zip(low, high, strict=True)):
             return 0
-        rows = self._read_rows(piece, low[0] - piece.offset[0], high[0] - piece.offset[0])
+        rows = self._read_rows(shard, low[0] - shard.offset[0], high[0] - shard.offset[0])
         columns = tuple(
-            slice(a - o, b - o) for a, b, o in zip(low[1:], high[1:], piece.offset[1:], strict=True)
+            slice(a - o, b - o) for a, b, o in zip(low[1:], high[1:], shard.offset[1:], strict=True)
         )
         source = rows[(slice(None), *columns)]
         region = tuple(slice(a - o, b - o) for a, b, o in zip(low, high, offset, strict=True))
         target[region].copy_(source)
         return source.numel()
 
-    def _read_rows(self, piece: _Piece, first: int, last: int) -> torch.Tensor:
+    def _read_rows(self, shard: _Shard, first: int, last: int) -> torch.Tensor:
         """Read only the needed rows, which are contiguous on disk.
 
         With a checksum, read and verify the entire shard.
         """
-        if piece.checksum is not None:
-            whole = torch.empty(piece.shape, dtype=piece.dtype)
-            self._read_whole(piece, whole)
+        if shard.checksum is not None:
+            whole = torch.empty(shard.shape, dtype=shard.dtype)
+            self._read_whole(shard, whole)
             return whole[first:last]
-        row = prod(piece.shape[1:])
-        rows = torch.empty((last - first, *piece.shape[1:]), dtype=piece.dtype)
-        self._read_bytes(piece, piece.start + first * row * rows.element_size(), as_bytes(rows))
+        row = prod(shard.shape[1:])
+        rows = torch.empty((last - first, *shard.shape[1:]), dtype=shard.dtype)
+        self._read_bytes(shard, shard.start + first * row * rows.element_size(), as_bytes(rows))
         return rows
 
 
@@ -309,9 +309,9 @@ def _run_start(
     return (offset[0] * prod(whole[1:]) if whole else 0) if shape[1:] == whole[1:] else None
 
 
-def _as_run(piece: _Piece, whole: tuple[int, ...]) -> _Piece | None:
-    start = _run_start(whole, piece.shape, piece.offset)
-    return None if start is None else replace(piece, shape=(prod(piece.shape),), offset=(start,))
+def _as_run(shard: _Shard, whole: tuple[int, ...]) -> _Shard | None:
+    start = _run_start(whole, shard.shape, shard.offset)
+    return None if start is None else replace(shard, shape=(prod(shard.shape),), offset=(start,))
 
 
 def _cut(whole: torch.Tensor, target: torch.Tensor, offset: tuple[int, ...]) -> torch.Tensor:

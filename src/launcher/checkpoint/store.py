@@ -52,9 +52,9 @@ class CheckpointStore:
         root: Path,
         logger: logging.Logger | None = None,
         link: Path | None = None,
-        own: Collection[str] = (),
+        names: Collection[str] = (),
     ):
-        self.root, self.place, self.own = root, link, own
+        self.root, self.link_path, self.names = root, link, names
         self.logger = logger or logging.getLogger("launcher.checkpoint")
         self.check_lock: Callable[[], None] = lambda: None
         """Called before each commit, since another process may have taken the run over."""
@@ -196,9 +196,9 @@ class CheckpointStore:
             return True
 
     def _is_own(self, manifest: Manifest) -> bool:
-        return not self.own or manifest.run is None or manifest.run in self.own
+        return not self.names or manifest.run is None or manifest.run in self.names
 
-    def _check_own(self, manifest: Manifest, place: Path | str) -> None:
+    def _check_own(self, manifest: Manifest, folder: Path | str) -> None:
         """Check that a checkpoint is this run's.
 
         Raises:
@@ -206,8 +206,9 @@ class CheckpointStore:
         """
         if not self._is_own(manifest):
             raise ConfigError(
-                f"{place} is a checkpoint of the run {manifest.run}, not of {next(iter(self.own))}:"
-                f" train on from it with run.resume={place}, or move it away."
+                f"{folder} is a checkpoint of the run {manifest.run}, not of"
+                f" {next(iter(self.names))}: train on from it with run.resume={folder}, or move it"
+                " away."
             )
 
     def _lead_here(self) -> None:
@@ -217,22 +218,23 @@ class CheckpointStore:
             ConfigError: the run has checkpoints in its own folder, or at another place.
             OSError: it cannot be made.
         """
-        if self.place is None or os.path.realpath(self.place) == os.path.realpath(self.root):
+        link = self.link_path
+        if link is None or os.path.realpath(link) == os.path.realpath(self.root):
             return
-        if checkpoint_steps(self.place, broken=True):
+        if checkpoint_steps(link, broken=True):
             raise ConfigError(
                 "hooks.checkpointing.path: the checkpoints of this run are in"
-                f" {os.path.realpath(self.place)}, and not in {self.root}: move them there, or"
-                " leave out the key."
+                f" {os.path.realpath(link)}, and not in {self.root}: move them there, or leave out"
+                " the key."
             )
-        if self.place.is_symlink():
-            self.place.unlink()
-        elif self.place.exists():
-            self.place.rmdir()
-        self.place.parent.mkdir(parents=True, exist_ok=True)
-        is_within = self.root.parent == self.place.parent
-        self.place.symlink_to(self.root.name if is_within else os.path.abspath(self.root))
-        fsync_folder(self.place.parent)
+        if link.is_symlink():
+            link.unlink()
+        elif link.exists():
+            link.rmdir()
+        link.parent.mkdir(parents=True, exist_ok=True)
+        is_within = self.root.parent == link.parent
+        link.symlink_to(self.root.name if is_within else os.path.abspath(self.root))
+        fsync_folder(link.parent)
 
     # ---------------------------------------------------------------------------------------- links
     def link(self, name: str, target: str) -> None:
@@ -248,13 +250,13 @@ class CheckpointStore:
 
         A copy of a checkpoint in its place counts.
         """
-        place = self.root / name
+        link = self.root / name
         try:
-            match = STEP.match(os.readlink(place).rstrip("/").rpartition("/")[2])
+            match = STEP.match(os.readlink(link).rstrip("/").rpartition("/")[2])
             step = int(match.group(1)) if match else None
         # There is no link.
         except OSError:
-            step = _step_of_copy(place)
+            step = _step_of_copy(link)
         return step if step is not None and self.path(step).is_dir() else None
 
     def best(self) -> int | None:
@@ -292,20 +294,20 @@ class CheckpointStore:
         """
         newest, best = max(self.steps(), default=None), self.best()
         for name, step in ((LATEST, newest), (BEST, best)):
-            place = self.root / name
-            if place.is_dir() and not place.is_symlink():
-                copied = _step_of_copy(place)
+            link = self.root / name
+            if link.is_dir() and not link.is_symlink():
+                copied = _step_of_copy(link)
                 if copied is None:
-                    self._rename_aside(place, CORRUPT)
+                    self._rename_aside(link, CORRUPT)
                 elif self.path(copied).exists():
-                    self._delete(place)
+                    self._delete(link)
                 else:
-                    os.rename(place, self.path(copied))
+                    os.rename(link, self.path(copied))
                     return self.relink()
             if step is not None and self.linked(name) != step:
                 self.link(name, step_name(step))
             elif step is None:
-                place.unlink(missing_ok=True)
+                link.unlink(missing_ok=True)
 
     # ------------------------------------------------------------------------------------ discovery
     def recover(self) -> None:
@@ -318,7 +320,7 @@ class CheckpointStore:
         """
         if any(
             checkpoint_steps(folder, broken=True)
-            for folder in (self.root, self.place)
+            for folder in (self.root, self.link_path)
             if folder is not None
         ):
             self._lead_here()

@@ -56,7 +56,7 @@ class StoredCheckpoint(ShardReader):
                 f"job.weights={which}: there are {', '.join(chosen)}; name one of them."
             )
         for name in [name for name in self.names() if name.startswith(f"{chosen[0]}/")]:
-            self._pieces[MODEL + name.removeprefix(f"{chosen[0]}/")] = self._pieces.pop(name)
+            self._shards[MODEL + name.removeprefix(f"{chosen[0]}/")] = self._shards.pop(name)
 
     def rank_state(self, rank: int) -> dict[str, Any] | None:
         """Return the state of one rank, or None if it was saved with fewer ranks."""

@@ -139,10 +139,12 @@ def _values(word: str, folders: Sequence[Traversable], listed: dict[str, list[st
         ends = "" if several else " "
         return _matching(word, (f"{key}={several}{option}{ends}" for option in listed[key]))
     kinds = [
-        each.kind for each in _keys(key.partition(".")[0], (), folders, listed) if each.name == key
+        parameter.kind
+        for parameter in _keys(key.partition(".")[0], (), folders, listed)
+        if parameter.name == key
     ]
     return _matching(
-        word, (f"{key}={each} " for kind in dict.fromkeys(kinds) for each in _choices(kind))
+        word, (f"{key}={choice} " for kind in dict.fromkeys(kinds) for choice in _choices(kind))
     )
 
 
@@ -174,9 +176,9 @@ def _keys(
     chosen = [word.partition("=")[2] for word in arguments if word.startswith(f"{part}=")] or list(
         _defaults(part)
     )
-    each = group_options(folders, part)
-    keys = [key for option in each for key in option.keys if option.name in chosen]
-    return keys or [key for option in each for key in option.keys]
+    options = group_options(folders, part)
+    keys = [key for option in options for key in option.keys if option.name in chosen]
+    return keys or [key for option in options for key in option.keys]
 
 
 def _defaults(group: str) -> Iterator[str]:

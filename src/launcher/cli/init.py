@@ -95,9 +95,9 @@ def _is_installed(package: str, folder: Path) -> bool:
 
 def _templates(folder: Traversable, path: str = "") -> Iterator[tuple[str, Traversable]]:
     """Yield the path of each file in the project, and its template."""
-    for each in sorted(folder.iterdir(), key=lambda item: item.name):
-        if each.is_dir():
-            yield from _templates(each, f"{path}{each.name}/")
-        elif each.name.endswith(SUFFIX):
-            name = each.name.removesuffix(SUFFIX)
-            yield path + (".gitignore" if name == "gitignore" else name), each
+    for entry in sorted(folder.iterdir(), key=lambda item: item.name):
+        if entry.is_dir():
+            yield from _templates(entry, f"{path}{entry.name}/")
+        elif entry.name.endswith(SUFFIX):
+            name = entry.name.removesuffix(SUFFIX)
+            yield path + (".gitignore" if name == "gitignore" else name), entry

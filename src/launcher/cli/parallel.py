@@ -163,7 +163,7 @@ class Queue:
             job = self.jobs[index]
             stored = StoredRun.read(job.folder) if index in running else None
             record = {} if stored is None else stored.record
-            shown = " ".join(each for each in job.overrides if each not in job.common)
+            shown = " ".join(override for override in job.overrides if override not in job.common)
             state = "waiting" if stored is None else "running"
             step, loss = (progress(record), short(record.get("loss"))) if record else ("-", "-")
             rows.append([str(index + 1), job.run, shown, state, step, loss])

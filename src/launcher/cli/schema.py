@@ -85,7 +85,11 @@ def write_schemas(project: Path) -> int:
     if (str_path := str(project.absolute())) not in sys.path:
         # The project's classes are read from their source.
         sys.path.insert(0, str_path)
-    folders = [conf, main_folder(), *(each for each in installed().values() if each is not None)]
+    folders = [
+        conf,
+        main_folder(),
+        *(folder for folder in installed().values() if folder is not None),
+    ]
     documents = schemas(folders)
     patterns = {
         name: "conf/config.yaml" if name == CONFIG else f"conf/{name}/*.yaml" for name in documents
@@ -102,7 +106,9 @@ def write_schemas(project: Path) -> int:
         )
         for name, pattern in patterns.items()
     )
-    files = {Path(FOLDER) / f"{name}.json": json.dumps(each) for name, each in documents.items()}
+    files = {
+        Path(FOLDER) / f"{name}.json": json.dumps(document) for name, document in documents.items()
+    }
     files |= {
         CODE: json.dumps(settings, indent=2) + "\n",
         JETBRAINS: PROJECT.format(entries=entries),

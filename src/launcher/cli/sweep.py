@@ -83,11 +83,13 @@ def _located(message: str, jobs: Sequence[SweepJob], count: int) -> str:
 
     The job is left out if the message is about all, or begins with what that job changes.
     """
-    own = jobs[0].own_overrides
-    if len(jobs) >= count or any(message.startswith(each.lstrip("+")) for each in own):
+    overrides = jobs[0].own_overrides
+    if len(jobs) >= count or any(
+        message.startswith(override.lstrip("+")) for override in overrides
+    ):
         return message
     others = f" and {len(jobs) - 1} more" if len(jobs) > 1 else ""
-    return f"{message.rstrip('.')} (job {jobs[0].index + 1}{others}: {' '.join(own)})."
+    return f"{message.rstrip('.')} (job {jobs[0].index + 1}{others}: {' '.join(overrides)})."
 
 
 def _same_run(first: SweepJob, second: SweepJob) -> str:

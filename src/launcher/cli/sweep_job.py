@@ -57,9 +57,9 @@ class SweepJob:
     def own_overrides(self) -> list[str]:
         """The overrides that not all jobs share."""
         return [
-            each
-            for each in self.overrides
-            if each not in self.common and not each.startswith("hydra.")
+            override
+            for override in self.overrides
+            if override not in self.common and not override.startswith("hydra.")
         ]
 
     @property

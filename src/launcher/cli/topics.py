@@ -36,16 +36,18 @@ def topic_text(topic: str, folders: Sequence[Traversable], width: int = 80) -> s
         return _keys_text(
             name,
             topic,
-            [(f"{part}={each.name}", each.keys) for each in listed] + [("", tuple(tops))],
+            [(f"{part}={choice.name}", choice.keys) for choice in listed] + [("", tuple(tops))],
             width,
         )
-    if option and option not in [each.name for each in listed]:
-        names = [each.name for each in listed]
+    if option and option not in [choice.name for choice in listed]:
+        names = [choice.name for choice in listed]
         raise ConfigError(
             f"--help {topic}: no option {option}{hint(option, names)} {part} has"
             f" {', '.join(names)}."
         )
-    parts = ["\n".join(_option_lines(each, width)) for each in listed if option in ("", each.name)]
+    parts = [
+        "\n".join(_option_lines(choice, width)) for choice in listed if option in ("", choice.name)
+    ]
     parts += ["\n".join(_key_lines(tops, width))] if tops else []
     return "\n\n".join(parts) + "\n"
 

@@ -83,7 +83,7 @@ def evaluate(node: ast.expr | None, statements: Mapping[str, Any]) -> Any:
         return Any
     try:
         spelled = _Spelled().visit(copy.deepcopy(node))
-        if not all(isinstance(each, TYPE_SYNTAX) for each in ast.walk(spelled)):
+        if not all(isinstance(part, TYPE_SYNTAX) for part in ast.walk(spelled)):
             return Any
         code = compile(ast.fix_missing_locations(ast.Expression(spelled)), "annotation", "eval")
         kind = _plain(eval(code, {"__builtins__": {}}, _Names(statements)))

@@ -261,7 +261,9 @@ def _recomputed(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
         "model.gradient_checkpointing": False,
     }.items():
         if (value := get(tree, key)) not in (None, off):
-            value, off = (each if isinstance(each, str) else show(each) for each in (value, off))
+            value, off = (
+                setting if isinstance(setting, str) else show(setting) for setting in (value, off)
+            )
             text = (
                 f"with {key}={value} a block that is recomputed draws other dropout masks than"
                 " before, so the gradient is wrong; use trainer.compile.backend=aot_eager, or"
@@ -412,7 +414,7 @@ def _why_not_writable(folder: str) -> str | None:
     if str(expanded(folder)).startswith("~"):
         return f"there is no user {folder[1:].partition('/')[0]}."
     path = expanded(folder).absolute()
-    existing = next((each for each in (path, *path.parents) if os.path.lexists(each)), path)
+    existing = next((folder for folder in (path, *path.parents) if os.path.lexists(folder)), path)
     if not existing.is_dir():
         return f"{existing} is not a folder; use another folder."
     return (
@@ -453,6 +455,6 @@ def _signals(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     for name in hooks if isinstance(hooks, dict) else ():
         key = f"hooks.{name}.exit_signals"
         value = get(tree, key)
-        for each in value if isinstance(value, list) else [value]:
-            if isinstance(each, str | int) and (issue := signal_issue(key, each)):
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, str | int) and (issue := signal_issue(key, item)):
                 yield issue

@@ -65,7 +65,7 @@ def _normalize_space(key: str, value: str) -> str:
         return f"++{SPACE}={{{key}:{text}}}"
     try:
         ranges = dict(parse(f"{SPACE}={value}").value())  # type: ignore[arg-type]
-        texts = [f"{name}:{_range_text(each)}" for name, each in leaves(ranges).items()]
+        texts = [f"{name}:{_range_text(span)}" for name, span in leaves(ranges).items()]
     except (HydraException, TypeError, ValueError):
         raise ConfigError(
             f"{SPACE}={value}: cannot be read; e.g. {SPACE}.optimizer.lr=interval(0.1,0.2), or "

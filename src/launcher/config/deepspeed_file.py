@@ -179,13 +179,13 @@ def _options(path: Path, strategy: dict[str, Any]) -> Iterator[ConfigIssue]:
         value = strategy.get(option.name, option.default)
         if option.name not in ("config_file", "timeout") and value != option.default:
             text = (
-                f"{KEY}={path} replaces this option; set {'.'.join(_place(option.name))} in the"
+                f"{KEY}={path} replaces this option; set {'.'.join(_path_of(option.name))} in the"
                 " file."
             )
             yield ConfigIssue(f"strategy.{option.name}", show(value), text)
 
 
-def _place(option: str) -> tuple[str, ...]:
+def _path_of(option: str) -> tuple[str, ...]:
     """The place of an option of the strategy in DeepSpeed's configuration."""
     if option in (
         "loss_scale",

@@ -110,11 +110,11 @@ def best_index(values: Iterable[float], mode: Mode) -> int | None:
 
     Of equal values the first is the best, as in training.
     """
-    best, place = None, None
+    best, best_at = None, None
     for index, value in enumerate(values):
         if is_better(value, best, mode):
-            best, place = value, index
-    return place
+            best, best_at = value, index
+    return best_at
 
 
 def ranked(items: Iterable[T], value: Callable[[T], float | None], mode: Mode) -> list[T]:
@@ -129,18 +129,18 @@ def ranked(items: Iterable[T], value: Callable[[T], float | None], mode: Mode) -
         return number if number is not None and math.isfinite(number) else None
 
     pairs: Sequence[tuple[int, T, float | None]] = [
-        (place, item, finite(item)) for place, item in enumerate(items)
+        (index, item, finite(item)) for index, item in enumerate(items)
     ]
-    known = [(place, item, number) for place, item, number in pairs if number is not None]
-    known.sort(key=lambda each: each[2], reverse=mode == "max")
+    known = [(index, item, number) for index, item, number in pairs if number is not None]
+    known.sort(key=lambda entry: entry[2], reverse=mode == "max")
     groups: list[list[tuple[int, T, float]]] = []
-    for each in known:
-        if not groups or is_better(groups[-1][0][2], each[2], mode):
+    for entry in known:
+        if not groups or is_better(groups[-1][0][2], entry[2], mode):
             groups.append([])
-        groups[-1].append(each)
+        groups[-1].append(entry)
     order = [
-        (place, item)
+        (index, item)
         for group in groups
-        for place, item, _ in sorted(group, key=lambda each: each[0])
+        for index, item, _ in sorted(group, key=lambda entry: entry[0])
     ]
     return [item for _, item in order] + [item for _, item, number in pairs if number is None]

@@ -137,11 +137,11 @@ class _Schemas:
         top = section(Top)
         comments = {key.name: key.comment for key in top_keys(self.top)}
         found: Schema = {
-            each.name: {
-                "anyOf": [*_alternatives(each.annotation), *ELSEWHERE],
-                "description": comments.get(each.name, ""),
+            parameter.name: {
+                "anyOf": [*_alternatives(parameter.annotation), *ELSEWHERE],
+                "description": comments.get(parameter.name, ""),
             }
-            for each in top.parameters
+            for parameter in top.parameters
         }
         for name in SECTIONS:
             found[name] = self.keys(name, section(SECTIONS[name]), None)
@@ -161,7 +161,7 @@ class _Schemas:
 
     def defaults(self, group: str) -> Schema:
         """A list of options: of the own group by name, or `group: option`."""
-        own = [*self.names.get(group, ()), "_self_"]
+        names = [*self.names.get(group, ()), "_self_"]
         chosen: Schema = {}
         for name, known in self.names.items():
             one = {"enum": [*known, None]}
@@ -173,7 +173,7 @@ class _Schemas:
             "type": "array",
             "items": {
                 "anyOf": [
-                    {"type": "string", "enum": own},
+                    {"type": "string", "enum": names},
                     {
                         "type": "object",
                         "properties": chosen,
@@ -200,15 +200,15 @@ def _alternatives(annotation: Any) -> list[Schema]:
     """The schemas of which a value must fit one."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, UnionType):
-        return [each for argument in arguments for each in _alternatives(argument)]
+        return [schema for argument in arguments for schema in _alternatives(argument)]
     if origin is Annotated:
         limits = {
             LIMITS[type(mark)][1]: getattr(mark, LIMITS[type(mark)][0])
             for mark in bounds(annotation)
         }
-        return [each | limits for each in _alternatives(arguments[0]) if each is not EPOCHS] + (
-            [EPOCHS] if arguments[0] is int else []
-        )
+        return [
+            schema | limits for schema in _alternatives(arguments[0]) if schema is not EPOCHS
+        ] + ([EPOCHS] if arguments[0] is int else [])
     if origin is Literal:
         return [{"enum": list(arguments)}]
     kind = origin or annotation

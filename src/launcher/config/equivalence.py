@@ -142,9 +142,9 @@ def _defaults_of_target(target: str) -> dict[str, Any]:
 @cache
 def _defaults_of(spec: Signature) -> dict[str, Any]:
     return {
-        each.name: each.default
-        for each in spec.parameters
-        if each.default is not REQUIRED and each.default is not UNKNOWN
+        parameter.name: parameter.default
+        for parameter in spec.parameters
+        if parameter.default is not REQUIRED and parameter.default is not UNKNOWN
     }
 
 

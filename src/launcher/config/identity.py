@@ -193,14 +193,14 @@ def fix_name(config: DictConfig) -> None:
     """
     try:
         hashed = hashed_identity(config)
-        own = digest(hashed)
+        hashed_id = digest(hashed)
         name = config.run.name
-        run_id = own if to_plain(config.run)["id"] == DERIVED else config.run.id
+        run_id = hashed_id if to_plain(config.run)["id"] == DERIVED else config.run.id
     except Exception:
         return
     config.run.name, config.run.id = name, run_id
     kept = for_json(as_stored(to_plain(config), hashed))
-    text = json.dumps({"id": own, "identity": kept}, separators=(",", ":"))
+    text = json.dumps({"id": hashed_id, "identity": kept}, separators=(",", ":"))
     OmegaConf.update(config, "run.identity", text.replace("${", ESCAPED), force_add=True)
 
 

@@ -162,8 +162,8 @@ def _has_equal_secrets(config: DictConfig, known: tuple[str, dict[str, Any]], ru
         path = ".".join(map(str, keys))
         return values.get(path, stored) if _is_kept(path, stored) else stored
 
-    own: str = run.record["identity_id"]
-    return digest(mapped(run.identity, value)) == own
+    identity_id: str = run.record["identity_id"]
+    return digest(mapped(run.identity, value)) == identity_id
 
 
 def _is_kept(path: str, value: Any) -> bool:
@@ -216,7 +216,7 @@ def nearest(config: DictConfig, runs: Runs) -> str | None:
             near.append((-len(keys), run.started, shown, run))
     if not near:
         return None
-    _, _, shown, run = max(near, key=lambda each: each[:2])
+    _, _, shown, run = max(near, key=lambda candidate: candidate[:2])
     best = run.record["best"]
     value = "" if best is None else f", {best['metric']} {best['value']:.4g}"
     return (
@@ -233,7 +233,7 @@ def is_same(before: DictConfig, now: DictConfig) -> bool:
     if run_id(before) == run_id(now):
         return True
     one, other = (
-        identity_key(hashed_identity(each), project_renames(now)) for each in (before, now)
+        identity_key(hashed_identity(tree), project_renames(now)) for tree in (before, now)
     )
     return one == other
 

@@ -63,7 +63,7 @@ def _needed(tree: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         for group in COLLECTIONS
         for name, node in parts(tree, group).items()
     }
-    own = {
+    user_hooks = {
         path
         for path, target in _targets(tree).items()
         if not target.startswith(OWN) or target == FUNCTIONS
@@ -71,7 +71,9 @@ def _needed(tree: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     if get(tree, "scheduler.metric") is not None:
         nodes["scheduler"] = tree["scheduler"] | {"_target_": METRIC_SCHEDULE}
     for path, node in nodes.items():
-        yield from ((path, setting, other) for setting, other in needs(node) if own <= {path})
+        yield from (
+            (path, setting, other) for setting, other in needs(node) if user_hooks <= {path}
+        )
 
 
 def _targets(tree: dict[str, Any]) -> dict[str, str]:

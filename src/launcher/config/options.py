@@ -39,8 +39,10 @@ def own_folder() -> Path | None:
     folder = Path("conf")
     if not folder.is_dir() or (folder / "config.yaml").exists():
         return None
-    names = {each.name for each in main_folder().iterdir() if each.is_dir()}
-    return folder if any(each.name in names for each in folder.iterdir() if each.is_dir()) else None
+    names = {entry.name for entry in main_folder().iterdir() if entry.is_dir()}
+    return (
+        folder if any(entry.name in names for entry in folder.iterdir() if entry.is_dir()) else None
+    )
 
 
 def installed() -> dict[str, Path | None]:
@@ -55,8 +57,8 @@ def installed() -> dict[str, Path | None]:
 
     packages = {entry.value: find_module(entry.value) for entry in entry_points(group=ENTRY_POINTS)}
     return {
-        name: Path(each.folders[0]) if each and each.folders else None
-        for name, each in sorted(packages.items())
+        name: Path(package.folders[0]) if package and package.folders else None
+        for name, package in sorted(packages.items())
     }
 
 
@@ -82,10 +84,10 @@ def composed_from(tree: Mapping[str, Any]) -> list[Traversable]:
 def groups(folders: Sequence[Traversable]) -> dict[str, list[str]]:
     """Each group with its options, except Hydra's own groups."""
     names = {
-        each.name
+        entry.name
         for folder in folders
-        for each in folder.iterdir()
-        if each.is_dir() and each.name != "hydra"
+        for entry in folder.iterdir()
+        if entry.is_dir() and entry.name != "hydra"
     }
     listed = {name: options(folders, name) for name in sorted(names)}
     return {name: group for name, group in listed.items() if group}

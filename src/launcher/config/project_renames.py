@@ -46,7 +46,7 @@ def renames_in_files(tree: Mapping[str, Any]) -> dict[str, str]:
             except (YAMLError, UnicodeDecodeError, OSError) as error:
                 raise ConfigError(f"{KEY}: {file} cannot be read ({reason(error)}).") from error
             if not isinstance(content, dict) or not all(
-                isinstance(name, str) for each in content.items() for name in each
+                isinstance(name, str) for renames in content.items() for name in renames
             ):
                 raise ConfigError(
                     f"{KEY}={show(content)}: {file} should have lines `old.name: new.name`."

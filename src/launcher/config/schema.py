@@ -113,7 +113,7 @@ def _with_length_issues(
             if not (SCHEDULE_LENGTH.fullmatch(issue.key) and get(tree, issue.key) is None)
         ]
     found = list(length_issues(tree, sources))
-    return [issue for issue in issues if issue.key not in {each.key for each in found}] + found
+    return [issue for issue in issues if issue.key not in {other.key for other in found}] + found
 
 
 def check_dispatch(tree: dict[str, Any]) -> None:
@@ -356,7 +356,7 @@ def _node(path: str, node: dict[str, Any], referred_to: set[str]) -> Iterator[Co
     if spec is None:
         return
     keys = {key: value for key, value in node.items() if key not in INSTANTIATION}
-    own = [key for key in keys if key not in spec.names and join(path, key) in referred_to]
+    extra = [key for key in keys if key not in spec.names and join(path, key) in referred_to]
     if path == "scheduler" and "metric" in keys:
         yield from _typed("scheduler.metric", keys.pop("metric"), SCHEDULER_METRIC)
     if SOURCE.fullmatch(path):
@@ -371,7 +371,7 @@ def _node(path: str, node: dict[str, Any], referred_to: set[str]) -> Iterator[Co
         or positional > 0
     )
     yield from _keys(
-        path, {key: value for key, value in keys.items() if key not in own}, spec, partial
+        path, {key: value for key, value in keys.items() if key not in extra}, spec, partial
     )
 
 

@@ -61,9 +61,9 @@ def secret_issues(tree: Mapping[str, Any]) -> Iterator[ConfigIssue]:
         tree: the configuration, interpolations as written.
     """
     variables = get(tree, "hydra.job.env_set")
-    places = [*walk({key: value for key, value in tree.items() if key != "hydra"}, lists=True)]
-    places += walk(variables, "hydra.job.env_set") if isinstance(variables, Mapping) else ()
-    for path, value in places:
+    values = [*walk({key: value for key, value in tree.items() if key != "hydra"}, lists=True)]
+    values += walk(variables, "hydra.job.env_set") if isinstance(variables, Mapping) else ()
+    for path, value in values:
         name = path.rpartition(".")[2]
         if not is_secret(name) or not isinstance(value, str) or value in ("", "???"):
             continue

@@ -122,8 +122,8 @@ def section(keys: type, takes_more: bool = False) -> Signature:
     """A section's keys as a signature."""
     hints = get_type_hints(keys, include_extras=True)
     parameters = []
-    for each in fields(keys):
-        absent = UNKNOWN if callable(each.default_factory) else REQUIRED
-        default = absent if each.default is MISSING else each.default
-        parameters.append(Parameter(each.name, hints[each.name], default))
+    for setting in fields(keys):
+        absent = UNKNOWN if callable(setting.default_factory) else REQUIRED
+        default = absent if setting.default is MISSING else setting.default
+        parameters.append(Parameter(setting.name, hints[setting.name], default))
     return Signature(keys.__name__.removesuffix("Settings").lower(), tuple(parameters), takes_more)

@@ -57,11 +57,11 @@ class Signature:
     """True with `**kwargs`: any other key passes."""
 
     def __getitem__(self, name: str) -> Parameter:
-        return next(each for each in self.parameters if each.name == name)
+        return next(parameter for parameter in self.parameters if parameter.name == name)
 
     @property
     def names(self) -> list[str]:
-        return [each.name for each in self.parameters]
+        return [parameter.name for parameter in self.parameters]
 
 
 @cache

@@ -71,7 +71,7 @@ def find_module(name: str) -> Module | None:
         return Module(
             name,
             None,
-            tuple(str(Path(each, last)) for each in (package.folders if package else ())),
+            tuple(str(Path(folder, last)) for folder in (package.folders if package else ())),
         )
     if spec is None:
         return None
@@ -79,7 +79,9 @@ def find_module(name: str) -> Module | None:
     # A namespace package asks its imported parent for its folders.
     if package and spec.origin is None:
         return Module(
-            name, None, tuple(str(path) for path in (Path(each, last) for each in package.folders))
+            name,
+            None,
+            tuple(str(path) for path in (Path(folder, last) for folder in package.folders)),
         )
     return Module(name, source, tuple(spec.submodule_search_locations or ()))
 
@@ -219,9 +221,11 @@ def _member(owner: Module | Definition, name: str, hops: int) -> Module | Defini
             continue
     if (owner.path is None and not owner.folders) or (owner.path and _is_dynamic(owner.path)):
         raise Unresolvable(full)
-    public = [each for each in names if not each.startswith("_")]
+    public = [public_name for public_name in names if not public_name.startswith("_")]
     raise NotFound(
-        owner.name, name, (*public, *(each.name for each in pkgutil.iter_modules(owner.folders)))
+        owner.name,
+        name,
+        (*public, *(module.name for module in pkgutil.iter_modules(owner.folders))),
     )
 
 

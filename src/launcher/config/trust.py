@@ -140,7 +140,7 @@ class Origin:
     remedy: str = "--trust"
 
     def checked(
-        self, config: DictConfig, keys: Iterable[str], trust: bool, own: Iterable[Name] = ()
+        self, config: DictConfig, keys: Iterable[str], trust: bool, typed: Iterable[Name] = ()
     ) -> DictConfig:
         """Return nodes of a stored configuration, all interpolations resolved, after checking them.
 
@@ -148,8 +148,8 @@ class Origin:
             config: the stored configuration.
             keys: keys of the nodes that will be built.
             trust: allow everything that they name.
-            own: names in this command itself, in addition to the YAML files of Launcher and of the
-                project.
+            typed: names in this command itself, in addition to the YAML files of Launcher and of
+                the project.
 
         Raises:
             ConfigError: they do not resolve, or name code that is not allowed.
@@ -170,18 +170,18 @@ class Origin:
         except OmegaConfBaseException as error:
             raise ConfigError(f"{self.file}: {reason(error)}.") from error
         if not trust:
-            self.check(resolved, written, own)
+            self.check(resolved, written, typed)
         return OmegaConf.create(resolved)
 
     def check(
-        self, resolved: object, written: object, own: Iterable[Name], retype: bool = False
+        self, resolved: object, written: object, typed: Iterable[Name], retype: bool = False
     ) -> None:
         """Check that a tree names only allowed code.
 
         Args:
             resolved: the tree after resolution.
             written: the same tree, interpolations as written.
-            own: names in this command itself.
+            typed: names in this command itself.
             retype: the message contains how to name the code on the command line.
 
         Raises:
@@ -190,7 +190,7 @@ class Origin:
         unknown = [code for code in code_in(resolved, written) if not self._is_allowed(code)]
         if not unknown:
             return
-        named = {*own, *names_in_files([main_folder(), *installed().values(), own_folder()])}
+        named = {*typed, *names_in_files([main_folder(), *installed().values(), own_folder()])}
         rejected = [code for code in unknown if not code.names & named]
         if rejected:
             can_type = retype and all(
@@ -259,7 +259,7 @@ class Origin:
         inside = stored.relative_to(project).parts[:1] if stored.is_relative_to(project) else ()
         foreign = [stored, *(project / name for name in inside)]
         return not is_installed(str(folder)) and not any(
-            folder.is_relative_to(each) for each in foreign
+            folder.is_relative_to(root) for root in foreign
         )
 
 

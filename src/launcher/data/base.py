@@ -158,8 +158,8 @@ class DataSource(LoaderSettings, ABC):
             None if no samples are held out.
         """
         dataset = self.val_dataset() if name is None else self.named_val_dataset(name)
-        place = (batch_size, rank, world_size, device)
-        return self._pass_over(dataset, *place, max_samples, has_chunks)
+        placement = (batch_size, rank, world_size, device)
+        return self._pass_over(dataset, *placement, max_samples, has_chunks)
 
     def test_loader(
         self,
@@ -175,8 +175,8 @@ class DataSource(LoaderSettings, ABC):
 
         None if there are none.
         """
-        place = (batch_size, rank, world_size, device)
-        return self._pass_over(self.test_dataset(), *place, max_samples, has_chunks)
+        placement = (batch_size, rank, world_size, device)
+        return self._pass_over(self.test_dataset(), *placement, max_samples, has_chunks)
 
     def batches(
         self, dataset: Any, ranges: Iterable[tuple[int, int]], device: torch.device

@@ -124,13 +124,13 @@ class BlockCache:
         for file in self.folder.glob(f"*{PART}"):
             with suppress(FileNotFoundError):
                 stats.append((file.stat().st_mtime_ns, file.stat().st_size, file))
-        total = size + sum(each for _, each, _ in stats)
-        for _, each, file in sorted(stats):
+        total = size + sum(file_size for _, file_size, _ in stats)
+        for _, file_size, file in sorted(stats):
             if total <= self.max_bytes:
                 break
             file.unlink(missing_ok=True)
             file.with_suffix(LOCK).unlink(missing_ok=True)
-            total -= each
+            total -= file_size
 
 
 def rows_of(data: bytes) -> list[dict[str, Any]]:

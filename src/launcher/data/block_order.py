@@ -77,11 +77,9 @@ class BlockOrder:
             of_window = windows == window
             within = offsets[of_window] - begin
             mixed[of_window] = begin + shuffled(within, rows, self.seed, epoch, int(window))
-        places = np.searchsorted(current.ends, mixed, side="right")
-        blocks = current.blocks[places]
-        indices: np.ndarray = (
-            self.starts[blocks] + mixed - current.ends[places] + self.sizes[blocks]
-        )
+        slots = np.searchsorted(current.ends, mixed, side="right")
+        blocks = current.blocks[slots]
+        indices: np.ndarray = self.starts[blocks] + mixed - current.ends[slots] + self.sizes[blocks]
         return indices
 
     def epochs(self, start: int, count: int) -> np.ndarray:

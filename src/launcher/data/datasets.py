@@ -18,7 +18,7 @@ class DatasetsData(DocumentData):
 
     def find(self, key: str, patterns: str | list[str]) -> list[Path]:
         folders = [
-            expanded(each) for each in ([patterns] if isinstance(patterns, str) else patterns)
+            expanded(pattern) for pattern in ([patterns] if isinstance(patterns, str) else patterns)
         ]
         for folder in folders:
             if not folder.is_dir():

@@ -228,4 +228,4 @@ def _stamp(path: Path) -> tuple[int, int]:
         if path.is_dir()
         else [path.stat()]
     )
-    return sum(each.st_size for each in stats), max((each.st_mtime_ns for each in stats), default=0)
+    return sum(stat.st_size for stat in stats), max((stat.st_mtime_ns for stat in stats), default=0)

@@ -147,7 +147,8 @@ class Encoder:
         """Encode a chat. The assistant's turns are targets, with the tokens that end them."""
         messages = _field(record, "messages", str(self.fields.messages), list, where)
         if not all(
-            isinstance(each, dict) and isinstance(each.get("role"), str) for each in messages
+            isinstance(message, dict) and isinstance(message.get("role"), str)
+            for message in messages
         ):
             raise ConfigError(
                 f"data.messages_field={self.fields.messages}: {where} has a message without a role;"

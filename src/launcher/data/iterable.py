@@ -79,15 +79,15 @@ def _empty(dataset: object, epoch: int) -> str:
 
 @dataclass(frozen=True)
 class Share:
-    """The micro-batches of a rank: the ones numbered `own` of each `count`."""
+    """The micro-batches of a rank: the ones numbered `local` of each `count`."""
 
-    own: Sequence[int]
+    local: Sequence[int]
     count: int
 
     def number(self, turn: int) -> int:
         """The number of this rank's micro-batch at a turn, counted over all ranks."""
-        rounds, at = divmod(turn, len(self.own))
-        return rounds * self.count + self.own[at]
+        rounds, at = divmod(turn, len(self.local))
+        return rounds * self.count + self.local[at]
 
     def numbers(self) -> Iterator[int]:
         return map(self.number, count())
@@ -119,8 +119,8 @@ class TrainingStream:
         read = self.share.number(0)
         for number in self.share.numbers():
             skip, read = (number - read) * self.size, number + 1
-            own = draw(lambda: list(islice(samples, skip, skip + self.size)))  # noqa: B023 - called at once
-            yield aside(lambda: self.collate(own))  # noqa: B023
+            batch = draw(lambda: list(islice(samples, skip, skip + self.size)))  # noqa: B023 - called at once
+            yield aside(lambda: self.collate(batch))  # noqa: B023
 
 
 class EvaluationStream:
@@ -158,10 +158,10 @@ class EvaluationStream:
         samples = self._samples()
         first = 0
         while read := draw(lambda: list(islice(samples, self.full))):
-            own = self.rank if self.rank * self.batch_size < len(read) else 0
-            start = own * self.batch_size
+            chunk_index = self.rank if self.rank * self.batch_size < len(read) else 0
+            start = chunk_index * self.batch_size
             chunk = read[start : start + self.batch_size]
-            yield first + own, aside(lambda: self.collate(chunk))  # noqa: B023 - called at once
+            yield first + chunk_index, aside(lambda: self.collate(chunk))  # noqa: B023 - called at once
             first += self.world_size
 
     def _shares(self) -> Iterator[Any]:

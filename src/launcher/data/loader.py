@@ -126,7 +126,7 @@ class ResumableLoader:
     ):
         self.dataset = dataset
         self.seed = seed
-        self.share = Share([rank], world_size) if lanes is None else Share(lanes.own, lanes.count)
+        self.share = Share([rank], world_size) if lanes is None else Share(lanes.local, lanes.count)
         self.micro_batch_size = micro_batch_size
         self.rank = rank
         self.world_size = world_size
@@ -426,9 +426,9 @@ def fingerprint(dataset: object) -> str | None:
 
     It is the dataset's `fingerprint`, else its length, else None.
     """
-    own = getattr(dataset, "fingerprint", None)
-    if own is not None:
-        return str(own)
+    identifier = getattr(dataset, "fingerprint", None)
+    if identifier is not None:
+        return str(identifier)
     size = length(dataset)
     return None if size is None else f"{size} samples"
 

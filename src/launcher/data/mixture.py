@@ -156,8 +156,8 @@ def checked(weights: Mapping[str, Any], key: str) -> Weights:
     for name, weight in weights.items():
         is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
         if not is_number or not isfinite(weight) or weight < 0:
-            own = f"{key}.{name}.weight" if key == "data.sources" else f"{key}.{name}"
-            raise ConfigError(f"{own}={weight}: should be a number, 0 or more.")
+            weight_key = f"{key}.{name}.weight" if key == "data.sources" else f"{key}.{name}"
+            raise ConfigError(f"{weight_key}={weight}: should be a number, 0 or more.")
     if not any(weights.values()):
         raise ConfigError(f"{key}: all weights are 0; give at least one source a weight.")
     return {str(name): float(weight) for name, weight in weights.items()}

@@ -41,10 +41,10 @@ class Mixture(OrderedDataset):
 
         It does not change with the weights, since a fork may have other weights.
         """
-        own = (getattr(dataset, "fingerprint", None) for dataset in self.datasets.values())
+        marks = (getattr(dataset, "fingerprint", None) for dataset in self.datasets.values())
         return "; ".join(
             f"{name}: {mark or f'{size} samples'}"
-            for (name, size), mark in zip(self.sizes.items(), own, strict=True)
+            for (name, size), mark in zip(self.sizes.items(), marks, strict=True)
         )
 
     def source_of(self, indices: np.ndarray) -> np.ndarray:

@@ -113,8 +113,8 @@ class MixtureOrder:
         for source in np.unique(sources).tolist():
             chosen = np.flatnonzero(sources == source)
             # Within a batch the numbers of a source follow each other.
-            own = self._orders[source].indices(int(numbers[chosen[0]]), len(chosen))
-            indices[chosen] = own + self.offsets[source]
+            indices_in_source = self._orders[source].indices(int(numbers[chosen[0]]), len(chosen))
+            indices[chosen] = indices_in_source + self.offsets[source]
         return indices
 
     def epochs(self, start: int, count: int) -> np.ndarray:
@@ -219,8 +219,8 @@ class MixtureOrder:
             ]
             ranks = np.empty(BLOCK, dtype=np.int64)
             for source in range(len(self.names)):
-                places = np.flatnonzero(labels == source)
-                ranks[places] = np.arange(len(places))
+                slots = np.flatnonzero(labels == source)
+                ranks[slots] = np.arange(len(slots))
             self._block = key, labels, ranks
         return self._block[1], self._block[2]
 

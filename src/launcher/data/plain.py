@@ -160,7 +160,7 @@ class ResumableSampler:
 
     def _noted(self) -> dict[str, Any]:
         state = rng_state()
-        own = {
+        generators = {
             name: _get_state(generator) for name, generator in own_generators(self.loader).items()
         }
         # A sampler may count its epochs itself. Numbers that have not changed may come from a
@@ -170,7 +170,11 @@ class ResumableSampler:
             for name, number in own_numbers(self.loader).items()
             if self._initial.get(name) != number
         }
-        return {"global": {key: state[key] for key in CPU_STATES}, "own": own, "numbers": numbers}
+        return {
+            "global": {key: state[key] for key in CPU_STATES},
+            "own": generators,
+            "numbers": numbers,
+        }
 
 
 def global_states() -> list[Any]:

@@ -29,14 +29,14 @@ class PrivateGenerators:
     """
 
     def __init__(self) -> None:
-        self._own: HostState | None = None
+        self._saved: HostState | None = None
 
     def run(self, function: Callable[[], T]) -> T:
         """Call `function` with these generators, and restore the global ones."""
 
         def inside() -> T:
             result = self._begin(function)
-            self._own = host_state()
+            self._saved = host_state()
             return result
 
         return isolated(inside)
@@ -46,6 +46,6 @@ class PrivateGenerators:
         return isolated(lambda: self._begin(function))
 
     def _begin(self, function: Callable[[], T]) -> T:
-        if self._own is not None:
-            restore_host(self._own)
+        if self._saved is not None:
+            restore_host(self._saved)
         return function()

@@ -106,8 +106,8 @@ class PackedDataset:
             np.searchsorted(ends, start, side="right") : np.searchsorted(ends, stop, side="left")
         ]
         begins = np.concatenate([np.array([start]), inside])
-        places = np.arange(start, stop)
-        positions: np.ndarray = places - begins[np.searchsorted(begins, places, side="right") - 1]
+        slots = np.arange(start, stop)
+        positions: np.ndarray = slots - begins[np.searchsorted(begins, slots, side="right") - 1]
         return positions
 
 

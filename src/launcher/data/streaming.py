@@ -194,10 +194,10 @@ class StreamedDocuments(OrderedDataset):
         """
         if self._order is None:
             return
-        place = self._order.window_at(position)
-        if place == self._window:
+        position_window = self._order.window_at(position)
+        if position_window == self._window:
             return
-        self._window = epoch, window = place
+        self._window = epoch, window = position_window
         wanted = [
             *self._order.blocks_of(epoch, window),
             *self._order.blocks_of(epoch, window + 1),
@@ -228,8 +228,8 @@ class StreamedDocuments(OrderedDataset):
         if block not in self._blocks and self._order is None:  # a pass from the first to the last
             following = range(block, min(block + 2, len(self.starts)))
             self._keep(following)
-            for each in following:
-                self._fetch(each)
+            for number in following:
+                self._fetch(number)
         # A signal ends this wait where the loader's caller allows it, as with any other dataset.
         return self._fetch(block).result()
 

@@ -151,9 +151,9 @@ def private_folder() -> Iterator[Path]:
         ConfigError: it cannot be written.
     """
     try:
-        place = tempfile.TemporaryDirectory(prefix=PREFIX)
-        (Path(place.name) / OWNER).write_text(json.dumps(asdict(Holder.current())))
-        for owner in Path(place.name).parent.glob(f"{PREFIX}*/{OWNER}"):
+        temporary = tempfile.TemporaryDirectory(prefix=PREFIX)
+        (Path(temporary.name) / OWNER).write_text(json.dumps(asdict(Holder.current())))
+        for owner in Path(temporary.name).parent.glob(f"{PREFIX}*/{OWNER}"):
             holder = read_holder(owner)
             if holder is not None and holder.is_local() and not holder.is_alive():
                 shutil.rmtree(owner.parent, ignore_errors=True)
@@ -162,7 +162,7 @@ def private_folder() -> Iterator[Path]:
             f"TMPDIR={tempfile.gettempdir()}: cannot be written ({error.strerror}); set TMPDIR to"
             " another folder."
         ) from error
-    with place as name:
+    with temporary as name:
         yield Path(name)
 
 

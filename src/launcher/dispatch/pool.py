@@ -131,5 +131,5 @@ def gpu_share(gpus: Sequence[str], slot: int, slots: int) -> list[str]:
     """The GPUs of one slot. If there are fewer GPUs than slots, several slots share one."""
     if not gpus:
         return []
-    each = len(gpus) // slots
-    return list(gpus[slot * each : (slot + 1) * each]) if each else [gpus[slot % len(gpus)]]
+    count = len(gpus) // slots
+    return list(gpus[slot * count : (slot + 1) * count]) if count else [gpus[slot % len(gpus)]]

@@ -74,7 +74,7 @@ class TrainState:
 
     def to_dict(self) -> dict[str, Any]:
         """The state as plain values for JSON; values on a device are read."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
         return values | {
             "metrics": to_numbers(self.metrics),
             "best": self.best.state() if self.best else None,

@@ -22,7 +22,7 @@ from launcher.hooks.best import Best
 from launcher.hooks.interval import Interval
 from launcher.hooks.records import show
 from launcher.hooks.resuming import CheckpointRestorer
-from launcher.hooks.state import hook_pieces, hook_states
+from launcher.hooks.state import hook_shards, hook_states
 from launcher.process import deadline, signals
 from launcher.process.rng import rng_state
 from launcher.rundir.folder import RunFolder, place_of, run_name
@@ -144,15 +144,15 @@ class CheckpointingHook(BaseHook):
     def _store(self, trainer: TrainerView) -> CheckpointStore:
         workspace = trainer.workspace or Path()
         root = place_of(trainer.workspace, self.path)
-        own: list[str] = []
+        names: list[str] = []
         if trainer.workspace is not None:
             self._run = run_name(workspace)
             if "config.yaml" in self.texts or not root.is_relative_to(workspace):
-                own = run_names(workspace)
+                names = run_names(workspace)
         link = None if trainer.workspace is None else RunFolder(workspace).checkpoints
         if self.remote is not None:
-            return RemoteStore(root, run_url(self.remote, workspace), trainer.logger, link, own)
-        return CheckpointStore(root, trainer.logger, link, own)
+            return RemoteStore(root, run_url(self.remote, workspace), trainer.logger, link, names)
+        return CheckpointStore(root, trainer.logger, link, names)
 
     def on_restore(self, trainer: TrainerView) -> None:
         checkpoint = self.resuming.restore(trainer)
@@ -288,7 +288,7 @@ class CheckpointingHook(BaseHook):
         training_state = trainer.training_state()
         hooks = hook_states(trainer, training_state)
         snapshot = strategy.snapshot()
-        tensors, parts = hook_pieces(trainer)
+        tensors, parts = hook_shards(trainer)
         # A user's loader may have another position on each rank. Our loader counts the samples of
         # all ranks.
         rank_state = {"rng": rng_state(), "hooks": hooks}
@@ -371,4 +371,4 @@ def signal_list(signums: Any) -> list[signal.Signals]:
     for value in values:
         if issue := signal_issue("hooks.checkpointing.exit_signals", value):
             raise ConfigError(str(issue))
-    return [each for each in map(parse_signal, values) if each is not None]
+    return [parsed for parsed in map(parse_signal, values) if parsed is not None]

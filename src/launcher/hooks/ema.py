@@ -53,11 +53,13 @@ class EmaHook(BaseHook):
         evaluate: bool = False,
         start: Literal["first_update", "initial"] = "first_update",
     ):
-        self.decays = [float(each) for each in (decay if isinstance(decay, Sequence) else [decay])]
+        self.decays = [
+            float(value) for value in (decay if isinstance(decay, Sequence) else [decay])
+        ]
         if (
             not self.decays
             or len(set(self.decays)) < len(self.decays)
-            or not all(0 <= each <= 1 for each in self.decays)
+            or not all(0 <= value <= 1 for value in self.decays)
         ):
             raise ConfigError(
                 f"hooks.ema.decay={decay}: must be one or several different numbers from 0 to 1."
@@ -103,15 +105,15 @@ class EmaHook(BaseHook):
             return
         self._model = trainer.model
         self._weights = averaged_tensors(trainer.model, self.use_buffers)
-        pieces = [local(tensor) for tensor in self._weights.values()]
+        shards = [local(tensor) for tensor in self._weights.values()]
         if self.device is not None and any(
-            piece.device.type != self.device.type for piece in pieces
+            shard.device.type != self.device.type for shard in shards
         ):
-            self._staging = _Staging(pieces, self.device)
+            self._staging = _Staging(shards, self.device)
         self._averages = {
             decay: [
-                torch.empty_like(piece, dtype=_wide(piece.dtype), device=self.device)
-                for piece in pieces
+                torch.empty_like(shard, dtype=_wide(shard.dtype), device=self.device)
+                for shard in shards
             ]
             for decay in self.decays
         }
@@ -191,11 +193,11 @@ class EmaHook(BaseHook):
         model = unwrap(self._model)
         if self._module is None:
             self._module = AveragedModel(model, device=self.device)
-            own = dict(self._module.module.named_parameters()) | dict(
+            tensors = dict(self._module.module.named_parameters()) | dict(
                 self._module.module.named_buffers()
             )
             for name, average in zip(self._weights, self._averages[self.decays[0]], strict=True):
-                own[name].data = average
+                tensors[name].data = average
         for (name, buffer), present in zip(
             self._module.module.named_buffers(), model.buffers(), strict=True
         ):
@@ -240,19 +242,19 @@ class _Staging:
     The copy is queued behind the step that computed them, and training does not wait for it.
     """
 
-    def __init__(self, pieces: list[torch.Tensor], device: torch.device):
-        self._pieces = pieces
-        pinned = device.type == "cpu" and pieces[0].device.type == "cuda"
+    def __init__(self, shards: list[torch.Tensor], device: torch.device):
+        self._shards = shards
+        pinned = device.type == "cpu" and shards[0].device.type == "cuda"
         self._copies = [
-            torch.empty_like(piece, device=device, pin_memory=pinned) for piece in pieces
+            torch.empty_like(shard, device=device, pin_memory=pinned) for shard in shards
         ]
         self._event = torch.cuda.Event() if pinned else None
         self._decays: Mapping[float, float] | None = None
 
     @torch.no_grad()
     def begin(self, decays: Mapping[float, float]) -> None:
-        for copy, piece in zip(self._copies, self._pieces, strict=True):
-            copy.copy_(piece, non_blocking=self._event is not None)
+        for copy, shard in zip(self._copies, self._shards, strict=True):
+            copy.copy_(shard, non_blocking=self._event is not None)
         if self._event is not None:
             self._event.record()
         self._decays = decays

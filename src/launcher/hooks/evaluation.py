@@ -204,8 +204,8 @@ class ChunkOrder:
         """Return whether this rank counts a batch. Otherwise it repeats another rank's batch."""
         return number % self.lanes.world_size == self.lanes.rank
 
-    def of_all_ranks(self, own: dict[int, Part]) -> list[Part]:
-        numbered = {number: _as_numbers(part) for number, part in own.items()}
+    def of_all_ranks(self, parts: dict[int, Part]) -> list[Part]:
+        numbered = {number: _as_numbers(part) for number, part in parts.items()}
         gathered = {
             k: part for of_rank in ranks.all_gather(numbered) for k, part in of_rank.items()
         }
@@ -297,8 +297,8 @@ def _summed(
     return parts
 
 
-def _of_all_ranks(own: dict[int, Part]) -> list[Part]:
-    return ranks.all_gather(_as_numbers(own.get(0, {})))
+def _of_all_ranks(parts: dict[int, Part]) -> list[Part]:
+    return ranks.all_gather(_as_numbers(parts.get(0, {})))
 
 
 def _means(parts: Sequence[Part]) -> dict[str, Any]:
@@ -311,10 +311,10 @@ def _means(parts: Sequence[Part]) -> dict[str, Any]:
         name: [part[name] for part in parts if name in part]
         for name in dict.fromkeys(chain(*parts))
     }
-    totals = {name: sum(count for _, count in each) for name, each in of_name.items()}
+    totals = {name: sum(count for _, count in pairs) for name, pairs in of_name.items()}
     if not totals.get("loss"):
         raise ValueError("No validation batch has a loss or a target.")
-    sums = {name: sum(total for total, _ in each) for name, each in of_name.items()}
+    sums = {name: sum(total for total, _ in pairs) for name, pairs in of_name.items()}
     return {name: total / totals[name] for name, total in sums.items() if totals[name]}
 
 

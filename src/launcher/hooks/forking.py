@@ -141,14 +141,14 @@ def _set_groups(
     full rate.
     """
     scheduler: Any = trainer.lr_scheduler
-    for index, (group, own) in enumerate(
+    for index, (group, settings) in enumerate(
         zip(trainer.optimizer.param_groups, own_groups, strict=True)
     ):
-        rate = float(own["initial_lr"] if "initial_lr" in own else own["lr"])
+        rate = float(settings["initial_lr"] if "initial_lr" in settings else settings["lr"])
         if scheduler is not None and saved and saved.get("_last_lr") and saved.get("base_lrs"):
             rate *= saved["_last_lr"][index] / saved["base_lrs"][index]
         lr = group["lr"]
-        group.update(own)
+        group.update(settings)
         group["lr"] = lr
         set_rate(group, rate)
     if scheduler is not None and own_schedule is not None and "base_lrs" in own_schedule:

@@ -35,8 +35,8 @@ class FunctionHook(BaseHook):
         functions.append(_import(event, function) if isinstance(function, str) else function)
 
         def call_all(*args: object, **options: object) -> None:
-            for each in functions:
-                each(*args, **options)
+            for function in functions:
+                function(*args, **options)
 
         setattr(self, event, call_all)
         return self

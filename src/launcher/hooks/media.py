@@ -199,9 +199,9 @@ class MediaHook(BaseHook):
 
 def remove_steps_after(folder: Path, step: int) -> None:
     """Remove the folders of later steps, which a resumed run writes again."""
-    for each in folder.iterdir() if folder.is_dir() else ():
-        if each.name.isdecimal() and int(each.name) > step:
-            shutil.rmtree(each, ignore_errors=True)
+    for entry in folder.iterdir() if folder.is_dir() else ():
+        if entry.name.isdecimal() and int(entry.name) > step:
+            shutil.rmtree(entry, ignore_errors=True)
 
 
 def file_name(key: str) -> str:
@@ -318,8 +318,8 @@ def histogram(key: str, value: Any, bins: int) -> tuple[list[int], list[float]]:
     values = values[np.isfinite(values)]
     if not values.size:
         return [], []
-    numbers, places = np.histogram(values, bins)
-    return numbers.tolist(), places.tolist()
+    numbers, bin_edges = np.histogram(values, bins)
+    return numbers.tolist(), bin_edges.tolist()
 
 
 def _on_host(value: Any) -> np.ndarray:

@@ -56,8 +56,8 @@ class MemoryHook(BaseHook):
 
     def on_after_train(self, trainer: TrainerView) -> None:
         peaks = ranks.all_gather(self._highest)
-        each = ", ".join(f"rank {rank} {peak:.3g} GiB" for rank, peak in enumerate(peaks))
-        trainer.logger.info("Peak memory: %s.", each)
+        peaks_text = ", ".join(f"rank {rank} {peak:.3g} GiB" for rank, peak in enumerate(peaks))
+        trainer.logger.info("Peak memory: %s.", peaks_text)
 
 
 def max_memory(device: torch.device) -> float:

@@ -76,8 +76,8 @@ class TrackerHook(BaseHook):
             )
         for hook in hooks:
             hook.tracker(**hook.options).check(type(hook).__name__)
-        own = [kind for kind in (JsonlHook, MediaHook) if not _has(trainer, kind)]
-        for added in [kind() for kind in own]:
+        kinds = [kind for kind in (JsonlHook, MediaHook) if not _has(trainer, kind)]
+        for added in [kind() for kind in kinds]:
             trainer.hooks.append(added)
             added.bind(self._context)
             added.on_start(trainer)

@@ -79,8 +79,8 @@ class ProgressHook(StatsHook):
         if state.is_at_end():
             return None
         step, then = self._timed_from
-        each = (self._clock() - then) / (state.step - step)
-        return timedelta(seconds=int(each * (state.max_steps - state.step)))
+        step_time = (self._clock() - then) / (state.step - step)
+        return timedelta(seconds=int(step_time * (state.max_steps - state.step)))
 
     def _show(self, trainer: TrainerView, stats: Stats) -> None:
         if not self._shows:

@@ -120,12 +120,12 @@ class CheckpointRestorer:
             except (ConfigError, CorruptCheckpoint) as error:
                 result = (None, str(error))
             except OSError as error:
-                place = error.filename or self.store.root
+                path = error.filename or self.store.root
                 result = (
                     None,
                     (
                         f"{'workspace' if self.config is None else 'run.dir'}="
-                        f"'{trainer.workspace}': {place}: {error.strerror}; repair it or"
+                        f"'{trainer.workspace}': {path}: {error.strerror}; repair it or"
                         " move it away."
                     ),
                 )

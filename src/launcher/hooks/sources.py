@@ -112,11 +112,11 @@ class SourcesHook(BaseHook):
             trainer.state.stop(reason)
 
     def _of_all_ranks(self, lanes: Lanes | None) -> list[dict[str, tuple[float, int]]]:
-        own = [
+        totals = [
             {name: (float(total), int(n)) for name, (total, n) in sums.items()}
             for sums in self._sums
         ]
-        gathered = ranks.all_gather(own)
+        gathered = ranks.all_gather(totals)
         return [*chain(*gathered)] if lanes is None else lanes.in_order(gathered)
 
     def _order(self, trainer: TrainerView) -> MixtureOrder:

@@ -13,7 +13,7 @@ from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView, overrides
 from launcher.optim.schedulers import set_rates
 from launcher.strategies.base import ShardSpec
-from launcher.strategies.sharded import ShardedLike, piece_to_write
+from launcher.strategies.sharded import ShardedLike, shard_to_write
 from launcher.strategies.weights import model_tensors
 
 SHARED = ("model", "training_state")
@@ -134,15 +134,15 @@ def hook_tensors(trainer: TrainerView) -> dict[str, ShardedLike]:
     return tensors
 
 
-def hook_pieces(trainer: TrainerView) -> tuple[dict[str, torch.Tensor], dict[str, ShardSpec]]:
+def hook_shards(trainer: TrainerView) -> tuple[dict[str, torch.Tensor], dict[str, ShardSpec]]:
     """The shards of `hook_tensors` that this rank writes, and their positions."""
     tensors: dict[str, torch.Tensor] = {}
     parts: dict[str, ShardSpec] = {}
     for name, companion in hook_tensors(trainer).items():
         if (
-            piece := piece_to_write(companion.like, trainer.strategy.ranks, companion.values)
+            shard := shard_to_write(companion.like, trainer.strategy.ranks, companion.values)
         ) is not None:
-            tensors[name], part = piece
+            tensors[name], part = shard
             if part is not None:
                 parts[name] = part
     return tensors, parts

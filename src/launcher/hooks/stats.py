@@ -109,12 +109,12 @@ def _share_records(steps: Sequence[StepInfo], lanes: Lanes | None) -> None:
 
     They become numbers, so the host waits for the device.
     """
-    own = [i for i, info in enumerate(steps) if lanes is not None and not info.get("has_all")]
-    if lanes is None or not own:
+    unshared = [i for i, info in enumerate(steps) if lanes is not None and not info.get("has_all")]
+    if lanes is None or not unshared:
         return
-    numbers = [[to_numbers(records) for records in steps[i]["records"]] for i in own]
+    numbers = [[to_numbers(records) for records in steps[i]["records"]] for i in unshared]
     gathered = ranks.all_gather(numbers)
-    for at, i in enumerate(own):
+    for at, i in enumerate(unshared):
         steps[i]["records"] = lanes.in_order([of_rank[at] for of_rank in gathered])
         steps[i]["has_all"] = True
 
@@ -166,8 +166,10 @@ def _values(steps: Sequence[StepInfo]) -> dict[str, Any]:
     """
     losses, norms, records, times, memory, retries = [], [], [], [], [], 0
     for info in steps:
-        each, fetched, norm = info["loss"], info["data_time"], info["grad_norm"]
-        losses.append(each[0] if len(each) == 1 else torch.stack(each).mean())
+        losses_of_step, fetched, norm = info["loss"], info["data_time"], info["grad_norm"]
+        losses.append(
+            losses_of_step[0] if len(losses_of_step) == 1 else torch.stack(losses_of_step).mean()
+        )
         if norm is not None:
             norms.append(norm)
         if any(info["records"]):
@@ -180,7 +182,7 @@ def _values(steps: Sequence[StepInfo]) -> dict[str, Any]:
     return {
         "losses": numbers[: len(losses)],
         "norms": numbers[len(losses) :],
-        "records": [to_numbers(_mean_records(each)) for each in records],
+        "records": [to_numbers(_mean_records(record)) for record in records],
         "times": times,
         "retries": retries,
         "memory": memory,
@@ -204,20 +206,22 @@ def _numbers(values: list[Any]) -> list[float]:
     return list(map(float, values))
 
 
-def _over_ranks(own: Stats, averages_losses: bool) -> Stats:
+def _over_ranks(stats: Stats, averages_losses: bool) -> Stats:
     """Average over the ranks, which all have the same number of samples; memory is the maximum.
 
     Args:
-        own: this rank's values.
+        stats: this rank's values.
         averages_losses: average losses, records and norms. With False, each rank already has the
             values of all lanes.
     """
-    gathered = ranks.all_gather(own)
-    memory = [each.max_memory for each in gathered if each.max_memory is not None]
+    gathered = ranks.all_gather(stats)
+    memory = [rank_stats.max_memory for rank_stats in gathered if rank_stats.max_memory is not None]
     names = AVERAGED if averages_losses else TIMES
-    averages = key_average([{name: getattr(each, name) for name in names} for each in gathered])
-    norms = [each.grad_norm for each in gathered if each.grad_norm is not None]
+    averages = key_average(
+        [{name: getattr(rank_stats, name) for name in names} for rank_stats in gathered]
+    )
+    norms = [rank_stats.grad_norm for rank_stats in gathered if rank_stats.grad_norm is not None]
     if averages_losses:
         has_all = len(norms) == len(gathered)
         averages["grad_norm"] = sum(norms) / len(norms) if has_all else None
-    return own._replace(max_memory=max(memory, default=None), **averages)
+    return stats._replace(max_memory=max(memory, default=None), **averages)

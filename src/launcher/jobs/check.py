@@ -76,7 +76,9 @@ class CheckJob:
                     raise TrainingError(_summary(watch.issues)) from error
         finally:
             logging.getLogger("launcher").removeFilter(_no_skipped_step)
-        issues = sorted({issue for each in ranks.all_gather(watch.issues) for issue in each})
+        issues = sorted(
+            {issue for issues_of_rank in ranks.all_gather(watch.issues) for issue in issues_of_rank}
+        )
         memory = max(ranks.all_gather(max_memory(trainer.device)))
         logger.info("Memory: %.2f GiB at its peak, on the rank that used most.", memory)
         trainer.strategy.teardown()

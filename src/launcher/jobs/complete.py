@@ -229,7 +229,10 @@ def additions(config: Mapping[str, Any], record: RunRecord) -> Iterator[str]:
     new = [
         key
         for key in keys
-        if not any(each == key or each.startswith(f"{key}.") for each in record.data["config"])
+        if not any(
+            stored_key == key or stored_key.startswith(f"{key}.")
+            for stored_key in record.data["config"]
+        )
     ]
     metrics = [key for key in new if key.startswith("hooks.")]
     trackers = [key.removeprefix("tracker.") for key in new if key not in metrics]

@@ -164,9 +164,9 @@ def write_model(
             # Safetensors makes files that only their owner can read.
             file.chmod(probe.stat().st_mode)
             fsync_file(file)
-            place = folder / file.relative_to(temporary_folder)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            file.replace(place)
+            destination = folder / file.relative_to(temporary_folder)
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            file.replace(destination)
     for old in [*folder.glob("model*.safetensors"), *folder.glob("model.safetensors.index.json")]:
         if old.name not in {file.name for file in files}:
             # These are shards of an earlier export.

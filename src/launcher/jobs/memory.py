@@ -172,8 +172,8 @@ def step_memory(
         model.train()
         parameters = list(model.parameters())
         trained = [p for p in parameters if p.requires_grad]
-        own = layout.share(_bytes(parameters))
-        constant = own + _bytes(model.buffers())
+        parameter_bytes = layout.share(_bytes(parameters))
+        constant = parameter_bytes + _bytes(model.buffers())
         inputs = map_nested_tensor(mode.from_tensor, batch)
         originals = [] if layout.gathered_dtype is None else _convert(model, layout.gathered_dtype)
         live = LiveBytes()
@@ -191,7 +191,7 @@ def step_memory(
     moments, temporary = layout.share(moments), layout.share(temporary)
     copies = _copies(layout, accumulates)
     peak = constant + moments + max(peak_of_passes, copies * gradients + temporary)
-    return StepMemory(own, gradients, moments, activations, peak)
+    return StepMemory(parameter_bytes, gradients, moments, activations, peak)
 
 
 def _convert(model: nn.Module, dtype: torch.dtype) -> list[tuple[nn.Module, str, nn.Parameter]]:
@@ -201,12 +201,12 @@ def _convert(model: nn.Module, dtype: torch.dtype) -> list[tuple[nn.Module, str,
         The modules, names and former parameters.
     """
     converted: dict[int, nn.Parameter] = {}
-    places = [(m, name, p) for m in model.modules() for name, p in own_parameters(m)]
-    for module, name, p in places:
+    slots = [(m, name, p) for m in model.modules() for name, p in own_parameters(m)]
+    for module, name, p in slots:
         if id(p) not in converted:
             converted[id(p)] = nn.Parameter(p.detach().to(dtype), requires_grad=p.requires_grad)
         setattr(module, name, converted[id(p)])
-    return places
+    return slots
 
 
 def _bytes(tensors: Iterable[torch.Tensor]) -> int:
@@ -288,15 +288,18 @@ class _Gathered:
         self.order: list[int] = []
         self.handles: list[Any] = []
         seen: set[int] = set()
-        self.own: list[list[nn.Parameter]] = []
+        self.unit_parameters: list[list[nn.Parameter]] = []
         for unit in self.units:
-            own = [p for p in unit.parameters() if id(p) not in seen]
-            seen |= {id(p) for p in own}
-            self.own.append(own)
+            unit_parameters = [p for p in unit.parameters() if id(p) not in seen]
+            seen |= {id(p) for p in unit_parameters}
+            self.unit_parameters.append(unit_parameters)
         self.left = [0] * len(self.units)
 
     def _empty(self, index: int, dtype: torch.dtype | None = None) -> list[torch.Tensor]:
-        return [torch.empty_like(p, dtype=dtype, requires_grad=False) for p in self.own[index]]
+        return [
+            torch.empty_like(p, dtype=dtype, requires_grad=False)
+            for p in self.unit_parameters[index]
+        ]
 
     def _gather(self, index: int) -> None:
         if index not in self.weights:
@@ -317,7 +320,7 @@ class _Gathered:
             self.weights[index] = self._empty(index)
         at = self.order.index(index)
         self.ahead = self._empty(self.order[at - 1]) if at > 0 else None
-        self.left[index] = sum(p.requires_grad for p in self.own[index])
+        self.left[index] = sum(p.requires_grad for p in self.unit_parameters[index])
 
     def _after_gradient(self, index: int) -> None:
         self.left[index] -= 1
@@ -327,9 +330,9 @@ class _Gathered:
     def _exchange(self, index: int) -> None:
         self.reduced = None
         self.reduced = self._empty(index, torch.float32)
-        size = sum(p.numel() for p in self.own[index] if p.requires_grad)
+        size = sum(p.numel() for p in self.unit_parameters[index] if p.requires_grad)
         self.shards.append(torch.empty(-(-size // self.layout.shards), dtype=torch.float32))
-        for p in self.own[index]:
+        for p in self.unit_parameters[index]:
             p.grad = None
         self.weights.pop(index, None)
 
@@ -340,7 +343,7 @@ class _Gathered:
                 unit.register_forward_hook(lambda *_, i=index: self._after_forward(i)),
                 unit.register_full_backward_pre_hook(lambda *_, i=index: self._before_backward(i)),
             ]
-            for p in self.own[index]:
+            for p in self.unit_parameters[index]:
                 if p.requires_grad:
                     self.handles.append(
                         p.register_post_accumulate_grad_hook(

@@ -146,8 +146,10 @@ class PredictJob:
         ranks = trainer.strategy.ranks
         shares = [missing[rank :: ranks.world_size] for rank in range(ranks.world_size)]
         batches = [list(chain(*(parts.batches(number) for number in share))) for share in shares]
-        own, turns = batches[ranks.rank], max(map(len, batches))
-        padded = list(islice(chain(own, cycle(own[-1:] or [parts.range(0)])), turns))
+        rank_batches, turns = batches[ranks.rank], max(map(len, batches))
+        padded = list(
+            islice(chain(rank_batches, cycle(rank_batches[-1:] or [parts.range(0)])), turns)
+        )
         rows = list[Columns]()
         trainer.model.eval()
         loader = trainer.context.data.batches(dataset, padded, trainer.device)
@@ -159,7 +161,7 @@ class PredictJob:
                 deadline.progress()
                 with trainer.strategy.forward_context():
                     _, records = trainer.forward(batch)
-                if turn >= len(own):
+                if turn >= len(rank_batches):
                     continue
                 rows.append(self._columns(trainer, dataset, records, start, stop))
                 if parts.ends(stop):

@@ -84,8 +84,8 @@ class ResumeCheckJob:
             return None
         nproc = ranks.world_size if ranks.world_size > 1 else config.dispatch.get("nproc", 1)
         try:
-            with tempfile.TemporaryDirectory(prefix="launcher-check-", dir=self.scratch) as place:
-                return self._check(config, Path(place), nproc)
+            with tempfile.TemporaryDirectory(prefix="launcher-check-", dir=self.scratch) as scratch:
+                return self._check(config, Path(scratch), nproc)
         except CorruptCheckpoint as error:
             raise ConfigError(f"job=resume_check: {error}") from error
         except OSError as error:
@@ -95,11 +95,11 @@ class ResumeCheckJob:
                 f" ({error.strerror or error}); set job.scratch to another folder."
             ) from error
 
-    def _check(self, config: DictConfig, place: Path, nproc: object) -> dict[str, Any]:
+    def _check(self, config: DictConfig, scratch: Path, nproc: object) -> dict[str, Any]:
         end = 2 * self.stop.after
         straight, stopped = (
-            Copy(place / "straight", config, nproc),
-            Copy(place / "stopped", config, nproc),
+            Copy(scratch / "straight", config, nproc),
+            Copy(scratch / "stopped", config, nproc),
         )
         how = "kill -9" if self.stop.kill else "SIGTERM"
         logger.info("Training %d steps straight.", end)
@@ -160,11 +160,13 @@ def check(config: DictConfig, steps: int) -> None:
 class Copy(Traced):
     """A copy of the configuration, in a scratch folder of its own."""
 
-    def __init__(self, place: Path, config: DictConfig, nproc: object):
-        self.place, self.nproc = place, nproc
+    def __init__(self, scratch: Path, config: DictConfig, nproc: object):
+        self.scratch, self.nproc = scratch, nproc
         self.tree = escaped(stored(config))
-        self.outputs = place / "outputs"
-        super().__init__(RunFolder(self.outputs / config.run.name / config.run.id), place / "trace")
+        self.outputs = scratch / "outputs"
+        super().__init__(
+            RunFolder(self.outputs / config.run.name / config.run.id), scratch / "trace"
+        )
         self.trace.mkdir(parents=True)
         self.folder.path.mkdir(parents=True)
 
@@ -195,11 +197,11 @@ class Copy(Traced):
             if HydraConfig.initialized()
             else {}
         )
-        file, log = self.place / "job.yaml", self.place / "log"
+        file, log = self.scratch / "job.yaml", self.scratch / "log"
         write_job(file, config, hydra, self.folder, self.outputs, end, self.nproc)
         code = start(file, log)
         if stop is None or self.newest() == 0 or (code != STOPPED and not stop.kill):
-            check_ended(code, log, f"job=resume_check, {self.place.name}")
+            check_ended(code, log, f"job=resume_check, {self.scratch.name}")
         return code
 
 

@@ -36,7 +36,9 @@ def start_lines(config: DictConfig, trainer: Trainer) -> Iterator[str]:
             yield f"Compiled graphs: {hook.found}"
     yield from model_lines(trainer.unwrapped_model, is_verbose())
     yield f"Data: {data_line(config, trainer)}"
-    if overrides := [each for each in task_overrides() if not each.lstrip("+~").startswith(PLACES)]:
+    if overrides := [
+        override for override in task_overrides() if not override.lstrip("+~").startswith(PLACES)
+    ]:
         yield f"Not default: {' '.join(overrides)}"
 
 
@@ -137,7 +139,7 @@ def end_lines(record: RunRecord, config: DictConfig, stream: object) -> Iterator
     if is_in_sweep() or (attempt is not None and attempt.slurm_job_id is not None):
         return
     outputs = str(config.paths.outputs)
-    place = (
+    suffix = (
         ""
         if Path(outputs).absolute() == Path("outputs").absolute()
         else f" --outputs {shlex.quote(outputs)}"
@@ -145,7 +147,7 @@ def end_lines(record: RunRecord, config: DictConfig, stream: object) -> Iterator
     verbs = ("evaluate", "export") if record.state == "completed" else ("resume",)
     works = {**dict.fromkeys(verbs, bool(step)), "plot": folder.metrics_path.exists()}
     for verb in (verb for verb, is_possible in works.items() if is_possible):
-        yield f"To {verb}: python -m launcher.runs {verb} {record.data['id']}{place}"
+        yield f"To {verb}: python -m launcher.runs {verb} {record.data['id']}{suffix}"
 
 
 def time_taken(record: RunRecord) -> str:

@@ -118,7 +118,7 @@ def parts_of(trainer: TrainerView) -> dict[str, str]:
                 for key, value in vars(module).items()
                 if key not in OF_MODULES and not key.startswith("__")
             }
-            state.update(_values(label, attributes, {id(each) for each in model.modules()}, 0))
+            state.update(_values(label, attributes, {id(module) for module in model.modules()}, 0))
     return state
 
 

@@ -220,7 +220,7 @@ class HuggingFaceModel(Model):
         """
         pretrained, lora = settings.get("pretrained"), _lora(settings.get("lora"))
         dtype = next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
-        own: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if lora.r:
             whole = cls(**{**settings, "lora": lora})
             whole.frozen.set_extra_state(extra["frozen"])
@@ -229,11 +229,11 @@ class HuggingFaceModel(Model):
         else:
             with torch.device("meta"):
                 model = _without_weights(settings)
-            own["state_dict"] = {
+            options["state_dict"] = {
                 name.removeprefix("model."): tensor for name, tensor in tensors.items()
             }
         with transformers_models.quiet():
-            model.to(dtype).save_pretrained(str(folder), max_shard_size=max_shard_size, **own)
+            model.to(dtype).save_pretrained(str(folder), max_shard_size=max_shard_size, **options)
         if pretrained is not None:
             transformers_models.copy_tokenizer(str(pretrained), folder)
         return {**settings, "lora": None} if lora.r else dict(settings)

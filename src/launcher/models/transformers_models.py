@@ -100,7 +100,7 @@ def _translate(settings: dict[str, Any], names: set[str], gpt2_names: Mapping[st
 
     Unknown nulls are removed.
     """
-    standard_names = {own: standard for standard, own in gpt2_names.items()}
+    standard_names = {gpt2_name: standard for standard, gpt2_name in gpt2_names.items()}
     for key in [key for key in settings if key not in names]:
         if standard_names.get(key) in names:
             settings.setdefault(standard_names[key], settings.pop(key))

@@ -56,8 +56,8 @@ class OptimizerParts(CombinedOptimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         # For copies.
-        own = {"parts": self.parts, "max_grad_norm": self.max_grad_norm}
-        return {**super().__getstate__(), **own}
+        state = {"parts": self.parts, "max_grad_norm": self.max_grad_norm}
+        return {**super().__getstate__(), **state}
 
 
 def _check(parts: Mapping[str, Optimizer], limits: Mapping[str, float | None]) -> None:
@@ -160,7 +160,7 @@ def _named(model: nn.Module, name: str, key: str) -> nn.Module | nn.Parameter:
         except AttributeError:
             continue
     names = [child for child, _ in model.named_children()]
-    names += [own for own, _ in model.named_parameters(recurse=False)]
+    names += [name for name, _ in model.named_parameters(recurse=False)]
     near = nearest(name, names)
     advice = f"did you mean {near}?" if near else f"it has {', '.join(names[:8])}."
     raise ConfigError(f"{key}: {type(model).__name__} has no module or parameter {name}; {advice}")

@@ -36,7 +36,7 @@ class Lanes:
     replicas: int = 1
 
     @cached_property
-    def own(self) -> list[int]:
+    def local(self) -> list[int]:
         """This rank's lanes, in the order in which it computes them."""
         return self.of(self.rank)
 

@@ -26,7 +26,10 @@ def printable(text: str, colors: bool = False, returns: bool = False) -> str:
     def shown(match: re.Match[str]) -> str:
         if (colors and match[1]) or (returns and match[0] == "\r"):
             return match[0]
-        return "".join(f"\\x{ord(each):02x}" if CONTROL.match(each) else each for each in match[0])
+        return "".join(
+            f"\\x{ord(character):02x}" if CONTROL.match(character) else character
+            for character in match[0]
+        )
 
     return CONTROL.sub(shown, text)
 

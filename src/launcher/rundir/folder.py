@@ -64,9 +64,9 @@ def run_folders(folder: str) -> Iterator[str]:
     try:
         with os.scandir(folder) as entries:
             names = [
-                each.name
-                for each in entries
-                if each.is_dir(follow_symlinks=False) and each.name[0] != "."
+                entry.name
+                for entry in entries
+                if entry.is_dir(follow_symlinks=False) and entry.name[0] != "."
             ]
     except OSError:
         return
@@ -101,12 +101,14 @@ def place_of(workspace: Path | None, path: str | Path, is_file: bool = False) ->
     path = expanded(path)
     if workspace is None:
         return path
-    own = Path(os.path.abspath(workspace))
-    if Path(os.path.normpath(own / path)).is_relative_to(own):
+    root = Path(os.path.abspath(workspace))
+    if Path(os.path.normpath(root / path)).is_relative_to(root):
         return workspace / path
-    place = Path(os.path.normpath(own / path))
+    target = Path(os.path.normpath(root / path))
     return (
-        place.parent / run_name(workspace) / place.name if is_file else place / run_name(workspace)
+        target.parent / run_name(workspace) / target.name
+        if is_file
+        else target / run_name(workspace)
     )
 
 
@@ -204,14 +206,14 @@ class RunFolder:
             ConfigError: a link leads out of the folder.
         """
         inside = self.path.resolve()
-        own = [entry for entry in self.path.glob("*") if entry != self.checkpoints]
+        entries = [entry for entry in self.path.glob("*") if entry != self.checkpoints]
         for folder in (self.hydra, self.logs, self.export, self.path / "images"):
-            own += [
-                Path(place, name)
-                for place, folders, files in os.walk(folder)
+            entries += [
+                Path(parent, name)
+                for parent, folders, files in os.walk(folder)
                 for name in (*folders, *files)
             ]
-        for entry in own:
+        for entry in entries:
             if entry.is_symlink() and not Path(os.path.realpath(entry)).is_relative_to(inside):
                 raise ConfigError(
                     f"{self.key}='{self.path}': {entry.relative_to(self.path)} is a link to"

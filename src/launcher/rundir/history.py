@@ -57,8 +57,8 @@ class Curve:
 
         The first and the last are kept.
         """
-        places = evenly(len(self.x), limit)
-        return Curve([self.x[place] for place in places], [self.y[place] for place in places])
+        indices = evenly(len(self.x), limit)
+        return Curve([self.x[index] for index in indices], [self.y[index] for index in indices])
 
 
 def evenly(count: int, limit: int) -> list[int]:
@@ -189,12 +189,12 @@ def sampled(path: Path, metric: str, count: int) -> list[float]:
         if size <= SMALL:
             return values_of(read_rows(path), metric)
         with open(path, "rb") as file:
-            return list(_in_places(file, size, metric, count))
+            return list(_spread_values(file, size, metric, count))
     except OSError:
         return []
 
 
-def _in_places(file: Any, size: int, metric: str, count: int) -> Iterator[float]:
+def _spread_values(file: Any, size: int, metric: str, count: int) -> Iterator[float]:
     for index in range(count):
         start = index * max(0, size - PLACE) // (count - 1)
         file.seek(start)

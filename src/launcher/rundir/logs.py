@@ -236,7 +236,9 @@ def without_launcher_logging() -> Iterator[None]:
     try:
         yield
     finally:
-        for handler in [each for each in root.handlers if getattr(each, "of_launcher", False)]:
+        for handler in [
+            candidate for candidate in root.handlers if getattr(candidate, "of_launcher", False)
+        ]:
             root.removeHandler(handler)
             handler.close()
         root.setLevel(level)

@@ -140,8 +140,8 @@ def code_diff(code: Path, outputs: Path) -> bytes:
     if not commit or not top or not index:
         return b""
     root = Path(os.fsdecode(top.strip()))
-    with tempfile.TemporaryDirectory(prefix="launcher-index-") as place:
-        copy = Path(place) / "index"
+    with tempfile.TemporaryDirectory(prefix="launcher-index-") as folder:
+        copy = Path(folder) / "index"
         # Nothing was ever added.
         with suppress(FileNotFoundError):
             # Keep the index's time: git uses it to find files that were changed within the second
@@ -185,9 +185,9 @@ def _untracked(root: Path, outputs: Path) -> Iterator[str]:
         ):
             continue
         if any(
-            each.name.startswith(".") or (root / each / "pyvenv.cfg").exists()
-            for each in inside
-            if each.name
+            entry.name.startswith(".") or (root / entry / "pyvenv.cfg").exists()
+            for entry in inside
+            if entry.name
         ):
             continue
         count += 1

@@ -124,14 +124,14 @@ def _libraries() -> list[Path]:
 def _look_up(name: str) -> str | None:
     """Digest the file that importing its module would read now. Nothing is imported."""
     first, *rest = PurePath(name).parts
-    for place in _places(first.removesuffix(".py")):
-        path = place if not rest else os.path.join(place, *rest)
+    for candidate in _candidates(first.removesuffix(".py")):
+        path = candidate if not rest else os.path.join(candidate, *rest)
         if (digest := digest_of(path)) is not None:
             return digest
     return digest_of(name)
 
 
-def _places(top: str) -> Iterator[str]:
+def _candidates(top: str) -> Iterator[str]:
     """The file of a module at the top level, or the folders of a package."""
     try:
         spec = importlib.util.find_spec(top)

@@ -66,8 +66,8 @@ def over_quota(outputs: Path, quota: str) -> str | None:
         outputs: the folder.
         quota: see `parse_size`.
     """
-    most, used = parse_size(quota), folder_size(outputs)
-    if most is None or used <= most:
+    limit, used = parse_size(quota), folder_size(outputs)
+    if limit is None or used <= limit:
         return None
     return (
         f"paths.quota={quota}: {outputs} takes {size(used)}; python -m launcher.runs clean --older"

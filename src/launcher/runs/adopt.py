@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     page = StdoutConsole()
     keys = sorted(varying([before, now]))
     rows = {
-        key: [as_typed(each[key]) if key in each else None for each in (before, now)]
+        key: [as_typed(identity[key]) if key in identity else None for identity in (before, now)]
         for key in keys
     }
     if rows:
@@ -71,23 +71,23 @@ def configured(run: StoredRun, overrides: Sequence[str], config_dir: Path | None
     Raises:
         ConfigError: it is invalid, it names its runs in another way, or it already has another run.
     """
-    place = run.folder.path.parent
+    parent = run.folder.path.parent
     if OUTPUTS not in map(key_of, overrides):
         overrides = [*overrides, f"{OUTPUTS}={quoted(str(outputs_of(run.folder.path, run.name)))}"]
     config = compose(overrides, config_dir or own_folder())
     fix_name(config)
     schema.validate(config)
-    if Path(config.run.dir).parent.resolve() != place.resolve():
+    if Path(config.run.dir).parent.resolve() != parent.resolve():
         raise ConfigError(
             f"run.name={config.run.name}: '{run.label}' has another name, by which it is looked up;"
             f" add run.name={run.name}."
         )
-    own = Path(config.run.dir)
-    if own.resolve() == run.folder.path.resolve():
+    folder = Path(config.run.dir)
+    if folder.resolve() == run.folder.path.resolve():
         return config
     check_identity(config.run)
     equivalent = name_run(config, Runs())
-    taken = own if own.exists() else None if equivalent is None else equivalent.folder
+    taken = folder if folder.exists() else None if equivalent is None else equivalent.folder
     if taken is not None and taken.resolve() != run.folder.path.resolve():
         raise ConfigError(
             f"'{run.label}': {taken} is the run of this configuration already; move it away, or add"

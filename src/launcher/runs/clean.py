@@ -256,7 +256,7 @@ def checkpoints_to_delete(run: StoredRun, keep: Sequence[str], hashes: bool) -> 
 
     One checkpoint that verifies is always kept.
     """
-    store = CheckpointStore(run.folder.checkpoints, own=run_names(run.folder.path))
+    store = CheckpointStore(run.folder.checkpoints, names=run_names(run.folder.path))
     try:
         steps = [step for step in store.steps_with_broken() if store.is_own(store.path(step))]
         named = {LATEST: store.steps()[-1:], BEST: [] if (best := store.best()) is None else [best]}
@@ -278,18 +278,18 @@ def checkpoints_to_delete(run: StoredRun, keep: Sequence[str], hashes: bool) -> 
         folders = [store.path(step) for step in steps if step not in kept]
         # A checkpoint that was set aside as damaged and verifies again is the run's newest.
         aside = [
-            each for each in sorted(store.root.glob(f"{CORRUPT}*")) if not _verifies(each, hashes)
+            path for path in sorted(store.root.glob(f"{CORRUPT}*")) if not _verifies(path, hashes)
         ]
         folders += [
-            each
-            for each in (*aside, *sorted(store.root.glob(f"{ABANDONED}*")))
-            if store.is_own(each)
+            path
+            for path in (*aside, *sorted(store.root.glob(f"{ABANDONED}*")))
+            if store.is_own(path)
         ]
         left = [
-            each
+            path
             for name in (TEMPORARY, REPLACED)
-            for each in store.root.glob(f"{name}*")
-            if each.is_dir()
+            for path in store.root.glob(f"{name}*")
+            if path.is_dir()
         ]
     except OSError as error:
         return Plan(run, reason=f"its checkpoints cannot be read ({error.strerror})")

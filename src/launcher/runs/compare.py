@@ -70,13 +70,13 @@ def configuration(runs: Sequence[StoredRun], counted: bool) -> Rows:
         {group: option for group, option in run.choices.items() if is_group(group)} for run in runs
     ]
     rows: Rows = {}
-    for each in (
+    for columns in (
         chosen,
         [{key: as_typed(value) for key, value in run.settings.items()} for run in runs],
     ):
-        for key in sorted(varying(each)):
+        for key in sorted(varying(columns)):
             if counts(key, ignored) == counted and not is_place(key):
-                rows[key] = [values.get(key) for values in each]
+                rows[key] = [values.get(key) for values in columns]
     return rows
 
 
@@ -97,11 +97,11 @@ def code(runs: Sequence[StoredRun]) -> Rows:
     ]
     differing = varying(described)
     return {
-        key: [each.get(key) for each in described]
+        key: [column.get(key) for column in described]
         for key in dict.fromkeys(described[0])
         if key in differing
     } | {
-        key: [each.get(key) for each in described]
+        key: [column.get(key) for column in described]
         for key in sorted(differing - described[0].keys())
     }
 

@@ -43,19 +43,19 @@ def run(arguments: argparse.Namespace) -> int:
     prices, now = prices or prices_of(runs), time.time()
     lines: dict[tuple[str, ...], Spent] = {}
     counts: dict[tuple[str, ...], int] = {}
-    for each in runs:
+    for stored in runs:
         names = (
-            (each.name, each.id, each.state)
+            (stored.name, stored.id, stored.state)
             if arguments.by is None
-            else (GROUPS[arguments.by](each),)
+            else (GROUPS[arguments.by](stored),)
         )
-        lines[names] = lines.get(names, Spent()) + spent(each, now)
+        lines[names] = lines.get(names, Spent()) + spent(stored, now)
         counts[names] = counts.get(names, 0) + 1
     headings = ["name", "id", "state"] if arguments.by is None else [arguments.by]
     if arguments.json:
         rows = [
-            as_json(dict(zip(headings, names, strict=True)), each, prices)
-            for names, each in lines.items()
+            as_json(dict(zip(headings, names, strict=True)), total, prices)
+            for names, total in lines.items()
         ]
         print(json.dumps(rows, indent=2))
     else:
@@ -63,20 +63,20 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def as_json(names: dict[str, str], each: Spent, prices: Prices | None) -> dict[str, Any]:
+def as_json(names: dict[str, str], total: Spent, prices: Prices | None) -> dict[str, Any]:
     known = {
         **names,
-        **{part: round(each.seconds[part], 3) for part in PARTS},
-        "device_hours": each.device_hours,
+        **{part: round(total.seconds[part], 3) for part in PARTS},
+        "device_hours": total.device_hours,
     }
     known |= {
-        "devices": {device: seconds / 3600 for device, seconds in each.devices.items()},
-        "ratio": each.ratio,
+        "devices": {device: seconds / 3600 for device, seconds in total.devices.items()},
+        "ratio": total.ratio,
     }
     return (
         known
         if prices is None
-        else {**known, "money": prices.of(each), "currency": prices.currency}
+        else {**known, "money": prices.of(total), "currency": prices.currency}
     )
 
 
@@ -89,8 +89,8 @@ def table(
     """A line for each run or group, and the sum."""
     is_grouped = len(headings) == 1
     rows = [
-        [*names, *cells(each, counts[names] if is_grouped else None, prices)]
-        for names, each in lines.items()
+        [*names, *cells(total, counts[names] if is_grouped else None, prices)]
+        for names, total in lines.items()
     ]
     total = sum(lines.values(), Spent())
     rows.append(
@@ -106,8 +106,8 @@ def table(
     return Table(columns, rows, right=right, shrinks=range(len(headings)))
 
 
-def cells(each: Spent, count: int | None, prices: Prices | None) -> list[str]:
+def cells(total: Spent, count: int | None, prices: Prices | None) -> list[str]:
     known = [] if count is None else [str(count)]
-    known += [duration(each.seconds[part]) if each.seconds[part] else "-" for part in PARTS]
-    known += [hours(each.device_hours), "-" if each.ratio is None else f"{each.ratio:.0%}"]
-    return known if prices is None else [*known, prices.text(prices.of(each))]
+    known += [duration(total.seconds[part]) if total.seconds[part] else "-" for part in PARTS]
+    known += [hours(total.device_hours), "-" if total.ratio is None else f"{total.ratio:.0%}"]
+    return known if prices is None else [*known, prices.text(prices.of(total))]

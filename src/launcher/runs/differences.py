@@ -40,8 +40,8 @@ def differences(runs: Sequence[StoredRun]) -> list[Row]:
         {group: run.choices[group] for group in groups if group in run.choices} for run in runs
     ]
     rows = [
-        own | {key: row[key] for key in keys if key in row}
-        for own, row in zip(chosen, rows, strict=True)
+        options | {key: row[key] for key in keys if key in row}
+        for options, row in zip(chosen, rows, strict=True)
     ]
     distinct = {key: len({row.get(key) for row in rows}) for key in groups | keys}
     ordered = sorted(
@@ -141,7 +141,8 @@ def without_echoes(runs: Sequence[StoredRun], rows: Sequence[Row], keys: set[str
 
     def repeats(key: str, other: str) -> bool:
         return all(
-            own in (None, value) for own, value in zip(columns[key], columns[other], strict=True)
+            first in (None, value)
+            for first, value in zip(columns[key], columns[other], strict=True)
         )
 
     return {key for key in keys if key in typed or not any(repeats(key, other) for other in typed)}

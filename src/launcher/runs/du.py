@@ -85,8 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
         ]
     else:
         groups: dict[str, Usage] = {}
-        for each, usage in zip(runs, usages, strict=True):
-            group = GROUPS[arguments.by](each)
+        for stored, usage in zip(runs, usages, strict=True):
+            group = GROUPS[arguments.by](stored)
             groups[group] = groups.get(group, Usage()) + usage
         rows_by_size = sorted(groups.items(), key=lambda row: -row[1].total)
         lines = [({arguments.by: group}, usage) for group, usage in rows_by_size]

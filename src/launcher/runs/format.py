@@ -41,8 +41,8 @@ def number(value: Any) -> str:
 
 def progress(record: dict[str, Any]) -> str:
     """Format step/max_steps."""
-    most = record.get("max_steps")
-    return f"{record.get('step', 0)}/{most if most is not None else '?'}"
+    last = record.get("max_steps")
+    return f"{record.get('step', 0)}/{last if last is not None else '?'}"
 
 
 def best(record: dict[str, Any]) -> str:

@@ -61,9 +61,9 @@ def pareto_front(costs: Iterable[tuple[float, ...]]) -> set[tuple[float, ...]]:
     """
     front: set[tuple[float, ...]] = set()
     # A cost that is better in every objective came earlier.
-    for own in sorted(set(costs)):
-        if not any(_dominates(other, own) for other in front):
-            front.add(own)
+    for cost in sorted(set(costs)):
+        if not any(_dominates(other, cost) for other in front):
+            front.add(cost)
     return front
 
 
@@ -83,5 +83,5 @@ def value(
     values = [y for x, y in zip(curve.x, curve.y, strict=True) if x <= until]
     if which == "last":
         return values[-1] if values else math.nan
-    place = best_index(values, mode)
-    return math.nan if place is None else values[place]
+    index = best_index(values, mode)
+    return math.nan if index is None else values[index]

@@ -77,11 +77,11 @@ def grouped(runs: Sequence[StoredRun], key: str) -> list[Group]:
         {name: as_typed(value) for name, value in run.settings.items() if counts(name, ignored)}
         for run in runs
     ]
-    own = [row.get(key, run.choices.get(key)) for row, run in zip(typed, runs, strict=True)]
+    values = [row.get(key, run.choices.get(key)) for row, run in zip(typed, runs, strict=True)]
     names = {name for row in typed for name in row}
     repeats = {
         name for name in names
-        if name == key or name.startswith(f"{key}.") or [row.get(name) for row in typed] == own
+        if name == key or name.startswith(f"{key}.") or [row.get(name) for row in typed] == values
     }  # fmt: skip
     rows = without_defaults(runs, differences(runs))
     members: dict[Any, list[int]] = defaultdict(list)
@@ -217,14 +217,14 @@ def band(curves: Sequence[Curve], log: bool = False) -> Band:
         for curve in curves
         if curve.x
     ]
-    places = sorted(set.intersection(*map(set, tables))) if tables else []
-    means = [statistics.fmean(table[x] for table in tables) for x in places]
+    steps = sorted(set.intersection(*map(set, tables))) if tables else []
+    means = [statistics.fmean(table[x] for table in tables) for x in steps]
     spreads = [
-        statistics.stdev([table[x] for table in tables]) if len(tables) > 1 else 0.0 for x in places
+        statistics.stdev([table[x] for table in tables]) if len(tables) > 1 else 0.0 for x in steps
     ]
     back = math.exp if log else float
     return Band(
-        places,
+        steps,
         [back(mean) for mean in means],
         [back(mean - sd) for mean, sd in zip(means, spreads, strict=True)],
         [back(mean + sd) for mean, sd in zip(means, spreads, strict=True)],

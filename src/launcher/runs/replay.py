@@ -167,8 +167,8 @@ def without_checkpoint(run: StoredRun) -> str:
     """
     root = run.folder.checkpoints
     if root.is_symlink() and not root.exists():
-        place = f"which points to {os.readlink(root)}, a folder that this machine does not have"
-        return f"{run.label}: has no checkpoint in {root}, {place}"
+        target = f"which points to {os.readlink(root)}, a folder that this machine does not have"
+        return f"{run.label}: has no checkpoint in {root}, {target}"
     return f"{run.label}: has no checkpoint in {root}"
 
 
@@ -229,7 +229,7 @@ def replay(
         with Copier.of(run, end, scratch, trust, dispatch) as copier:
             copy = copier.train("outputs", start, end, watch)
             result = compared(run, copy, start, end)
-            if not result.is_equal and all(each.startswith(GIT) for each in result.circumstances):
+            if not result.is_equal and all(line.startswith(GIT) for line in result.circumstances):
                 result.causes = causes(copier, copy, start, end, result)
             return result
     except (CorruptCheckpoint, UnsupportedCheckpoint) as error:

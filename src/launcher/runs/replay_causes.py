@@ -67,7 +67,7 @@ class Causes:
             yield from suspects(run, start, self.end, bool(metrics), bool(states))
 
     def _train(self, name: str, first: int, until: int) -> Traced:
-        trace = self.copier.place / f"{name}-trace"
+        trace = self.copier.root / f"{name}-trace"
         folder = self.copier.train(name, first, until, trace=trace, keep=self.start)
         return Traced(folder, trace)
 

@@ -34,14 +34,14 @@ class Copier:
         run: what is copied.
         source: the checkpoint.
         ranks: how many the run had.
-        place: a folder for the copies.
+        root: a folder for the copies.
         dispatch: settings of SLURM's dispatch; None: train on this machine.
     """
 
     run: StoredRun
     source: Path
     ranks: int
-    place: Path
+    root: Path
     dispatch: Mapping[str, Any] | None
 
     @classmethod
@@ -76,8 +76,8 @@ class Copier:
             prefix=".launcher-replay-",
             dir=scratch,
             ignore_cleanup_errors=dispatch is not None,  # the end of a job may still write
-        ) as place:
-            yield cls(run, source, ranks, Path(place), dispatch)
+        ) as root:
+            yield cls(run, source, ranks, Path(root), dispatch)
 
     def train(
         self,
@@ -103,20 +103,20 @@ class Copier:
         """
         from omegaconf import OmegaConf
 
-        folder = RunFolder(self.place / name / self.run.name / self.run.id)
+        folder = RunFolder(self.root / name / self.run.name / self.run.id)
         if first:
             saved = f"step-{first:08d}"
             shutil.copytree(self.run.folder.checkpoints / saved, folder.checkpoints / saved)
-            for each in COPIED:
+            for copied in COPIED:
                 with suppress(FileNotFoundError):
-                    shutil.copyfile(self.run.folder.path / each, folder.path / each)
+                    shutil.copyfile(self.run.folder.path / copied, folder.path / copied)
         else:
             folder.path.mkdir(parents=True)
-        file = self.place / f"{name}.yaml"
+        file = self.root / f"{name}.yaml"
         self._write(file, folder, end, trace, keep)
         what, poll = f"{self.run.label}, steps {first} to {end}", watch and watch(folder.path)
         if self.dispatch is None:
-            code = start(file, log := self.place / f"{name}.log", poll)
+            code = start(file, log := self.root / f"{name}.log", poll)
             check_ended(code, log, what, self._origin())
         else:
             job = OmegaConf.load(file)

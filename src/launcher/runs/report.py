@@ -149,24 +149,28 @@ def report_data(
     judged = Counter(name for name, _ in judges).most_common(1)
     first = metric or (judged[0][0] if judged else None)
     modes = {**modes_of(judges), **directions}
-    most = min(MOST_POINTS, max(FEWEST_POINTS, ALL_POINTS // len(runs)))
+    max_points = min(MOST_POINTS, max(FEWEST_POINTS, ALL_POINTS // len(runs)))
     rows, pages, logged = differences(runs), [], Counter[str]()
     for run, row in zip(runs, rows, strict=True):
         names = run.history.metrics
         logged.update(names)
         candidates = [name for name in names if name in (first, LOSS) or name.startswith("val/")]
-        pages.append(described(run, row, {name: mode_of(name, modes) for name in candidates}, most))
+        pages.append(
+            described(run, row, {name: mode_of(name, modes) for name in candidates}, max_points)
+        )
         # For ten thousand runs it does not fit into memory.
         del run.history
     metrics = shown_metrics(logged, metric, first)
     judge, shown = metrics[0], without_defaults(runs, rows)
-    for row, each, kept in zip(rows, pages, shown, strict=True):
-        each["blank"] = [key for key in row if key not in kept]
-    for each in pages:
-        each["best"] = {name: each["best"].get(name) for name in metrics}
-        each["curves"] = {name: each["curves"][name] for name in metrics if name in each["curves"]}
+    for row, run_page, kept in zip(rows, pages, shown, strict=True):
+        run_page["blank"] = [key for key in row if key not in kept]
+    for run_page in pages:
+        run_page["best"] = {name: run_page["best"].get(name) for name in metrics}
+        run_page["curves"] = {
+            name: run_page["curves"][name] for name in metrics if name in run_page["curves"]
+        }
     add_matrices(runs, pages)
-    best = {run.path: each["best"][judge] for run, each in zip(runs, pages, strict=True)}
+    best = {run.path: run_page["best"][judge] for run, run_page in zip(runs, pages, strict=True)}
     sign = -1 if mode_of(judge, modes) == "max" else 1
     ranked = sorted(
         (run for run in runs if best[run.path] is not None),
@@ -190,7 +194,7 @@ def add_matrices(runs: Sequence[StoredRun], pages: Sequence[dict[str, Any]]) -> 
     cells = 0
     for run, page_of_run in zip(runs, pages, strict=True):
         matrices = newest_matrices(run.folder)
-        cells += sum(len(row) for each in matrices.values() for row in each["rows"])
+        cells += sum(len(row) for matrix in matrices.values() for row in matrix["rows"])
         page_of_run["matrices"] = matrices if cells <= MOST_CELLS else {}
 
 
@@ -232,8 +236,8 @@ def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, Any]:
     if not logged:
         raise ConfigError(f"{study.folder}: none of its trials has logged anything yet.")
     modes: dict[str, Mode] = {
-        objective: "max" if each == "maximize" else "min"
-        for objective, each in zip(study.objectives, study.directions, strict=True)
+        objective: "max" if goal == "maximize" else "min"
+        for objective, goal in zip(study.objectives, study.directions, strict=True)
     }
     data = report_data(
         runs, metric or (study.objectives[0] if study.objectives[0] in logged else None), modes
@@ -307,7 +311,7 @@ def parameters(rows: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
 
 
 def described(
-    run: StoredRun, row: dict[str, str], modes: Mapping[str, Mode], most: int
+    run: StoredRun, row: dict[str, str], modes: Mapping[str, Mode], max_points: int
 ) -> dict[str, Any]:
     """Describe one run by the differing keys, its results, its curves and its attempts.
 
@@ -315,7 +319,7 @@ def described(
         run: the run.
         row: its cells of the table, by column.
         modes: the direction of each metric.
-        most: largest number of points of a curve.
+        max_points: largest number of points of a curve.
     """
     values = {metric: run.history.values(metric) for metric in modes}
     return {
@@ -331,10 +335,10 @@ def described(
         "parameters": row,
         "best": {metric: best_of(run, points, modes[metric]) for metric, points in values.items()},
         "curves": {
-            metric: curve_of(run, points, most) for metric, points in values.items() if points
+            metric: curve_of(run, points, max_points) for metric, points in values.items() if points
         },
         "restarts": {
-            axis: [rounded(place) for place in run.history.restarts(axis)] for axis in AXES
+            axis: [rounded(position) for position in run.history.restarts(axis)] for axis in AXES
         },
         "attempts": [attempt_of(run, attempt) for attempt in run.attempts],
         "device_hours": rounded(spent(run, time.time()).device_hours),
@@ -342,13 +346,13 @@ def described(
 
 
 def curve_of(
-    run: StoredRun, points: Sequence[tuple[int, float]], most: int
+    run: StoredRun, points: Sequence[tuple[int, float]], max_points: int
 ) -> dict[str, list[Any]]:
     """Return values against each axis, at most this many.
 
     Lines may lack an axis, since a stream of data has no samples.
     """
-    kept = [points[place] for place in evenly(len(points), most)]
+    kept = [points[index] for index in evenly(len(points), max_points)]
     axes = {axis: [run.history.x(index, axis) for index, _ in kept] for axis in AXES}
     known = {axis: [rounded(x) for x in xs if x is not None] for axis, xs in axes.items()}
     return {axis: xs for axis, xs in known.items() if len(xs) == len(kept)} | {
@@ -367,10 +371,10 @@ def best_of(
         None if the metric was never finite.
     """
     trained = [(index, y) for index, y in points if run.history.rows[index].get("step") != 0]
-    place = best_index([y for _, y in trained], mode)
-    if place is None:
+    best_at = best_index([y for _, y in trained], mode)
+    if best_at is None:
         return None
-    index, value = trained[place]
+    index, value = trained[best_at]
     return {
         "value": rounded(value),
         "step": run.history.rows[index].get("step"),

@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         if it differs.
     """
     stored = find_run(arguments.run, arguments.outputs)
-    place = Path(arguments.into or Path("reproduced") / stored.id).absolute()
+    target = Path(arguments.into or Path("reproduced") / stored.id).absolute()
     code = stored_code(stored)
     repository = repository_of(stored, code)
     step = first_step(stored) if arguments.start else None
@@ -64,16 +64,16 @@ def run(arguments: argparse.Namespace) -> int:
             f"{stored.folder.path / CODE}: --run would run the changes in it; if you trust their"
             " author, add --trust."
         )
-    command = command_of(stored, place, repository, step, arguments.trust)
-    restore(stored, code, repository, place)
+    command = command_of(stored, target, repository, step, arguments.trust)
+    restore(stored, code, repository, target)
     for name in code.left_out:
         print(f"Left out of the run's code: {name}.")
     python = (
         sys.executable
         if arguments.here
-        else make_environment(stored, place, not code.diff or arguments.trust)
+        else make_environment(stored, target, not code.diff or arguments.trust)
     )
-    folder = place / Path.cwd().relative_to(repository)
+    folder = target / Path.cwd().relative_to(repository)
     threads = threads_of(stored)
     variables = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
     words = [
@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"{stored.label}: the training in {folder} ended with exit code {exit_code}; files that"
             " are not in git, such as data, can be linked there, and the command typed again."
         )
-    result = compared(stored, place, step)
+    result = compared(stored, target, step)
     report(result, False)
     return int(not result.is_equal)
 
@@ -144,7 +144,7 @@ def first_step(run: StoredRun) -> int:
     return steps[0]
 
 
-def restore(run: StoredRun, code: StoredCode, repository: Path, place: Path) -> None:
+def restore(run: StoredRun, code: StoredCode, repository: Path, target: Path) -> None:
     """Make a git worktree of the run's commit with its changes.
 
     A worktree of an earlier call is used again.
@@ -153,51 +153,51 @@ def restore(run: StoredRun, code: StoredCode, repository: Path, place: Path) -> 
         run: what is reproduced.
         code: its code.
         repository: has its commit.
-        place: the new folder.
+        target: the new folder.
     Raises:
         ConfigError: the folder exists and has other code, or the changes cannot be applied.
     """
-    if place.exists() and any(place.iterdir()):
-        existing = parse_code(code_diff(place, place / "outputs"))
+    if target.exists() and any(target.iterdir()):
+        existing = parse_code(code_diff(target, target / "outputs"))
         if (existing.commit, existing.diff) != (code.commit, code.diff) or not (
-            place / ".git"
+            target / ".git"
         ).is_file():
             raise ConfigError(
-                f"--into={place}: exists, and has not the code of {run.label}; choose another"
+                f"--into={target}: exists, and has not the code of {run.label}; choose another"
                 " folder."
             )
         return
-    done = git(repository, "worktree", "add", "--detach", str(place), str(code.commit))
+    done = git(repository, "worktree", "add", "--detach", str(target), str(code.commit))
     if not done.returncode and code.diff:
         done = git(
-            place,
+            target,
             "apply",
             "--whitespace=nowarn",
             "-",
             input=code.diff.decode(errors="surrogateescape"),
         )
         if done.returncode:
-            git(repository, "worktree", "remove", "--force", str(place))
+            git(repository, "worktree", "remove", "--force", str(target))
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         raise ConfigError(
-            f"--into={place}: git cannot restore the code of {run.label}"
+            f"--into={target}: git cannot restore the code of {run.label}"
             f" ({lines[-1] if lines else '?'})."
         )
     print(
-        f"{place}: commit"
+        f"{target}: commit"
         f" {str(code.commit)[:12]}{' and the changes of code.diff' if code.diff else ''}."
     )
 
 
 def command_of(
-    run: StoredRun, place: Path, repository: Path, step: int | None, trust: bool
+    run: StoredRun, target: Path, repository: Path, step: int | None, trust: bool
 ) -> list[str]:
     """Return the overrides that train the run in another folder, here and without trackers.
 
     Args:
         run: what is reproduced.
-        place: the new folder.
+        target: the new folder.
         repository: the folder that it is a copy of.
         step: train up to this step. Default None: to the end.
         trust: whatever code the stored configuration names may run.
@@ -213,8 +213,8 @@ def command_of(
         ranks = Manifest.read(run.folder.checkpoints / f"step-{step:08d}").world_size
         overrides += [f"dispatch.nproc={ranks}", f"trainer.pause_at={step}"]
     if flags and Path(flags[1]).is_relative_to(repository):
-        flags = [flags[0], str(place / Path(flags[1]).relative_to(repository))]
-    return [*overrides, f"paths.outputs={quoted(str(place / 'outputs'))}", *flags]
+        flags = [flags[0], str(target / Path(flags[1]).relative_to(repository))]
+    return [*overrides, f"paths.outputs={quoted(str(target / 'outputs'))}", *flags]
 
 
 def threads_of(run: StoredRun) -> int | None:
@@ -229,7 +229,7 @@ def threads_of(run: StoredRun) -> int | None:
     return None
 
 
-def compared(run: StoredRun, place: Path, step: int) -> Replay:
+def compared(run: StoredRun, target: Path, step: int) -> Replay:
     """Compare the checkpoint of the reproduction with the run's, and the lines of metrics.jsonl.
 
     The lines up to the checkpoint are compared. If anything differs, everything that is recorded
@@ -237,7 +237,7 @@ def compared(run: StoredRun, place: Path, step: int) -> Replay:
 
     Args:
         run: what was reproduced.
-        place: where.
+        target: the folder of the reproduction.
         step: of the checkpoint.
     Raises:
         ConfigError: a checkpoint is damaged.
@@ -246,7 +246,7 @@ def compared(run: StoredRun, place: Path, step: int) -> Replay:
     from launcher.checkpoint.difference import differences
     from launcher.checkpoint.stored import StoredCheckpoint
 
-    copy = RunFolder(place / "outputs" / run.name / run.id)
+    copy = RunFolder(target / "outputs" / run.name / run.id)
     before, after = (folder.checkpoints / f"step-{step:08d}" for folder in (run.folder, copy))
     result = Replay(run.label, 0, step)
     try:

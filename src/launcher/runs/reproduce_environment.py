@@ -60,7 +60,7 @@ def packages(text: str) -> Packages:
     )
 
 
-def make_environment(run: StoredRun, place: Path, trusted: bool) -> str:
+def make_environment(run: StoredRun, checkout: Path, trusted: bool) -> str:
     """Make a virtual environment with the run's packages.
 
     A package comes from the index, as a wheel, which runs no code when installed. If there is no
@@ -69,7 +69,7 @@ def make_environment(run: StoredRun, place: Path, trusted: bool) -> str:
 
     Args:
         run: what is reproduced.
-        place: gets `.venv`.
+        checkout: gets `.venv`.
         trusted: the code in the folder may be installed, if the run had it installed.
     Returns:
         Its interpreter.
@@ -82,10 +82,12 @@ def make_environment(run: StoredRun, place: Path, trusted: bool) -> str:
         raise ConfigError(
             f"{run.label}: has no {ENVIRONMENT}, so its packages are not known; use --here."
         ) from error
-    installer = Installer(place / ".venv", needed.python)
+    installer = Installer(checkout / ".venv", needed.python)
     installer.make()
-    own = [pin for pin in needed.others if name_of(pin) == project_name(place) and trusted]
-    missing = [*installer.install_all(needed.pins), *(set(needed.others) - set(own))]
+    project_pins = [
+        pin for pin in needed.others if name_of(pin) == project_name(checkout) and trusted
+    ]
+    missing = [*installer.install_all(needed.pins), *(set(needed.others) - set(project_pins))]
     copied = [pin for pin in missing if installer.copy(pin)]
     missing = [pin for pin in missing if pin not in copied]
     if copied:
@@ -95,8 +97,8 @@ def make_environment(run: StoredRun, place: Path, trusted: bool) -> str:
         if not installer.install([public], "--only-binary", ":all:"):
             missing.remove(pin)
             print(f"{pin} cannot be installed, so it is {public}, which may compute other bits.")
-    if own and installer.install(["-e", str(place)], "--no-deps"):
-        missing += own
+    if project_pins and installer.install(["-e", str(checkout)], "--no-deps"):
+        missing += project_pins
     if lost := [pin for pin in missing if pin in needed.pins]:
         raise ConfigError(
             f"{run.label}: {listed(lost)} cannot be installed (see above); use --here."
@@ -227,7 +229,7 @@ def link(found: Distribution, target: Path) -> None:
 
 def is_named(pin: str, lines: Sequence[str]) -> bool:
     """Return whether an installer's error is about a package."""
-    name, text = (re.sub(r"[-_.]+", "-", each.lower()) for each in (pin, " ".join(lines)))
+    name, text = (re.sub(r"[-_.]+", "-", text.lower()) for text in (pin, " ".join(lines)))
     return re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-]*\w)", text) is not None
 
 
@@ -240,10 +242,10 @@ def failure(command: Sequence[str]) -> list[str]:
     return (lines[-SHOWN:] or ["?"]) if done.returncode else []
 
 
-def project_name(place: Path) -> str | None:
+def project_name(checkout: Path) -> str | None:
     """Return the name of the distribution that a folder's code makes, or None if it makes none."""
     try:
-        name = tomllib.loads((place / "pyproject.toml").read_text())["project"]["name"]
+        name = tomllib.loads((checkout / "pyproject.toml").read_text())["project"]["name"]
     except (OSError, ValueError, KeyError):
         return None
     return str(name)

@@ -183,7 +183,7 @@ def check_frozen(run: StoredRun, config: dict[str, Any], changes: Mapping[str, A
     typed = [*names_in({key.rpartition(".")[2]: value for key, value in changes.items()})]
     # The job resolves the first, the submission the second.
     for tree in (config, {"dispatch": config["dispatch"]}):
-        origin.checked(OmegaConf.create(escaped(tree)), list(tree), trust=False, own=typed)
+        origin.checked(OmegaConf.create(escaped(tree)), list(tree), trust=False, typed=typed)
 
 
 def change(config: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

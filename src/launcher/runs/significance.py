@@ -104,7 +104,7 @@ class Result:
                 asdict(self.summaries[arm.name]) | {"arm": arm.name, "values": dict(arm.values)}
                 for arm in self.arms
             ],
-            "comparisons": [asdict(each) for each in self.comparisons],
+            "comparisons": [asdict(comparison) for comparison in self.comparisons],
         }
 
     @property
@@ -123,8 +123,8 @@ class Result:
                 table.add_row(*map(Text, row))
             page.print(table)
             page.print()
-        for each in self.comparisons:
-            line = f"{each.first} - {each.second}: {each.outlook}"
+        for comparison in self.comparisons:
+            line = f"{comparison.first} - {comparison.second}: {comparison.outlook}"
             page.print(line, markup=False, soft_wrap=True)
 
     def __repr__(self) -> str:
@@ -186,9 +186,9 @@ def grouped(runs: Sequence[StoredRun], key: str) -> dict[str, list[StoredRun]]:
         )
     check_keys(runs, [key])
     groups: dict[str, list[StoredRun]] = {}
-    for each in runs:
-        if each.keys and (key in each.choices or key in each.settings):
-            groups.setdefault(str(value_of(each, key)), []).append(each)
+    for stored in runs:
+        if stored.keys and (key in stored.choices or key in stored.settings):
+            groups.setdefault(str(value_of(stored, key)), []).append(stored)
     if len(groups) < 2:
         reason = f"all have {key}={next(iter(groups))}" if groups else "no run has it"
         raise ConfigError(f"'{key}': a test compares runs with several values of it, and {reason}.")
@@ -298,7 +298,7 @@ def measured(
         if len(set(last.values())) > 1:
             shared = set.intersection(*(set(curve) for curve in curves.values()))
             advice = f"; compare them at --step={max(shared)}" if shared else ""
-            steps = listed([f"{label} at {each}" for label, each in last.items()])
+            steps = listed([f"{label} at {step}" for label, step in last.items()])
             raise ConfigError(
                 f"'--metric={metric}': the runs end at different steps: {steps}{advice}."
             )
@@ -342,16 +342,16 @@ def compared(arms: Sequence[Arm], exact: bool, wanted: float | None) -> list[Com
         comparisons.append(difference(one, other, is_paired, exact))
     return [
         Comparison(
-            first.name, second.name, each, p, outlook(each, p, first, second, wanted, len(pairs))
+            first.name, second.name, gap, p, outlook(gap, p, first, second, wanted, len(pairs))
         )
-        for (first, second), each, p in zip(
-            pairs, comparisons, holm([each.p for each in comparisons]), strict=True
+        for (first, second), gap, p in zip(
+            pairs, comparisons, holm([gap.p for gap in comparisons]), strict=True
         )
     ]
 
 
 def outlook(
-    each: "Difference", p: float, first: Arm, second: Arm, wanted: float | None, count: int
+    gap: "Difference", p: float, first: Arm, second: Arm, wanted: float | None, count: int
 ) -> str:
     """Return the number of seeds that a difference needs.
 
@@ -362,20 +362,19 @@ def outlook(
     if wanted is None and p < LEVEL:
         return "differ."
     size, n = (
-        abs(each.mean) if wanted is None else wanted,
+        abs(gap.mean) if wanted is None else wanted,
         min(len(first.values), len(second.values)),
     )
-    if each.least_p * count >= LEVEL:
+    if gap.least_p * count >= LEVEL:
         return (
-            "so few seeds cannot show a difference: no p-value is below"
-            f" {each.least_p * count:.2g}."
+            f"so few seeds cannot show a difference: no p-value is below {gap.least_p * count:.2g}."
         )
     if size == 0:
         return "no difference was found."
-    level, effect = LEVEL / count, size / each.sd
-    if (chance := power(effect, n, each.is_paired, level)) >= POWER and wanted is not None:
+    level, effect = LEVEL / count, size / gap.sd
+    if (chance := power(effect, n, gap.is_paired, level)) >= POWER and wanted is not None:
         return f"{n} seeds show a difference of {number(size)} with a probability of {chance:.0%}."
-    needed = seeds_needed(effect, each.is_paired, level)
+    needed = seeds_needed(effect, gap.is_paired, level)
     if needed is None:
         return f"no number of seeds that can be run would show a difference of {number(size)}."
     if needed <= n:
@@ -394,8 +393,8 @@ def arm_table(
     key: str, heading: str, summaries: Mapping[str, "Summary"]
 ) -> tuple[list[str], list[list[str]]]:
     rows = [
-        [name, str(each.n), number(each.mean), number(each.sd), interval(each.low, each.high)]
-        for name, each in summaries.items()
+        [name, str(arm.n), number(arm.mean), number(arm.sd), interval(arm.low, arm.high)]
+        for name, arm in summaries.items()
     ]
     return [key, "n", heading, "sd", "95 % interval"], rows
 
@@ -405,13 +404,13 @@ def comparison_table(
 ) -> tuple[list[str], list[list[str]]]:
     rows = [
         [
-            f"{each.first} - {each.second}",
-            number(each.difference.mean),
-            interval(each.difference.low, each.difference.high),
-            f"{each.p:.2g}",
-            each.difference.test,
+            f"{comparison.first} - {comparison.second}",
+            number(comparison.difference.mean),
+            interval(comparison.difference.low, comparison.difference.high),
+            f"{comparison.p:.2g}",
+            comparison.difference.test,
         ]
-        for each in comparisons
+        for comparison in comparisons
     ]
     return [key, "difference", "95 % interval", "p" if len(rows) == 1 else "p (Holm)", "test"], rows
 

@@ -77,8 +77,8 @@ def spent(run: StoredRun, now: float) -> Spent:
     """
     result = Spent()
     kept_from = kept(run.attempts)
-    for attempt, most in zip(run.attempts, kept_from, strict=True):
-        result += spent_by(attempt, *span(run, attempt, now), most, run.record.get("step"))
+    for attempt, last_kept in zip(run.attempts, kept_from, strict=True):
+        result += spent_by(attempt, *span(run, attempt, now), last_kept, run.record.get("step"))
     return result
 
 
@@ -104,7 +104,7 @@ def span(run: StoredRun, attempt: Mapping[str, Any], now: float) -> tuple[float,
 
 
 def spent_by(
-    attempt: Mapping[str, Any], begin: float, end: float, most: int | None, step: int | None
+    attempt: Mapping[str, Any], begin: float, end: float, last_kept: int | None, step: int | None
 ) -> Spent:
     """Compute the cost of one attempt.
 
@@ -112,13 +112,13 @@ def spent_by(
         attempt: the attempt in run.json.
         begin: see `span`.
         end: see `span`.
-        most: see `kept`.
+        last_kept: see `kept`.
         step: step of the run, for an attempt that has not ended.
     """
     first, last = attempt["start_step"], attempt.get("end_step")
     last = (step or 0) if last is None else last
     steps = max(0, last - first)
-    lost = 0 if most is None else max(0, min(steps, last - most))
+    lost = 0 if last_kept is None else max(0, min(steps, last - last_kept))
     noted = attempt.get("seconds") or {}
     known = {name: float(noted.get(name, 0.0)) for name in ("starting", "evaluating", "saving")}
     # It has not reached its first step.

@@ -232,7 +232,7 @@ class StoredRun:
         return (
             self._read[1]
             if logged is None
-            else {name: Value(*each) for name, each in logged["newest"].items()}
+            else {name: Value(*pair) for name, pair in logged["newest"].items()}
         )
 
     @property

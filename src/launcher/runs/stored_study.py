@@ -238,7 +238,9 @@ class StoredStudy:
         """
         import optuna
 
-        directions = [optuna.study.StudyDirection[each.upper()] for each in self.directions]
+        directions = [
+            optuna.study.StudyDirection[direction.upper()] for direction in self.directions
+        ]
         study = optuna.create_study(
             directions=directions if index is None else directions[index : index + 1]
         )

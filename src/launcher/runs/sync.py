@@ -74,9 +74,9 @@ def with_trackers(
     nodes = _chosen(config, overrides, folder) if overrides else escaped(config.get("tracker"))
     nodes = nodes if isinstance(nodes, Mapping) else {}
     known = [Path(folder)] if folder is not None and origin.in_project(Path(folder)) else []
-    own = [*names_typed(overrides), *names_in_files(known)]
+    typed = [*names_typed(overrides), *names_in_files(known)]
     checked = origin.checked(
-        OmegaConf.create({**escaped(config), "tracker": nodes}), ["tracker"], trust, own
+        OmegaConf.create({**escaped(config), "tracker": nodes}), ["tracker"], trust, typed
     )
     if overrides:
         config["tracker"] = OmegaConf.to_container(checked.tracker)
@@ -97,8 +97,8 @@ def _built(run: StoredRun, nodes: Any, name: str) -> dict[str, Tracker]:
     try:
         return build_trackers(nodes, [name])
     except Exception as error:
-        if own := config_error(error):
-            raise own from error
+        if rejection := config_error(error):
+            raise rejection from error
         target = nodes[name].get("_target_") if isinstance(nodes[name], Mapping) else nodes[name]
         raise ConfigError(
             f"{run.label}: tracker.{name} ({target}) cannot be loaded: {reason(unwrapped(error))};"

@@ -91,7 +91,10 @@ def terminal_width() -> int | None:
 def _printable(column: Sequence[str]) -> Sequence[str]:
     if "".join(column).isprintable():
         return column
-    return ["".join(each if each.isprintable() else " " for each in text) for text in column]
+    return [
+        "".join(character if character.isprintable() else " " for character in text)
+        for text in column
+    ]
 
 
 def _width(column: Sequence[str]) -> int:

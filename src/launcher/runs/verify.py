@@ -81,11 +81,11 @@ def run(arguments: argparse.Namespace) -> int:
                     elif len(runs) == 1 or finding.is_bad:
                         page.print(f"{finding.path}  {finding.text}", markup=False, soft_wrap=True)
     if len(runs) > 1 and not arguments.json:
-        rows = [each.row() for each in verified]
+        rows = [result.row() for result in verified]
         Table(
             ["name", "id", "valid", "size", "result"], rows, right=frozenset((2, 3)), shrinks=(0,)
         ).print()
-    return int(any(finding.is_bad for each in verified for finding in each.findings))
+    return int(any(finding.is_bad for result in verified for finding in result.findings))
 
 
 def as_dict(run: StoredRun, finding: Finding) -> dict[str, object]:

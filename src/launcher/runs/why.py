@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     if len(arguments.runs) != 2:
         raise ConfigError("give two runs: why RUN RUN.")
     runs = [find_run(word, arguments.outputs) for word in arguments.runs]
-    identities = [identity_of(each.folder.record_path, each.label) for each in runs]
+    identities = [identity_of(stored.folder.record_path, stored.label) for stored in runs]
     keys = sorted(varying(identities))
     page = StdoutConsole()
     if not keys:
@@ -36,9 +36,10 @@ def run(arguments: argparse.Namespace) -> int:
         )
         return 0
     rows = {
-        key: [as_typed(each[key]) if key in each else None for each in identities] for key in keys
+        key: [as_typed(identity[key]) if key in identity else None for identity in identities]
+        for key in keys
     }
-    page.print(table("identity", rows, [each.label for each in runs]))
+    page.print(table("identity", rows, [stored.label for stored in runs]))
     return 0
 
 

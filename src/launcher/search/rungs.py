@@ -71,11 +71,11 @@ def bracket_of(number: int, rungs: Sequence[int], settings: Settings) -> int:
     """
     if settings.pruner != "hyperband":
         return 0
-    most = len(rungs)
+    highest = len(rungs)
     factor = settings.reduction_factor
     weights = [
-        (most + 1) / (most - bracket + 1) * factor ** (most - bracket)
-        for bracket in range(most + 1)
+        (highest + 1) / (highest - bracket + 1) * factor ** (highest - bracket)
+        for bracket in range(highest + 1)
     ]
     counts = [0] * len(weights)
     bracket = 0

@@ -39,19 +39,19 @@ def make_sampler(settings: Settings, space: Space, *what: object) -> BaseSampler
             library.
     """
     samplers, seed = optuna.samplers, seed_of(settings, *what)
-    own: dict[str, Any] = dict(settings.sampler_options)
+    options: dict[str, Any] = dict(settings.sampler_options)
     makers: dict[str, Callable[[], BaseSampler]] = {
         "tpe": lambda: samplers.TPESampler(
-            **{"seed": seed, "multivariate": True, "constant_liar": True} | own
+            **{"seed": seed, "multivariate": True, "constant_liar": True} | options
         ),
-        "random": lambda: samplers.RandomSampler(**{"seed": seed} | own),
-        "grid": lambda: samplers.GridSampler(grid(space), **{"seed": settings.seed} | own),
-        "gp": lambda: samplers.GPSampler(**{"seed": seed} | own),
+        "random": lambda: samplers.RandomSampler(**{"seed": seed} | options),
+        "grid": lambda: samplers.GridSampler(grid(space), **{"seed": settings.seed} | options),
+        "gp": lambda: samplers.GPSampler(**{"seed": seed} | options),
         "cmaes": lambda: samplers.CmaEsSampler(
-            **{"seed": seed, "warn_independent_sampling": False} | own
+            **{"seed": seed, "warn_independent_sampling": False} | options
         ),
-        "nsgaii": lambda: samplers.NSGAIISampler(**{"seed": seed, "population_size": 20} | own),
-        "qmc": lambda: samplers.QMCSampler(**{"seed": settings.seed, "scramble": True} | own),
+        "nsgaii": lambda: samplers.NSGAIISampler(**{"seed": seed, "population_size": 20} | options),
+        "qmc": lambda: samplers.QMCSampler(**{"seed": settings.seed, "scramble": True} | options),
     }
     try:
         with warnings.catch_warnings():

@@ -76,7 +76,7 @@ class Search:
         self.judged: dict[int, int] = {}
         """The last step of each trial that the pruner has seen."""
         self.started = time.monotonic()
-        self._most = min(settings.n_trials, size(settings, space))
+        self._max_trials = min(settings.n_trials, size(settings, space))
 
     def load(self) -> None:
         """Read the trials of an earlier search."""
@@ -167,7 +167,7 @@ class Search:
                 target,
                 f"is among the best 1/{self.settings.reduction_factor} at step {promoted.target}",
             )
-        while self._asked() < self._most and not self._is_late():
+        while self._asked() < self._max_trials and not self._is_late():
             trial = self._ask()
             if trial.status(self.settings) == "open" and not self._is_twin_of(trial, busy):
                 return trial
@@ -189,7 +189,7 @@ class Search:
 
     def _is_twin_of(self, trial: Trial, numbers: set[int]) -> bool:
         """Return whether one of these trials has the same run."""
-        return any(each.run == trial.run for each in self.trials if each.number in numbers)
+        return any(other.run == trial.run for other in self.trials if other.number in numbers)
 
     def _held_elsewhere(self) -> bool:
         """Return whether another process works on an open trial.
@@ -243,7 +243,7 @@ class Search:
     def _report_new(self, trial: Trial) -> None:
         text = f"trial {trial.number}: {' '.join(overrides_of(trial.params))}"
         twin = next(
-            (each for each in self.trials[:-1] if each.run == trial.run and trial.run), None
+            (other for other in self.trials[:-1] if other.run == trial.run and trial.run), None
         )
         status = trial.status(self.settings)
         if status == "invalid":

@@ -131,8 +131,8 @@ def _directions(value: str | list[str], objectives: Sequence[str]) -> tuple[str,
             " objective."
         )
     return tuple(
-        _by_name(name) if each == "auto" else each
-        for name, each in zip(objectives, directions, strict=True)
+        _by_name(name) if goal == "auto" else goal
+        for name, goal in zip(objectives, directions, strict=True)
     )
 
 

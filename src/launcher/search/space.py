@@ -60,9 +60,11 @@ def read_space(
                 )
             typed.append(override)
     space = {
-        each.get_key_element(): distribution(each) for each in typed if each.is_sweep_override()
+        override.get_key_element(): distribution(override)
+        for override in typed
+        if override.is_sweep_override()
     }
-    fixed = [str(each.input_line) for each in typed if not each.is_sweep_override()]
+    fixed = [str(override.input_line) for override in typed if not override.is_sweep_override()]
     if not space and not may_be_empty:
         raise ConfigError(
             "hydra/sweeper=optuna: there is nothing to search; give a key a range, e.g. "
@@ -178,11 +180,11 @@ def grid(space: Space) -> dict[str, list[Value]]:
         ConfigError: a key's range is not a list of values.
     """
     lists: dict[str, list[Value]] = {}
-    for key, each in space.items():
-        if isinstance(each, CategoricalDistribution):
-            lists[key] = [str(choice) for choice in each.choices]
-        elif isinstance(each, IntDistribution) and not each.log:
-            lists[key] = list(range(each.low, each.high + 1, each.step))
+    for key, dist in space.items():
+        if isinstance(dist, CategoricalDistribution):
+            lists[key] = [str(choice) for choice in dist.choices]
+        elif isinstance(dist, IntDistribution) and not dist.log:
+            lists[key] = list(range(dist.low, dist.high + 1, dist.step))
         else:
             raise ConfigError(f"hpo.sampler=grid: {key} has no list of values; e.g. {key}=0.1,0.2.")
     return lists
@@ -190,7 +192,7 @@ def grid(space: Space) -> dict[str, list[Value]]:
 
 def point(space: Space, share: float) -> dict[str, Value]:
     """A value for each key, at this share (0 to 1) of its range."""
-    return {key: value_at(each, share) for key, each in space.items()}
+    return {key: value_at(dist, share) for key, dist in space.items()}
 
 
 def value_at(among: BaseDistribution, share: float) -> Value:
@@ -203,4 +205,4 @@ def value_at(among: BaseDistribution, share: float) -> Value:
 
 
 def as_json(space: Space) -> dict[str, Any]:
-    return {key: json.loads(distribution_to_json(each)) for key, each in sorted(space.items())}
+    return {key: json.loads(distribution_to_json(dist)) for key, dist in sorted(space.items())}

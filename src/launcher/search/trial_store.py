@@ -116,9 +116,9 @@ class TrialStore:
             ) from error
         self.id = self.storage.get_study_id_from_name(self.study.study_name)
         frozen = self.study.get_trials(deepcopy=False)
-        self._cut_off = [each.number for each in frozen if is_cut_off(each)]
-        self._reported = {each.number: each.last_step or 0 for each in frozen}
-        return [self._trial(each) for each in frozen if is_recorded(each)]
+        self._cut_off = [trial.number for trial in frozen if is_cut_off(trial)]
+        self._reported = {trial.number: trial.last_step or 0 for trial in frozen}
+        return [self._trial(trial) for trial in frozen if is_recorded(trial)]
 
     def _open(self) -> optuna.Study:
         names = optuna.get_all_study_names(self.storage)
@@ -128,7 +128,9 @@ class TrialStore:
             study = optuna.create_study(
                 study_name=self.path.parent.name,
                 storage=self.storage,
-                directions=[StudyDirection[each.upper()] for each in self.settings.directions],
+                directions=[
+                    StudyDirection[direction.upper()] for direction in self.settings.directions
+                ],
             )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
@@ -172,7 +174,7 @@ class TrialStore:
             suggest(asked, key, among)
         if extend is not None:
             extend(params_of(self._stored(number)), asked)
-        self._cut_off = [each for each in self._cut_off if each != number]
+        self._cut_off = [cut_off for cut_off in self._cut_off if cut_off != number]
         stored = self._stored(number)
         is_enqueued = fixed is not None and has_values(stored, fixed)
         return Trial(number, params_of(stored), origin="enqueued" if is_enqueued else "sampled")

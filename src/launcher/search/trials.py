@@ -99,7 +99,7 @@ def best_of(trials: Sequence[Trial], settings: Settings) -> list[Trial]:
     Each run occurs once.
     """
     completed = [trial for trial in trials if trial.status(settings) == "completed"]
-    signs = [-1 if each == "maximize" else 1 for each in settings.directions]
+    signs = [-1 if direction == "maximize" else 1 for direction in settings.directions]
     costs = {
         trial.number: tuple(
             sign * value for sign, value in zip(signs, trial.values(settings), strict=True)

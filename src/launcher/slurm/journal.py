@@ -42,7 +42,7 @@ class Journal:
         """Record that the newest start was requeued; a second call replaces the first."""
         start = len(self.job["starts"]) - 1
         self.job["requeues"] = [
-            each for each in self.job["requeues"] if start < 0 or each["start"] != start
+            requeue for requeue in self.job["requeues"] if start < 0 or requeue["start"] != start
         ]
         self.job["requeues"].append(
             {"cause": cause, "step": step, "start": start, "trained": trained}

@@ -336,8 +336,8 @@ def _tasks(job: str) -> Iterator[str]:
     if not bracket:
         yield job
         return
-    for each in ranges.rstrip("]").partition("%")[0].split(","):
-        first, _, last = each.partition("-")
+    for span in ranges.rstrip("]").partition("%")[0].split(","):
+        first, _, last = span.partition("-")
         if first.isdecimal() and (last or first).isdecimal():
             yield from (f"{array}_{task}" for task in range(int(first), int(last or first) + 1))
 

@@ -32,21 +32,21 @@ def take(folder: Path) -> Path:
     """
     root = _repository()
     diff, untracked, modules, commits = "", [], [], {}
-    for place in _places(root):
-        tracked, generated = _listed(root / place, "ls-files", "-z"), _modules(root / place)
+    for subfolder in _subfolders(root):
+        tracked, generated = _listed(root / subfolder, "ls-files", "-z"), _modules(root / subfolder)
         for name in (*tracked, *generated):
-            _copy(root / place / name, folder / "code" / place / name)
+            _copy(root / subfolder / name, folder / "code" / subfolder / name)
         prefixes = [
-            f"--{side}-prefix={letter}/{place}{'/' if place else ''}"
+            f"--{side}-prefix={letter}/{subfolder}{'/' if subfolder else ''}"
             for side, letter in (("src", "a"), ("dst", "b"))
         ]
         diff += (
-            _git("diff", "--binary", "--ignore-submodules", *prefixes, "HEAD", cwd=root / place)
+            _git("diff", "--binary", "--ignore-submodules", *prefixes, "HEAD", cwd=root / subfolder)
             or ""
         )
-        untracked += [str(Path(place, name)) for name in _untracked(root / place)]
-        modules += [str(Path(place, name)) for name in generated]
-        commits[place] = (_git("rev-parse", "HEAD", cwd=root / place) or "").strip()
+        untracked += [str(Path(subfolder, name)) for name in _untracked(root / subfolder)]
+        modules += [str(Path(subfolder, name)) for name in generated]
+        commits[subfolder] = (_git("rev-parse", "HEAD", cwd=root / subfolder) or "").strip()
     (folder / "code.diff").write_text(diff, errors="surrogateescape")
     moved = _git("submodule", "status", "--recursive", cwd=root) or ""
     saved: dict[str, Any] = {
@@ -74,15 +74,15 @@ def not_copied() -> str | None:
     """
     root = _repository()
     left = []
-    for place in _places(root):
-        packages = _packages(root / place, _code_folders(root / place))
-        copied = set(_modules(root / place))
+    for subfolder in _subfolders(root):
+        packages = _packages(root / subfolder, _code_folders(root / subfolder))
+        copied = set(_modules(root / subfolder))
         near = (
             name
-            for name in _untracked(root / place)
+            for name in _untracked(root / subfolder)
             if not packages.isdisjoint(map(str, Path(name).parents))
         )
-        left += [str(Path(place, name)) for name in near if name not in copied]
+        left += [str(Path(subfolder, name)) for name in near if name not in copied]
     if not left:
         return None
     more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
@@ -107,7 +107,7 @@ def _repository() -> Path:
     return Path(top.strip())
 
 
-def _places(root: Path) -> list[str]:
+def _subfolders(root: Path) -> list[str]:
     """List the repository itself and its submodules, relative to its top."""
     submodules = _listed(
         root, "submodule", "foreach", "--quiet", "--recursive", r'printf "%s\0" "$displaypath"'
@@ -152,7 +152,7 @@ def _modules(top: Path) -> list[str]:
     folders = _code_folders(top)
     packages, roots = (
         _packages(top, folders),
-        {str(each) for name in folders for each in Path(name).parents},
+        {str(parent) for name in folders for parent in Path(name).parents},
     )
     for name in _listed(top, "ls-files", "-z", "-o", "-i", "--exclude-standard", "--directory"):
         parent = str(Path(name).parent)
@@ -198,12 +198,10 @@ def lines(folder: Path) -> list[str]:
             " of retry."
         ) from None
     code = folder / "code"
-    places = dict.fromkeys(
-        str(place) for place in (code / here, code / "src", code) if place.is_dir()
-    )
+    roots = dict.fromkeys(str(root) for root in (code / here, code / "src", code) if root.is_dir())
     return [
         f"export {VARIABLE}={shlex.quote(str(folder / 'snapshot.json'))} PYTHONSAFEPATH=1",
-        f"export PYTHONPATH={shlex.quote(os.pathsep.join(places))}${{PYTHONPATH:+:$PYTHONPATH}}",
+        f"export PYTHONPATH={shlex.quote(os.pathsep.join(roots))}${{PYTHONPATH:+:$PYTHONPATH}}",
     ]
 
 

@@ -160,14 +160,14 @@ def settle_buckets(wrapped: Any) -> None:
     parameters = [p for p in wrapped.parameters() if p.requires_grad]
     model: Any = wrapped.module
     # It is set if the instance replaces its class's.
-    own = vars(model).get("forward")
+    forward = vars(model).get("forward")
     model.forward = lambda start: sum((p.sum() for p in parameters), start)
     try:
         wrapped(torch.zeros((), device=parameters[0].device)).backward()
     finally:
         del model.forward
-        if own is not None:
-            model.forward = own
+        if forward is not None:
+            model.forward = forward
     for p in parameters:
         p.grad = None
 
@@ -186,8 +186,8 @@ def mean_over_ranks(parameters: Sequence[nn.Parameter]) -> None:
         flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
         dist.all_reduce(flat)
         flat /= dist.get_world_size()
-        pieces = flat.split([gradient.numel() for gradient in bucket])
-        for gradient, mean in zip(bucket, pieces, strict=True):
+        means = flat.split([gradient.numel() for gradient in bucket])
+        for gradient, mean in zip(bucket, means, strict=True):
             gradient.copy_(mean.view(gradient.shape))
 
 

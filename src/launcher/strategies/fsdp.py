@@ -25,7 +25,7 @@ from launcher.strategies.initial_weights import META, draw, outline, same_draws
 from launcher.strategies.lanes import TreeReduceScatter
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.recompute import recompute_units
-from launcher.strategies.sharded import copy_piece
+from launcher.strategies.sharded import copy_shard
 from launcher.strategies.step import StepPlan, StepResult
 from launcher.strategies.units import own_parameters, shard_units
 from launcher.types import NonNegativeInt, PositiveFloat, PositiveInt
@@ -274,7 +274,7 @@ class FsdpStrategy(NativeStrategy):
                 full.copy_(source[name])
             # Gloo does not support every dtype.
             dist.broadcast(full.reshape(-1).view(torch.uint8), 0)
-            copy_piece(tensor, full)
+            copy_shard(tensor, full)
         return model
 
     # --------------------------------------------------------------------------------------- a step
@@ -349,9 +349,9 @@ def check_shardable(model: nn.Module, units: Sequence[nn.Module]) -> None:
             )
     sharded: set[int] = set()
     for unit in (*units, model):
-        own = [p for p in unit.parameters() if id(p) not in sharded]
-        sharded |= set(map(id, own))
-        trained = [p for p in own if p.requires_grad]
+        unit_parameters = [p for p in unit.parameters() if id(p) not in sharded]
+        sharded |= set(map(id, unit_parameters))
+        trained = [p for p in unit_parameters if p.requires_grad]
         other = next((p for p in trained if p.dtype != trained[0].dtype), None)
         if other is not None:
             first = trained[0]
@@ -371,11 +371,11 @@ ParameterPlace = tuple[nn.Module, str]
 
 def _ties(model: nn.Module) -> list[list[ParameterPlace]]:
     """The modules and names that share each tied parameter."""
-    places: dict[int, list[ParameterPlace]] = {}
+    slots_by_id: dict[int, list[ParameterPlace]] = {}
     for module in model.modules():
         for name, p in own_parameters(module):
-            places.setdefault(id(p), []).append((module, name))
-    return [slots for slots in places.values() if len(slots) > 1]
+            slots_by_id.setdefault(id(p), []).append((module, name))
+    return [slots for slots in slots_by_id.values() if len(slots) > 1]
 
 
 def _tie(ties: list[list[ParameterPlace]]) -> None:

@@ -85,13 +85,13 @@ def _is_set_by_init_weights(model: nn.Module, device: torch.device) -> bool:
 def _has_unset(tensor: torch.Tensor) -> bool:
     if tensor.is_floating_point() or tensor.is_complex():
         return bool((tensor.float() if tensor.element_size() == 1 else tensor).isnan().any())
-    each = (
+    bit_patterns = (
         tensor.contiguous()
         .reshape(-1)
         .view(torch.uint8)
         .view(tensor.numel(), tensor.element_size())
     )
-    return bool((each == UNSET).all(1).any())
+    return bool((bit_patterns == UNSET).all(1).any())
 
 
 def materialise(model: nn.Module, device: torch.device) -> None:
@@ -128,10 +128,10 @@ def same_draws() -> Iterator[None]:
 
     Then the other ranks' own state is restored.
     """
-    own = rng_state()
-    restore_rng(ranks.broadcast(own))
+    saved = rng_state()
+    restore_rng(ranks.broadcast(saved))
     try:
         yield
     finally:
         if ranks.rank() != 0:
-            restore_rng(own)
+            restore_rng(saved)

@@ -199,13 +199,13 @@ def _sum_bucket(bucket: list[torch.Tensor], group: Any) -> None:
     flat = torch.zeros(
         -(-sum(sizes) // count) * count, dtype=bucket[0].dtype, device=bucket[0].device
     )
-    places = flat[: sum(sizes)].split(sizes)
-    for tensor, place in zip(bucket, places, strict=True):
-        place.view(tensor.shape).copy_(tensor)
-    own = tree_sum(swapped(flat, group).view(count, -1))
-    dist.all_gather_into_tensor(as_bytes(flat), as_bytes(own), group=group)
-    for tensor, place in zip(bucket, places, strict=True):
-        tensor.copy_(place.view(tensor.shape))
+    views = flat[: sum(sizes)].split(sizes)
+    for tensor, view in zip(bucket, views, strict=True):
+        view.view(tensor.shape).copy_(tensor)
+    part = tree_sum(swapped(flat, group).view(count, -1))
+    dist.all_gather_into_tensor(as_bytes(flat), as_bytes(part), group=group)
+    for tensor, view in zip(bucket, views, strict=True):
+        tensor.copy_(view.view(tensor.shape))
 
 
 def check_model(model: nn.Module) -> None:

@@ -27,7 +27,7 @@ from launcher.strategies.lanes import LaneSums, check_model, check_optimizer, su
 from launcher.strategies.norms import by_mesh, row_norm, total_norm
 from launcher.strategies.optimizer_state import load_optimizer, optimizer_snapshot
 from launcher.strategies.recompute import recompute_units
-from launcher.strategies.sharded import piece_to_write, whole
+from launcher.strategies.sharded import shard_to_write, whole
 from launcher.strategies.step import DeferredFlag, StepPlan, StepResult
 from launcher.strategies.weights import (
     EXTRA,
@@ -300,8 +300,8 @@ class NativeStrategy(Strategy):
         tensors: dict[str, torch.Tensor] = {}
         parts: dict[str, ShardSpec] = {}
         for name, tensor in live.items():
-            if (piece := piece_to_write(tensor, self.ranks)) is not None:
-                tensors[name], part = piece
+            if (shard := shard_to_write(tensor, self.ranks)) is not None:
+                tensors[name], part = shard
                 if part is not None:
                     parts[name] = part
         meta: dict[str, Any] = {"optimizer_groups": groups, "scaler": self.scaler.state_dict()}

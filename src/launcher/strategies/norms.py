@@ -56,17 +56,17 @@ def _all_rows(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
     """The sum of squares of each row of the full gradients, in order, on every rank."""
     if not gradients:
         return torch.empty(0)
-    pieces = [local(gradient) for gradient in gradients]
-    own = torch.cat(row_squares([_as_matrix(piece) for piece in pieces]))
+    shards = [local(gradient) for gradient in gradients]
+    squares = torch.cat(row_squares([_as_matrix(shard) for shard in shards]))
     first: Any = gradients[0]
     if not is_sharded(first) or (count := first.device_mesh.size()) == 1:
-        return own
+        return squares
     rows = [gradient.shape[0] for gradient in gradients]
     # They are ordered by rank and gradient, as `torch.chunk` divides them.
     shares = [[_share(n, rank, count) for n in rows] for rank in range(count)]
     longest = max(map(sum, shares))
-    padded = own.new_zeros(longest)
-    padded[: len(own)] = own
+    padded = squares.new_zeros(longest)
+    padded[: len(squares)] = squares
     gathered = gather_tensors(padded, first.device_mesh.get_group())
     parts = [
         part[: sum(of_rank)].split(of_rank) for part, of_rank in zip(gathered, shares, strict=True)

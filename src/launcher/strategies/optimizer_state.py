@@ -12,7 +12,7 @@ from torch import nn
 from launcher.errors import TrainingError
 from launcher.optim.parts import OptimizerParts
 from launcher.strategies.base import TensorReader
-from launcher.strategies.sharded import read_into, zeros_like_piece
+from launcher.strategies.sharded import read_into, zeros_like_shard
 from launcher.strategies.weights import unwrap
 
 VALUE = "__value__"
@@ -141,11 +141,12 @@ def check_groups(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]])
         TrainingError: the checkpoint was written with an optimizer of another class, or another
             number of groups.
     """
-    own = _kinds(optimizer)
+    current = _kinds(optimizer)
     stored = [entry["optimizer"] for entry in groups]
-    if own != stored:
+    if current != stored:
         now, before = (
-            f"{'+'.join(dict.fromkeys(names))}, {_groups(len(names))}" for names in (own, stored)
+            f"{'+'.join(dict.fromkeys(names))}, {_groups(len(names))}"
+            for names in (current, stored)
         )
         raise TrainingError(f"The optimizer is {now}; the checkpoint was written with {before}.")
 
@@ -183,7 +184,7 @@ def _read(
     ):
         target = present
     elif shape:
-        target = zeros_like_piece(param, shape, saved.dtype(full))
+        target = zeros_like_shard(param, shape, saved.dtype(full))
     else:
         on_device = group.get("fused") or group.get("capturable")
         target = torch.zeros(

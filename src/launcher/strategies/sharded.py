@@ -53,7 +53,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().to_local() if is_sharded(tensor) else tensor.detach()  # type: ignore[attr-defined]
 
 
-def piece_to_write(
+def shard_to_write(
     tensor: torch.Tensor, ranks: Ranks, values: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, ShardSpec | None] | None:
     """Return the shard of a tensor that this rank writes.
@@ -69,9 +69,9 @@ def piece_to_write(
     Returns:
         None if another rank writes the same values, or this rank has none.
     """
-    own = local(tensor) if values is None else values
+    values_here = local(tensor) if values is None else values
     if not is_sharded(tensor):
-        return (own, None) if ranks.is_main else None
+        return (values_here, None) if ranks.is_main else None
     sharded: Any = tensor
     coordinate = sharded.device_mesh.get_coordinate()
     replicas = [
@@ -79,20 +79,20 @@ def piece_to_write(
         for at, placement in zip(coordinate, sharded.placements, strict=True)
         if placement.is_replicate()
     ]
-    if ranks.replica or any(replicas) or (not own.numel() and tensor.numel()):
+    if ranks.replica or any(replicas) or (not values_here.numel() and tensor.numel()):
         return None
-    return own, ShardSpec(tuple(tensor.shape), _offset(sharded))
+    return values_here, ShardSpec(tuple(tensor.shape), _offset(sharded))
 
 
 def read_into(saved: TensorReader, name: str, target: torch.Tensor) -> None:
     """Fill `target` with the stored values. Only this rank's shard of a DTensor is filled."""
     if not is_sharded(target):
         saved.read_into(name, target)
-    elif (piece := local(target)).numel():
-        saved.read_into(name, piece, _offset(target))
+    elif (shard := local(target)).numel():
+        saved.read_into(name, shard, _offset(target))
 
 
-def zeros_like_piece(
+def zeros_like_shard(
     param: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype
 ) -> torch.Tensor:
     """Make zeros for a parameter's state.
@@ -111,15 +111,15 @@ def zeros_like_piece(
 
 
 @torch.no_grad()
-def copy_piece(target: torch.Tensor, source: torch.Tensor) -> None:
+def copy_shard(target: torch.Tensor, source: torch.Tensor) -> None:
     """Fill `target` from a full plain tensor. Only this rank's shard of a DTensor is filled."""
-    piece = local(target)
+    shard = local(target)
     if is_sharded(target):
         offset = _offset(target)
         source = source[
-            tuple(slice(start, start + n) for start, n in zip(offset, piece.shape, strict=True))
+            tuple(slice(start, start + n) for start, n in zip(offset, shard.shape, strict=True))
         ]
-    piece.copy_(source)
+    shard.copy_(source)
 
 
 def _offset(tensor: Any) -> tuple[int, ...]:
@@ -128,13 +128,13 @@ def _offset(tensor: Any) -> tuple[int, ...]:
     A DTensor is cut as by `torch.chunk`.
     """
     offset, shape, mesh = [0] * tensor.ndim, list(tensor.shape), tensor.device_mesh
-    for place, ranks, placement in zip(
+    for rank, ranks, placement in zip(
         mesh.get_coordinate(), mesh.shape, tensor.placements, strict=True
     ):
         if placement.is_shard():
             rows = shape[placement.dim]
             chunk = -(-rows // ranks)
-            start = min(place * chunk, rows)
+            start = min(rank * chunk, rows)
             offset[placement.dim] += start
             shape[placement.dim] = min(chunk, rows - start)
     return tuple(offset)

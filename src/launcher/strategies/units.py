@@ -12,7 +12,7 @@ NEVER_CALLED = (nn.ModuleList, nn.ModuleDict)
 USED_FROM_OUTSIDE = (nn.Embedding,)
 """Modules whose weights others may use without calling them, like an output layer tied to the
 embedding."""
-OF_ONE_PIECE = (nn.MultiheadAttention,)
+INDIVISIBLE = (nn.MultiheadAttention,)
 """Modules that use their children's weights without calling the children."""
 
 
@@ -51,7 +51,7 @@ def _collect(module: nn.Module, smallest: int, uses: Counter[int], units: list[n
     Returns:
         The number of the module's parameters that are in no unit.
     """
-    if isinstance(module, OF_ONE_PIECE):
+    if isinstance(module, INDIVISIBLE):
         left = sum(p.numel() for p in module.parameters())
     else:
         left = sum(_collect(child, smallest, uses, units) for child in module.children())

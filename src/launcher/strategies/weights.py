@@ -74,8 +74,8 @@ def model_state(model: nn.Module) -> ModelState:
     module = unwrap(model)
     # With keep_vars it has the parameters themselves, so that tied ones are recognised by identity.
     state = module.state_dict(keep_vars=True)
-    own = [*module.parameters(), *module.buffers()]
-    ids, memory = {id(tensor) for tensor in own}, {_address(tensor) for tensor in own}
+    tensors = [*module.parameters(), *module.buffers()]
+    ids, memory = {id(tensor) for tensor in tensors}, {_address(tensor) for tensor in tensors}
     seen: set[int] = set()
     result = ModelState({}, set())
     for name, tensor in state.items():
@@ -111,11 +111,11 @@ class Tied:
     def __init__(self, saved: TensorReader, tied: Mapping[str, str], prefix: str = ""):
         self.saved, self.path, self.meta = saved, saved.path, saved.meta
         stored = set(saved.names())
-        others = ((prefix + own, prefix + other) for other, own in tied.items())
+        others = ((prefix + name, prefix + other) for other, name in tied.items())
         self._names = {
-            own: other
-            for own, other in reversed([*others])
-            if own not in stored and other in stored
+            name: other
+            for name, other in reversed([*others])
+            if name not in stored and other in stored
         }
 
     def names(self) -> list[str]:
@@ -216,16 +216,16 @@ def load_extra_state(model: nn.Module, stored: dict[str, Any], strict: bool = Tr
     Raises:
         TrainingError: `strict`, and there is one.
     """
-    own = extra_state(model).keys()
+    names = extra_state(model).keys()
     problems = [
-        f"{_extra(name)}: the checkpoint does not have it" for name in own if name not in stored
+        f"{_extra(name)}: the checkpoint does not have it" for name in names if name not in stored
     ]
     problems += [
-        f"{_extra(name)}: the model does not have it" for name in stored if name not in own
+        f"{_extra(name)}: the model does not have it" for name in stored if name not in names
     ]
     if strict and problems:
         raise TrainingError("The weights do not fit the model: " + "; ".join(problems) + ".")
-    for name in own & stored.keys():
+    for name in names & stored.keys():
         unwrap(model).get_submodule(name).set_extra_state(stored[name])
     return problems
 
@@ -264,12 +264,12 @@ def _extra(name: str) -> str:
 
 def misfits(
     model: nn.Module,
-    own: dict[str, tuple[int, ...]],
+    shapes: dict[str, tuple[int, ...]],
     saved: TensorReader,
     prefix: str,
     strict: bool,
 ) -> list[str]:
-    """Return a message for each stored tensor that does not fit the model's `own` shapes.
+    """Return a message for each stored tensor that does not fit the model's `shapes`.
 
     A message begins with the tensor's name.
 
@@ -278,12 +278,12 @@ def misfits(
     """
     stored = {name.removeprefix(prefix) for name in saved.names() if name.startswith(prefix)}
     # These are further names of tied tensors.
-    aliases = set(unwrap(model).state_dict().keys()) - set(own)
-    problems = [f"{name}: the checkpoint does not have it" for name in own if name not in stored]
+    aliases = set(unwrap(model).state_dict().keys()) - set(shapes)
+    problems = [f"{name}: the checkpoint does not have it" for name in shapes if name not in stored]
     problems += [
-        f"{name}: the model does not have it" for name in sorted(stored - set(own) - aliases)
+        f"{name}: the model does not have it" for name in sorted(stored - set(shapes) - aliases)
     ]
-    for name, shape in own.items():
+    for name, shape in shapes.items():
         if name in stored and (stored_shape := saved.shape(prefix + name)) != shape:
             problems.append(f"{name}: shape {stored_shape} in the checkpoint, {shape} in the model")
     if strict and problems:

@@ -178,12 +178,12 @@ class MlflowTracker(Tracker):
         if experiment is not None:
             return str(experiment.experiment_id)
         is_local = self.uri.startswith("sqlite")
-        place = (self._outputs / "mlflow-artifacts" / clean(name)).as_uri() if is_local else None
-        return str(self._client.create_experiment(name, artifact_location=place))
+        location = (self._outputs / "mlflow-artifacts" / clean(name)).as_uri() if is_local else None
+        return str(self._client.create_experiment(name, artifact_location=location))
 
     def _find(self) -> Any:
-        own = self.run.stored("mlflow")["id"]
-        runs = self._client.search_runs([self._experiment()], f"tags.`{RUN_TAG}` = '{own}'")
+        run_id = self.run.stored("mlflow")["id"]
+        runs = self._client.search_runs([self._experiment()], f"tags.`{RUN_TAG}` = '{run_id}'")
         return runs[0] if runs else None
 
     def _create(self) -> Any:
@@ -246,12 +246,14 @@ class MlflowTracker(Tracker):
             self._client.get_registered_model(name)
         except MlflowException:
             self._client.create_registered_model(name)
-        own = f"{self._id}/{path.name}"
-        same = self._client.search_model_versions(f"tags.`{MODEL_TAG}` = '{own}'")
-        version = next((each for each in same if each.name == name), None)
+        version_id = f"{self._id}/{path.name}"
+        same = self._client.search_model_versions(f"tags.`{MODEL_TAG}` = '{version_id}'")
+        version = next((version for version in same if version.name == name), None)
         if version is None:
             source = f"runs:/{self._id}/{which}"
-            version = self._client.create_model_version(name, source, self._id, {MODEL_TAG: own})
+            version = self._client.create_model_version(
+                name, source, self._id, {MODEL_TAG: version_id}
+            )
         if self.alias:
             self._client.set_registered_model_alias(name, self.alias, version.version)
         logger.info("MLflow: registered %s, version %s", name, version.version)

@@ -77,8 +77,8 @@ class NotifyTracker(Tracker):
         if event == "preempted":
             # Who presses Ctrl-C knows it.
             count = sum(
-                each.get("outcome") == "preempted" and each.get("signal") != "SIGINT"
-                for each in record.get("attempts", ())
+                attempt.get("outcome") == "preempted" and attempt.get("signal") != "SIGINT"
+                for attempt in record.get("attempts", ())
             )
             if attempt.get("signal") == "SIGINT" or count % self.every_preemptions:
                 return

@@ -300,10 +300,10 @@ class WandbTracker(Tracker):
     def _alert(self, state: str) -> None:
         attempt, record = self.run.attempt, self.run.record
         reason = attempt.get("reason") or attempt.get("signal") or ""
-        place = f"{self.run.label} on {attempt.get('host')}"
+        prefix = f"{self.run.label} on {attempt.get('host')}"
         # The file run.json is written every ten seconds.
         step = max(record.get("step") or 0, self._step)
-        text = f"{place}, step {step} of {record.get('max_steps')}. {reason}".rstrip()
+        text = f"{prefix}, step {step} of {record.get('max_steps')}. {reason}".rstrip()
         self._wandb_run.alert(
             f"Run {state}: {self.run.label}",
             text,

@@ -170,9 +170,9 @@ def target_weights(
     Nothing waits for the device.
     """
     dtype = torch.float32 if device.type == "mps" else torch.float64
-    own = torch.stack([torch.as_tensor(count, dtype=dtype, device=device) for count in counts])
-    total = ranks.sum_over_ranks(own.sum())
-    return list((own * (len(counts) * ranks.world_size()) / total.clamp(min=1)).unbind())
+    targets = torch.stack([torch.as_tensor(count, dtype=dtype, device=device) for count in counts])
+    total = ranks.sum_over_ranks(targets.sum())
+    return list((targets * (len(counts) * ranks.world_size()) / total.clamp(min=1)).unbind())
 
 
 def weigh(value: Any, weight: torch.Tensor) -> Any:

@@ -99,7 +99,7 @@ def build_trainer(
         else None
     )
     hooks = [*(extra_hooks or []), *_hooks(config, settings, run, schedule)]
-    place = {
+    placement = {
         "rank": strategy.ranks.rank,
         "world_size": strategy.ranks.world_size,
         "device": strategy.device,
@@ -111,9 +111,9 @@ def build_trainer(
     loader = None
     if has_loader:
         loader = data.train_loader(
-            seed=config.seed, micro_batch_size=plan.micro_batch_size, **place, **order
+            seed=config.seed, micro_batch_size=plan.micro_batch_size, **placement, **order
         )
-    place |= {"batch_size": plan.micro_batch_size, **chunks}
+    placement |= {"batch_size": plan.micro_batch_size, **chunks}
     if loader is not None:
         if isinstance(loader.dataset, Mixture):
             hooks.insert(0, SourcesHook(OmegaConf.select(config, "hooks.logging.interval") or 10))
@@ -126,8 +126,8 @@ def build_trainer(
         data_loader=() if loader is None else loader,
         hooks=hooks,
         context=RunContext(
-            val_loader=partial(data.val_loader, **place),
-            test_loader=partial(data.test_loader, **place),
+            val_loader=partial(data.val_loader, **placement),
+            test_loader=partial(data.test_loader, **placement),
             val_names=tuple(data.val_names),
             data=data,
             texts={"config.yaml": resolved_yaml(config)},
@@ -232,17 +232,17 @@ def step_plan(
         raise ConfigError(str(issue))
     share = batch // world_size
     largest = batch // settings.lanes if settings.lanes else settings.micro_batch_size
-    most = min(largest or share, share)
-    micro = next(size for size in range(most, 0, -1) if share % size == 0)
-    if micro <= most / 2:
+    largest_size = min(largest or share, share)
+    micro = next(size for size in range(largest_size, 0, -1) if share % size == 0)
+    if micro <= largest_size / 2:
         logger.warning(
             "trainer.micro_batch_size=%d: the %d samples of a rank divide into micro-batches of %d;"
             " with data.batch_size=%d each has %d.",
             settings.micro_batch_size,
             share,
             micro,
-            -(-share // most) * most * world_size,
-            most,
+            -(-share // largest_size) * largest_size * world_size,
+            largest_size,
         )
     return StepPlan(
         grad_accum_steps=share // micro,
@@ -425,12 +425,12 @@ def _hooks(
         ]
         for group in ("hooks", "tracker")
     )
-    own = JsonlHook(keep_dropped=len(beside) < len(config.get("tracker") or ()))
+    jsonl = JsonlHook(keep_dropped=len(beside) < len(config.get("tracker") or ()))
     beside = [
-        hook for hook in beside if not (isinstance(hook, JsonlHook) and hook.path == own.path)
+        hook for hook in beside if not (isinstance(hook, JsonlHook) and hook.path == jsonl.path)
     ]
     hooks += [
-        own,
+        jsonl,
         *([] if any(isinstance(hook, MediaHook) for hook in hooks) else [MediaHook()]),
         *beside,
     ]

@@ -107,7 +107,7 @@ def keeps_documents_apart(
         return False
     changed = torch.cat([(second[:1] + other) % vocab_size, second[1:]])
     expected, actual = (
-        each[:, 1:] if each.dim() else each for each in (expected, measure(first, changed))
+        logits[:, 1:] if logits.dim() else logits for logits in (expected, measure(first, changed))
     )
     return _differs(actual, expected, share) or None
 

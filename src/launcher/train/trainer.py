@@ -441,7 +441,7 @@ class BaseTrainer(HookCaller):
             for call in self._events["on_batch"]:
                 call(self, batch)
             if lanes is not None:
-                lanes.set_random_state(self.state.step, lanes.own[done])
+                lanes.set_random_state(self.state.step, lanes.local[done])
             with self.strategy.grad_sync(done == count - 1):
                 has_loss = self._forward_backward(batch, weight)
             done, none_losses = (done + 1, 0) if has_loss else (done, none_losses + 1)

@@ -72,7 +72,7 @@ class Turns:
         if not all(losses):
             raise TrainingError(f"Step {step}: forward returned no loss for any optimizer.")
         self.strategy.end_turns()
-        info["loss"] = [torch.stack(each).sum() for each in losses]
+        info["loss"] = [torch.stack(parts).sum() for parts in losses]
         info["records"] = records
         norm = torch.linalg.vector_norm(torch.stack(norms)) if norms else None
         return StepResult(norm, is_skipped)

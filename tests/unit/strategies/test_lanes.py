@@ -120,7 +120,7 @@ def test_a_subclass_of_a_strategy_must_declare_that_it_supports_lanes() -> None:
     with pytest.raises(ConfigError, match=r"lanes=2: strategy=mine .* supports_lanes=True"):
         set_up(Mine)
     lanes = set_up(Declared)
-    assert lanes is not None and lanes.own == [0, 1]
+    assert lanes is not None and lanes.local == [0, 1]
 
 
 @given(

@@ -150,9 +150,9 @@ class EngineState:
     def load_weights(self, saved: TensorReader, prefix: str, strict: bool = True) -> list[str]:
         """Load weights and their masters, see `Strategy.load_weights`."""
         buffers = self._buffers()
-        own = self.shapes | {name: tuple(buffer.shape) for name, buffer in buffers.items()}
-        problems = misfits(self.module, own, saved, prefix, strict)
-        fitting = own.keys() - {problem.split(":", 1)[0] for problem in problems}
+        shapes = self.shapes | {name: tuple(buffer.shape) for name, buffer in buffers.items()}
+        problems = misfits(self.module, shapes, saved, prefix, strict)
+        fitting = shapes.keys() - {problem.split(":", 1)[0] for problem in problems}
         # The operations that all ranks do together come first. If one of them fails to read
         # something later, no other is left waiting.
         self._load_parameters(saved, prefix, [name for name in self.shapes if name in fitting])
