@@ -49,6 +49,8 @@ PAGE_WORDS = {
     r"\bbit (by|for) bit\b": "bit-exact, bitwise identical",
 }
 """Further patterns for pages and comments of the configuration."""
+SPANS = re.compile(r"`[^`]*`|\]\([^)]*\)|<[^>]*>")
+"""Parts of a page in which a colon or semicolon separates no clauses."""
 LONGEST = 200
 """Columns of a line of a page outside tables and code."""
 EXCEPTIONS = ("equal to the bit", "words: ok")
@@ -88,17 +90,25 @@ def problems() -> Iterator[str]:
                 if match := re.search(pattern, text):
                     yield f"{path.relative_to(ROOT)}:{number}: {match[0]!r}: write {better}"
     for path in pages:
-        yield from long_lines(path)
+        for number, text in prose(path):
+            if len(text) > LONGEST:
+                yield f"{path.relative_to(ROOT)}:{number}: {len(text)} columns, more than {LONGEST}"
+            for sentence in re.split(r"(?<=[.?!])\s+", SPANS.sub("", text)):
+                if len(re.findall(r"[;:](?=\s|$)", sentence)) > 1:
+                    yield (
+                        f"{path.relative_to(ROOT)}:{number}: several colons or semicolons in a"
+                        f" sentence: {sentence.strip()!r}"
+                    )
 
 
-def long_lines(path: Path) -> Iterator[str]:
-    """Yield a line for each line of a page outside tables and code that is too long."""
+def prose(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the number and the text of each line of a page outside tables and code."""
     is_code = path.suffix != ".md"
     for number, text in enumerate(path.read_text().splitlines(), 1):
         if text.lstrip().startswith("```"):
             is_code = not is_code
-        elif len(text) > LONGEST and not is_code and not text.startswith("|"):
-            yield f"{path.relative_to(ROOT)}:{number}: {len(text)} columns, more than {LONGEST}"
+        elif not is_code and not text.startswith("|"):
+            yield number, text
 
 
 if __name__ == "__main__":

@@ -89,8 +89,8 @@ def crosschecks(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
         yield ConfigIssue(
             "trainer.sync_every_micro_batch",
             "true",
-            "DeepSpeed's stage decides when gradients are exchanged (0 and 1: once a step; 2 and 3:"
-            " with each micro-batch); set trainer.sync_every_micro_batch=false.",
+            "DeepSpeed's stage decides when gradients are exchanged (once a step with 0 and 1, with"
+            " each micro-batch with 2 and 3); set trainer.sync_every_micro_batch=false.",
         )
     if isinstance(strategy.get("config_file"), str):
         path = Path(strategy["config_file"])

@@ -182,8 +182,8 @@ class PredictJob:
         logits, targets = records.get("logits"), records.get("targets")
         if not isinstance(logits, Tensor):
             raise ConfigError(
-                f"job=predict: {name}.forward returns no `logits` in evaluation; add them to its"
-                " records: {'logits': ..., 'targets': ...} when the model is not training."
+                f"job=predict: {name}.forward returns no `logits` in evaluation; add"
+                " {'logits': ..., 'targets': ...} to its records when the model is not training."
             )
         if logits.shape[:1] != (stop - start,):
             raise ConfigError(

@@ -72,8 +72,7 @@ class MLP(Model):
         if vocab_size and (num_features or num_classes):
             raise ConfigError(
                 f"model.vocab_size={vocab_size}: model.num_features or model.num_classes is set"
-                " too; tokens need only the first, feature vectors the other two; set the ones"
-                " without data to null."
+                " too; set them to null for tokens, or vocab_size to null for feature vectors."
             )
         if not vocab_size and not (num_features and num_classes):
             raise ConfigError(

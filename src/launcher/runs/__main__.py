@@ -135,8 +135,7 @@ def with_verb(arguments: Sequence[str]) -> list[str]:
         if Path(rest[0]).is_dir():
             meant = f"for the runs of a folder write --outputs={rest[0]}"
         raise ConfigError(
-            f"'{rest[0]}': is not a verb; the verbs are {', '.join(VERBS)};"
-            f" {meant}{'?' if near else '.'}"
+            f"'{rest[0]}': is not a verb ({', '.join(VERBS)}); {meant}{'?' if near else '.'}"
         )
     return [*outputs, "list", *rest]
 

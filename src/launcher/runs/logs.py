@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
             emit(text)
     if not watch.is_job_log and (reason := early_end(StoredRun.read(wanted.folder.path))):
         print(
-            f"launcher: {wanted.label}: the last start ended before its log began: {reason}",
+            f"launcher: {wanted.label}: the last attempt ended before its log began: {reason}",
             file=sys.stderr,
         )
     return 0

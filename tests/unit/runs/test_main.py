@@ -13,19 +13,19 @@ from launcher.runs.__main__ import VERBS, main, parse
     [
         (
             ["shwo", "gpt"],
-            f"'shwo': is not a verb; the verbs are {', '.join(VERBS)}; did you mean show?\n",
+            f"'shwo': is not a verb ({', '.join(VERBS)}); did you mean show?\n",
         ),
         (
             ["gpt"],
             (
-                f"'gpt': is not a verb; the verbs are {', '.join(VERBS)}; for a run write `show"
+                f"'gpt': is not a verb ({', '.join(VERBS)}); for a run write `show"
                 " gpt` or `list gpt`.\n"
             ),
         ),
         (
             ["src"],
             (
-                f"'src': is not a verb; the verbs are {', '.join(VERBS)}; for the runs of a folder"
+                f"'src': is not a verb ({', '.join(VERBS)}); for the runs of a folder"
                 " write --outputs=src.\n"
             ),
         ),
