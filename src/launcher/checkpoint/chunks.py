@@ -106,6 +106,7 @@ class ChunkWriter:
             # The waiting thread raises an error of any kind.
             except BaseException as error:
                 self._error = self._error or error
+            # Also after an error: `_hand_over` would wait for a free chunk forever.
             self._empty.put(work[0])
 
     def _write_chunk(self, chunk: mmap.mmap, start: int) -> None:
@@ -121,6 +122,7 @@ class ChunkWriter:
     def _set_flags(self, flags: int) -> None:
         try:
             fcntl.fcntl(self.fd, fcntl.F_SETFL, flags)
+        # A file system without O_DIRECT rejects the flag, and gets ordinary writes.
         except OSError:
             if flags == self._flags:
                 raise
@@ -134,8 +136,10 @@ class ChunkWriter:
             return
         if self._error is not None:
             raise self._error
+        # O_DIRECT writes whole blocks only, and the last chunk is not full.
         self._set_flags(self._flags)
         write_all(self.fd, memoryview(self._chunk)[: self._filled], self._start)
+        # `reserve` made the file as long as the estimate.
         os.ftruncate(self.fd, self._start + self._filled)
 
 

@@ -93,6 +93,7 @@ class Saver:
         Raises:
             SaveFailed: it failed, and `wait` is true.
         """
+        # Encoded here and not in the thread, since training goes on to change the trees.
         rank_tensors: dict[str, torch.Tensor] = {}
         rank_tree = encode(payload.rank_state, rank_tensors)
         global_tensors: dict[str, torch.Tensor] = {}
@@ -102,8 +103,10 @@ class Saver:
         )
         self._writing = writing = Writing()
         wait |= self.must_wait
+        # If training waits, nothing changes the tensors, and no copy is needed.
         if not wait:
             job.detach(self._buffers)
+        # It is a daemon, since a hanging disk must not keep the process from exiting.
         writing.thread = threading.Thread(
             target=self._run, args=(job, writing), name="checkpoint-writer", daemon=True
         )
@@ -127,6 +130,7 @@ class Saver:
         """
         if (writing := self._writing) is None:
             return
+        # All ranks decide alike in each round, so that they make equally many collective calls.
         while True:
             writing.join(POLL)
             state = (
@@ -201,6 +205,7 @@ class Saver:
         self, job: "_Job", folder: Path, entries: list[FileEntry], advanced: Callable[[], None]
     ) -> None:
         entries = sorted(entries + job.write_global(folder), key=lambda entry: entry.name)
+        # The manifest comes after the files of all ranks, and nothing old is deleted before it.
         self.store.commit(folder, replace(job.payload.manifest, files=entries), advanced)
         self.store.tidy(job.payload.step, self.retention, job.payload.is_best)
 

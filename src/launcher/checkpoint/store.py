@@ -121,10 +121,12 @@ class CheckpointStore:
         Raises:
             OSError: it is not committed, and the earlier checkpoints are unchanged.
         """
+        # The manifest is the last file, so a folder that has one is complete.
         manifest.write(folder)
         fsync_folder(folder)
         final = self.path(manifest.step)
         replaced = self.root / f"{REPLACED}{final.name}"
+        # As late as possible, since another process may take the run over while this one writes.
         check()
         self.check_lock()
         if final.exists() and not self.is_own(final):
@@ -139,6 +141,7 @@ class CheckpointStore:
             if replaced.exists():
                 os.rename(replaced, final)
             raise
+        # Only now a power cut cannot undo the rename.
         fsync_folder(self.root)
         return final
 
@@ -241,6 +244,7 @@ class CheckpointStore:
         """Point `latest` or `best` at a checkpoint, atomically."""
         temporary = self.root / f"{TEMPORARY}{name}"
         temporary.unlink(missing_ok=True)
+        # A link cannot be changed in place; the rename leaves no moment without one.
         os.symlink(target, temporary)
         os.replace(temporary, self.root / name)
         fsync_folder(self.root)
@@ -303,6 +307,7 @@ class CheckpointStore:
                     self._delete(link)
                 else:
                     os.rename(link, self.path(copied))
+                    # It may be the newest or the best one, so both links are chosen again.
                     return self.relink()
             if step is not None and self.linked(name) != step:
                 self.link(name, step_name(step))

@@ -60,6 +60,7 @@ class Writing:
         try:
             yield
         finally:
+            # In this order: training's thread may look in between, and would see a hanging writer.
             self._at = time.monotonic()
             self._waits = False
 
@@ -74,6 +75,7 @@ def gather(value: object, group: object, writing: Writing) -> list[Any]:
         Abandoned: see `Writing.advance`.
     """
     mine = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+    # The collective needs equal shapes, so the sizes come first.
     sizes = _gathered(torch.tensor([mine.numel()]), group, writing)
     room = torch.zeros(int(max(sizes)), dtype=torch.uint8)
     room[: mine.numel()] = mine

@@ -116,6 +116,7 @@ def end_with_parent(parent: int) -> None:
     """Get a SIGTERM when the command that started us ends, so that no rank outlives it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        # The parent may have ended before the call, which then has no effect.
         if os.getppid() != parent:
             os.kill(os.getpid(), signal.SIGTERM)
         return

@@ -60,6 +60,7 @@ def main() -> int:
         code = 2 if messages else 1
         close(folder, "; ".join(messages) or f"{type(error).__name__}: {error}", code)
         return code
+    # SLURM signals the job again while Python exits, which would change the exit code.
     finally:
         signals.ignore()
 
@@ -114,6 +115,7 @@ def work(folder: Any) -> Any:
     forced_exit.arm(config)
 
     def job() -> Any:
+        # Several ranks leave together, at the first decision of rank 0 (`ranks.on_main`).
         if alone:
             signals.check()
         return run_job(config)

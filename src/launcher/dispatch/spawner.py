@@ -188,6 +188,7 @@ class Spawner:
 
 
 def _blockable() -> set[signal.Signals]:
+    # SIGCHLD ends the wait when a rank ends.
     return {
         signal.SIGCHLD,
         *(signum for signum in signals.HANDLED if not signals.is_left_ignored(signum)),

@@ -195,7 +195,7 @@ class CheckpointRestorer:
         if newest is None and self.load == "must":
             raise has_no_checkpoint(self.store, self._key)
         if newest is None:
-            self._refuse_to_start_over(trainer)
+            self._reject_new_start(trainer)
             self._report_trainloop(trainer)
             return Choice()
         return newest
@@ -225,7 +225,7 @@ class CheckpointRestorer:
             ) from None
         return Choice(str(newest[0]), rollbacks=newest[1].rollbacks) if newest else None
 
-    def _refuse_to_start_over(self, trainer: TrainerView) -> None:
+    def _reject_new_start(self, trainer: TrainerView) -> None:
         """Reject a start at step 0 of a run that has saved.
 
         Raises:

@@ -28,7 +28,7 @@ from launcher.config.resolve import escaped
 from launcher.config.tree import nested
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import held_here, refusal
+from launcher.rundir.holder import held_here, rejection
 from launcher.rundir.logs import setup_logging
 from launcher.rundir.provenance import VERSIONED, code_state
 from launcher.rundir.record import RunRecord
@@ -57,7 +57,7 @@ def nothing_to_do(config: Mapping[str, Any]) -> bool:
         record, held = RunRecord(folder) if folder.record_path.exists() else None, held_here(folder)
     reason = None if record is None else done(config, folder, record)
     if held is not None and reason not in ("completed", "paused"):
-        raise ConfigError(refusal(folder, held))
+        raise ConfigError(rejection(folder, held))
     if record is None or reason is None:
         check_saves(config, folder)
         return False

@@ -82,6 +82,7 @@ def arm(grace: float | None, seconds_left: Callable[[], float | None] | None = N
         _note_signal(signals.received())
     if _state.pipe is None:
         _state.pipe = os.pipe()
+        # Python requires this of a wakeup descriptor: a handler must never block.
         os.set_blocking(_state.pipe[1], False)
         os.register_at_fork(after_in_child=_leave_to_parent)
         threading.Thread(target=_watch, name="signal-deadline", daemon=True).start()

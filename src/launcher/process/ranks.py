@@ -154,6 +154,7 @@ def join(device: torch.device, timeout: float = TIMEOUT) -> None:
     on_gpu = device.type == "cuda"
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
+        # A later group of this process must not read the keys of an earlier one.
         store=dist.PrefixStore(f"launcher/group-{_meeting.groups}", store(timeout)),
         rank=ranks.rank,
         world_size=ranks.world_size,
@@ -259,6 +260,7 @@ def on_main(act: Callable[[], T]) -> T:
     ranks = Ranks.from_env()
     if ranks.world_size == 1:
         return act()
+    # All ranks make the same calls in one order, so the number names the same decision on each.
     _meeting.decisions += 1
     key = f"launcher/decision-{_meeting.decisions}"
     if ranks.is_main:

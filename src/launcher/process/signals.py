@@ -76,6 +76,7 @@ def _note(signum: int, frame: FrameType | None) -> None:
         _state.on_first(signum)
     note(signum)
     if _state.waiting:
+        # A second signal must not interrupt the cleanup that this exception starts.
         _state.waiting = False
         raise Interrupted
 
@@ -148,6 +149,7 @@ def wait_for(next_batch: Callable[[], T]) -> T:
     Raises:
         Interrupted: a signal arrived.
     """
+    # In this order: a signal between the check and the call must end the wait too.
     _state.waiting = True
     try:
         if _state.received:
@@ -171,6 +173,7 @@ def ignore_in_child() -> None:
 
     Its parent responds to signals, including signals of the whole group.
     """
+    # Ignored first: a signal that is pending behind the mask is then dropped.
     for signum in {*HANDLED, *_state.installed}:
         signal.signal(signum, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)

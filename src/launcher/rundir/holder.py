@@ -109,7 +109,7 @@ def held_here(folder: RunFolder) -> Holder | None:
     return held if held.is_local() and held.is_alive() else None
 
 
-def refusal(folder: RunFolder, held: Holder | None) -> str:
+def rejection(folder: RunFolder, held: Holder | None) -> str:
     """The message for a second process on a live run."""
     who = str(held) if held else "another process"
     return (

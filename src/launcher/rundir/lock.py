@@ -36,7 +36,7 @@ from launcher.rundir.holder import (
     is_earlier_start,
     last_beat,
     read_holder,
-    refusal,
+    rejection,
 )
 from launcher.rundir.record_format import read_record
 
@@ -117,6 +117,7 @@ class RunLock:
             with self._lock_file(me) as temporary:
                 while not place(temporary, self.path) and not self._replace_dead(temporary):
                     pass
+        # Read after the lock is taken: any attempt that appears later is another process's.
         self._attempts_before = len(read_attempts(self.folder))
         self._sweep()
         self.holder = me
@@ -128,6 +129,7 @@ class RunLock:
         """Release the lock. Does nothing without a lock, or in a process forked from the holder."""
         if self.holder is None or self.holder.pid != os.getpid():
             return
+        # The thread ends first, since it would put the removed lock back.
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -274,7 +276,7 @@ class RunLock:
             # It was released in the meantime.
             return False
         if self._is_alive(held, temporary):
-            raise ConfigError(refusal(self.folder, read_holder(self.path) or held))
+            raise ConfigError(rejection(self.folder, read_holder(self.path) or held))
         beat, now = last_beat(self.path), last_beat(temporary)
         if not self._take_over(held, temporary):
             self.sleep(0.05)

@@ -132,8 +132,8 @@ class Requeue:
         journal.start(self.restarts, self.folder.newest_step())
         # SLURM may have requeued it by itself.
         last = decide("preempted", self.budget, journal.count("preempted") - 1)
-        if refusal := last.reason or self.budget.fruitless(journal.fruitless()):
-            raise self._fail(f"SLURM job {self.job} {refusal}")
+        if rejection := last.reason or self.budget.fruitless(journal.fruitless()):
+            raise self._fail(f"SLURM job {self.job} {rejection}")
         try:
             info = scheduler.job_info(self.job)
         except SchedulerError:
@@ -219,7 +219,7 @@ class Requeue:
         Repeat queries until SLURM answers, and until it shows a requeue that we have requested,
         since an earlier exit would end the job for good.
         """
-        waited, refusal = 0.0, None
+        waited, rejection = 0.0, None
         while True:
             began, pause, requests = time.monotonic(), 0.5, self._requests
             try:
@@ -231,9 +231,9 @@ class Requeue:
                     return stop
                 if decision.action == "fail":
                     return self._fail(f"SLURM job {self.job} {decision.reason}")
-                if refusal is not None:
+                if rejection is not None:
                     return self._fail(
-                        f"SLURM job {self.job} {cause}, and could not be requeued: {refusal}"
+                        f"SLURM job {self.job} {cause}, and could not be requeued: {rejection}"
                     )
                 if self.faulty_nodes and (required := self._required()):
                     return self._fail(f"SLURM job {self.job} requires the faulty {required}")
@@ -247,7 +247,7 @@ class Requeue:
                 pause = PAUSE
             except SchedulerError as error:
                 # The job may have been requeued already.
-                refusal = error
+                rejection = error
             if waited >= STAY:
                 return stop
             self.sleep(pause)

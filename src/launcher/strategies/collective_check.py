@@ -49,7 +49,7 @@ class CollectiveConsistencyCheck:
                 f"calls {name}" if name else "ends its forward pass"
                 for name in (called[0], called[other])
             ]
-            self._refuse(f"rank 0 {calls[0]}, and rank {other} {calls[1]}")
+            self._reject(f"rank 0 {calls[0]}, and rank {other} {calls[1]}")
 
     def _note_parameters(self, name: str, module: nn.Module, _: object) -> None:
         """Note the parameters of a gathered module, to which the graph refers."""
@@ -68,12 +68,12 @@ class CollectiveConsistencyCheck:
         for rank, theirs in enumerate(used):
             if different := sorted(set(theirs) ^ set(used[0])):
                 has, lacks = (rank, 0) if different[0] in theirs else (0, rank)
-                self._refuse(
+                self._reject(
                     f"the loss of rank {has} depends on {different[0]}, and the loss of"
                     f" rank {lacks} does not"
                 )
 
-    def _refuse(self, what: str) -> None:
+    def _reject(self, what: str) -> None:
         raise TrainingError(
             f"strategy={self.strategy}: {what}. Every rank must use the same blocks and parameters"
             " in each step: call them on all ranks, or use strategy=ddp with"

@@ -246,6 +246,7 @@ class FsdpStrategy(NativeStrategy):
 
         Rank 0's host has the full model.
         """
+        # The model is built up to three times, each time from the same random state.
         start = rng_state()
         model = outline(build_model)
         restore_rng(start)

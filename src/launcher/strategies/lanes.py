@@ -288,4 +288,5 @@ class Buffers:
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    # As values, a NaN would differ from itself, and 0.0 would equal -0.0.
     return local(tensor).contiguous().reshape(-1).view(torch.uint8)

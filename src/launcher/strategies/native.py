@@ -274,6 +274,7 @@ class NativeStrategy(Strategy):
         self.optimizer.found_inf = skip.float()  # type: ignore[attr-defined]
         try:
             self.optimizer.step()
+        # The attribute would outlive the step, and skip a later one too.
         finally:
             del self.optimizer.found_inf  # type: ignore[attr-defined]
         self.optimizer.zero_grad()

@@ -143,7 +143,7 @@ class DeepSpeedStrategy(NativeStrategy):
         self.config = complete(config, plan, precision, self.ranks.world_size)
         self.stage = self.config.get("zero_optimization", {}).get("stage", 0)
         if precision.name == "fp16":
-            self._refuse_fp16(precision)
+            self._reject_fp16(precision)
         ranks.join(self.device, self.timeout)
         process.start(
             self.device,
@@ -169,7 +169,7 @@ class DeepSpeedStrategy(NativeStrategy):
             "wall_clock_breakdown": self.wall_clock_breakdown,
         }
 
-    def _refuse_fp16(self, precision: Precision) -> None:
+    def _reject_fp16(self, precision: Precision) -> None:
         """Reject options that do not work with fp16.
 
         Raises:
@@ -196,7 +196,7 @@ class DeepSpeedStrategy(NativeStrategy):
 
         module = self.make_model(build_model)
         optimizer = build_optimizer(module)
-        self._refuse_parts(module, optimizer)
+        self._reject_parts(module, optimizer)
         names = {id(p): name for name, p in module.named_parameters()}
         shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
         members = [
@@ -222,7 +222,7 @@ class DeepSpeedStrategy(NativeStrategy):
         self.state = EngineState(self.engine, optimizer, self.stage, members, shapes, first)
         return self.model, self.optimizer
 
-    def _refuse_parts(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def _reject_parts(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Reject models and optimizers that DeepSpeed cannot train.
 
         Raises:
