@@ -93,7 +93,7 @@ class Saver:
         Raises:
             SaveFailed: it failed, and `wait` is true.
         """
-        # Encoded here and not in the thread, since training goes on to change the trees.
+        # Encoded here and not in the thread, since training changes the trees meanwhile.
         rank_tensors: dict[str, torch.Tensor] = {}
         rank_tree = encode(payload.rank_state, rank_tensors)
         global_tensors: dict[str, torch.Tensor] = {}
