@@ -4,7 +4,7 @@
         [--end TEXT]
 
 OUT/train.npy and OUT/val.npy are rows of uint16 (uint32 for more than 65536 different tokens). They
-are written in pieces, so that neither the whole text nor all tokens are ever in memory.
+are written in chunks, so that neither the whole text nor all tokens are ever in memory.
 OUT/meta.json describes them.
 """
 
@@ -105,7 +105,7 @@ def tokenizer_encoder(folder: Path, end: str | None) -> tuple[Encode, int]:
             " transformers writes one."
         )
     tokenizer = Tokenizer.from_file(str(path))
-    # A stored truncation or padding is meant for a model's batches. Each piece of text is encoded
+    # A stored truncation or padding is meant for a model's batches. Each chunk of text is encoded
     # in full here.
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -114,7 +114,7 @@ def tokenizer_encoder(folder: Path, end: str | None) -> tuple[Encode, int]:
         raise ConfigError(f"--end='{end}': is not a token of the tokenizer in {folder}.")
 
     def encode(part: FileRange) -> Iterator[np.ndarray]:
-        for text in pieces(part):
+        for text in text_chunks(part):
             yield np.array(tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.uint32)
         if end_id is not None:
             yield np.array([end_id], dtype=np.uint32)
@@ -130,8 +130,8 @@ def chunks(part: FileRange) -> Iterator[bytes]:
             yield chunk
 
 
-def pieces(part: FileRange) -> Iterator[str]:
-    """Yield text in pieces that end at a line's end, so that no word is cut in two."""
+def text_chunks(part: FileRange) -> Iterator[str]:
+    """Yield text in chunks that end at a line's end, so that no word is cut in two."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     rest = ""
     for chunk in chunks(part):

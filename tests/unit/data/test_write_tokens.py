@@ -54,14 +54,14 @@ def test_write_tokens_cuts_a_single_file_between_lines(corpus, tmp_path):
     assert val.startswith(b"1: ") and 30 < len(val) <= 60
 
 
-def test_large_files_go_through_in_pieces(corpus, tmp_path, monkeypatch):
-    """No byte is lost or doubled, no character and no line cut, wherever the pieces end."""
+def test_large_files_go_through_in_chunks(corpus, tmp_path, monkeypatch):
+    """No byte is lost or doubled, no character and no line cut, wherever the chunks end."""
     expected = (corpus / "1.txt").read_text()
     for size in (1, 2, 7, 64):
         monkeypatch.setattr(write_tokens, "CHUNK", size)
         part = (corpus / "1.txt", 0, (corpus / "1.txt").stat().st_size)
-        pieces = list(write_tokens.pieces(part))
-        assert "".join(pieces) == expected and all(piece.endswith("\n") for piece in pieces)
+        texts = list(write_tokens.text_chunks(part))
+        assert "".join(texts) == expected and all(text.endswith("\n") for text in texts)
         assert b"".join(write_tokens.chunks(part)).decode() == expected
 
 
