@@ -221,7 +221,9 @@ class Sweep(Items[Run]):
         }
 
     def submit(self) -> list[str | None]:
-        """Submit the runs to SLURM as an array. `dispatch=slurm` must be among the overrides.
+        """Submit the runs to SLURM as an array.
+
+        `dispatch=slurm` must be among the overrides.
 
         Returns:
             The id of the job of each run, or None if there was nothing to submit.

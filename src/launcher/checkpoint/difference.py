@@ -36,7 +36,9 @@ class Difference:
 
 
 def differences(first: Path, second: Path) -> list[Difference]:
-    """List the differences between two checkpoints, tensors first. The number of ranks may differ.
+    """List the differences between two checkpoints, tensors first.
+
+    The number of ranks may differ.
 
     Raises:
         CorruptCheckpoint: a file has changed since it was written.

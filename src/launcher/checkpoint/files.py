@@ -39,7 +39,9 @@ def write_file(
     advanced: Callable[[], None] = nothing,
     size: int = 0,
 ) -> FileEntry:
-    """Write, hash, fsync. The caller does the fsync of the folder.
+    """Write a file, hash it and fsync it.
+
+    The caller does the fsync of the folder.
 
     Args:
         path: the new file.

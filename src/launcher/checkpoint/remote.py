@@ -70,7 +70,9 @@ class RemoteStore(CheckpointStore):
     def commit(
         self, folder: Path, manifest: Manifest, check: Callable[[], None] = lambda: None
     ) -> Path:
-        """Commit as any store does, then copy. `check` is called after each chunk.
+        """Commit as any store does, then copy.
+
+        `check` is called after each chunk.
 
         Raises:
             Exception: the file system's own, if the copy failed. The local checkpoint is valid.

@@ -60,7 +60,9 @@ class Payload:
 
 
 class Saver:
-    """Writes one checkpoint at a time, in a thread. The time of waiting for it is bounded.
+    """Writes one checkpoint at a time, in a thread.
+
+    The time of waiting for it is bounded.
 
     Args:
         retention: decides which checkpoints are deleted once a newer one is durable.
@@ -84,7 +86,9 @@ class Saver:
         self._buffers = HostBuffers()
 
     def save(self, payload: Payload, wait: bool) -> None:
-        """Save a checkpoint. All ranks must call it, with the same `wait`.
+        """Save a checkpoint.
+
+        All ranks must call it, with the same `wait`.
 
         Args:
             payload: the state to save.
@@ -123,7 +127,9 @@ class Saver:
         return self._writing is not None
 
     def finish(self) -> None:
-        """Wait for the current save. All ranks must call it.
+        """Wait for the current save.
+
+        All ranks must call it.
 
         Raises:
             SaveFailed: it failed, or its writer hangs and was abandoned.

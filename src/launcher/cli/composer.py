@@ -13,7 +13,9 @@ NOT_IN_NAME = ("tracker", "dispatch", "hydra", "paths", "device", "run.resume")
 
 
 class Composer:
-    """Composes the jobs of a sweep. Jobs that choose the same groups share one composition of them.
+    """Composes the jobs of a sweep.
+
+    Jobs that choose the same groups share one composition of them.
 
     Args:
         runs: runs among which equivalent configurations are looked up. Default None: the runs on

@@ -1,4 +1,6 @@
-"""The jobs of a sweep. All are checked before the first one starts.
+"""The jobs of a sweep.
+
+All are checked before the first one starts.
 
 The plugins in `hydra_plugins.launcher_dispatch` call this. A dispatch with a method `sweep(jobs,
 task) -> Sequence[JobReturn]` gets the whole list (for an array of jobs on a cluster). Otherwise
@@ -112,7 +114,9 @@ def _same_run(first: SweepJob, second: SweepJob) -> str:
 def run_jobs(
     jobs: Sequence[SweepJob], task: TaskFunction, context: HydraContext
 ) -> Sequence[JobReturn]:
-    """Run the jobs through their dispatch. A failing job does not stop the others.
+    """Run the jobs through their dispatch.
+
+    A failing job does not stop the others.
 
     Raises:
         ConfigError: the jobs do not agree on a dispatch.

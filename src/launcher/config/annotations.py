@@ -1,4 +1,6 @@
-"""Annotations read from source. A name counts by its last part: `nn.Module` is `Module`.
+"""Annotations read from source.
+
+A name counts by its last part: `nn.Module` is `Module`.
 
 A type is kept if YAML can express it: int, float, bool, str, None, list, dict, Literal, unions and
 `Annotated` bounds. `Path` counts as text; tuples, sets and sequences count as lists. A class that

@@ -1,4 +1,6 @@
-"""Build parts from their settings. Only this module imports Hydra's own functions for it.
+"""Build parts from their settings.
+
+Only this module imports Hydra's own functions for it.
 
 Every `_target_` of a configuration is imported and called. A stored configuration that may come
 from somebody else is checked before (see `launcher.config.trust`).

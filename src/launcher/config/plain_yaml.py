@@ -8,7 +8,9 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def load(text: str | bytes) -> Any:
-    """Read plain containers. Unlike in OmegaConf, a date is a `date`, not text.
+    """Read plain containers.
+
+    Unlike in OmegaConf, a date is a `date`, not text.
 
     Raises:
         yaml.YAMLError, UnicodeDecodeError: it cannot be read.

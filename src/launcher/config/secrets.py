@@ -1,4 +1,6 @@
-"""Values that come from the environment. A run stores the interpolation, not the value.
+"""Values that come from the environment.
+
+A run stores the interpolation, not the value.
 
 `tracker.wandb.settings.api_key=${oc.env:WANDB_API_KEY}` is stored as it is written, and resolved
 again where the run starts. The run's id is a hash over the resolved values, so a variable that

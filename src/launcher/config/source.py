@@ -1,4 +1,6 @@
-"""Find the definition of a dotted name in source code. Nothing is imported, so torch is not loaded.
+"""Find the definition of a dotted name in source code.
+
+Nothing is imported, so torch is not loaded.
 
 `torch.optim.AdamW` is looked up as Python would: the module's file, in it a class, a function, an
 assignment, or an import to follow. Names that only exist in running code (extension modules,

@@ -15,7 +15,9 @@ ROWS = 1000
 
 
 def read_jsonl(path: Path, fields: list[str]) -> Iterator[Record]:
-    """Read objects of JSON lines. Empty lines are skipped.
+    """Read objects of JSON lines.
+
+    Empty lines are skipped.
 
     Raises:
         ConfigError: a line is not a JSON object.

@@ -32,7 +32,9 @@ Encode = Callable[[FileRange], Iterator[np.ndarray]]
 
 
 class TokenWriter:
-    """Appends tokens to a .npy file. Its header gets the final length at the end of the context.
+    """Appends tokens to a .npy file.
+
+    Its header gets the final length at the end of the context.
 
     numpy pads the header so that a growing length fits in the same space
     (`GROWTH_AXIS_MAX_DIGITS`).

@@ -19,7 +19,9 @@ PAUSE = 0.05
 
 
 class Pool:
-    """Processes of this machine, one for each job. When the command ends, they save and end too.
+    """Processes of this machine, one for each job.
+
+    When the command ends, they save and end too.
 
     Args:
         folder: gets a file and a log for each job.

@@ -370,7 +370,9 @@ class BaseHook:
         """
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        """Restore the state of `on_state_dict`. `state_dict` also has `model` and `training_state`.
+        """Restore the state of `on_state_dict`.
+
+        `state_dict` also has `model` and `training_state`.
 
         Called after every hook's `on_before_train`, but not if the checkpoint was written without
         this hook.

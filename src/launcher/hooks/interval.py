@@ -41,7 +41,9 @@ class Interval:
         return step > 0 and step // length > (step - 1) // length
 
     def check(self, trainer: Any) -> None:
-        """Check the interval. Called before training starts.
+        """Check the interval.
+
+        Called before training starts.
 
         Raises:
             ConfigError: see `is_due`.

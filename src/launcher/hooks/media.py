@@ -251,7 +251,9 @@ def to_image(key: str, value: Any) -> Any:
 
 
 def encoded(key: str, value: Any, extension: str) -> bytes:
-    """Return the content of an image file. JPEG stores no transparency, so it is dropped.
+    """Return the content of an image file.
+
+    JPEG stores no transparency, so it is dropped.
 
     Raises:
         ConfigError: pillow is not installed, or does not write this format.

@@ -32,7 +32,9 @@ from launcher.trackers.wandb import WandbTracker
 
 
 class TrackerHook(BaseHook):
-    """Base of the hooks below. The first of a trainer does the work for all of them.
+    """Base of the hooks below.
+
+    The first of a trainer does the work for all of them.
 
     Args:
         config: the configuration that the trackers show.

@@ -158,7 +158,9 @@ class SamplesHook(BaseHook):
 
 
 def vocabulary(trainer: TrainerView) -> int:
-    """Return the size of the model's vocabulary. All ranks must call it.
+    """Return the size of the model's vocabulary.
+
+    All ranks must call it.
 
     Raises:
         ConfigError: the model does not read tokens, or does not score the next one.

@@ -88,7 +88,9 @@ class AttemptLog:
         return self.record.next_number
 
     def begin(self) -> None:
-        """Write that the attempt has begun. All ranks call it.
+        """Write that the attempt has begun.
+
+        All ranks call it.
 
         Raises:
             ConfigError: the disk is full or read-only. Every rank raises it.

@@ -15,7 +15,9 @@ OUTPUTS = ("logits", "targets")
 
 
 def check_output(output: Any, name: str) -> None:
-    """Check a loss and its records. Nothing is read from the device.
+    """Check a loss and its records.
+
+    Nothing is read from the device.
 
     Args:
         output: what a forward function has returned.

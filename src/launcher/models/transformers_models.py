@@ -161,7 +161,9 @@ def copy_tokenizer(name: str, folder: Path) -> None:
 
 
 def _load(name: str, load: Callable[[str], Any]) -> Any:
-    """Call `load` with a folder. For a name on the hub, its cache is tried before the network.
+    """Call `load` with a folder.
+
+    For a name on the hub, its cache is tried before the network.
 
     Raises:
         ConfigError: there is no such folder or name, or the hub cannot be reached.

@@ -84,7 +84,9 @@ def constant_with_warmup(
     warmup_steps: NonNegativeInt | None = None,
     warmup_ratio: Fraction | None = None,
 ) -> LambdaLR:
-    """The warm-up, then 1. `max_steps` is used for the warm-up only.
+    """The warm-up, then 1.
+
+    `max_steps` is used for the warm-up only.
 
     Raises:
         ConfigError: both kinds of warm-up are set, or it is longer than the run.

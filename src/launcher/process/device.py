@@ -8,7 +8,9 @@ from launcher.errors import ConfigError
 
 
 def device_type(wanted: str = "auto") -> str:
-    """Return the type of a device. `auto` is the first available one of cuda, mps and cpu.
+    """Return the type of a device.
+
+    `auto` is the first available one of cuda, mps and cpu.
 
     Raises:
         ConfigError: the requested device is not available.

@@ -60,7 +60,9 @@ class Lanes:
         return [value for _, value in sorted(numbered, key=lambda pair: pair[0])]
 
     def gather(self, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The 0-d tensors of all lanes, ordered by lane, on every rank. The host does not wait.
+        """The 0-d tensors of all lanes, ordered by lane, on every rank.
+
+        The host does not wait.
 
         Args:
             values: values of this rank's lanes.

@@ -63,7 +63,9 @@ class Ranks:
 
     @property
     def device(self) -> torch.device:
-        """The device of this rank: its GPU, else mps, else the CPU. Makes a GPU the current device.
+        """The device of this rank: its GPU, else mps, else the CPU.
+
+        Makes a GPU the current device.
 
         Raises:
             ConfigError: this machine has fewer GPUs than ranks.

@@ -144,7 +144,9 @@ def forget() -> None:
 
 
 def wait_for(next_batch: Callable[[], T]) -> T:
-    """Call `next_batch`. A signal ends the wait, even if it was received before.
+    """Call `next_batch`.
+
+    A signal ends the wait, even if it was received before.
 
     Raises:
         Interrupted: a signal arrived.

@@ -19,7 +19,9 @@ STEP = re.compile(r"step-(\d{8,})$")
 
 
 def checkpoint_steps(root: Path, broken: bool = False) -> list[int]:
-    """The steps of the checkpoints in a folder, in ascending order. Their content is not verified.
+    """The steps of the checkpoints in a folder, in ascending order.
+
+    Their content is not verified.
 
     Args:
         root: the folder of the checkpoints.
@@ -130,7 +132,9 @@ def run_name(workspace: Path) -> str:
 
 
 class RunFolder:
-    """Paths of one run, `outputs/<run.name>/<run.id>/`. Creating this object touches nothing.
+    """Paths of one run, `outputs/<run.name>/<run.id>/`.
+
+    Creating this object touches nothing.
 
     ```
     .hydra/                        Hydra's record: config.yaml, overrides.yaml, hydra.yaml

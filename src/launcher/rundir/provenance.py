@@ -43,7 +43,9 @@ def is_restart() -> bool:
 
 
 def git_state(folder: str | os.PathLike[str], timeout: float = 2.0) -> dict[str, Any] | None:
-    """Return {"commit": hash, "dirty": bool} of the repository around `folder`. Never raises.
+    """Return {"commit": hash, "dirty": bool} of the repository around `folder`.
+
+    Never raises.
 
     Untracked files do not count as dirty.
 

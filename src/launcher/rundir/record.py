@@ -191,7 +191,9 @@ class RunRecord:
         return number
 
     def add_failure(self, outcome: Outcome, *, reason: str, exit_code: int) -> None:
-        """Add an attempt that ended before it began. Nothing else in the record changes.
+        """Add an attempt that ended before it began.
+
+        Nothing else in the record changes.
 
         Raises OSError when the record cannot be written.
         """

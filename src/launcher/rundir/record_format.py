@@ -56,7 +56,9 @@ ATTEMPT_TYPES: dict[str, Any] = {
 
 @dataclass
 class Attempt:
-    """One process (or group of ranks) that worked on the run. `outcome` is None while it works.
+    """One process (or group of ranks) that worked on the run.
+
+    `outcome` is None while it works.
 
     Times are ISO 8601 in UTC, steps are optimizer steps, `signal` is a name ("SIGTERM").
     """

@@ -51,7 +51,9 @@ def differences(runs: Sequence[StoredRun]) -> list[Row]:
 
 
 def without_defaults(runs: Sequence[StoredRun], rows: Sequence[Row]) -> list[Row]:
-    """Return the `differences` without nulls and defaults. A run that has only defaults keeps them.
+    """Return the `differences` without nulls and defaults.
+
+    A run that has only defaults keeps them.
 
     A default is a value that all runs have whose command line does not set the key, while others
     set it.

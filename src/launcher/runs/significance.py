@@ -154,7 +154,9 @@ def tested(
     exact: bool = False,
     difference: float | None = None,
 ) -> Result:
-    """Compare the runs by their values of a key. The command has the same arguments.
+    """Compare the runs by their values of a key.
+
+    The command has the same arguments.
 
     Raises:
         ConfigError: the runs cannot be compared.

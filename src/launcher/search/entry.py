@@ -165,7 +165,9 @@ def make_search(
 
 
 def probed(loader: ConfigLoader, master: DictConfig, fixed: list[str], space: Space) -> SweepJob:
-    """Return a job with a value from each range. It shows the common part of all trials.
+    """Return a job with a value from each range.
+
+    It shows the common part of all trials.
 
     Raises:
         ConfigError: none of several jobs is valid.

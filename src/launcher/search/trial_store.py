@@ -148,7 +148,9 @@ class TrialStore:
     def ask(
         self, trials: Sequence[Trial], extend: Callable[[Params, optuna.Trial], None] | None = None
     ) -> Trial:
-        """Make a new trial. It counts once it is recorded (see `record`).
+        """Make a new trial.
+
+        It counts once it is recorded (see `record`).
 
         Args:
             trials: all trials of the study.

@@ -209,7 +209,9 @@ def kill_wait() -> float:
 
 
 def requeue(job: str) -> None:
-    """Requeue a job under its own id. SLURM ends a running job first.
+    """Requeue a job under its own id.
+
+    SLURM ends a running job first.
 
     Raises:
         NoAnswer: SLURM could not be reached.

@@ -243,7 +243,9 @@ class Strategy(ABC):
         """
 
     def memory_layout(self, world_size: int, precision: Precision) -> MemoryLayout:
-        """Describe the memory on each of so many ranks. It is called without `setup`.
+        """Describe the memory on each of so many ranks.
+
+        It is called without `setup`.
 
         Raises:
             ConfigError: that is not known.

@@ -148,7 +148,9 @@ class DdpStrategy(NativeStrategy):
 
 
 def settle_buckets(wrapped: Any) -> None:
-    """Let a DDP module lay out its buckets before the first step. All ranks must call it.
+    """Let a DDP module lay out its buckets before the first step.
+
+    All ranks must call it.
 
     DDP starts with one bucket, and lays out its final buckets after the first backward pass, in the
     order in which the gradients arrived. The first step of a resumed run would then add up the

@@ -132,7 +132,9 @@ class Tracker(ABC):
     """Set before `open`."""
 
     def check(self, key: str, to_sync: bool = False) -> None:
-        """Check that the tracker can work here. Called before training starts.
+        """Check that the tracker can work here.
+
+        Called before training starts.
 
         Args:
             key: its key in the configuration, such as tracker.wandb.
@@ -159,7 +161,9 @@ class Tracker(ABC):
 
     @abstractmethod
     def open(self) -> int:
-        """Connect. Called again after any method has failed.
+        """Connect.
+
+        Called again after any method has failed.
 
         Returns:
             The last step that the tracker has, or -1.

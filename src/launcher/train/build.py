@@ -68,7 +68,9 @@ def build_trainer(
     to_train: bool = True,
     has_loader: bool = True,
 ) -> Trainer:
-    """Build the trainer of a configuration with its parts. Nothing of it is written yet.
+    """Build the trainer of a configuration with its parts.
+
+    Nothing of it is written yet.
 
     Args:
         config: the configuration.
