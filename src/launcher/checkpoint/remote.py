@@ -170,6 +170,7 @@ class RemoteStore(CheckpointStore):
 
         With `complete=False`, list the folders without one.
         """
+        # fsspec caches listings, and another machine may have written here since.
         self.fs.invalidate_cache()
         try:
             names = [PurePosixPath(path).name for path in self.fs.ls(self.base, detail=False)]

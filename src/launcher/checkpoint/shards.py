@@ -95,6 +95,7 @@ def write_tensors(
             "data_offsets": [start, end],
         }
     text = json.dumps(header).encode()
+    # The format lets the data begin at a multiple of eight, which a reader may map.
     text += b" " * (-len(text) % 8)
     buffers = (as_bytes(tensor) for tensor in tensors.values() if tensor.numel())
 

@@ -129,6 +129,7 @@ class BlockCache:
             if total <= self.max_bytes:
                 break
             file.unlink(missing_ok=True)
+            # A process that waits for this lock may fetch the block a second time, and no worse.
             file.with_suffix(LOCK).unlink(missing_ok=True)
             total -= file_size
 

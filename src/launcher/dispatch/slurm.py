@@ -278,6 +278,7 @@ class SlurmDispatch:
             ConfigError: they cannot be submitted.
         """
         with ExitStack() as locks:
+            # In one order, so that two commands never wait for each other.
             for outputs in sorted({run.outputs for run in runs}):
                 locks.enter_context(submission.one_at_a_time(outputs))
             queue = self._look_up(runs)
