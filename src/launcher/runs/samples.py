@@ -157,7 +157,7 @@ class SampleLedger:
             yield f"The count of samples does not follow from step to step: {'; '.join(issues)}."
             return
         if isinstance(self.order, MixtureOrder):
-            yield from mixture_sentences(self.order, begin, end)
+            yield from mixture_messages(self.order, begin, end)
             return
         first, last = begin // size, max(begin, end - 1) // size
         complete = [
@@ -185,7 +185,7 @@ class SampleLedger:
             )
 
 
-def mixture_sentences(order: MixtureOrder, begin: int, end: int) -> Iterator[str]:
+def mixture_messages(order: MixtureOrder, begin: int, end: int) -> Iterator[str]:
     """List the samples of each source, and its epochs."""
     for name, size, before, after in zip(
         order.names, order.sizes, order.counts(begin), order.counts(end), strict=True

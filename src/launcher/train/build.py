@@ -419,7 +419,7 @@ def _hooks(
     These are the hooks of `hooks`, the hooks that write metrics.jsonl and media.jsonl, the hooks in
     the group `tracker`, and the hooks that other keys need.
     """
-    hooks, beside = (
+    hooks, others = (
         [
             _hook(f"{group}.{name}", node)
             for name, node in (config.get(group) or {}).items()
@@ -427,14 +427,14 @@ def _hooks(
         ]
         for group in ("hooks", "tracker")
     )
-    jsonl = JsonlHook(keep_dropped=len(beside) < len(config.get("tracker") or ()))
-    beside = [
-        hook for hook in beside if not (isinstance(hook, JsonlHook) and hook.path == jsonl.path)
+    jsonl = JsonlHook(keep_dropped=len(others) < len(config.get("tracker") or ()))
+    others = [
+        hook for hook in others if not (isinstance(hook, JsonlHook) and hook.path == jsonl.path)
     ]
     hooks += [
         jsonl,
         *([] if any(isinstance(hook, MediaHook) for hook in hooks) else [MediaHook()]),
-        *beside,
+        *others,
     ]
     if run.init_from is not None:
         hooks.insert(
