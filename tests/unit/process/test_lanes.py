@@ -20,7 +20,7 @@ def test_each_lane_is_on_one_rank_and_each_sum_a_node_of_the_tree(
 ) -> None:
     ranks, replicas = min(ranks, lanes), min(replicas, ranks, lanes)
     layouts = [Lanes(1 << lanes, 0, r, 1 << ranks, 1 << replicas) for r in range(1 << ranks)]
-    own = [layout.own for layout in layouts]
+    own = [layout.local for layout in layouts]
     assert sorted(chain(*own)) == list(range(1 << lanes))
     assert layouts[0].in_order(own) == list(range(1 << lanes))
     shards = 1 << (ranks - replicas)
