@@ -69,7 +69,12 @@ def stored(config: DictConfig) -> dict[str, Any]:
 
 
 def resolved_yaml(config: DictConfig) -> str:
-    return OmegaConf.to_yaml(OmegaConf.create(escaped(resolved(config))))
+    return as_yaml(resolved(config))
+
+
+def as_yaml(plain: Mapping[str, Any]) -> str:
+    """The text of a configuration that `resolved` has returned."""
+    return OmegaConf.to_yaml(OmegaConf.create(escaped(plain)))
 
 
 def escaped(tree: Any, key: Any = "") -> Any:

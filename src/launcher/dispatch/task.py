@@ -43,7 +43,8 @@ def task(config: DictConfig) -> Any:
     RunFolder(config.run.dir).check_links()
     # Several ranks must exit together, so they check once they can agree.
     alone = not join_ranks()
-    dispatch = construct(resolved(config)["dispatch"])
+    plain = resolved(config)
+    dispatch = construct(plain["dispatch"])
 
     def work() -> Any:
         if alone:
@@ -52,4 +53,4 @@ def task(config: DictConfig) -> Any:
 
     if getattr(dispatch, "submits", False):
         return work()
-    return guarded(work, folder_of(resolved(config)), Budget.of(config.dispatch))
+    return guarded(work, folder_of(plain), Budget.of(config.dispatch))

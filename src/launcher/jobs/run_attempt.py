@@ -29,9 +29,10 @@ def train(config: DictConfig) -> dict[str, Any] | None:
     folder = RunFolder(config.run.dir)
     setup_logging(None, Ranks.from_env().rank, keep=True)
     config = with_max_steps(config)
-    if on_main(lambda: nothing_to_do(resolved(config))):
+    plain = resolved(config)
+    if on_main(lambda: nothing_to_do(plain)):
         return None
-    code, plain = code_state(), resolved(config)
+    code = code_state()
     follower = FollowerProcess(folder, on_main(lambda: usable_trackers(config)))
     log = AttemptLog(config, folder, on_begin=follower.start)
     trainer: Trainer | None = None

@@ -13,7 +13,6 @@ import sysconfig
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path, PurePath
-from types import ModuleType
 from typing import Any
 
 INSTALLED = ("site-packages", "dist-packages")
@@ -23,6 +22,9 @@ MOST_NAMES = 8
 
 _imported: dict[str, tuple[Any, str]] = {}
 """The digest of each file when its module was first seen, and the module's spec at that time."""
+_foreign: dict[str, str | None] = {}
+"""The files of modules that are not the user's own. Thousands are imported, and each save asks: a
+second look at all of them takes 10 ms."""
 
 
 def imported_sources() -> dict[str, str]:
@@ -32,9 +34,14 @@ def imported_sources() -> dict[str, str]:
     """
     sources = {}
     for name, module in list(sys.modules.items()):
-        if (own_file := _own_file(name, module)) is None:
+        path = getattr(module, "__file__", None)
+        if name in _foreign and _foreign[name] == path:
             continue
-        key, path = own_file
+        if not isinstance(path, str) or _is_foreign(name, path):
+            _foreign[name] = path
+            continue
+        if (key := _key(name, path)) is None:
+            continue
         spec = getattr(module, "__spec__", None)
         known = _imported.get(path)
         # Reloading a module gives it another spec.
@@ -77,19 +84,21 @@ def digest_of(path: str | os.PathLike[str]) -> str | None:
     return hashlib.sha256(data + rest).hexdigest()[:16]
 
 
-def _own_file(name: str, module: ModuleType) -> tuple[str, str] | None:
-    """Return the name and the path of a module's file.
+def _is_foreign(name: str, path: str) -> bool:
+    """Return whether a module's file is no source, or belongs to a library."""
+    if not path.endswith(".py") or is_installed(os.path.dirname(path)):
+        return True
+    top = getattr(sys.modules.get(name.partition(".")[0]), "__file__", None)
+    # A library wrote such a file for itself, as torch.compile does.
+    return isinstance(top, str) and is_installed(os.path.dirname(top)) and name != "__main__"
+
+
+def _key(name: str, path: str) -> str | None:
+    """Return the name of a module's file.
 
     Returns:
-        None if it has no source file, or is not the user's own.
+        None if it is neither below the current folder nor at the place that the module's name says.
     """
-    path = getattr(module, "__file__", None)
-    if not isinstance(path, str) or not path.endswith(".py") or is_installed(os.path.dirname(path)):
-        return None
-    top = getattr(sys.modules.get(name.partition(".")[0]), "__file__", None)
-    if isinstance(top, str) and is_installed(os.path.dirname(top)) and name != "__main__":
-        # A library wrote this file for itself, as torch.compile does.
-        return None
     module_path = name.replace(".", "/")
     key = PurePath(
         f"{module_path}/__init__.py"
@@ -97,11 +106,11 @@ def _own_file(name: str, module: ModuleType) -> tuple[str, str] | None:
         else f"{module_path}.py"
     )
     if PurePath(path).parts[-len(key.parts) :] == key.parts:
-        return key.as_posix(), path
+        return key.as_posix()
     relative = os.path.relpath(path)
     if relative.startswith(os.pardir):
-        return (os.path.basename(path), path) if name == "__main__" else None
-    return PurePath(relative).as_posix(), path
+        return os.path.basename(path) if name == "__main__" else None
+    return PurePath(relative).as_posix()
 
 
 @cache

@@ -21,7 +21,7 @@ from launcher.config.epochs import with_epochs
 from launcher.config.lanes import lane_issues, unsupported_by
 from launcher.config.needs import validation_issues
 from launcher.config.plain import settings_of
-from launcher.config.resolve import escaped, resolved, resolved_yaml
+from launcher.config.resolve import as_yaml, escaped, resolved
 from launcher.config.schema import without_own_keys
 from launcher.config.sections import RunSettings, TrainerSettings
 from launcher.data.iterable import length
@@ -87,6 +87,7 @@ def build_trainer(
         settings_of(TrainerSettings, config.trainer),
         settings_of(RunSettings, config.run),
     )
+    plain = resolved(config)
     set_deterministic(settings.deterministic)
     strategy, precision, plan = set_up_strategy(config, settings)
     compiling = compile_options(settings.compile, strategy)
@@ -94,7 +95,7 @@ def build_trainer(
     data = instantiate(without_own_keys(config.data))
     data.check()
     if to_train:
-        _check_validation(config, data)
+        _check_validation(plain, data)
     schedule: Any = (
         OmegaConf.to_container(config.scheduler, resolve=True)
         if to_train and config.get("scheduler")
@@ -132,8 +133,8 @@ def build_trainer(
             test_loader=partial(data.test_loader, **placement),
             val_names=tuple(data.val_names),
             data=data,
-            texts={"config.yaml": resolved_yaml(config)},
-            fork=_fork(config, run),
+            texts={"config.yaml": as_yaml(plain)},
+            fork=_fork(config, run, plain),
         ),
         precision=precision,
         settings=settings if to_train else replace(settings, max_steps=1),
@@ -144,7 +145,7 @@ def build_trainer(
     if loader is not None:
         check_packing(trainer, loader.dataset, loader.micro_batch_size)
     if compiling is not None:
-        if (graphs := _compiled_graphs(config, compiling, trainer)) is not None:
+        if (graphs := _compiled_graphs(plain, compiling, trainer)) is not None:
             trainer.hooks.append(graphs)
         # It is compiled in place, so the names of its tensors stay unchanged.
         trainer.model.compile(**compiling)
@@ -182,7 +183,7 @@ def compile_options(setting: bool | dict[str, Any], strategy: Strategy) -> dict[
 
 
 def _compiled_graphs(
-    config: DictConfig, compiling: dict[str, Any], trainer: Trainer
+    plain: dict[str, Any], compiling: dict[str, Any], trainer: Trainer
 ) -> CompiledGraphsHook | None:
     """Make the hook that keeps the compiled graphs, and let it read an earlier launch's graphs.
 
@@ -190,7 +191,7 @@ def _compiled_graphs(
     """
     if compiling.get("backend", "inductor") != "inductor":
         return None
-    parts = {key: resolved(config)[key] for key in ("model", "precision", "strategy", "trainer")}
+    parts = {key: plain[key] for key in ("model", "precision", "strategy", "trainer")}
     parts["trainer"] = {key: parts["trainer"].get(key) for key in IN_A_GRAPH}
     parts |= {
         "micro_batch_size": trainer.strategy.plan.micro_batch_size,
@@ -379,25 +380,25 @@ def schedule_metric(metric: str, mode: Any = "auto") -> Best:
     return Best(metric, mode, keys=("scheduler.metric", "scheduler.mode"))
 
 
-def _check_validation(config: DictConfig, data: Any) -> None:
+def _check_validation(plain: dict[str, Any], data: Any) -> None:
     """Check that the data have a validation set if a hook follows one of its metrics.
 
     Raises:
         ConfigError: a hook follows a metric of the validation set, and the data have none.
     """
-    issues = list(validation_issues(resolved(config)))
+    issues = list(validation_issues(plain))
     if issues and not data.val_names and data.val_dataset() is None:
         raise ConfigError(*map(str, issues))
 
 
-def _fork(config: DictConfig, run: RunSettings) -> Fork | None:
+def _fork(config: DictConfig, run: RunSettings, plain: dict[str, Any]) -> Fork | None:
     if run.fork_from is None:
         return None
     return Fork(
         run.fork_from,
         expanded(config.paths.outputs),
         tuple(run.fork_without or ()),
-        resolved_yaml(config),
+        as_yaml(plain),
     )
 
 
