@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from launcher.config import schema
-from launcher.config.compose import compose
 from support import python
+from support.composition import composed
 from support.paths import ROOT
 
 
@@ -68,7 +68,7 @@ def test_commands_print_what_the_page_shows(
     path = [str(Path(sys.executable).parent), os.environ["PATH"]]
     if page.stem != "README":
         folder = tmp_path_factory.mktemp("bin")
-        python.command(folder, PRELOADED.get(page.stem, ()), CHILDREN.get(page.stem))
+        python.command(folder, PRELOADED.get(page.stem, ()), CHILDREN.get(page.stem, ()))
         path.insert(0, str(folder))
     shell = {
         **os.environ,
@@ -88,13 +88,9 @@ def test_commands_print_what_the_page_shows(
             assert re.fullmatch(pattern(expected), plain(printed)), f"$ {command}\n{printed}"
 
 
-PRELOADED = {
-    "huggingface": tuple(
-        f"transformers.models.{name}.modeling_{name}" for name in ("bert", "llama", "vit")
-    )
-}
-"""Modules that a page's commands import: that takes longer than what they do."""
-CHILDREN = {"check": ("launcher.cli.job", 4), "search": ("launcher.cli.job", 8)}
+PRELOADED = {"huggingface": python.TRANSFORMERS}
+"""Modules that a page's commands import."""
+CHILDREN = {"check": (("launcher.cli.job", 4),), "search": (("launcher.cli.job", 8),)}
 """Processes that each of a page's commands starts."""
 
 
@@ -146,7 +142,7 @@ def test_commands_are_valid(command: str, tmp_path: Path, monkeypatch: pytest.Mo
         f"'{word}'" if re.match(r"run.(id|init_from)=\d", word) else AFTER_FIRST.sub("", word)
         for word in words
     ]
-    schema.validate(compose(words))
+    schema.validate(composed(words))
 
 
 def pattern(expected: str) -> str:

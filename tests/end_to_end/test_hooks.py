@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.drive import validated
+from support.measuring import validated
 from support.ranks import Task, together
 from support.runner import launch, record, run_folder, steps
 

@@ -31,7 +31,9 @@ def sweep(outputs: Path, *overrides: str) -> tuple[str, ...]:
 
 def run(command: tuple[str, ...], folder: Path) -> tuple[int, str]:
     """The exit code and the output of a sweep, whose jobs are forked too."""
-    process = python.start(*command, env=ENVIRONMENT, cwd=folder, children=("launcher.cli.job", 3))
+    process = python.start(
+        *command, env=ENVIRONMENT, cwd=folder, children=(("launcher.cli.job", 3),)
+    )
     output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode is not None
     return process.returncode, output
@@ -61,10 +63,10 @@ def test_an_interrupted_queue_saves_and_the_same_command_continues_bit_exactly(
     tmp_path: Path,
 ) -> None:
     parts, whole = tmp_path / "parts", tmp_path / "whole"
-    words = ("trainer.max_steps=400", "seed=0,1,2")
+    words = ("trainer.max_steps=200", "seed=0,1,2")
     command = sweep(parts, *words, "dispatch.parallel=2")
     process = python.start(
-        *command, env=ENVIRONMENT, cwd=tmp_path, children=("launcher.cli.job", 3)
+        *command, env=ENVIRONMENT, cwd=tmp_path, children=(("launcher.cli.job", 3),)
     )
     end = time.monotonic() + PATIENCE
     while sum(run["step"] > 0 for run in records(parts).values()) < 2 and process.poll() is None:

@@ -150,8 +150,8 @@ def test_children_of_a_forked_process_start_and_end_as_new_interpreters(tmp_path
     (tmp_path / "failing.py").write_text("import sys; print('fails'); sys.exit(3)")
     (tmp_path / "sleeping.py").write_text("import time; time.sleep(100)")
     outputs = []
-    # None: new interpreters.
-    for children in (None, ("program", 2), ("failing", 2), ("sleeping", 2)):
+    # None of them forked: new interpreters.
+    for children in ((), (("program", 2),), (("failing", 2),), (("sleeping", 2),)):
         process = python.start("-c", PARENT, env=ENVIRONMENT, cwd=tmp_path, children=children)
         output, _ = process.communicate()
         assert process.wait() == 0, output

@@ -43,7 +43,9 @@ CHILD = "launcher.cli.job"
 
 def start(outputs: Path, *overrides: str, **keys: Any) -> Any:
     words = ("-m", "launcher", "-m", f"paths.outputs={outputs}", *FIXED, *SEARCH, *overrides)
-    return python.start(*words, env=ENVIRONMENT, cwd=outputs.parent, children=(CHILD, 12), **keys)
+    return python.start(
+        *words, env=ENVIRONMENT, cwd=outputs.parent, children=((CHILD, 12),), **keys
+    )
 
 
 def asked(outputs: Path) -> list[dict[str, Any]]:

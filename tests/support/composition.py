@@ -18,12 +18,12 @@ from launcher.config.lookup import Known, Runs
 from launcher.config.session import COMPOSITION_ERRORS, loader, session
 
 
-def composed(overrides: Sequence[str] = ()) -> DictConfig:
+def composed(overrides: Sequence[str] = (), config_dir: Path | None = None) -> DictConfig:
     """Compose as `launcher.config.compose.compose` does."""
     try:
-        return _composer().compose([normalize(override) for override in overrides], 0)
+        return _composer(config_dir).compose([normalize(override) for override in overrides], 0)
     except COMPOSITION_ERRORS:
-        return compose(overrides)  # raises what is wrong with them
+        return compose(overrides, config_dir)  # raises what is wrong with them
 
 
 class NoRuns(Runs):
@@ -34,7 +34,7 @@ class NoRuns(Runs):
 
 
 @cache
-def _composer() -> Composer:
-    with session(None):
+def _composer(config_dir: Path | None) -> Composer:
+    with session(config_dir):
         own = loader()
         return Composer(own, own.load_configuration("config", [], RunMode.MULTIRUN), NoRuns())

@@ -19,7 +19,7 @@ import contextlib
 import ctypes
 import fcntl
 import gc
-import importlib
+import importlib.util
 import io
 import json
 import os
@@ -71,6 +71,8 @@ LAUNCHER = (
 )
 """Imports of the default run: a seventh of the time of a small run. The tests of imports have new
 interpreters."""
+OPTIONAL = ("torchmetrics",)
+"""Imports of several tests, as long as torch's."""
 MAX_REQUEST = 1 << 20
 OWN_PATH = sys.path[1:]
 
@@ -270,11 +272,17 @@ def end(code: int) -> None:
 def serve() -> None:
     listening = socket.socket(fileno=int(sys.argv[1]))
     sys.modules["mlflow"] = None  # type: ignore[assignment]  # DeepSpeed imports it if it can, and it starts a thread
-    for name in (*PRELOADED, *sys.argv[3:]):
+    optional = filter(importlib.util.find_spec, OPTIONAL)
+    for name in (*PRELOADED, *optional, *sys.argv[3:]):
         importlib.import_module(name)
     del sys.modules["mlflow"]
     for name in LAUNCHER:
         importlib.import_module(name)
+    # The grammar and the plugins of Hydra, and the signatures of the classes: a tenth of a second.
+    from launcher.config.schema import validate
+    from support.composition import composed
+
+    validate(composed(["model=mlp", "data=digits"]))
     threads = os.listdir("/proc/self/task")
     assert len(threads) == 1, f"{len(threads)} threads: a fork would have none of them"
     gc.collect()
@@ -283,8 +291,13 @@ def serve() -> None:
     if request is None:
         return
     listening.detach()
-    if request["children"] is not None:
-        request = with_children(*request["children"]) or request
+    generations = request["children"]
+    while generations:
+        (module, count), *generations = generations
+        of_child = with_children(module, count)
+        if of_child is None:
+            break
+        request = of_child
     try:
         execute(*request["program"])
     except SystemExit as error:

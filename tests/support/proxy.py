@@ -32,11 +32,12 @@ sys.path.append({tests!r})
 from support.proxy import main
 main({address!r}, {children!r})
 """
-Children = tuple[str, int] | None
-"""A module, and how many processes that run it are forked as well (see `python.start`)."""
+Children = tuple[tuple[str, int], ...]
+"""A module and how many processes that run it are forked as well (see `python.start`). What follows
+are the children of these."""
 
 
-def write(path: Path, address: str, children: Children = None) -> Path:
+def write(path: Path, address: str, children: Children = ()) -> Path:
     """Write a command that is used like the interpreter.
 
     Args:

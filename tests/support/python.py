@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,6 +22,11 @@ from support.proxy import NUMBER
 CAN_FORK = sys.platform == "linux"
 DEEPSPEED = ("deepspeed", "deepspeed.runtime.zero.muon.muon_optimizer")
 """Imports of DeepSpeed: 6 CPU-seconds for each rank."""
+TRANSFORMERS = (
+    *("peft", "launcher.models.huggingface"),
+    *(f"transformers.models.{name}.modeling_{name}" for name in ("bert", "gpt2", "llama", "vit")),
+)
+"""Imports of models of transformers, which take longer than what the tests do with them."""
 SESSION = os.environ.get("LAUNCHER_TESTS_SESSION", str(os.getpid()))
 """The first process of pytest, of which the others inherit it."""
 
@@ -35,7 +40,7 @@ def start(
     new_session: bool = True,
     pass_fds: tuple[int, ...] = (),
     preloaded: tuple[str, ...] = (),
-    children: proxy.Children = None,
+    children: proxy.Children = (),
     real: bool = False,
 ) -> "Forked | subprocess.Popen[str]":
     """Start `python <words>`, where the words begin with `-m`, `-c` or a script.
@@ -43,7 +48,8 @@ def start(
     Args:
         env: as for `subprocess.Popen`, and so are cwd, stdout, stderr and pass_fds.
         preloaded: modules that the process may find imported, next to torch.
-        children: a module, and how many processes that run it by `python -m` are forked as well.
+        children: a module, and how many processes that run it by `python -m` are forked as well;
+            then a module for the children of each of these, and so on.
         real: a new interpreter. Needed where imports, the interpreter's options or its hash seed
             are the point.
     """
@@ -80,11 +86,20 @@ def run(
     cwd: Path | None = None,
     timeout: float = 400,
     check: bool = False,
+    preloaded: tuple[str, ...] = (),
     real: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run to the end; killed with all of its session after `timeout` seconds."""
     with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
-        process = start(*words, env=env, cwd=cwd, stdout=stdout, stderr=stderr, real=real)
+        process = start(
+            *words,
+            env=env,
+            cwd=cwd,
+            stdout=stdout,
+            stderr=stderr,
+            preloaded=preloaded,
+            real=real,
+        )
         try:
             process.wait(timeout)
         finally:
@@ -180,7 +195,18 @@ def _output(where: Any, ours: list[int]) -> tuple[IO[str] | None, int]:
     return None, where if isinstance(where, int) else where.fileno()
 
 
-def command(folder: Path, preloaded: tuple[str, ...] = (), children: proxy.Children = None) -> Path:
+def preloaded(overrides: Iterable[Any]) -> tuple[str, ...]:
+    """Modules that processes with these overrides import."""
+    chosen = [override for override in overrides if isinstance(override, str)]
+    if "strategy=deepspeed" in chosen:
+        return DEEPSPEED
+    # They import fsspec, which reads its variables as it is imported.
+    if "data=streaming" in chosen:
+        return ()
+    return TRANSFORMERS if {"model=huggingface", "model=pretrained"} & {*chosen} else ()
+
+
+def command(folder: Path, preloaded: tuple[str, ...] = (), children: proxy.Children = ()) -> Path:
     """A command `python` for a shell, whose processes are forked where that is possible."""
     path = folder / "python"
     if not CAN_FORK:

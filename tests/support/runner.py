@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.checkpoint.store import CheckpointStore
-from support import python
+from support import proxy, python
 from support.paths import TESTS
 
 TEMPORARY = tempfile.mkdtemp(prefix="tests-")
@@ -31,7 +31,7 @@ ENVIRONMENT = {
     "PYTHONPATH": str(TESTS),  # the hooks in `support`
 }
 RANK, NPROC = "launcher.dispatch.rank", "dispatch.nproc="
-JOB = "launcher.cli.job"
+JOB, RUNS = "launcher.cli.job", "launcher.runs"
 TIMES = ("time", "attempt", "train/step_time", "train/data_time")
 """The fields of metrics in which two equal runs may differ."""
 
@@ -51,12 +51,17 @@ def start(
         (int(word[len(NPROC) :]) for word in reversed(words) if re.fullmatch(rf"{NPROC}\d+", word)),
         1,
     )
-    preloaded = python.DEEPSPEED if "strategy=deepspeed" in words else ()
-    children = (RANK, count) if count > 1 else None
-    if {"job=resume_check", "replay"} & {*words} and count == 1:
-        children = JOB, 4
+    children: proxy.Children = ((RANK, count),) if count > 1 else ()
+    if "replay" in words:
+        children = ((JOB, 4), (RANK, 2))  # as many as the run had
+    elif "job=resume_check" in words:
+        children = ((JOB, 4), *children)
+    if any(word.startswith("job.after=") for word in words):
+        children = (*children, (RUNS, 3))
     env = ENVIRONMENT if env is None else env
-    return python.start(*words, env=env, cwd=cwd, preloaded=preloaded, children=children, real=real)
+    return python.start(
+        *words, env=env, cwd=cwd, preloaded=python.preloaded(words), children=children, real=real
+    )
 
 
 def launch(

@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 
 from launcher.rundir.folder import RunFolder
-from support.drive import stored
 from support.lab import INTERVAL, run_folders, steps_done, wait_for
+from support.reloading import stored
 from support.runner import TIMES, metrics, record, run_folder
 from support.witness import samples_of_steps
 

@@ -16,11 +16,11 @@ NONE, DDP, FSDP, HOST = (
     ["strategy=fsdp", "strategy.init=host"],
 )
 LAYOUTS = {
-    1: {"none": NONE, "fsdp": FSDP, "host": HOST},
+    1: {"none": NONE, "fsdp": FSDP},
     2: {"ddp": DDP, "fsdp": FSDP, "host": HOST},
 }
 if find_spec("deepspeed"):
-    LAYOUTS[2] |= {f"zero {n}": ["strategy=deepspeed", f"strategy.zero_stage={n}"] for n in (2, 3)}
+    LAYOUTS[2]["zero 3"] = ["strategy=deepspeed", "strategy.zero_stage=3"]
 MODULES = (
     "Loaded",
     "Drawn",
@@ -74,7 +74,7 @@ def test_weights_drawn_on_the_meta_device(
     results: dict[tuple[int, str, str], list[Any]], model: str
 ) -> None:
     expected = results[1, "none", model][0]
-    for ranks, name in [(1, "fsdp"), (1, "host"), (2, "ddp"), (2, "fsdp"), (2, "host")]:
+    for ranks, name in [(1, "fsdp"), (2, "ddp"), (2, "fsdp"), (2, "host")]:
         main, *others = results[ranks, name, model]
         assert main["weights"] == expected["weights"]
         assert main["next"] == expected["next"], "its next random number is that of one rank alone"

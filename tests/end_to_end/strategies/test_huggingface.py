@@ -19,8 +19,7 @@ LLAMA = {
     "max_position_embeddings": 64,
 }  # fmt: skip
 LAYOUTS = {"ddp": ["strategy=ddp"], "fsdp": ["strategy=fsdp"]}
-if find_spec("deepspeed"):
-    LAYOUTS |= {"zero 2": ["strategy=deepspeed", "strategy.zero_stage=2"]}
+"""Frozen weights and masked targets under DeepSpeed are in `test_deepspeed` and `test_targets`."""
 
 
 @pytest.fixture(scope="module")

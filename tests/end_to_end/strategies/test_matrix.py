@@ -45,25 +45,23 @@ SETTINGS = {
 TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2}
 """Relative. bf16 has 8 bits of mantissa, and the strategies round at different places."""
 FEW = ("fp32 accumulation 1", "bf16 accumulation 3")
-VARIANTS = ("fsdp x1", "shard_grad_op x2", "zero 1 x2")
-"""Rows between two others of FEW settings: one setting has what is theirs."""
 ONE = ("fp32 accumulation 3",)
 """With four ranks, which cost most. Here the tolerance is that of fp32."""
-WHOLE = ("none", "ddp x2", "fsdp x2")
-"""Rows of all settings: the others are variants of these."""
+OWN: dict[str, tuple[str, ...]] = {
+    "none": (*FEW, *ONE),
+    "ddp x2": FEW,
+    "fsdp x2": FEW,
+    "hybrid 2x1": FEW[:1],
+    "ddp x4": ONE,
+    "hybrid 2x2": ONE,
+}
+"""The settings of a row. The others have one, since they are variants of these, or have fp32
+elsewhere (`test_deepspeed`)."""
 CASES = [
     (name, setting)
     for name, row in ROWS.items()
     if find_spec(row.needs)
-    for setting in (
-        SETTINGS
-        if name in WHOLE
-        else ONE
-        if row.ranks == 4
-        else FEW[1:]
-        if name in VARIANTS
-        else FEW
-    )
+    for setting in OWN.get(name, FEW[1:])
 ]
 
 

@@ -19,7 +19,10 @@ BOTH = {
 }
 CASES: dict[str, dict[str, list[str]]] = {
     "none": BOTH,
-    "ddp": {**BOTH, "copies": ["strategy.gradient_as_bucket_view=false"]},
+    "ddp": {
+        **{name: BOTH[name] for name in ("plain", "bf16", "recomputed")},
+        "copies": ["strategy.gradient_as_bucket_view=false"],
+    },
     "fsdp": {
         **BOTH,
         "kept": ["strategy.sharding=shard_grad_op"],

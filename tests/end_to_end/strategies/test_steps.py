@@ -47,6 +47,7 @@ OVERFLOW = {
         "retry": ["trainer.max_non_finite_grad_retries=1"],
         "scaler": ["precision=fp16", "precision.init_scale=1024"],
     }.items()
+    if (name, kind) != ("no_shard", "retry")
 }
 PARTS = {
     "digits": ["digits"],
@@ -90,6 +91,7 @@ TURNS = {
         "fsdp in units": [*FSDP, "strategy.min_params=200"],
         "fp16": [*DDP, "precision=fp16", "precision.init_scale=1024"],
     }.items()
+    if model == "mlp" or name in ("ddp", "fsdp in units")
 }
 """Several optimizers, on two ranks."""
 REFUSED = [

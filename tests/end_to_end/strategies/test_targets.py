@@ -14,7 +14,7 @@ from support.ranks import together
 LAYOUTS = {1: {"none": ["strategy=none"]}, 2: {"ddp": ["strategy=ddp"], "fsdp": ["strategy=fsdp"]}}
 if find_spec("deepspeed"):
     LAYOUTS[2] |= {
-        f"zero {n}": ["strategy=deepspeed", f"strategy.zero_stage={n}"] for n in range(4)
+        f"zero {n}": ["strategy=deepspeed", f"strategy.zero_stage={n}"] for n in (0, 2, 3)
     }
 MICRO = {1: (12, 4, 1), 2: (6, 1)}
 CASES = [

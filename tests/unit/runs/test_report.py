@@ -3,8 +3,6 @@
 import base64
 import json
 import re
-import shutil
-import subprocess
 import sys
 from html.parser import HTMLParser
 
@@ -13,10 +11,8 @@ import pytest
 from launcher.runs import report
 from launcher.runs.find import find_runs
 from launcher.runs.report import report_data
+from support.browser import in_browser, needs_browser
 
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
 EVIL = "</script><script>document.body.dataset.broken = 1</script><img src=x>"
 LONG = 2000
 
@@ -174,10 +170,15 @@ def test_without_plotly_the_way_to_get_it_is_named(runs, sweep, monkeypatch):
     assert runs("report")[2] == "report needs plotly: pip install 'torch-launcher[pictures]'.\n"
 
 
-ACTIONS = """<script>
+ACTIONS = """
 const text = selector => [...document.querySelectorAll(selector)].map(node => node.textContent);
 const ids = () => text("#runs tbody tr:not(.fold) td:first-child").join();
-const result = { first: ids(), facts: text("#facts").join(), shared: text("#shared").join() };
+const result = { first: ids(), facts: text("#facts").join() };
+result.matrix = {
+  part: element("matrices-part").hidden, step: element("matrix-step").textContent,
+  runs: [...element("matrix-run").options].map(option => option.text.split(" ")[0]),
+  rows: element("matrices").data[0].z,
+};
 result.best = text("tr.best td:first-child").join();
 result.fold = text("tr.fold").join();
 result.parallel = element("parallel").data?.[0].line.color.length;
@@ -198,35 +199,24 @@ result.curve = [drawn.yaxis.type, drawn.xaxis.title.text, traces.length];
 element("filter").value = "completed"; element("filter").dispatchEvent(new Event("input"));
 result.filtered = [ids(), element("count").textContent, element("scatter").data[0].x.length];
 document.body.dataset.result = JSON.stringify(result);
-</script>"""
+"""
 
 
-def in_browser(outputs, tmp_path, actions):
-    """Result that the actions write into `data-result`, after the page has been drawn."""
-    page = tmp_path / "page.html"
-    page.write_text((outputs / "report.html").read_text().replace("</body>", actions + "</body>"))
-    flags = (
-        "--headless=new --no-sandbox --disable-gpu --enable-unsafe-swiftshader"
-        " --virtual-time-budget=5000 --dump-dom"
-    )
-    command = [CHROMIUM, *flags.split(), f"--user-data-dir={tmp_path}/profile", page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
-    (body,) = re.findall(r"<body[^>]*>", done.stdout)
-    assert "data-ready=" in body and "data-broken" not in body, done.stderr[-2000:]
-    (written,) = re.findall(r'data-result="([^"]*)"', body)
-    return json.loads(
-        written.replace("&quot;", '"')
-        .replace("&lt;", "<")
-        .replace("&gt;", ">")
-        .replace("&amp;", "&")
-    )
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to render the page")
+@needs_browser
 def test_the_page_in_a_browser(runs, sweep, outputs, tmp_path):
-    """The page at first, and after sorting, choosing a run, another curve, and a filter."""
+    """The page at first, and after sorting, choosing a run, another curve, and a filter.
+
+    The matrix is the newest one of the best run; a damaged line has none."""
+    lines = [
+        {"step": step, "kind": "matrix", "key": "val/confusion", "rows": [[step, 1], [None, 3]]}
+        for step in (1, 2)
+    ]
+    for identity in ("aaaa0001", "aaaa0002"):
+        (path,) = outputs.glob(f"*/{identity}")
+        written = "".join(json.dumps(line) + "\n" for line in lines)
+        (path / "media.jsonl").write_text(written + '{"kind": "matrix"\n')
     runs("report")
-    result = in_browser(outputs, tmp_path, ACTIONS)
+    result = in_browser(outputs / "report.html", tmp_path, ACTIONS)
     assert result["first"] == "aaaa0000,aaaa0002,aaaa0001", "the best first"
     assert result["best"] == "aaaa0000" and result["fold"] == "▸ 1 failed"
     assert result["parallel"] in (3, None), "without the failed run; None: no WebGL"
@@ -239,9 +229,15 @@ def test_the_page_in_a_browser(runs, sweep, outputs, tmp_path):
     assert result["chosen"] == "aaaa0000" and result["widest"] == 2.5
     assert result["curve"] == ["log", "time (minutes)", 8], "smoothed over faint raw values"
     assert result["filtered"] == ["aaaa0000,aaaa0001,aaaa0002", "3 of 4 runs", 3]
+    assert result["matrix"] == {
+        "part": False,
+        "step": "step 2, 2 x 2",
+        "runs": ["aaaa0002", "aaaa0001"],
+        "rows": [[2, 1], [None, 3]],
+    }
 
 
-OVERLAPS = """<script>
+OVERLAPS = """
 function overlapping(id) {
   const boxes = [...element(id).querySelectorAll("svg text")]
     .filter(node => node.textContent.trim())
@@ -263,7 +259,7 @@ result.smoothing = element("smoothing").value;
 result.shared = element("shared").textContent;
 result.columns = texts("#runs th");
 document.body.dataset.result = JSON.stringify(result);
-</script>"""
+"""
 
 
 @pytest.fixture
@@ -332,14 +328,14 @@ def test_notes_and_media_are_part_of_the_page(runs, many_keys, outputs):
     assert data["media"]["left_out"] == 7, "the images outside the folders of the runs"
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to render the page")
+@needs_browser
 @pytest.mark.parametrize("width", [360, 1200])
 def test_no_labels_overlap(runs, many_keys, outputs, tmp_path, width):
     """40 keys; a screen of 400 pixels has 20 at each side."""
     runs("report")
     page = outputs / "report.html"
     page.write_text(page.read_text().replace("<body>", f'<body style="width: {width}px">'))
-    result = in_browser(outputs, tmp_path, OVERLAPS)
+    result = in_browser(outputs / "report.html", tmp_path, OVERLAPS)
     for id in ("curves", "scatter", "attempts"):
         overlapping, outside, count = result[id]
         assert (overlapping, outside) == ([], []) and count > 5, (id, result[id])
@@ -349,7 +345,7 @@ def test_no_labels_overlap(runs, many_keys, outputs, tmp_path, width):
     assert result["columns"][:3] == ["id", "state", "best val/loss ↑"]
 
 
-BANDS = """<script>
+BANDS = """
 const traces = () =>
   element("curves").data.map(trace => [trace.fill ?? trace.mode, trace.name ?? ""]);
 const result = { shown: !element("bands-part").hidden };
@@ -358,13 +354,13 @@ result.bands = traces();
 element("bands").checked = false; element("bands").dispatchEvent(new Event("input"));
 result.lines = traces().length;
 document.body.dataset.result = JSON.stringify(result);
-</script>"""
+"""
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to render the page")
+@needs_browser
 def test_bands_in_a_browser(runs, sweep, outputs, tmp_path):
     runs("report", "--over", "optimizer.lr")
-    result = in_browser(outputs, tmp_path, BANDS)
+    result = in_browser(outputs / "report.html", tmp_path, BANDS, has_webgl=False)
     assert result["shown"]
     assert [kind for kind, _ in result["bands"]] == ["lines", "tonexty", "lines"] * 2
     assert [name for _, name in result["bands"] if name] == [
@@ -375,33 +371,3 @@ def test_bands_in_a_browser(runs, sweep, outputs, tmp_path):
         ),
     ]
     assert result["lines"] == 8
-
-
-MATRIX = """<script>
-const [drawn] = element("matrices").data;
-document.body.dataset.result = JSON.stringify({
-  part: element("matrices-part").hidden, step: element("matrix-step").textContent,
-  runs: [...element("matrix-run").options].map(option => option.text.split(" ")[0]), rows: drawn.z,
-});
-</script>"""
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to render the page")
-def test_matrix_in_a_browser(runs, sweep, outputs, tmp_path):
-    """The newest one of the best run; a damaged line has none."""
-    lines = [
-        {"step": step, "kind": "matrix", "key": "val/confusion", "rows": [[step, 1], [None, 3]]}
-        for step in (1, 2)
-    ]
-    for identity in ("aaaa0001", "aaaa0002"):
-        (path,) = outputs.glob(f"*/{identity}")
-        written = "".join(json.dumps(line) + "\n" for line in lines)
-        (path / "media.jsonl").write_text(written + '{"kind": "matrix"\n')
-    runs("report")
-    result = in_browser(outputs, tmp_path, MATRIX)
-    assert result == {
-        "part": False,
-        "step": "step 2, 2 x 2",
-        "runs": ["aaaa0002", "aaaa0001"],
-        "rows": [[2, 1], [None, 3]],
-    }

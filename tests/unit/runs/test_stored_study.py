@@ -1,10 +1,6 @@
 """A hyperparameter search as it is read from disk, and its report."""
 
-import json
 import math
-import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +8,8 @@ import pytest
 
 from launcher.errors import ConfigError
 from launcher.runs.stored_study import StoredStudy, find_study
+from support.browser import in_browser, needs_browser
 from support.studies import study_on_disk
-
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
 
 
 def test_states_and_values_are_those_of_the_runs(tmp_path: Path) -> None:
@@ -71,7 +64,7 @@ def test_a_study_that_cannot_be_read_is_a_sentence(tmp_path: Path) -> None:
             StoredStudy.read(folder)
 
 
-ACTIONS = """<script>
+ACTIONS = """
 document.body.dataset.result = JSON.stringify({
   history: element("history").data.map(trace => `${trace.name}:${trace.x.length}`),
   front: element("front-part").hidden ? null : element("front").data[1].x.length,
@@ -79,23 +72,14 @@ document.body.dataset.result = JSON.stringify({
   hint: element("importances-hint").textContent,
   parallel: element("parallel").data[0].dimensions.map(dimension => dimension.label),
 });
-</script>"""
+"""
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to render the page")
+@needs_browser
 def test_the_report_in_a_browser(runs: Any, outputs: Path, tmp_path: Path) -> None:
     folder = study_on_disk(outputs, ("val/loss", "val/accuracy"))
     assert runs("report", "0123abcd") == (0, f"{folder}/report.html\n", "")
-    page = tmp_path / "page.html"
-    page.write_text((folder / "report.html").read_text().replace("</body>", ACTIONS + "</body>"))
-    flags = (
-        "--headless=new --no-sandbox --disable-gpu --enable-unsafe-swiftshader"
-        " --virtual-time-budget=5000 --dump-dom"
-    )
-    command = [str(CHROMIUM), *flags.split(), f"--user-data-dir={tmp_path}/profile", page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
-    (written,) = re.findall(r'data-result="([^"]*)"', done.stdout)
-    result = json.loads(written.replace("&quot;", '"'))
+    result = in_browser(folder / "report.html", tmp_path, ACTIONS)
     assert result["history"] == ["completed:6", "best:7"]
     assert result["front"] == 6
     assert result["bars"] == ["optimizer.lr"] * 2

@@ -1,0 +1,39 @@
+"""A page as a browser renders it."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+needs_browser = pytest.mark.skipif(
+    CHROMIUM is None, reason="there is no Chromium to render the page"
+)
+GRAPHICS = {
+    True: "--enable-unsafe-swiftshader",
+    # Parallel coordinates are not drawn, which take half of the time of a page.
+    False: "--disable-software-rasterizer",
+}
+
+
+def in_browser(report: Path, folder: Path, actions: str, has_webgl: bool = True) -> Any:
+    """The result that actions (a script) write into `data-result` once the page is drawn."""
+    page = folder / "page.html"
+    page.write_text(report.read_text().replace("</body>", f"<script>{actions}</script></body>"))
+    flags = (
+        "--headless=new --no-sandbox --disable-gpu --virtual-time-budget=5000 --dump-dom",
+        f"{GRAPHICS[has_webgl]} --user-data-dir={folder}/profile",
+    )
+    command = [str(CHROMIUM), *" ".join(flags).split(), page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+    (body,) = re.findall(r"<body[^>]*>", done.stdout)
+    assert "data-ready=" in body and "data-broken" not in body, done.stderr[-2000:]
+    (written,) = re.findall(r'data-result="([^"]*)"', body)
+    return json.loads(html.unescape(written))

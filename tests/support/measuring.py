@@ -1,0 +1,120 @@
+"""Memory, metrics and the decisions that follow them, as tasks (see `drive`)."""
+
+import gc
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from launcher.hooks.base import BaseHook
+from launcher.hooks.checkpointing import CheckpointingHook
+from launcher.jobs.memory import estimate
+from launcher.process import ranks, signals
+from support.counted import CountedBytes
+from support.masked import Masked
+from support.toy import Recorder
+from support.trainings import Journal, build, compose
+
+
+def counted_memory(folder: str, overrides: list[str]) -> list[int]:
+    """The most memory of a step, as it is counted in training and as it is estimated."""
+    with CountedBytes() as counted:
+        trainer = build(Path(folder), overrides, BaseHook())
+        trainer.hooks = []
+        gc.collect()
+        counted.peak = 0
+        trainer.train()
+    trainer.strategy.teardown()
+    own = ranks.Ranks.from_env()
+    return [
+        counted.peak,
+        estimate(compose(*overrides), own.world_size)[0].peak if own.is_main else 0,
+    ]
+
+
+def steered(folder: str, overrides: list[str]) -> dict[str, Any]:
+    """Decisions of hooks that steer the run on this rank, and the losses that it logged."""
+    logged = Recorder()
+    trainer = build(Path(folder) / "run", overrides, logged)
+    trainer.train()
+    (best,) = [
+        hook.best
+        for hook in trainer.hooks
+        if isinstance(hook, CheckpointingHook) and hook.best is not None
+    ]
+    trainer.strategy.teardown()
+    losses = [records["train"]["loss"] for _, records in logged.records]
+    return {
+        "losses": losses,
+        "step": trainer.step,
+        "reason": trainer.state.stop_reason,
+        "best": best.state(),
+    }
+
+
+def validated(overrides: list[str]) -> dict[str, float]:
+    """The metrics of the first weights, as this rank logs them."""
+    logged = Recorder()
+    trainer = build(Path("unused"), overrides, logged)
+    trainer.restore()
+    for hook in trainer.hooks:
+        hook.on_ready(trainer)
+    trainer.strategy.teardown()
+    return {name: float(value) for name, value in logged.records[0][1]["val"].items()}
+
+
+def uneven_evaluation(
+    overrides: list[str], batches: list[int], stop: bool = False
+) -> dict[str, Any]:
+    """Held-out batches of one sample each, `batches[rank]` of them on this rank; `stop`: a signal
+    to the last rank."""
+    from launcher.hooks.evaluation import evaluate
+
+    trainer = build(Path("unused"), overrides, Journal())
+    rank = trainer.strategy.ranks.rank
+    passes = []
+    generator = torch.Generator().manual_seed(0)
+    samples = torch.randint(0, 19, (sum(batches), 13), generator=generator)
+    own = samples[sum(batches[:rank]) :][: batches[rank]]
+
+    def forward(batch: Any) -> Any:
+        passes.append(True)
+        if stop and len(passes) == 2 and rank == trainer.strategy.ranks.world_size - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return trainer.forward(batch)
+
+    pairs = [(sample[None, :-1], sample[None, 1:]) for sample in own]
+    metrics = evaluate(forward, trainer.model, pairs, trainer.strategy.forward_context)
+    with torch.no_grad(), trainer.strategy.forward_context():
+        expected = trainer.forward((samples[:, :-1], samples[:, 1:]))[0]
+    signals.forget()
+    trainer.strategy.teardown()
+    return {"metrics": metrics, "passes": len(passes), "expected": float(expected)}
+
+
+def masked(folder: str, overrides: list[str], micro: int) -> dict[str, Any]:
+    """Train on masked targets; the losses, and what an evaluation of 17 samples gives."""
+    from launcher.hooks.evaluation import evaluate
+
+    data = [
+        "data=custom",
+        "data.dataset._target_=support.masked.Masked",
+        "data.seq_len=12",
+        "data.vocab_size=19",
+    ]
+    journal = Journal()
+    trainer = build(Path(folder), [*data, *overrides, f"trainer.micro_batch_size={micro}"], journal)
+    trainer.train()
+    own = [Masked(17)[i] for i in range(ranks.rank(), 17, ranks.world_size())]
+    batches = [
+        torch.utils.data.default_collate(own[i : i + micro]) for i in range(0, len(own), micro)
+    ]
+    context = trainer.strategy.forward_context
+    val = evaluate(trainer.forward, trainer.model, batches, context, trainer.num_targets)
+    weights = trainer.strategy.full_weights() or {}
+    tables = [buffer.tolist() for buffer in trainer.unwrapped_model.buffers()]
+    trainer.strategy.teardown()
+    result = {"losses": journal.losses, "norms": journal.norms, "val": val, "tables": tables}
+    return result | {"weights": {name: tensor.tolist() for name, tensor in weights.items()}}

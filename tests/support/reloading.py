@@ -1,0 +1,147 @@
+"""Checkpoints that go into other strategies and numbers of ranks, as tasks (see `drive`)."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.errors import ConfigError
+from launcher.hooks.state import hook_tensors
+from launcher.process import ranks
+from launcher.train.composed import Trainer
+from support.trainings import Journal, build, sha
+
+
+def saved(folder: str, overrides: list[str], steps: int = 3) -> None:
+    """Train a few steps and leave a checkpoint."""
+    trainer = build(
+        Path(folder), [*overrides, f"trainer.max_steps={steps}", "scheduler.max_steps=9"], Journal()
+    )
+    trainer.train()
+    trainer.strategy.teardown()
+
+
+def loaded(source: str, folder: str, overrides: list[str], steps: int = 4) -> dict[str, Any]:
+    """Load a copy of `source`'s newest checkpoint. Returns hashes of whole tensors, each rank's
+    RNG, and the samples it takes until step `steps`."""
+    ranks.on_main(lambda: shutil.copytree(source, folder, symlinks=True) and None)
+    trainer = build(
+        Path(folder), [*overrides, f"trainer.max_steps={steps}", "scheduler.max_steps=9"], Journal()
+    )
+    trainer.restore()
+    spoil(trainer)
+    trainer.restore()  # as after a checkpoint that turned out to be broken
+    bare = trainer.unwrapped_model
+    live = {f"model/{name}": tensor for name, tensor in bare.state_dict().items()}
+    names = {id(p): name for name, p in bare.named_parameters()}
+    for p, state in trainer.optimizer.state.items():
+        live |= {f"optimizer/{names[id(p)]}/{key}": value for key, value in state.items()}
+    whole = {name: t.full_tensor() if hasattr(t, "full_tensor") else t for name, t in live.items()}
+    check_full_weights(trainer, whole)
+    result = {"tensors": {name: sha(tensor) for name, tensor in whole.items()}}
+    result |= {
+        "rng": sha(trainer.resumed_rng["torch"]),
+        "samples": trainer.samples,
+        "step": trainer.step,
+    }
+    taken: list[str] = []
+    forward = trainer.forward
+    trainer.forward = lambda batch: taken.extend(map(sha, batch[0])) or forward(batch)  # type: ignore[method-assign]
+    trainer.train()  # it must still work
+    trainer.strategy.teardown()
+    return result | {"last": trainer.step, "taken": taken}
+
+
+def misfits(source: str, folder: str, overrides: list[str]) -> dict[str, str]:
+    """Errors that reject each change of the configuration, over a copy of `source`'s newest
+    checkpoint."""
+    ranks.on_main(lambda: shutil.copytree(source, folder, symlinks=True) and None)
+    sentences = {}
+    for change in ("optimizer=sgd", "optimizer=lion", "model.dim=32", "model.num_layers=4"):
+        trainer = build(Path(folder), [*overrides, change, "scheduler.max_steps=9"], Journal())
+        try:
+            trainer.restore()
+            sentences[change] = "nothing"
+        except ConfigError as error:
+            sentences[change] = str(error)
+        trainer.strategy.teardown()
+    return sentences
+
+
+def hook_values(source: str, folder: str, overrides: list[str]) -> dict[str, str]:
+    """Hashes of the tensors that hooks read from a copy of `source`'s newest checkpoint."""
+    ranks.on_main(lambda: shutil.copytree(source, folder, symlinks=True) and None)
+    trainer = build(Path(folder), [*overrides, "scheduler.max_steps=9"], Journal())
+    trainer.restore()
+    values = {name: sha(companion.whole()) for name, companion in hook_tensors(trainer).items()}
+    trainer.strategy.teardown()
+    return values
+
+
+def spoil(trainer: Trainer) -> None:
+    """Other values everywhere, and a state that no checkpoint has."""
+    states = [state for state in trainer.optimizer.state.values() for state in [*state.values()]]
+    with torch.no_grad():
+        for tensor in [*trainer.model.parameters(), *states]:
+            tensor.fill_(7)
+    for state in trainer.optimizer.state.values():
+        state["stale"] = torch.ones(3)
+
+
+def reloaded(source: str, folder: str, overrides: list[str]) -> dict[str, Any]:
+    """Load as `loaded` does, and return the values of each rank's snapshot, for a strategy that
+    lays them out in its own way."""
+    ranks.on_main(lambda: shutil.copytree(source, folder, symlinks=True) and None)
+    trainer = build(
+        Path(folder), ["trainer.max_steps=4", "scheduler.max_steps=9", *overrides], Journal()
+    )
+    trainer.restore()
+    snapshot = trainer.strategy.snapshot()
+    pieces = [
+        (name, tensor.clone(), snapshot.parts.get(name))
+        for name, tensor in snapshot.tensors.items()
+    ]
+    whole: dict[str, torch.Tensor] = {}
+    for name, tensor, part in (piece for of_rank in ranks.all_gather(pieces) for piece in of_rank):
+        if part is None:
+            assert name not in whole, "two ranks have written it"
+            whole[name] = tensor
+        else:
+            flat = whole.setdefault(
+                name, torch.full(part.shape, torch.nan, dtype=tensor.dtype)
+            ).view(-1)
+            assert flat[part.offset[0] :][: len(tensor)].isnan().all(), "two ranks have written it"
+            flat[part.offset[0] :][: len(tensor)] = tensor
+    check_full_weights(trainer, whole)
+    result = {"tensors": {name: sha(tensor) for name, tensor in whole.items()}}
+    result |= {"samples": trainer.samples, "step": trainer.step}
+    trainer.train()  # it must still work
+    trainer.strategy.teardown()
+    return result | {"last": trainer.step}
+
+
+def check_full_weights(trainer: Trainer, whole: dict[str, torch.Tensor]) -> None:
+    """Rank 0 gets all weights, the others none."""
+    weights = trainer.strategy.full_weights()
+    if not trainer.strategy.ranks.is_main:
+        assert weights is None
+        return
+    assert weights and set(dict(trainer.unwrapped_model.named_parameters())) <= set(weights)
+    assert all(torch.equal(whole[f"model/{name}"], tensor) for name, tensor in weights.items())
+
+
+def stored(folder: str) -> dict[str, Any]:
+    """The newest checkpoint as its files say: hashes of whole tensors, and how many values all
+    files hold of each."""
+    checkpoint = StoredCheckpoint(Path(folder) / "checkpoints" / "latest")
+    names = checkpoint.names()
+    return {
+        "tensors": {name: sha(checkpoint.read(name)) for name in names},
+        "written": {
+            name: sum(torch.Size(piece.shape).numel() for piece in checkpoint._pieces[name])
+            for name in names
+        },
+        "numel": {name: torch.Size(checkpoint.shape(name)).numel() for name in names},
+    }

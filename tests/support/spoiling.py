@@ -1,0 +1,144 @@
+"""Faults on one rank, and what all ranks report, as tasks (see `drive`)."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from launcher.errors import TrainingError
+from launcher.hooks.watchdog import WatchdogHook
+from launcher.process import ranks
+from support.trainings import Journal, build, digest
+
+
+def broken(folder: str, overrides: list[str]) -> list[str]:
+    """The last rank has a NaN in its middle block in step 3; the reports of that."""
+    import logging
+
+    lines: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("launcher").addHandler(handler)
+    trainer = build(Path(folder), overrides, Journal())
+
+    def spoil_output(module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor | None:
+        is_last = ranks.rank() == ranks.world_size() - 1
+        return output * float("nan") if trainer.step == 3 and is_last else None
+
+    trainer.unwrapped_model.blocks[1].ffn.up.register_forward_hook(spoil_output)
+    trainer.train()
+    logging.getLogger("launcher").removeHandler(handler)
+    trainer.strategy.teardown()
+    return [line for line in lines if ", rank " in line]
+
+
+def flipped(folder: str, overrides: list[str]) -> str:
+    """One bit of an output flips on the last rank, in the last of the passes that step 4 makes; the
+    error of that."""
+    trainer = build(Path(folder), overrides, Journal())
+    calls = 0
+
+    def flip(module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor | None:
+        nonlocal calls
+        if trainer.step != 4 or ranks.rank() != ranks.world_size() - 1:
+            return None
+        calls += 1
+        if calls != 2 * trainer.gradient_accumulation_steps + 1:
+            return None
+        changed = output.detach().clone()
+        changed.view(torch.int32).view(-1)[5] ^= 1 << 22
+        return output + (changed - output.detach())
+
+    trainer.unwrapped_model.blocks[1].ffn.up.register_forward_hook(flip)
+    return training_error(trainer)
+
+
+def training_error(trainer: Any) -> str:
+    """Train; returns the message with which that fails, or ""."""
+    try:
+        trainer.train()
+    except TrainingError as error:
+        return str(error)
+    finally:
+        trainer.strategy.teardown()
+    return ""
+
+
+def stalled(folder: str, overrides: list[str]) -> list[str]:
+    """The last rank hangs in step 5. Returns the errors that this rank logs."""
+    import logging
+
+    lines: list[str] = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("launcher").addHandler(handler)
+    trainer = build(Path(folder), overrides, journal := Journal())
+    (watchdog,) = [hook for hook in trainer.hooks if isinstance(hook, WatchdogHook)]
+
+    def hang_in_step_5(trainer: Any, batch: Any) -> None:
+        if trainer.step == 5 and ranks.rank() == ranks.world_size() - 1:
+            time.sleep(2 * watchdog.limit)
+
+    journal.on_batch = hang_in_step_5  # type: ignore[method-assign]
+    trainer.train()
+    logging.getLogger("launcher").removeHandler(handler)
+    trainer.strategy.teardown()
+    return lines
+
+
+def overflow(folder: str, overrides: list[str]) -> dict[str, Any]:
+    """The last rank's loss is infinite in step 2, once."""
+    journal = Journal()
+    trainer = build(Path(folder), overrides, journal)
+    forward, done = trainer.forward, []
+
+    def spoiled(batch: Any) -> Any:
+        loss, records = forward(batch)
+        if (
+            trainer.step == 2
+            and not done
+            and trainer.strategy.ranks.rank == trainer.strategy.ranks.world_size - 1
+        ):
+            done.append(True)
+            loss = loss * float("inf")
+        return loss, records
+
+    trainer.forward = spoiled  # type: ignore[method-assign]
+    trainer.train()
+    result = {
+        "skipped": trainer.state.skipped_steps,
+        "digest": digest(trainer),
+        "samples": trainer.samples,
+    }
+    result |= {"scale": trainer.grad_scaler.get_scale(), "losses": journal.losses}
+    result["loss_scale"] = trainer.strategy.snapshot().meta.get("loss_scaler", {}).get("cur_scale")
+    trainer.strategy.teardown()
+    return result
+
+
+def none_loss(folder: str, overrides: list[str]) -> dict[str, Any]:
+    """The last rank's forward gives no loss in step 2, once, without having called the model."""
+    trainer = build(Path(folder), overrides, Journal())
+    forward, done = trainer.forward, []
+
+    def sometimes(batch: Any) -> Any:
+        if (
+            trainer.step == 2
+            and not done
+            and trainer.strategy.ranks.rank == trainer.strategy.ranks.world_size - 1
+        ):
+            done.append(True)
+            return None, {}
+        return forward(batch)
+
+    trainer.forward = sometimes  # type: ignore[method-assign]
+    trainer.train()
+    trainer.strategy.teardown()
+    return {"step": trainer.step, "weights": digest(trainer)}
+
+
+def one_sided(folder: str, overrides: list[str]) -> str:
+    """Errors of training if only rank 1 uses a block."""
+    module = ["digits", "model=supervised", "model.module._target_=support.modules.OneSided"]
+    return training_error(build(Path(folder), [*overrides, *module], Journal()))
