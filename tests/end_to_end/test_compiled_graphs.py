@@ -12,7 +12,12 @@ COMMAND = (
 
 def trained(cache: Path, place: Path) -> str:
     """The output of a run whose own inductor has compiled nothing yet."""
-    kept = {"XDG_CACHE_HOME": str(cache), "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor")}
+    kept = {
+        "XDG_CACHE_HOME": str(cache),
+        "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"),
+        # Otherwise it starts processes, which import torch.
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    }
     (options := place / "conf" / "model").mkdir(parents=True)
     (options / "products.yaml").write_text("_target_: support.modules.Products")
     command = (

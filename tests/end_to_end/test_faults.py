@@ -71,12 +71,12 @@ def test_killed_at_every_call(crash: Crash, how: str) -> None:
     assert done.stdout.count("0 wrong") == 4
 
 
-def test_killed_200_times_at_random_moments(crash: Crash) -> None:
+def test_killed_60_times_at_random_moments(crash: Crash) -> None:
     """And started again each time: weights, random state, data order and metrics are those of a run
     left alone."""
     done = crash(name="kills.py")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "200 kills in" in done.stdout
+    assert "60 kills in" in done.stdout
 
 
 def test_without_fsync_a_power_cut_would_show(crash: Crash) -> None:
@@ -134,7 +134,6 @@ def test_training_continues_and_retries(tmp_path: Path) -> None:
         "trainer.max_steps=80",
         *hooks,
         "hooks.checkpointing.keep_previous=9",
-        real=True,
     )
     assert done.returncode == 0, done.output
     assert (

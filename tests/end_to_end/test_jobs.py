@@ -25,7 +25,7 @@ COMMAND = (
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
-    done = launch(folder, *COMMAND, real=True)
+    done = launch(folder, *COMMAND)
     assert done.returncode == 0, done.output
     return folder
 

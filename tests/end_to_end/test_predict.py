@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config.compose import compose
 from launcher.config.schema import validate
 from launcher.errors import ConfigError
 from launcher.jobs.predict import Parts, PredictJob
 from support import python
+from support.composition import composed
 from support.runner import launch, run_folder, start
 
 COUNT = 203
@@ -117,7 +117,7 @@ def test_it_needs_new_data(message: str) -> None:
     rest = TRAIN if "data=digits" not in words else ("model=mlp",)
     files = [] if "data=digits" in words else ["data.files=gone.csv"]
     with pytest.raises(ConfigError, match=message):
-        validate(compose([*rest, *files, "job=predict", *words]))
+        validate(composed([*rest, *files, "job=predict", *words]))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def test_a_run_resumes_on_another_disk(tmp_path: Path) -> None:
     assert launch(outputs, *RUN, there, *stop_at(33)).returncode == 143
     name = run_folder(outputs).name
     shutil.rmtree(outputs)
-    done = launch(outputs, *RUN, there, real=True)
+    done = launch(outputs, *RUN, there)
     assert done.returncode == 0, done.output
     assert "Fetched step-00000033" in done.output and run_folder(outputs).name == name
     assert final_state(outputs) == final_state(whole)

@@ -140,7 +140,7 @@ def stored(folder: str) -> dict[str, Any]:
     return {
         "tensors": {name: sha(checkpoint.read(name)) for name in names},
         "written": {
-            name: sum(torch.Size(piece.shape).numel() for piece in checkpoint._pieces[name])
+            name: sum(torch.Size(shard.shape).numel() for shard in checkpoint._shards[name])
             for name in names
         },
         "numel": {name: torch.Size(checkpoint.shape(name)).numel() for name in names},

@@ -8,13 +8,19 @@ import pytest
 from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from launcher.config.compose import compose
 from launcher.config.options import groups, main_folder
 from launcher.config.schema import validate
 from launcher.config.signature import signature
+from support.composition import composed
 
 FOLDER = Path(str(main_folder()))
 OPTIONS = [(group, option) for group, names in groups([FOLDER]).items() for option in names]
+COLLECTIONS = ("hooks", "tracker")
+"""Groups whose options can all be chosen at once."""
+CHOICES = [
+    *((group, option) for group, option in OPTIONS if group not in COLLECTIONS),
+    *((group, f"[{','.join(groups([FOLDER])[group])}]") for group in COLLECTIONS),
+]
 NEEDS = {
     ("model", "mlp"): ["data=digits"],
     ("data", "digits"): ["model=mlp"],
@@ -62,8 +68,7 @@ NOT_BUILT = [("model", "pretrained")]
 
 def chosen(group: str, option: str) -> DictConfig:
     """A configuration with an option of a group chosen, the defaults next to it."""
-    name = f"[default,{option}]" if group == "hooks" and option != "default" else option
-    return compose([f"{group}={name}", *NEEDS.get((group, option), [])])
+    return composed([f"{group}={option}", *NEEDS.get((group, option), [])])
 
 
 def targets(node: Any) -> set[str]:
@@ -79,7 +84,7 @@ def test_every_file_is_an_option_of_a_group() -> None:
     assert files - options == {Path("config.yaml"), Path("hydra/help/launcher.yaml")}
 
 
-@pytest.mark.parametrize(("group", "option"), OPTIONS)
+@pytest.mark.parametrize(("group", "option"), CHOICES)
 def test_every_option_is_valid_and_matches_its_class(group: str, option: str) -> None:
     """The signature read from source is the one that Python sees, and each part that is not a
     partial can be built."""
@@ -98,7 +103,7 @@ def test_every_option_is_valid_and_matches_its_class(group: str, option: str) ->
         pytest.importorskip(EXTRAS[group, option])
     if (group, option) in NOT_BUILT:
         return
-    parts = node.values() if group in ("hooks", "tracker") else [node]
+    parts = node.values() if group in COLLECTIONS else [node]
     for part in parts:
         if isinstance(part, DictConfig) and "_target_" in part:
             assert (

@@ -18,17 +18,17 @@ from launcher.errors import ConfigError
 from support.paths import ROOT
 
 SCHEMAS = schemas([main_folder()])
+VALIDATORS = {name: Draft7Validator(schema) for name, schema in SCHEMAS.items()}
 CONF = [path for path in sorted((ROOT / "conf").rglob("*.yaml")) if "hydra" not in path.parts]
 
 
 def errors(name: str, text: str) -> list[str]:
-    Draft7Validator.check_schema(SCHEMAS[name])
-    return [
-        error.message for error in Draft7Validator(SCHEMAS[name]).iter_errors(yaml.safe_load(text))
-    ]
+    return [error.message for error in VALIDATORS[name].iter_errors(yaml.safe_load(text))]
 
 
 def test_all_of_conf_is_valid() -> None:
+    for schema in SCHEMAS.values():
+        Draft7Validator.check_schema(schema)
     assert len(CONF) > 60
     for file in CONF:
         name = "config" if file.parent == ROOT / "conf" else file.parent.name

@@ -90,13 +90,12 @@ def test_value_replaces_one_that_does_not_resolve(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [
-    ["precision.init_scale=3"],
+    ["precision.init_scale=3", "hooks.checkpointing.exit_signals=[SIGUSR1]", "data.batch_size=8",
+     "optimizer._target_=torch.optim.AdamW", "~optimizer.no_decay", "optimizer.maximize=true"],
     ["data=digits", "model=supervised", "model.module._target_=torch.nn.ReLU",
      "model.loss._target_=torch.nn.SmoothL1Loss", "model.loss.beta=0.5"],
-    ["optimizer._target_=torch.optim.AdamW", "~optimizer.no_decay", "optimizer.maximize=true"],
     ["data=digits", "model=supervised", "model.module._target_=torch.nn.Linear",
      "model.module.in_features=2", "model.module.out_features=2"],
-    ["hooks.checkpointing.exit_signals=[SIGUSR1]", "data.batch_size=8"],
     ["hydra.searchpath=[pkg://launcher]", "precision.init_scale=3"],
 ])  # fmt: skip
 def test_an_argument_of_the_constructor_needs_no_plus(words: list[str]) -> None:

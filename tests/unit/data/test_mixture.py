@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from launcher.config.compose import compose
 from launcher.config.schema import validate
 from launcher.data.loader import ResumableLoader
 from launcher.data.mixture import MixtureData
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.train.build import build_trainer
+from support.composition import composed
 
 POINTS = "support.modules.Points"
 SOURCES = {
@@ -49,7 +49,7 @@ def train(folder: Path, max_steps: int, *overrides: str) -> list[dict[str, Any]]
         f"trainer.max_steps={max_steps}",
         "hooks.logging.interval=1", "hooks.evaluation.interval=4", *overrides,
     ]  # fmt: skip
-    build_trainer(compose(given), RunFolder(folder)).train()
+    build_trainer(composed(given), RunFolder(folder)).train()
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [
         {key: value for key, value in line.items() if "time" not in key and key != "attempt"}
@@ -72,7 +72,7 @@ def test_a_run_that_was_stopped_equals_one_that_was_not(tmp_path: Path) -> None:
 def test_losses_of_the_sources_make_up_the_loss_of_the_step(tmp_path: Path) -> None:
     """The module has no dropout, so evaluation mode changes nothing."""
     lines = train(tmp_path, 6, "trainer.micro_batch_size=2")
-    seed = int(compose(["data=mixture", "data.sources={}"]).seed)
+    seed = int(composed(["data=mixture", "data.sources={}"]).seed)
     order = mixture().train_dataset().order(seed, True)
     for line in lines[1:]:
         counts = order.counts(line["samples"]) - order.counts(line["samples"] - 4)
@@ -89,7 +89,7 @@ def test_stop_ends_the_training(tmp_path: Path, caplog: pytest.LogCaptureFixture
     end = (
         mixture(exhausted="stop")
         .train_dataset()
-        .order(int(compose(["data=mixture", "data.sources={}"]).seed), True)
+        .order(int(composed(["data=mixture", "data.sources={}"]).seed), True)
     )
     assert lines[-1]["samples"] == (end.end() or 0) // 4 * 4 < 200
     assert "has no samples for another step (data.exhausted=stop)" in caplog.text
@@ -182,7 +182,7 @@ def test_stages_in_tokens_begin_with_the_first_sample_after_them() -> None:
 )
 def test_a_source_is_checked_against_its_constructor(fault: str) -> None:
     sources = json.dumps(SOURCES).replace('"', "")
-    config = compose(
+    config = composed(
         ["data=mixture", f"data.sources={sources}", "data.vocab_size=9", "data.seq_len=4", fault]
     )
     with pytest.raises(ConfigError, match=r"^data\.sources\.web\."):

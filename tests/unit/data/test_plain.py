@@ -143,8 +143,9 @@ class OnNumbers(Toy):
 def train(
     folder: Path, loader: Any, batches: dict[int, list[Any]], kill_at: int = 0, **settings: Any
 ) -> Toy:
-    """Train in this process, with a checkpoint after every step."""
-    hooks = [CheckpointingHook(1, asynchronous=False), Witness(batches, kill_at)]
+    """Train in this process, with a checkpoint just before the step at which it is killed."""
+    saves = CheckpointingHook(kill_at - 1 if kill_at else STEPS, asynchronous=False)
+    hooks = [saves, Witness(batches, kill_at)]
     # What a resumed process has drawn before must not count.
     seed = 99 if (folder / "checkpoints").exists() else 1
     torch.manual_seed(seed)

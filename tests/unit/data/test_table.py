@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from launcher.config.compose import compose
 from launcher.config.schema import validate
 from launcher.data.table import TableData
 from launcher.errors import ConfigError
+from support.composition import composed
 from support.runner import launch, metrics
 
 COLUMNS = ["rooms", "area", "price"]
@@ -98,7 +98,7 @@ def test_one_line_trains_on_a_table(tmp_path: Path) -> None:
 
 
 def test_features_that_are_not_named_are_one_sentence() -> None:
-    config = compose(
+    config = composed(
         [
             f"data.files='{__file__}'",
             "data=table",

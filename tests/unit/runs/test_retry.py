@@ -6,12 +6,12 @@ import shutil
 
 import pytest
 
-from launcher.config.compose import compose
 from launcher.config.schema import validate
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
 from launcher.slurm.scheduler import QueuedJob, _tasks
 from launcher.slurm.submission import FROZEN, JobNote, freeze
+from support.composition import composed
 from support.submitted import note_job
 
 
@@ -41,7 +41,7 @@ def submitted_run(make_run, tmp_path, monkeypatch):
         "data=digits",
         f"run.dir={make.path}",
     ]
-    plain = validate(compose([*overrides, f"paths.outputs={make.path.parents[1]}"]))
+    plain = validate(composed([*overrides, f"paths.outputs={make.path.parents[1]}"]))
     freeze(make, plain, None, JobNote("/s/job-0.sh", job_id="7"))
     record = RunRecord(make)
     record.add_failure("failed", reason="broken", exit_code=1)

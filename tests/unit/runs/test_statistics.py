@@ -59,7 +59,7 @@ def test_permutations_are_drawn_where_they_are_too_many() -> None:
 
 
 def test_intervals_cover_the_truth_in_95_of_100_simulations() -> None:
-    numbers, count = np.random.default_rng(0), 1500
+    numbers, count = np.random.default_rng(0), 500
     limit = 3 * math.sqrt(0.95 * 0.05 / count)
     covered = {"mean": 0, "paired": 0, "Welch": 0}
     for seed_effects in numbers.normal(0, 1, (count, 5)):

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from launcher.config.compose import compose
 from launcher.config.schema import validate
 from launcher.errors import ConfigError
 from launcher.trackers.follower import Follower
 from launcher.trackers.notify import NotifyTracker
+from support.composition import composed
 from support.tracked import WrittenRun
 from support.webhook import Webhook
 
@@ -98,7 +98,7 @@ def test_a_service_that_is_down_is_tried_again(
 def test_urls_are_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["model=mlp", "data=digits", "tracker=[notify]"]
     with pytest.raises(ConfigError) as rejected:
-        validate(compose([*words, "tracker.notify.service_url='json://me:hunter2@host'"]))
+        validate(composed([*words, "tracker.notify.service_url='json://me:hunter2@host'"]))
     assert "hunter2" not in str(rejected.value) and "oc.env:SERVICE_URL" in str(rejected.value)
     for url, said in ((None, "is not set; export NOTIFY_URL"), ("hunter2://x", "does not know")):
         with pytest.raises(ConfigError, match=said) as rejected:

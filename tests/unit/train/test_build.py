@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher import BaseHook
-from launcher.config.compose import compose
 from launcher.config.sections import TrainerSettings
 from launcher.errors import ConfigError
 from launcher.hooks.base import RunContext, TrainerView
@@ -16,6 +15,7 @@ from launcher.optim.precision import Precision
 from launcher.rundir.folder import RunFolder
 from launcher.strategies.ddp import DdpStrategy
 from launcher.train.build import build_trainer, compile_options, in_steps, step_plan
+from support.composition import composed
 
 
 class Names(BaseHook):
@@ -37,7 +37,7 @@ def test_a_run_binds_hooks_and_leaves_their_attributes_alone(tmp_path: Path) -> 
         "trainer.max_steps=1",
         "device=cpu",
     ]
-    config = compose([*overrides, f"paths.outputs={tmp_path}"])
+    config = composed([*overrides, f"paths.outputs={tmp_path}"])
     hook = Names()
     trainer = build_trainer(config, RunFolder(tmp_path), [hook])
     trainer.context.attempt = 3
@@ -58,7 +58,7 @@ def test_trackers_add_nothing_to_the_loop(tmp_path: Path) -> None:
     ]
     hooks = []
     for choice in ("[]", "[wandb,tensorboard,mlflow]"):
-        trainer = build_trainer(compose([*overrides, f"tracker={choice}"]), RunFolder(tmp_path))
+        trainer = build_trainer(composed([*overrides, f"tracker={choice}"]), RunFolder(tmp_path))
         hooks.append([type(hook).__name__ for hook in trainer.hooks])
     assert hooks[0] == hooks[1]
     assert "JsonlHook" in hooks[0]
@@ -75,7 +75,7 @@ def test_metrics_are_written_once(tmp_path: Path) -> None:
         f"paths.outputs={tmp_path}",
     ]
     own = "+tracker.jsonl={_target_: launcher.hooks.jsonl.JsonlHook, path: metrics.jsonl}"
-    trainer = build_trainer(compose([*overrides, own]), RunFolder(tmp_path))
+    trainer = build_trainer(composed([*overrides, own]), RunFolder(tmp_path))
     assert [type(hook).__name__ for hook in trainer.hooks].count("JsonlHook") == 1
 
 
@@ -105,7 +105,7 @@ def test_option_that_follows_validation_needs_validation_data(
         f"data.num_val_samples={num_val_samples}",
         "device=cpu",
     ]
-    config = compose(
+    config = composed(
         [*overrides, f"paths.outputs={tmp_path}", "trainer.max_steps=1", *words.split()]
     )
     if key is None or num_val_samples:
@@ -213,7 +213,7 @@ def test_epochs_of_a_composed_run_are_those_of_its_samples(
             "hooks.logging.interval=1",
         ]  # fmt: skip
         hook = Epochs()
-        trainer = build_trainer(compose(overrides), RunFolder(tmp_path / folder), [hook])
+        trainer = build_trainer(composed(overrides), RunFolder(tmp_path / folder), [hook])
         trainer.train()
         assert trainer.state.num_epochs == pytest.approx(max_steps * batch / size)
         return hook.seen

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from launcher.config.compose import compose
 from launcher.config.identity import run_id
 from launcher.config.schema import validate
 from launcher.errors import ConfigError
 from launcher.train.length import total_steps, with_max_steps
+from support.composition import composed
 
 SYNTHETIC = ["data=synthetic", "data.num_samples=100", "data.batch_size=32"]
 
@@ -20,14 +20,24 @@ def test_every_sample_is_used_so_often(epochs: float, steps: int) -> None:
 
 
 def test_the_schedule_follows() -> None:
-    def composed(*overrides: str) -> Any:
-        return with_max_steps(compose([*SYNTHETIC, "run.name=a", "run.id=b", *overrides]))
+    def of(*overrides: str) -> Any:
+        return with_max_steps(composed([*SYNTHETIC, "run.name=a", "run.id=b", *overrides]))
 
-    config = composed("trainer.max_epochs=3")
+    config = of("trainer.max_epochs=3")
     assert (config.trainer.max_steps, config.scheduler.max_steps) == (10, 10)
-    config = composed("trainer.max_epochs=3", "scheduler.max_steps=50")
+    config = of("trainer.max_epochs=3", "scheduler.max_steps=50")
     assert (config.trainer.max_steps, config.scheduler.max_steps) == (10, 50)
-    assert composed("trainer.max_steps=7").trainer.max_steps == 7
+    assert of("trainer.max_steps=7").trainer.max_steps == 7
+
+
+@pytest.fixture(scope="module")
+def presets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("conf")
+    (folder / "experiment").mkdir()
+    for name, keys in PRESETS.items():
+        file = folder / "experiment" / f"{name}.yaml"
+        file.write_text(f"# @package _global_\ntrainer: {keys}\n")
+    return folder
 
 
 BOTH = (
@@ -90,12 +100,8 @@ PRESETS = {
         ),
     ],
 )
-def test_a_run_ends_after_steps_or_after_epochs(tmp_path: Path, words: str, expected: Any) -> None:
-    (tmp_path / "experiment").mkdir()
-    for name, keys in PRESETS.items():
-        file = tmp_path / "experiment" / f"{name}.yaml"
-        file.write_text(f"# @package _global_\ntrainer: {keys}\n")
-    config = compose([*SYNTHETIC, "run.name=a", *words.split()], config_dir=tmp_path)
+def test_a_run_ends_after_steps_or_after_epochs(presets: Path, words: str, expected: Any) -> None:
+    config = composed([*SYNTHETIC, "run.name=a", *words.split()], presets)
     if isinstance(expected, str):
         with pytest.raises(ConfigError) as error:
             validate(config)
@@ -115,12 +121,12 @@ def test_unit_of_epochs_is_not_part_of_the_id() -> None:
         "",
         "trainer.max_steps=500",
     )
-    ids = [run_id(compose([*SYNTHETIC, *each.split()])) for each in words]
+    ids = [run_id(composed([*SYNTHETIC, *each.split()])) for each in words]
     assert ids[0] == ids[1] != ids[2] == ids[3]
 
 
 def test_a_stream_without_a_length_is_rejected() -> None:
-    config = compose(
+    config = composed(
         [
             "data=custom",
             "data.dataset._target_=itertools.count",

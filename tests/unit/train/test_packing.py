@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from launcher.config.compose import compose
 from launcher.errors import ConfigError
 from launcher.models.gpt import GPT
 from launcher.models.huggingface import HuggingFaceModel
@@ -18,6 +17,7 @@ from launcher.process.rng import rng_state
 from launcher.rundir.folder import RunFolder
 from launcher.train.build import build_trainer
 from launcher.train.packing import keeps_documents_apart
+from support.composition import composed
 from support.tokenizer import SIZE, write_tokenizer
 
 needs_transformers = pytest.mark.skipif(
@@ -151,21 +151,21 @@ def model_of(model_type: str) -> list[str]:
 def test_packed_documents_are_rejected_for_a_model_that_mixes_them(
     overrides: list[str], tmp_path: Path, to_train: bool
 ) -> None:
-    config = compose([*overrides, *model_of("opt")])
+    config = composed([*overrides, *model_of("opt")])
     sentence = (
         r"^data\.pack=true: in OPTForCausalLM the documents of a row see each other.*"
         r" data\.pack=false "
     )
     with pytest.raises(ConfigError, match=sentence):
         build_trainer(config, RunFolder(tmp_path), to_train=to_train)
-    build_trainer(compose([*overrides, *model_of("opt"), "data.pack=false"]), RunFolder(tmp_path))
+    build_trainer(composed([*overrides, *model_of("opt"), "data.pack=false"]), RunFolder(tmp_path))
 
 
 @needs_transformers
 def test_a_measurement_leaves_the_training_as_it_is(overrides: list[str], tmp_path: Path) -> None:
     states = []
     for pack in ("true", "false"):
-        config = compose([*overrides, *model_of("llama"), f"data.pack={pack}"])
+        config = composed([*overrides, *model_of("llama"), f"data.pack={pack}"])
         trainer = build_trainer(config, RunFolder(tmp_path))
         assert trainer.model.training and trainer.data_loader.samples == 0
         assert all(parameter.grad is None for parameter in trainer.model.parameters())
@@ -178,7 +178,7 @@ def test_a_measurement_without_a_result_is_a_warning(
     overrides: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An embedding and an output layer alone: no token depends on another one."""
-    build_trainer(compose([*overrides, "model=mlp", "model.context=1"]), RunFolder(tmp_path))
+    build_trainer(composed([*overrides, "model=mlp", "model.context=1"]), RunFolder(tmp_path))
     assert (
         "data.pack=true: whether MLP keeps the documents of a row apart cannot be measured"
         in caplog.text

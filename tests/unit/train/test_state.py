@@ -1,7 +1,8 @@
 """State that a trainer stores next to model, optimizer and hooks."""
 
+import shutil
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ class Rates(Toy):
     """Keeps the rates of each step, and how far each step moves a weight."""
 
     def __init__(self, folder: Path, steps: int, scheduler: Any, optimizer: str = "sgd"):
-        super().__init__([CheckpointingHook(interval=3)], steps, folder)
+        super().__init__([CheckpointingHook(interval=steps)], steps, folder)
         self.make, self.make_optimizer, self.seen, self.moved = (
             scheduler,
             OPTIMIZERS[optimizer],
@@ -146,15 +147,34 @@ def trained(*args: Any) -> Rates:
     return trainer
 
 
+Trained = Callable[..., Rates]
+
+
+@pytest.fixture(scope="module")
+def run_of(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Runs by their number of steps, schedule and optimizer, each of them trained once."""
+
+    @cache
+    def run(steps: int, name: str, optimizer: str = "sgd") -> Rates:
+        folder = tmp_path_factory.mktemp("run") / "name"
+        return trained(folder, steps, schedule(name, steps), optimizer)
+
+    return run
+
+
+def extended(folder: Path, first: Rates, name: str, optimizer: str = "sgd") -> Rates:
+    """A run of 12 steps that resumes a copy of the first one."""
+    shutil.copytree(first.workspace, folder / "name", symlinks=True)
+    return trained(folder / "name", 12, schedule(name, 12), optimizer)
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("name", [*OURS, "none"])
 def test_an_extended_run_has_the_rates_of_a_run_of_that_length(
-    tmp_path: Path, name: str, optimizer: str
+    run_of: Trained, tmp_path: Path, name: str, optimizer: str
 ) -> None:
-    whole = trained(tmp_path / "whole", 12, schedule(name, 12), optimizer)
-    trained(tmp_path / "parts", 6, schedule(name, 6), optimizer)
-    parts = trained(tmp_path / "parts", 12, schedule(name, 12), optimizer)
-    assert parts.seen == whole.seen[6:], "from its first step"
+    parts = extended(tmp_path, run_of(6, name, optimizer), name, optimizer)
+    assert parts.seen == run_of(12, name, optimizer).seen[6:], "from its first step"
     assert any(not torch.equal(a, b) for a, b in zip(parts.moved[0], parts.moved[1], strict=True))
 
 
@@ -168,11 +188,9 @@ CHANGES = [
 
 @pytest.mark.parametrize(("before", "now"), CHANGES)
 def test_a_changed_schedule_is_followed_from_the_step_of_the_checkpoint(
-    tmp_path: Path, before: str, now: str
+    run_of: Trained, tmp_path: Path, before: str, now: str
 ) -> None:
-    whole = trained(tmp_path / "whole", 12, schedule(now, 12))
-    trained(tmp_path / "parts", 6, schedule(before, 6))
-    assert trained(tmp_path / "parts", 12, schedule(now, 12)).seen == whole.seen[6:]
+    assert extended(tmp_path, run_of(6, before), now).seen == run_of(12, now).seen[6:]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from launcher import BaseHook, BaseTrainer, CheckpointingHook
-from launcher.config.compose import compose
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.gradients import GradientsHook
 from launcher.hooks.nan_report import NanReportHook
@@ -102,7 +101,7 @@ def test_both_networks_are_those_of_the_original_loop(tmp_path: Path) -> None:
     """dcgan of pytorch/examples, by composition and by subclass, in one go and after a stop."""
 
     def make(folder: str, hooks: list[BaseHook]) -> Loop:
-        config = compose([*DIGITS, *PARTS, f"paths.outputs={tmp_path}"])
+        config = composed([*DIGITS, *PARTS, f"paths.outputs={tmp_path}"])
         return build_trainer(config, RunFolder(tmp_path / folder), hooks)
 
     straight = make("straight", [])
