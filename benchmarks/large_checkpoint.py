@@ -44,14 +44,14 @@ class Watch(BaseHook):
     def on_step_boundary(self, trainer: Any) -> None:
         if trainer.step == SAVED_AT:
             trainer.optimizer.zero_grad(set_to_none=True)
-            self.before = self.most = anonymous_memory()
+            self.before = self.peak = anonymous_memory()
             self._ended, self._start = threading.Event(), time.perf_counter()
             self._thread = threading.Thread(target=self._look)
             self._thread.start()
 
     def _look(self) -> None:
         while not self._ended.wait(0.02):
-            self.most = max(self.most, anonymous_memory())
+            self.peak = max(self.peak, anonymous_memory())
 
     def on_before_step(self, trainer: Any) -> None:
         if trainer.step > SAVED_AT and not self.seconds:
@@ -118,7 +118,7 @@ def main() -> None:
         watch = trainer.watch
         print(
             f"state {size / 1e9:.1f} GB; raw write {raw:.1f} s; save {watch.seconds:.1f} s; "
-            f"extra memory {(watch.most - watch.before) / size:.0%} of the state"
+            f"extra memory {(watch.peak - watch.before) / size:.0%} of the state"
         )
 
 
