@@ -58,7 +58,7 @@ RUNS: dict[str, tuple[list[str], list[str]]] = {
     "gpt, dropout": (["model.dropout=0.1"], ["ddp x2", "fsdp x2", "fsdp x4", "hybrid 2x2"]),
     "gpt, bf16, epochs": (
         ["model.dropout=0.1", "precision=bf16", "optimizer=sgd", "data.num_samples=40"],
-        ["fsdp x1", "ddp x4"],
+        ["fsdp x2", "ddp x4"],
     ),
     "gpt, fp16": (["precision=fp16", "precision.init_scale=1e9"], ["ddp x2", "fsdp x2"]),
     "mlp, hooks": (["digits", "optimizer.lr=0.3", *HOOKS], ["ddp x2", "hybrid 2x2"]),

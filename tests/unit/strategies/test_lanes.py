@@ -13,7 +13,7 @@ from torch import nn
 from launcher.config.identity import run_id
 from launcher.config.lanes import lane_issues
 from launcher.config.sections import TrainerSettings
-from launcher.errors import ConfigError
+from launcher.errors import ConfigError, TrainingError
 from launcher.optim.precision import Precision
 from launcher.process.lanes import Lanes
 from launcher.strategies.base import Strategy
@@ -27,6 +27,7 @@ from launcher.strategies.lanes import (
     check_optimizer,
     tree_sum,
 )
+from launcher.strategies.missing_loss import check_missing_loss
 from launcher.strategies.none import NoStrategy
 from launcher.strategies.norms import row_norm, row_squares
 from launcher.strategies.step import StepPlan
@@ -186,6 +187,23 @@ def test_options_that_round_what_ranks_exchange_are_rejected(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         strategy.setup(StepPlan(lanes=2), Precision(precision), "cpu")
+
+
+def test_initial_weights_of_the_host_are_rejected_on_a_device() -> None:
+    strategy = FsdpStrategy(init="host")
+    strategy.setup(StepPlan(lanes=2), Precision("fp32"), "cpu")
+    # There is no such device on every machine that tests.
+    strategy.device = torch.device("cuda")
+    with pytest.raises(ConfigError, match=r"use strategy\.init=device"):
+        strategy._check_lanes()
+
+
+def test_a_batch_without_a_loss_is_rejected() -> None:
+    strategy = NoStrategy()
+    strategy.setup(StepPlan(lanes=2), Precision("fp32"), "cpu")
+    message = r"Step 3: .* no loss on rank 0.* multiplied by 0, or use trainer\.lanes=null"
+    with pytest.raises(TrainingError, match=message):
+        check_missing_loss(strategy, 3)
 
 
 def test_sparse_gradients_and_fused_kernels_of_the_cpu_are_rejected() -> None:
