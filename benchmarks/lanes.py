@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpt import composed, peak
-from benchmarks.loop import counting
 from benchmarks.measure import Benchmark, Figure
-from benchmarks.turns import Loader
+from benchmarks.turns import Loader, Turns
 
 LANES, BATCH, RANKS = 8, 32, 2
 TODAY, WITH_LANES = f"{LANES} micro-batches", f"trainer.lanes={LANES}"
@@ -34,21 +33,20 @@ TCP_INFO, BYTES_SENT = 11, 200
 
 
 def trained(
-    setting: str, strategy: str = "none", batches: Callable[[Any], Iterator[Any]] = iter
+    setting: str, steps: int, batches: Callable[[Any], Iterator[Any]], strategy: str = "none"
 ) -> None:
-    trainer, folder = composed(
-        [*SETTINGS, setting], WARM_UP + COUNTED + 1, hooks="[]", strategy=strategy
-    )
+    trainer, folder = composed([*SETTINGS, setting], steps, hooks="[]", strategy=strategy)
     trainer.data_loader = Loader(trainer.data_loader, batches)
     trainer.train()
     trainer.strategy.teardown()
     folder.cleanup()
 
 
-def instructions(setting: str, quick: bool) -> float:
-    micro_batches = partial(counting, warm_up=WARM_UP * LANES, counted=COUNTED * LANES)
-    trained(setting, batches=micro_batches)
-    return COUNTED
+def step(setting: str, quick: bool) -> Figure:
+    """CPU milliseconds a step."""
+    turns = Turns(quick)
+    trained(setting, turns.steps + 1, partial(turns.batches, micro_batches=LANES))
+    return turns.milliseconds
 
 
 def memory(setting: str, quick: bool) -> float:
@@ -99,7 +97,7 @@ def rank(folder: Path) -> None:
                 counts.append(bytes_sent())
             yield batch
 
-    trained(setting, strategy, between)
+    trained(setting, WARM_UP + COUNTED + 1, between, strategy)
     sent = (counts[1] - counts[0]) / COUNTED
     (folder / f"sent-{os.environ['RANK']}").write_text(str(sent))
     os._exit(0)  # gloo's threads may wait forever for a rank that has left
@@ -118,10 +116,10 @@ BENCHMARKS = [
     benchmark(
         "lanes",
         "a step on one rank",
-        "instructions a step",
-        instructions,
+        "CPU ms a step",
+        step,
         goals={WITH_LANES: 1.03},
-        counts_instructions=True,
+        takes_turns=True,
     ),
     benchmark("lanes_memory", "the most memory of one rank", "MiB", memory),
     benchmark(

@@ -80,18 +80,18 @@ class Turns:
             self._end(turn, start)
         return self.milliseconds
 
-    def batches(self, loader: Any) -> Iterator[Any]:
-        """Yield the batches of `loader`.
+    def batches(self, loader: Any, micro_batches: int = 1) -> Iterator[Any]:
+        """Yield the batches of `loader`, so many a step.
 
         A step lasts until the next batch is fetched: train one step more than `steps`.
         """
         batches = iter(loader)
         for turn in range(1 + self.count):
             start = self._begin()
-            for _ in range(STEPS):
+            for _ in range(STEPS * micro_batches):
                 yield next(batches)
             self._end(turn, start)
-        yield next(batches)
+        yield from batches
 
     def _begin(self) -> float:
         os.read(self._mine, 1)
