@@ -193,7 +193,7 @@ class Saver:
             writing.error = writing.error or error
 
     def _write(self, job: "_Job", writing: Writing, group: object) -> None:
-        def collect(act: Callable[[], Any]) -> list[Any]:
+        def collect(act: Callable[[], object]) -> list[Any]:
             return self._collect(act, writing, group)
 
         main = self.ranks.is_main
@@ -215,7 +215,7 @@ class Saver:
         self.store.commit(folder, replace(job.payload.manifest, files=entries), advanced)
         self.store.tidy(job.payload.step, self.retention, job.payload.is_best)
 
-    def _collect(self, act: Callable[[], Any], writing: Writing, group: object) -> list[Any]:
+    def _collect(self, act: Callable[[], object], writing: Writing, group: object) -> list[Any]:
         """Call `act` on each rank.
 
         Every rank gets all results, and learns whether it failed anywhere.

@@ -74,7 +74,7 @@ class _Names(dict[str, Any]):
         return self[name]
 
 
-def evaluate(node: ast.expr | None, statements: Mapping[str, Any]) -> Any:
+def evaluate(node: ast.expr | None, statements: Mapping[str, object]) -> Any:
     """The type of an annotation; `Any` where it does not restrict a YAML value.
 
     Args:

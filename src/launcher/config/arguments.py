@@ -13,7 +13,10 @@ from launcher.config.messages import show
 
 
 def check_bounds(
-    owner: str, function: Callable[..., Any], positional: Sequence[Any], named: Mapping[str, Any]
+    owner: str,
+    function: Callable[..., object],
+    positional: Sequence[object],
+    named: Mapping[str, object],
 ) -> None:
     """Check the numbers that a function is about to be called with.
 

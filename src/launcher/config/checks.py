@@ -232,7 +232,7 @@ def _without_checkpoints(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
         )
 
 
-def has_checkpointing(config: Mapping[str, Any]) -> bool:
+def has_checkpointing(config: Mapping[str, object]) -> bool:
     """Return whether a resolved configuration has the hook that saves and resumes."""
     hooks = config.get("hooks")
     nodes = hooks.items() if isinstance(hooks, dict) else ()

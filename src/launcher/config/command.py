@@ -61,5 +61,5 @@ def stored_identity(run: Mapping[Any, Any]) -> tuple[str, dict[str, Any]] | None
     return None if known is None else (known["id"], known["identity"])
 
 
-def for_json(tree: Mapping[str, Any]) -> Any:
+def for_json(tree: Mapping[str, object]) -> Any:
     return mapped(tree, lambda value, keys: json_value(value))

@@ -46,7 +46,7 @@ def instantiate(node: object, **changes: object) -> Any:
         return hydra_instantiate(node, **changes)
 
 
-def construct(settings: Mapping[str, Any]) -> Any:
+def construct(settings: Mapping[str, object]) -> Any:
     r"""Call the `_target_` with the other settings.
 
     `instantiate` would resolve them once more, so that a shell line with `${HOME}`, which is

@@ -196,7 +196,7 @@ def _signature(target: str | None) -> Signature | None:
         return None
 
 
-def _alternatives(annotation: Any) -> list[Schema]:
+def _alternatives(annotation: object) -> list[Schema]:
     """The schemas of which a value must fit one."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, UnionType):

@@ -20,10 +20,10 @@ def number_of_epochs(value: object) -> Fraction | None:
     return Fraction(match[1]) if match else None
 
 
-def with_epochs(tree: object, convert: Callable[[Fraction, str], Any]) -> Any:
+def with_epochs(tree: object, convert: Callable[[Fraction, str], object]) -> Any:
     """A value, list or mapping in which each number of epochs is converted, with its dotted key."""
 
-    def change(value: object, keys: tuple[Any, ...]) -> Any:
+    def change(value: object, keys: tuple[object, ...]) -> Any:
         epochs = number_of_epochs(value)
         return value if epochs is None else convert(epochs, ".".join(map(str, keys)))
 

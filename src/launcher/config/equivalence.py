@@ -29,7 +29,7 @@ INSTANTIATION_DEFAULTS = {"_partial_": False, "_recursive_": True, "_convert_": 
 SETTINGS: dict[str, type] = {**SECTIONS, "trainer.compile": CompileSettings}
 
 
-def identity_key(identity: Mapping[str, Any], renames: Mapping[str, str]) -> str:
+def identity_key(identity: Mapping[str, object], renames: Mapping[str, str]) -> str:
     """A text that two identities share exactly if they are equivalent.
 
     Args:
@@ -41,7 +41,7 @@ def identity_key(identity: Mapping[str, Any], renames: Mapping[str, str]) -> str
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def canonical(identity: Mapping[str, Any], renames: Mapping[str, str]) -> dict[str, Any]:
+def canonical(identity: Mapping[str, object], renames: Mapping[str, str]) -> dict[str, Any]:
     """An identity under its new names, without the keys that have their defaults."""
     tree: Any = identity
     for table in (*RENAMES.values(), renames):
@@ -50,7 +50,7 @@ def canonical(identity: Mapping[str, Any], renames: Mapping[str, str]) -> dict[s
     return reduced
 
 
-def renamed(identity: Mapping[str, Any], renames: Mapping[str, str]) -> dict[str, Any]:
+def renamed(identity: Mapping[str, object], renames: Mapping[str, str]) -> dict[str, Any]:
     """An identity with the keys and the targets renamed, and whatever is below them.
 
     A key that would replace another key keeps its name.
@@ -64,7 +64,7 @@ def renamed(identity: Mapping[str, Any], renames: Mapping[str, str]) -> dict[str
     return tree
 
 
-def _with_targets(tree: Any, renames: Mapping[str, str]) -> Any:
+def _with_targets(tree: object, renames: Mapping[str, str]) -> Any:
     if isinstance(tree, Mapping):
         values = {key: _with_targets(value, renames) for key, value in tree.items()}
         if isinstance(target := values.get("_target_"), str):
@@ -80,13 +80,13 @@ def _new_target(target: str, renames: Mapping[str, str]) -> str:
     return target
 
 
-def _has(tree: Mapping[str, Any], path: str) -> bool:
+def _has(tree: Mapping[str, object], path: str) -> bool:
     parent, _, name = path.rpartition(".")
     node = get(tree, parent) if parent else tree
     return isinstance(node, Mapping) and name in node
 
 
-def _put(tree: dict[str, Any], path: str, value: Any) -> None:
+def _put(tree: dict[str, Any], path: str, value: object) -> None:
     *parents, name = path.split(".")
     for key in parents:
         if not isinstance(tree.get(key), dict):
@@ -95,7 +95,7 @@ def _put(tree: dict[str, Any], path: str, value: Any) -> None:
     tree[name] = value
 
 
-def _reduced(tree: Any, path: str) -> Any:
+def _reduced(tree: object, path: str) -> Any:
     if isinstance(tree, list):
         return [_reduced(item, join(path, index)) for index, item in enumerate(tree)]
     if not isinstance(tree, Mapping):
@@ -122,7 +122,7 @@ def _is_absent(group: str, node: Any) -> bool:
     return node == {} or (node is None and group in OPTIONAL_GROUPS)
 
 
-def _defaults(node: Mapping[str, Any], path: str) -> dict[str, Any]:
+def _defaults(node: Mapping[str, object], path: str) -> dict[str, Any]:
     """The code's default values of the keys that a node does not have."""
     if isinstance(target := node.get("_target_"), str):
         return _defaults_of_target(target)

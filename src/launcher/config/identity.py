@@ -74,7 +74,7 @@ def hashed_identity(config: DictConfig) -> dict[str, Any]:
         return identity(config)
 
 
-def digest(hashed: Mapping[str, Any]) -> str:
+def digest(hashed: Mapping[str, object]) -> str:
     """The id of a run with an identity."""
     text = json.dumps(hashed, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
@@ -113,7 +113,7 @@ def identity(config: DictConfig) -> dict[str, Any]:
     return hashed
 
 
-def _without(tree: Any, excluded: set[str], keys: tuple[Any, ...] = ()) -> Any:
+def _without(tree: object, excluded: set[str], keys: tuple[object, ...] = ()) -> Any:
     if not isinstance(tree, dict):
         return tree
     kept = {key: (*keys, key) for key in tree if ".".join(map(str, (*keys, key))) not in excluded}
@@ -209,13 +209,13 @@ def _class_name(config: DictConfig, group: str) -> str:
     return str(target).rpartition(".")[2].lower() if target else "none"
 
 
-def _file_name(choice: Any) -> str:
+def _file_name(choice: object) -> str:
     """Join `nested/option` or several options into the name of one folder."""
     parts: Iterable[Any] = choice if isinstance(choice, list) else [choice]
     return "+".join(str(part).replace("/", "-") for part in parts)
 
 
-def changed_keys(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
+def changed_keys(saved: Mapping[str, object], present: Mapping[str, object]) -> list[str]:
     """The keys in which two resolved configurations (plain containers) differ, sorted."""
     before, after = leaves(saved), leaves(present)
     return [key for key in sorted(before.keys() | after.keys()) if not _same(before, after, key)]
@@ -229,7 +229,7 @@ def _same(before: dict[str, Any], after: dict[str, Any], key: str) -> bool:
     )
 
 
-def drift(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
+def drift(saved: Mapping[str, object], present: Mapping[str, object]) -> list[str]:
     """A message for each key in which two resolved configurations differ."""
     before, after = leaves(saved), leaves(present)
     messages = []
@@ -247,7 +247,7 @@ def _resolve_id(config: DictConfig) -> str:
     return "<id>" if _computing else run_id(config)
 
 
-def _resolve_path(path: Any) -> str:
+def _resolve_path(path: object) -> str:
     return str(expanded(str(path)))
 
 

@@ -158,7 +158,7 @@ def _has_equal_secrets(config: DictConfig, known: tuple[str, dict[str, Any]], ru
         return True
     values = leaves(hashed_identity(config))
 
-    def value(stored: Any, keys: tuple[Any, ...]) -> Any:
+    def value(stored: object, keys: tuple[object, ...]) -> Any:
         path = ".".join(map(str, keys))
         return values.get(path, stored) if _is_kept(path, stored) else stored
 
@@ -166,7 +166,7 @@ def _has_equal_secrets(config: DictConfig, known: tuple[str, dict[str, Any]], ru
     return digest(mapped(run.identity, value)) == identity_id
 
 
-def _is_kept(path: str, value: Any) -> bool:
+def _is_kept(path: str, value: object) -> bool:
     return isinstance(value, str | list | dict) and is_expression(
         str(value), path.rpartition(".")[2]
     )
@@ -266,7 +266,7 @@ def check_identity(run: Mapping[Any, Any]) -> None:
         )
 
 
-def _differences(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+def _differences(stored: Mapping[str, object], current: Mapping[str, object]) -> list[str]:
     """Each key in which two identities of one id differ, with both values.
 
     A value from the environment is stored as an expression, so it is not compared.
@@ -283,5 +283,5 @@ def _differences(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[
     return [f"{key}={_shown(before, key)} there, {_shown(after, key)} here" for key in keys]
 
 
-def _shown(values: Mapping[str, Any], key: str) -> str:
+def _shown(values: Mapping[str, object], key: str) -> str:
     return show(values[key]) if key in values else "missing"

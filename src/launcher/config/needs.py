@@ -109,7 +109,7 @@ def needs(node: Node) -> Iterator[tuple[str, str]]:
             yield f"{name}={text}", other
 
 
-def measuring(path: str, node: Node, value: Callable[[str], Any]) -> Iterator[str]:
+def measuring(path: str, node: Node, value: Callable[[str], object]) -> Iterator[str]:
     """The names of the hooks that measure the metrics by which a hook steers training.
 
     Args:

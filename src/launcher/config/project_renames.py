@@ -1,7 +1,6 @@
 """Keys and classes that a project has renamed: `identity_renames.yaml` next to its options."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError

@@ -32,7 +32,7 @@ def resolve(config: DictConfig) -> tuple[dict[str, Any], list[ConfigIssue]]:
 
 
 def resolve_tree(
-    config: DictConfig, tree: Mapping[str, Any]
+    config: DictConfig, tree: Mapping[str, object]
 ) -> tuple[dict[str, Any], list[ConfigIssue]]:
     """Resolve a configuration whose plain containers are known; see `resolve`."""
     written = {key: value for key, value in tree.items() if key != "hydra"}
@@ -136,7 +136,7 @@ class _Resolver:
             return UNRESOLVED
         return self.interpolated(written, keys) if is_interpolation(written) else written
 
-    def interpolated(self, written: str, keys: tuple[Any, ...]) -> Any:
+    def interpolated(self, written: str, keys: tuple[object, ...]) -> Any:
         try:
             value = resolved_at(self.config, keys)
         except OmegaConfBaseException as error:
@@ -212,6 +212,6 @@ def _for_shell(path: str, written: str) -> str:
     )
 
 
-def _dotted_keys(tree: Mapping[str, Any]) -> list[str]:
+def _dotted_keys(tree: Mapping[str, object]) -> list[str]:
     nodes = ((key, node) for key, node in tree.items() if key != "hydra" and isinstance(node, dict))
     return [join(key, name) for key, node in nodes for name in node]

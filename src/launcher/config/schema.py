@@ -181,7 +181,7 @@ def _several_options(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
             )
 
 
-def bad_searchpath(value: Any) -> ConfigIssue:
+def bad_searchpath(value: object) -> ConfigIssue:
     return ConfigIssue(
         "hydra.searchpath",
         show(value),
@@ -326,7 +326,7 @@ def _groups(tree: dict[str, Any], written: dict[str, Any]) -> Iterator[ConfigIss
                 yield from _has_target(f"{name}.{part}", value)
 
 
-def _has_target(path: str, value: Any) -> Iterator[ConfigIssue]:
+def _has_target(path: str, value: object) -> Iterator[ConfigIssue]:
     if value is None or value is UNRESOLVED or (isinstance(value, dict) and "_target_" in value):
         return
     if isinstance(value, dict):
@@ -419,7 +419,7 @@ def _missing(
             yield ConfigIssue(key, None, f"is missing, and {owner} needs it; add +{key}=<{kind}>.")
 
 
-def _typed(key: str, value: Any, parameter: Parameter) -> Iterator[ConfigIssue]:
+def _typed(key: str, value: object, parameter: Parameter) -> Iterator[ConfigIssue]:
     if value is UNRESOLVED or (isinstance(value, dict) and "_target_" in value):
         return
     if _holds_parts(value) or (
@@ -440,7 +440,7 @@ def _typed(key: str, value: Any, parameter: Parameter) -> Iterator[ConfigIssue]:
     )
 
 
-def _counts_epochs(value: Any, annotation: Any) -> bool:
+def _counts_epochs(value: object, annotation: object) -> bool:
     """Return whether numbers of epochs may replace numbers of steps here.
 
     `build_trainer` converts them.

@@ -56,7 +56,7 @@ def _may_be_kept(path: str, value: Any) -> bool:
     return is_interpolation(value) and ("oc.env" in value or is_secret(path.rpartition(".")[2]))
 
 
-def secret_issues(tree: Mapping[str, Any]) -> Iterator[ConfigIssue]:
+def secret_issues(tree: Mapping[str, object]) -> Iterator[ConfigIssue]:
     """Find secrets that are written out, and would be stored with the run.
 
     Args:

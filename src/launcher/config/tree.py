@@ -9,19 +9,19 @@ def join(path: str, key: object) -> str:
     return f"{path}.{key!s}" if path else str(key)
 
 
-def is_interpolation(value: Any) -> bool:
+def is_interpolation(value: object) -> bool:
     """Return whether a value of a tree must be resolved."""
     return isinstance(value, str) and "${" in value
 
 
-def get(tree: Any, path: str) -> Any:
+def get(tree: object, path: str) -> Any:
     """Return the value at a dotted path, or None if there is none."""
     for key in path.split("."):
         tree = tree.get(key) if isinstance(tree, Mapping) else None
     return tree
 
 
-def walk(tree: Any, path: str = "", lists: bool = False) -> Iterator[tuple[str, Any]]:
+def walk(tree: object, path: str = "", lists: bool = False) -> Iterator[tuple[str, Any]]:
     """Yield every value with its dotted path, outer ones first.
 
     With `lists`, the items of lists too.
@@ -39,7 +39,7 @@ def walk(tree: Any, path: str = "", lists: bool = False) -> Iterator[tuple[str, 
         yield from walk(value, here, lists)
 
 
-def leaves(tree: Mapping[str, Any]) -> dict[str, Any]:
+def leaves(tree: Mapping[str, object]) -> dict[str, Any]:
     """The values by dotted path. Lists and empty mappings count as values."""
     return {path: value for path, value in walk(tree) if not (isinstance(value, Mapping) and value)}
 
@@ -55,7 +55,7 @@ def of_the_run(tree: Mapping[Any, Any]) -> dict[str, Any]:
     return kept
 
 
-def flat(tree: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+def flat(tree: Mapping[str, object], path: str = "") -> dict[str, Any]:
     """The values by dotted path, from which `nested` makes the same tree.
 
     A mapping is a value if it is empty or has a key with a dot.
@@ -70,7 +70,7 @@ def flat(tree: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     return values
 
 
-def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+def nested(values: Mapping[str, object]) -> dict[str, Any]:
     """The reverse of `flat`."""
     tree: dict[str, Any] = {}
     for path, value in values.items():
@@ -85,7 +85,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def mapped(
-    tree: Any, change: Callable[[Any, tuple[Any, ...]], Any], keys: tuple[Any, ...] = ()
+    tree: object, change: Callable[[Any, tuple[Any, ...]], object], keys: tuple[object, ...] = ()
 ) -> Any:
     """The tree with each leaf replaced by `change(leaf, keys)`; `keys` is the path to the leaf."""
     if isinstance(tree, Mapping):

@@ -179,7 +179,7 @@ class DataSource(LoaderSettings, ABC):
         return self._pass_over(self.test_dataset(), *placement, max_samples, has_chunks)
 
     def batches(
-        self, dataset: Any, ranges: Iterable[tuple[int, int]], device: torch.device
+        self, dataset: object, ranges: Iterable[tuple[int, int]], device: torch.device
     ) -> Iterator[Any]:
         """Return the batches of these ranges [start, stop) of a map-style dataset.
 
@@ -192,7 +192,7 @@ class DataSource(LoaderSettings, ABC):
 
     def _pass_over(
         self,
-        dataset: Any | None,
+        dataset: object | None,
         batch_size: int | None,
         rank: int,
         world_size: int,
@@ -218,6 +218,6 @@ class DataSource(LoaderSettings, ABC):
         )
 
 
-def is_hugging_face_stream(dataset: Any) -> bool:
+def is_hugging_face_stream(dataset: object) -> bool:
     kind = type(dataset)
     return kind.__name__ == "IterableDataset" and kind.__module__.partition(".")[0] == "datasets"

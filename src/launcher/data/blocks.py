@@ -270,7 +270,7 @@ def _rows_of_groups(files: Files, path: str) -> list[int]:
         return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
 
 
-def parquet_file(key: str, file: Any, path: str) -> Any:
+def parquet_file(key: str, file: object, path: str) -> Any:
     """Open a Parquet file.
 
     Raises:

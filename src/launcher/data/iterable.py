@@ -203,7 +203,7 @@ def _randomness(seed: int | None) -> tuple[Run, Run]:
     return generators.run, generators.peek
 
 
-def _call(function: Callable[[], Any]) -> Any:
+def _call(function: Callable[[], object]) -> Any:
     return function()
 
 

@@ -382,7 +382,7 @@ def evaluation_loader(
 
 
 def batches_of(
-    dataset: Any,
+    dataset: object,
     ranges: Iterable[tuple[int, int]],
     num_workers: int,
     device: torch.device,
@@ -408,7 +408,7 @@ def _request(start: int, stop: int, seed: int | None) -> Request:
     return indices, sample_seeds(seed, np.zeros_like(indices), indices)
 
 
-def order_of(dataset: Any, seed: int, shuffle: bool) -> Order:
+def order_of(dataset: object, seed: int, shuffle: bool) -> Order:
     """Return the order of a map-style dataset.
 
     It is the dataset's own if it is an `OrderedDataset`, or else epochs of all samples.

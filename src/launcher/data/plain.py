@@ -59,7 +59,7 @@ class PlainLoader:
         self.consumed = self._order.position or 0
         return self._counted(iter(self._epochs))
 
-    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _counted(self, batches: Iterator[object]) -> Iterator[Any]:
         for batch in batches:
             self.consumed += 1
             yield batch
@@ -133,7 +133,7 @@ class ResumableSampler:
     def __len__(self) -> int:
         return len(self.inner)
 
-    def _watched(self, order: Iterator[Any]) -> Iterator[Any]:
+    def _watched(self, order: Iterator[object]) -> Iterator[Any]:
         """Note whether the sampler draws from the global generators with its second item too."""
         assert self.state is not None
         yield from islice(order, 1)

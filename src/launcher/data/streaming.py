@@ -125,7 +125,7 @@ class Readers:
         self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
         self._started = False
 
-    def submit(self, read: Callable[[], Any]) -> Future[Any]:
+    def submit(self, read: Callable[[], object]) -> Future[Any]:
         if not self._started:
             self._started = True
             for number in range(self.count):

@@ -132,7 +132,7 @@ def _mapped(path: Path) -> np.ndarray:
 
 
 def shared(
-    path: Path, make: Callable[[], None], on_main: Callable[[Callable[[], None]], Any]
+    path: Path, make: Callable[[], None], on_main: Callable[[Callable[[], None]], object]
 ) -> None:
     """Rank 0 makes the file or folder `path` if it does not exist.
 

@@ -13,8 +13,8 @@ import torch
 
 def map_tensors(
     batch: object,
-    function: Callable[[torch.Tensor], Any],
-    movable: Callable[[Any], Any] | None = None,
+    function: Callable[[torch.Tensor], object],
+    movable: Callable[[Any], object] | None = None,
 ) -> Any:
     """Apply `function` to every tensor in tuples, named tuples, lists and dicts.
 
@@ -49,12 +49,12 @@ def on_device(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
     return (map_tensors(batch, move, move) for batch in batches)
 
 
-def pinned(batches: Iterable[Any]) -> Iterator[Any]:
+def pinned(batches: Iterable[object]) -> Iterator[Any]:
     """Yield the batches in page-locked memory, so that copying them can overlap with computing."""
     return (map_tensors(batch, torch.Tensor.pin_memory) for batch in batches)
 
 
-def _prefetched(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
+def _prefetched(batches: Iterable[object], device: torch.device) -> Iterator[Any]:
     """Copy one batch ahead. Its copy is enqueued before the current batch is yielded."""
     stream = torch.cuda.Stream(device)
     ahead = None

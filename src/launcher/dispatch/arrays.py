@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from launcher.dispatch.submitted_runs import SubmittedRun
 from launcher.rundir.record_format import iso
@@ -66,7 +65,7 @@ def _freeze(code: Path | None, run: SubmittedRun, note: JobNote) -> None:
         submission.freeze(run.folder, run.config, run.hydra, note, code)
 
 
-def _in_threads(write: Callable[..., object], *arguments: Sequence[Any]) -> None:
+def _in_threads(write: Callable[..., object], *arguments: Sequence[object]) -> None:
     """Call `write` for each run, in threads, since each call waits for a shared file system."""
     with ThreadPoolExecutor(WRITERS) as pool:
         list(pool.map(write, *arguments))

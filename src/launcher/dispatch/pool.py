@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from omegaconf import OmegaConf
 
@@ -35,7 +34,7 @@ class Pool:
         self.slots: list[int | None] = [None] * slots
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
 
-    def start(self, number: int, config: Mapping[str, Any], hydra: Mapping[str, Any]) -> None:
+    def start(self, number: int, config: Mapping[str, object], hydra: Mapping[str, object]) -> None:
         """Start a job in a free slot.
 
         Args:

@@ -223,7 +223,7 @@ class SlurmDispatch:
         )
 
     def resubmit(
-        self, folders: Sequence[RunFolder], snapshot: Path | None, dispatch: Mapping[str, Any]
+        self, folders: Sequence[RunFolder], snapshot: Path | None, dispatch: Mapping[str, object]
     ) -> None:
         """Submit runs again, with the configuration frozen at their first submission.
 

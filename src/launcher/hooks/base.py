@@ -201,7 +201,7 @@ class TrainerView(Protocol):
     def log_histograms(self, records: Records, dry_run: bool = False) -> None: ...
     def log_matrices(self, records: Records, dry_run: bool = False) -> None: ...
     def log_text(self, records: Records, dry_run: bool = False) -> None: ...
-    def fire(self, event: str, *args: Any, **options: Any) -> None: ...
+    def fire(self, event: str, *args: object, **options: object) -> None: ...
 
 
 class BaseHook:
@@ -381,7 +381,7 @@ class BaseHook:
 
 def _checked(construct: Callable[..., None], name: str) -> Callable[..., None]:
     @functools.wraps(construct)
-    def checked(self: Any, *args: Any, **options: Any) -> None:
+    def checked(self: object, *args: object, **options: object) -> None:
         check_bounds(name, construct, (self, *args), options)
         construct(self, *args, **options)
 

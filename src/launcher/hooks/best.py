@@ -45,7 +45,7 @@ class Best:
         self._was_logged = self._is_restored = self._is_reported = False
         self._num_checked = 0
 
-    def observe(self, records: Mapping[str, Any]) -> bool:
+    def observe(self, records: Mapping[str, object]) -> bool:
         """Look for the metric in logged records.
 
         All ranks must call it for the same groups (`val`, `train`).
@@ -95,7 +95,7 @@ class Best:
                 ", ".join(names),
             )
 
-    def check_end(self, trainer: Any, needs_validation: bool = True) -> None:
+    def check_end(self, trainer: object, needs_validation: bool = True) -> None:
         """Check, at the end of training, that the metric was logged.
 
         Otherwise it has had no effect.

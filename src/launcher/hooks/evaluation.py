@@ -193,7 +193,7 @@ class ChunkOrder:
     lanes: Lanes
     step: int
 
-    def begin(self, batches: Iterable[Any], turn: int) -> int:
+    def begin(self, batches: Iterable[object], turn: int) -> int:
         """Set the random state of this rank's batch at a turn, and return its number."""
         taken = turn * self.lanes.world_size + self.lanes.rank
         number: int = getattr(batches, "chunk", taken)
@@ -215,8 +215,8 @@ class ChunkOrder:
 def evaluate(
     forward: Callable[[Any], tuple[torch.Tensor | None, Records]],
     model: torch.nn.Module,
-    batches: Iterable[Any],
-    context: Callable[[], Any],
+    batches: Iterable[object],
+    context: Callable[[], object],
     num_targets: Callable[[Any], torch.Tensor | int | None] = lambda batch: None,
     metrics: Metrics | None = None,
     order: ChunkOrder | None = None,
@@ -321,7 +321,7 @@ def _means(parts: Sequence[Part]) -> dict[str, Any]:
 _DONE, _HAS_BATCH, _EMPTY, _SIGNAL = range(4)
 
 
-def _in_step(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
+def _in_step(batches: Iterable[object]) -> Iterator[tuple[Any, bool]]:
     """Yield this rank's batches, and whether each counts.
 
     Once they are used up, the last one is repeated without counting while other ranks have more. So
@@ -350,7 +350,7 @@ def _in_step(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
         yield last, batch is not None
 
 
-def batch_size(batch: Any) -> int:
+def batch_size(batch: object) -> int:
     """Return the number of samples in a batch.
 
     It is the first dimension of the batch's first tensor, or 1 without a tensor.
@@ -359,7 +359,7 @@ def batch_size(batch: Any) -> int:
     return 1 if tensor is None or tensor.dim() == 0 else tensor.shape[0]
 
 
-def first_tensor(batch: Any) -> torch.Tensor | None:
+def first_tensor(batch: object) -> torch.Tensor | None:
     """Return the first tensor in nested lists, tuples and mappings, or None if there is none."""
     if isinstance(batch, torch.Tensor):
         return batch

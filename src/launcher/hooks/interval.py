@@ -29,7 +29,7 @@ class Interval:
                 " 0.5epoch."
             )
 
-    def is_due(self, trainer: Any, step: int) -> bool:
+    def is_due(self, trainer: object, step: int) -> bool:
         """Return whether the interval is due at the current step.
 
         Raises:
@@ -51,7 +51,7 @@ class Interval:
         if self.epochs is not None:
             self._length(trainer)
 
-    def _length(self, trainer: Any) -> Fraction:
+    def _length(self, trainer: object) -> Fraction:
         length = steps_per_epoch(trainer)
         if length is None:
             raise ConfigError(

@@ -4,7 +4,6 @@ import math
 import struct
 import zlib
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ DARKEST = np.array([0, 64, 130])
 UNKNOWN = np.array([200, 200, 200])
 
 
-def split_matrices(records: Mapping[str, Any]) -> tuple[Records, Records]:
+def split_matrices(records: Mapping[str, object]) -> tuple[Records, Records]:
     """Nested records of numbers, and nested records of matrices, which are lists of rows."""
     numbers: Records = {}
     matrices: Records = {}
@@ -34,7 +33,7 @@ def split_matrices(records: Mapping[str, Any]) -> tuple[Records, Records]:
     return numbers, matrices
 
 
-def to_rows(key: str, value: Any) -> Rows:
+def to_rows(key: str, value: object) -> Rows:
     """The numbers of a matrix: a tensor, an array or lists.
 
     Raises:

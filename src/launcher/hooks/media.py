@@ -218,7 +218,7 @@ def _part(part: str) -> str:
     return f"{re.sub(r'[^a-zA-Z0-9]', '_', part)[:80]}-{crc32(part.encode()):08x}"
 
 
-def to_image(key: str, value: Any) -> Any:
+def to_image(key: str, value: object) -> Any:
     """Convert a PIL image, an array [H, W] or [H, W, C], or a tensor [H, W] or [C, H, W].
 
     C is 1, 3 or 4. Integers are 0 to 255, floats 0 to 1.
@@ -292,7 +292,7 @@ def _pillow(what: str) -> Any:
     return Image
 
 
-def histogram(key: str, value: Any, bins: int) -> tuple[list[int], list[float]]:
+def histogram(key: str, value: object, bins: int) -> tuple[list[int], list[float]]:
     """Return counts and edges of the finite values of an array, tensor or list.
 
     Both lists are empty if there are no finite values.
@@ -324,7 +324,7 @@ def histogram(key: str, value: Any, bins: int) -> tuple[list[int], list[float]]:
     return numbers.tolist(), bin_edges.tolist()
 
 
-def _on_host(value: Any) -> np.ndarray:
+def _on_host(value: object) -> np.ndarray:
     if isinstance(value, torch.Tensor):
         value = value.detach()
         value = value.full_tensor() if hasattr(value, "full_tensor") else value

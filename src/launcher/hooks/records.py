@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 
-def map_nested_tensor(f: Callable[[torch.Tensor], Any], obj: Any) -> Any:
+def map_nested_tensor(f: Callable[[torch.Tensor], object], obj: object) -> Any:
     """Apply `f` to every tensor in lists, tuples (also named ones), sets and dicts.
 
     Anything else is unchanged.
@@ -27,7 +27,7 @@ def map_nested_tensor(f: Callable[[torch.Tensor], Any], obj: Any) -> Any:
     return obj
 
 
-def flatten(records: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(records: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
     """Flatten `{"a": {"b": 1}}` to `{"a/b": 1}`."""
     flat: dict[str, Any] = {}
     for key, value in records.items():
@@ -64,7 +64,7 @@ def key_average(
     return result
 
 
-def to_numbers(records: Mapping[str, Any]) -> dict[str, Any]:
+def to_numbers(records: Mapping[str, object]) -> dict[str, Any]:
     """0-d tensors and NumPy scalars as Python numbers, without None.
 
     The host waits for the device here.
@@ -72,7 +72,7 @@ def to_numbers(records: Mapping[str, Any]) -> dict[str, Any]:
     return {key: to_number(value) for key, value in records.items() if value is not None}
 
 
-def to_number(value: Any) -> Any:
+def to_number(value: object) -> Any:
     # Most are, and the checks of the others cost more.
     if type(value) is float:
         return value
@@ -86,7 +86,7 @@ def show(value: float, digits: int = 5) -> str:
     return f"{value:#.{digits}g}".rstrip(".")
 
 
-def format_records(records: Mapping[str, Any]) -> str:
+def format_records(records: Mapping[str, object]) -> str:
     """One line for a person: `accuracy 0.8125 aux/loss 0.1000`."""
     return " ".join(
         f"{key} {show(value, 4) if isinstance(value, (int, float)) else value}"

@@ -177,7 +177,7 @@ def watched(
 ) -> Iterator[None]:
     """Record the outputs of the modules without children, and the gradients of these outputs."""
 
-    def watch(name: str, output: Any) -> None:
+    def watch(name: str, output: object) -> None:
         for tensor in output if isinstance(output, tuple | list) else (output,):
             if isinstance(tensor, torch.Tensor):
                 outputs.add(name, tensor)

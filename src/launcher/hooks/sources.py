@@ -127,7 +127,7 @@ class SourcesHook(BaseHook):
         return int(trainer.data_loader.samples_per_batch * trainer.gradient_accumulation_steps)
 
 
-def selected(batch: Any, chosen: torch.Tensor, size: int) -> Any:
+def selected(batch: object, chosen: torch.Tensor, size: int) -> Any:
     """Select some samples of a batch, in each tensor and list with `size` items.
 
     Containers of them keep their form.

@@ -150,7 +150,7 @@ class ThroughputHook(BaseHook):
         self._paused += self._now(trainer) - self._paused_at
 
 
-def num_tokens(batch: Any) -> int | None:
+def num_tokens(batch: object) -> int | None:
     """Return the size of a batch's first tensor if that has tokens: integers [B, T, ...].
 
     Returns:

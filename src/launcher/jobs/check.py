@@ -185,7 +185,7 @@ class _Watch(BaseHook):
             self.issues.append(f"The loss is {loss:.5g}, and the gradient's norm {norm}.")
 
 
-def named_tensors(batch: Any, name: str = "batch") -> Iterator[tuple[str, torch.Tensor]]:
+def named_tensors(batch: object, name: str = "batch") -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(batch, torch.Tensor):
         yield name, batch
     elif isinstance(batch, Mapping):
@@ -197,7 +197,7 @@ def named_tensors(batch: Any, name: str = "batch") -> Iterator[tuple[str, torch.
 
 
 def batch_faults(
-    name: str, tensor: torch.Tensor, vocab_size: Any, num_classes: Any, is_last: bool
+    name: str, tensor: torch.Tensor, vocab_size: object, num_classes: object, is_last: bool
 ) -> Iterator[str]:
     """Describe the problem with a tensor of a batch.
 

@@ -92,7 +92,7 @@ def why_done(config: Mapping[str, Any]) -> str | None:
 
 
 def done(
-    config: Mapping[str, Any], folder: RunFolder, record: RunRecord
+    config: Mapping[str, object], folder: RunFolder, record: RunRecord
 ) -> Literal["completed", "paused", "past"] | None:
     """Return why the run has nothing left to do, or None if it has.
 
@@ -258,7 +258,7 @@ def additions(config: Mapping[str, Any], record: RunRecord) -> Iterator[str]:
         yield f"To copy the run to it: python -m launcher.runs sync {shlex.join(command)}"
 
 
-def check_saves(config: Mapping[str, Any], folder: RunFolder) -> None:
+def check_saves(config: Mapping[str, object], folder: RunFolder) -> None:
     """Check that a run is saved by its command.
 
     Raises:

@@ -152,9 +152,9 @@ def estimate(config: DictConfig, world_size: int) -> tuple[StepMemory, int]:
 def step_memory(
     build_model: Callable[[], nn.Module],
     build_optimizer: Callable[[nn.Module], torch.optim.Optimizer],
-    batch: Any,
+    batch: object,
     layout: MemoryLayout,
-    forward_context: Callable[[], Any],
+    forward_context: Callable[[], object],
     accumulates: bool,
 ) -> StepMemory:
     """Estimate the peak memory of a step on a rank.

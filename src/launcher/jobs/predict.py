@@ -136,7 +136,7 @@ class PredictJob:
         return folder.path.absolute() / "predictions" / f"{name.replace('*', '_')}.jsonl"
 
     def _write(
-        self, trainer: Trainer, dataset: Any, parts: "Parts", missing: Sequence[int]
+        self, trainer: Trainer, dataset: object, parts: "Parts", missing: Sequence[int]
     ) -> None:
         """Write this rank's share of the missing parts.
 
@@ -171,7 +171,7 @@ class PredictJob:
         maximum(0)
 
     def _columns(
-        self, trainer: Trainer, dataset: Any, records: Records, start: int, stop: int
+        self, trainer: Trainer, dataset: object, records: Records, start: int, stop: int
     ) -> Columns:
         """The rows of a batch by column.
 

@@ -139,7 +139,7 @@ def _attributes(name: str, part: object, seen: set[int], depth: int) -> Iterator
 
 
 def _values(
-    name: str, attributes: Mapping[str, Any], seen: set[int], depth: int
+    name: str, attributes: Mapping[str, object], seen: set[int], depth: int
 ) -> Iterator[tuple[str, str]]:
     for key, value in attributes.items():
         if (text := _described(value)) is not None:
@@ -194,7 +194,7 @@ def plain(value: Any) -> str:
     return f"{type(value).__name__} {hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
-def _text(value: Any, depth: int = 0) -> str:
+def _text(value: object, depth: int = 0) -> str:
     if isinstance(value, torch.Tensor):
         return f"tensor {list(value.shape)} {int(checksum([value])) % 2**64:016x}"
     if isinstance(value, np.ndarray) and value.dtype != object:

@@ -39,7 +39,7 @@ class TrainJob:
         # Epochs depend on the data.
         return config["trainer"].get("max_epochs") is None and nothing_to_do(config)
 
-    def why_done(self, config: Mapping[str, Any]) -> str | None:
+    def why_done(self, config: Mapping[str, object]) -> str | None:
         """Return why there is nothing to train, or None.
 
         It is for a command that passes the run to another machine: `completed`, or `paused at step

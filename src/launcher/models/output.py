@@ -65,7 +65,7 @@ def warn_of_rounding(loss: torch.Tensor, name: str, logger: logging.Logger) -> N
         )
 
 
-def is_part(value: Any, attributes: Collection[str]) -> bool:
+def is_part(value: object, attributes: Collection[str]) -> bool:
     """Return whether a value is an object with one of these attributes.
 
     They identify a kind of part.
@@ -75,7 +75,7 @@ def is_part(value: Any, attributes: Collection[str]) -> bool:
     )
 
 
-def _loss_fault(loss: Any) -> str | None:
+def _loss_fault(loss: object) -> str | None:
     if not isinstance(loss, torch.Tensor):
         return f"a 0-d tensor; it is {described(loss)}"
     if loss.ndim:
@@ -90,7 +90,7 @@ def _loss_fault(loss: Any) -> str | None:
     return None
 
 
-def _leaves(records: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(records: Mapping[Any, object], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in records.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{prefix}{key}/")
@@ -98,7 +98,7 @@ def _leaves(records: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str,
             yield f"{prefix}{key}", value
 
 
-def described(value: Any) -> str:
+def described(value: object) -> str:
     """Describe the type of a value for a message: "a Tensor"."""
     if value is None:
         return "nothing (None)"

@@ -81,7 +81,7 @@ class Supervised(Model):
         self.register_buffer("class_weights", weights, persistent=False)
 
     @staticmethod
-    def _check_loss(loss: Any, options: Mapping[str, Any]) -> None:
+    def _check_loss(loss: object, options: Mapping[str, object]) -> None:
         """Check the arguments that choose the loss.
 
         Raises:
@@ -165,7 +165,7 @@ class Supervised(Model):
         correct = ((output.detach() > 0) == (target > 0.5)).float()
         return loss, {"accuracy": correct.mean()} | outputs(self, output, (target > 0.5).long())
 
-    def _own_loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, Records]:
+    def _own_loss(self, batch: Mapping[str, object]) -> tuple[Tensor, Records]:
         count = self.num_targets(batch)
         targets: Any = batch.get("labels")
         # A mean over no label would be NaN.

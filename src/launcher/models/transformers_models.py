@@ -108,7 +108,7 @@ def _translate(settings: dict[str, Any], names: set[str], gpt2_names: Mapping[st
             del settings[key]
 
 
-def _example(known: Mapping[str, Any]) -> str:
+def _example(known: Mapping[str, object]) -> str:
     return next(
         (name for name in ("gpt2", "bert", "vit", "t5") if name in known), next(iter(known))
     )

@@ -55,7 +55,7 @@ class CombinedOptimizer(Optimizer):
         super().add_param_group(param_group)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Callable[[], object] | None = None) -> Any:
         """Update all parameters. `closure`, if any, computes the loss once."""
         loss = None
         if closure is not None:

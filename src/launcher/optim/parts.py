@@ -87,7 +87,7 @@ def _check(parts: Mapping[str, Optimizer], limits: Mapping[str, float | None]) -
         raise ConfigError(_unknown("max_grad_norm", min(unknown), parts))
 
 
-def _unknown(key: str, name: str, parts: Mapping[str, Any]) -> str:
+def _unknown(key: str, name: str, parts: Mapping[str, object]) -> str:
     return f"optimizer.{key}.{name}: is not one of optimizer.parts{hint(name, parts)}"
 
 
@@ -166,7 +166,7 @@ def _named(model: nn.Module, name: str, key: str) -> nn.Module | nn.Parameter:
     raise ConfigError(f"{key}: {type(model).__name__} has no module or parameter {name}; {advice}")
 
 
-def call_factory(factory: Callable[..., Any], model: nn.Module) -> Any:
+def call_factory(factory: Callable[..., object], model: nn.Module) -> Any:
     """Call the factory of an optimizer.
 
     It gets the model if that is the name of its first parameter, else the trainable parameters, as

@@ -268,12 +268,12 @@ def current_rates(optimizer: Optimizer) -> list[float | Tensor]:
     return [rate.clone() if isinstance(rate := group["lr"], Tensor) else rate for group in groups]
 
 
-def needs_metric(scheduler: Any) -> bool:
+def needs_metric(scheduler: object) -> bool:
     """Return whether its `step` takes a metric's value, as ReduceLROnPlateau's does."""
     return has_required_argument(type(scheduler), "step")
 
 
-def check_steps(scheduler: Any, where: str) -> None:
+def check_steps(scheduler: object, where: str) -> None:
     """Check that the scheduler's `step` can be called without arguments.
 
     Raises:

@@ -84,7 +84,7 @@ def is_outside(folder: Path, path: object) -> bool:
     ).is_relative_to(folder)
 
 
-def start(file: Path, log: Path, poll: Callable[[], Any] | None = None) -> int:
+def start(file: Path, log: Path, poll: Callable[[], object] | None = None) -> int:
     """Train a copy in a process of its own, and wait for its end.
 
     Args:
@@ -154,8 +154,8 @@ def lines_of(folder: RunFolder, start: int, end: int) -> dict[int, dict[str, Any
 
 
 def line_differences(
-    before: Mapping[int, Mapping[str, Any]],
-    after: Mapping[int, Mapping[str, Any]],
+    before: Mapping[int, Mapping[str, object]],
+    after: Mapping[int, Mapping[str, object]],
     names: tuple[str, str],
 ) -> list[str]:
     """Describe the differences between the lines of two runs, by step.
@@ -173,8 +173,8 @@ def line_differences(
 
 def _line_difference(
     step: int,
-    before: Mapping[str, Any] | None,
-    after: Mapping[str, Any] | None,
+    before: Mapping[str, object] | None,
+    after: Mapping[str, object] | None,
     names: tuple[str, str],
 ) -> Iterator[str]:
     if before is None or after is None:

@@ -173,7 +173,7 @@ def _loads(line: bytes) -> Any:
         return json.loads(line)
 
 
-def values_of(rows: Iterable[Mapping[str, Any]], metric: str) -> list[float]:
+def values_of(rows: Iterable[Mapping[str, object]], metric: str) -> list[float]:
     written = [row.get(metric) for row in rows]
     values = [value if type(value) is float else as_number(value) for value in written]
     return [value for value in values if value is not None]

@@ -56,7 +56,7 @@ def newest_metrics(path: Path) -> dict[str, Value]:
     return newest_of(parsed(last_bytes(path).splitlines()))
 
 
-def newest_of(lines: Iterable[Mapping[str, Any]]) -> dict[str, Value]:
+def newest_of(lines: Iterable[Mapping[str, object]]) -> dict[str, Value]:
     newest: dict[str, Mapping[str, Any]] = {}
     for line in lines:
         newest |= dict.fromkeys(line, line)

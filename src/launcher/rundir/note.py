@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from launcher.rundir.files import replace_file
 
@@ -17,7 +16,7 @@ class Note:
     labels: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, folder: Path, settings: Mapping[str, Any]) -> "Note":
+    def of(cls, folder: Path, settings: Mapping[str, object]) -> "Note":
         """The note that was written last: `runs note`'s, else `run.note` and `run.labels`.
 
         Args:

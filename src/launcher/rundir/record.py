@@ -143,7 +143,7 @@ class RunRecord:
         device: str | None = None,
         machine: str | None = None,
         code: str | os.PathLike[str] | None = None,
-        command: Mapping[str, Any] = MappingProxyType({}),
+        command: Mapping[str, object] = MappingProxyType({}),
     ) -> int:
         """Open an attempt that resumes from `start_step`; returns its number (1 for the first).
 
@@ -344,7 +344,7 @@ class RunRecord:
         # This is the last write, so no later one can replace it.
         patiently(self._write)
 
-    def name_by(self, identity: Mapping[str, Any], configured_id: str) -> None:
+    def name_by(self, identity: Mapping[str, object], configured_id: str) -> None:
         """Make this the run of another configuration.
 
         Args:
@@ -358,7 +358,7 @@ class RunRecord:
         )
         self._write()
 
-    def _note_command(self, command: Mapping[str, Any]) -> None:
+    def _note_command(self, command: Mapping[str, object]) -> None:
         """Note the newest command.
 
         The identity stays the identity of the first command, since it names the run.

@@ -153,7 +153,7 @@ def parse_record(content: bytes) -> dict[str, Any]:
     return data
 
 
-def _check(data: Any, types: dict[str, Any], path: str, every_key: bool = False) -> None:
+def _check(data: object, types: dict[str, Any], path: str, every_key: bool = False) -> None:
     """Check the types of the values.
 
     Raises:
@@ -180,7 +180,7 @@ def plain_number(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def json_value(value: Any) -> Any:
+def json_value(value: object) -> Any:
     """Convert a value for JSON.
 
     Values that JSON readers interpret differently become text: infinite and huge numbers, and
@@ -194,7 +194,7 @@ def json_value(value: Any) -> Any:
 
 
 def has_followed(
-    attempts: Iterable[Mapping[str, Any]], resume: str, slurm_job_id: str | None
+    attempts: Iterable[Mapping[str, object]], resume: str, slurm_job_id: str | None
 ) -> bool:
     """Return whether an attempt of this SLURM job has followed this value of `run.resume`.
 

@@ -53,7 +53,7 @@ def imported_sources() -> dict[str, str]:
     return dict(sorted(sources.items()))
 
 
-def source_changes(stored: Mapping[str, Any], current: Mapping[str, str]) -> list[str]:
+def source_changes(stored: Mapping[str, object], current: Mapping[str, str]) -> list[str]:
     """Return a message for each file that was edited, is gone, or is new.
 
     Args:

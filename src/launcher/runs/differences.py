@@ -75,7 +75,7 @@ def without_defaults(runs: Sequence[StoredRun], rows: Sequence[Row]) -> list[Row
     return shown
 
 
-def varying(rows: Iterable[Mapping[str, Any]]) -> set[str]:
+def varying(rows: Iterable[Mapping[str, object]]) -> set[str]:
     """Return the keys whose value is not the same in all rows, or that not all rows have."""
     keys: set[str] = set()
     base: Mapping[str, Any] | None = None

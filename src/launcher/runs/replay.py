@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from launcher.checkpoint.changes import stored_sources
 from launcher.checkpoint.manifest import CorruptCheckpoint, UnsupportedCheckpoint
@@ -206,9 +205,9 @@ def replay(
     start: int,
     end: int,
     scratch: Path | None = None,
-    watch: Callable[[Path], Any] | None = None,
+    watch: Callable[[Path], object] | None = None,
     trust: bool = False,
-    dispatch: Mapping[str, Any] | None = None,
+    dispatch: Mapping[str, object] | None = None,
 ) -> Replay:
     """Train a copy of the run from one step to another, and compare it with the run's data.
 

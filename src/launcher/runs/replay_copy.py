@@ -52,7 +52,7 @@ class Copier:
         end: int,
         scratch: Path | None,
         trust: bool,
-        dispatch: Mapping[str, Any] | None,
+        dispatch: Mapping[str, object] | None,
     ) -> "Iterator[Copier]":
         """Make a copier with a folder that is removed at the end.
 

@@ -51,7 +51,7 @@ def dispatch_of(overrides: Sequence[str]) -> dict[str, Any] | None:
     return dispatch
 
 
-def for_ranks(dispatch: Mapping[str, Any], ranks: int, label: str) -> dict[str, Any]:
+def for_ranks(dispatch: Mapping[str, object], ranks: int, label: str) -> dict[str, Any]:
     """Return the settings for as many ranks as the run had.
 
     Args:
@@ -129,7 +129,7 @@ def train(
         check_ended(1, log, f"{what}, SLURM job {note.job_id}")
 
 
-def wait_for(note: JobNote, poll: Callable[[], Any] | None) -> None:
+def wait_for(note: JobNote, poll: Callable[[], object] | None) -> None:
     """Wait until a job is no longer in SLURM's queue.
 
     Raises:

@@ -124,7 +124,9 @@ def parse_changes(overrides: Sequence[str]) -> dict[str, Any]:
     return changes
 
 
-def submit(runs: list[StoredRun], changes: Mapping[str, Any], dry_run: bool, trust: bool) -> None:
+def submit(
+    runs: list[StoredRun], changes: Mapping[str, object], dry_run: bool, trust: bool
+) -> None:
     """Submit runs with their frozen configuration and code.
 
     Runs with equal resources become one array.
@@ -166,7 +168,7 @@ def submit(runs: list[StoredRun], changes: Mapping[str, Any], dry_run: bool, tru
             )
 
 
-def check_frozen(run: StoredRun, config: dict[str, Any], changes: Mapping[str, Any]) -> None:
+def check_frozen(run: StoredRun, config: dict[str, Any], changes: Mapping[str, object]) -> None:
     """Check what a run's job would run (see `launcher.config.trust`).
 
     Raises:
@@ -186,7 +188,7 @@ def check_frozen(run: StoredRun, config: dict[str, Any], changes: Mapping[str, A
         origin.checked(OmegaConf.create(escaped(tree)), list(tree), trust=False, typed=typed)
 
 
-def change(config: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def change(config: dict[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
     """Change a run's dispatch; return the new one.
 
     Raises:

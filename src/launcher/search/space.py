@@ -133,7 +133,7 @@ def overrides_of(params: Mapping[str, Value]) -> list[str]:
     return [f"{key}={as_typed(value)}" for key, value in params.items()]
 
 
-def enqueued(params: Mapping[str, Any], space: Space, others: bool = False) -> dict[str, Any]:
+def enqueued(params: Mapping[str, object], space: Space, others: bool = False) -> dict[str, Any]:
     """The values of a trial of `hpo.enqueue`.
 
     Args:

@@ -158,8 +158,8 @@ class JobNote:
 
 def freeze(
     folder: RunFolder,
-    config: Mapping[str, Any],
-    hydra: Mapping[str, Any] | None,
+    config: Mapping[str, object],
+    hydra: Mapping[str, object] | None,
     note: JobNote | None,
     snapshot: Path | None = None,
 ) -> None:

@@ -145,7 +145,7 @@ class TreeReduceScatter:
         output_tensor.copy_(tree_sum(parts).view_as(output_tensor))
 
 
-def swapped(tensor: torch.Tensor, group: Any) -> torch.Tensor:
+def swapped(tensor: torch.Tensor, group: object) -> torch.Tensor:
     """Send part r of a flat tensor to rank r of the group.
 
     Returns:
@@ -162,7 +162,7 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def sum_over_replicas(parameters: Sequence[nn.Parameter], group: Any) -> None:
+def sum_over_replicas(parameters: Sequence[nn.Parameter], group: object) -> None:
     """Replace each gradient by the sum over the ranks of a group, in a full binary tree.
 
     The group's size is a power of two. All ranks of the run must call it.

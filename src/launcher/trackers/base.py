@@ -214,11 +214,11 @@ def artifact_folder(folder: RunFolder, which: str) -> Path | None:
     return path if path is not None and path.is_dir() else None
 
 
-def config_without(config: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+def config_without(config: Mapping[str, object], keys: Iterable[str]) -> dict[str, Any]:
     """Return a configuration without these dotted keys."""
     left_out = set(keys)
 
-    def kept(tree: Any, path: str) -> Any:
+    def kept(tree: object, path: str) -> Any:
         if not isinstance(tree, Mapping):
             return tree
         paths = {key: f"{path}.{key}" if path else str(key) for key in tree}

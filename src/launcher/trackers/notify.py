@@ -126,5 +126,5 @@ class NotifyTracker(Tracker):
             names = ", ".join(str(service.service_name) for service in services)
             raise NotSent(f"the message '{event}' was not taken by {names}")
 
-    def _remember(self, **values: Any) -> None:
+    def _remember(self, **values: object) -> None:
         self._sent = self.run.store("notify", {**self._sent, **values})

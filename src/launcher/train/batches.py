@@ -139,7 +139,7 @@ class Batches:
         """Return the position for `load_position`, or None if the loader does not know it."""
         return self.source.state_dict() if hasattr(self.source, "state_dict") else None
 
-    def load_position(self, position: Any, state: TrainState) -> None:
+    def load_position(self, position: object, state: TrainState) -> None:
         """Resume from a saved position, or log why the order starts from the beginning.
 
         Args:
@@ -175,7 +175,7 @@ def target_weights(
     return list((targets * (len(counts) * ranks.world_size()) / total.clamp(min=1)).unbind())
 
 
-def weigh(value: Any, weight: torch.Tensor) -> Any:
+def weigh(value: object, weight: torch.Tensor) -> Any:
     """Multiply numbers and tensors by `weight`, including nested records.
 
     Anything else is unchanged.

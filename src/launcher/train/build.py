@@ -348,7 +348,7 @@ def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -
     return scheduler
 
 
-def in_steps(schedule: Any, dataset: Any, batch_size: int) -> Any:
+def in_steps(schedule: object, dataset: object, batch_size: int) -> Any:
     """Return the options of a schedule with numbers of epochs as numbers of steps, rounded up.
 
     Raises:

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from launcher.config.messages import hint
 from launcher.errors import ConfigError, TrainingError
@@ -24,7 +23,7 @@ class HookCaller:
         self.hooks: list[BaseHook] = []
         self._events: dict[str, list[Call]] = {event: [] for event in EVENTS}
 
-    def fire(self, event: str, *args: Any, **options: Any) -> None:
+    def fire(self, event: str, *args: object, **options: object) -> None:
         """Call every hook that handles an event."""
         for call in self._events[event]:
             call(self, *args, **options)
@@ -109,7 +108,7 @@ class HookCaller:
         return self.state.is_at_end()
 
 
-def check_hook(hook: Any, source: str) -> None:
+def check_hook(hook: object, source: str) -> None:
     """Check that an object is a hook, and that its methods are named like events.
 
     Args:

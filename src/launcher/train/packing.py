@@ -21,7 +21,7 @@ MAX_TESTED_LEN = 16
 """Tokens of a measured row. The boundary matters, not the length."""
 
 
-def check_packing(trainer: Trainer, dataset: Any, micro_batch_size: int) -> None:
+def check_packing(trainer: Trainer, dataset: object, micro_batch_size: int) -> None:
     """Reject packed rows for a model in which a document depends on the one before it in the row.
 
     All ranks call it.
@@ -112,7 +112,7 @@ def keeps_documents_apart(
     return _differs(actual, expected, share) or None
 
 
-def _of_second(loss: Tensor | None, records: Mapping[str, Any], half: int) -> Tensor:
+def _of_second(loss: Tensor | None, records: Mapping[str, object], half: int) -> Tensor:
     """Return the second document's logits [rows, tokens, vocabulary], or the loss."""
     logits = records.get("logits")
     if isinstance(logits, Tensor) and logits.dim() == 3 and logits.shape[1] > half:

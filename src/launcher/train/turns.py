@@ -37,7 +37,7 @@ class Turns:
     def take(
         self,
         step: int,
-        batches: Sequence[tuple[Any, torch.Tensor | None]],
+        batches: Sequence[tuple[object, torch.Tensor | None]],
         info: StepInfo,
         schedules: SchedulerParts | None,
     ) -> StepResult:
@@ -81,7 +81,7 @@ class Turns:
         self,
         step: int,
         name: str,
-        batches: Sequence[tuple[Any, torch.Tensor | None]],
+        batches: Sequence[tuple[object, torch.Tensor | None]],
         losses: list[list[torch.Tensor]],
         records: list[dict[str, Any]],
     ) -> bool:
@@ -149,7 +149,7 @@ def check_turns(
             )
 
 
-def check_takes_name(forward: Callable[..., Any], name: str, optimizers: Sequence[str]) -> None:
+def check_takes_name(forward: Callable[..., object], name: str, optimizers: Sequence[str]) -> None:
     """Check that a function takes the name of an optimizer.
 
     Raises:
