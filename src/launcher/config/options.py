@@ -61,7 +61,7 @@ def installed() -> dict[str, Path | None]:
     }
 
 
-def composed_from(tree: Mapping[str, Any]) -> list[Traversable]:
+def composed_from(tree: Mapping[str, object]) -> list[Traversable]:
     """Return the folders that Hydra composed a configuration from, except its own.
 
     There are none if Hydra did not compose it.

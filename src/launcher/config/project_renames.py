@@ -25,7 +25,7 @@ def project_renames(config: DictConfig) -> dict[str, str]:
     return {old: new for old, new in renames.items() if isinstance(new, str)}
 
 
-def renames_in_files(tree: Mapping[str, Any]) -> dict[str, str]:
+def renames_in_files(tree: Mapping[str, object]) -> dict[str, str]:
     """Return the renames in the folders of options that a configuration was composed from.
 
     They are the project's own folder, the folder of `--config-dir`, and the folders of installed
