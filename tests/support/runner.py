@@ -32,6 +32,7 @@ ENVIRONMENT = {
 }
 RANK, NPROC = "launcher.dispatch.rank", "dispatch.nproc="
 JOB, RUNS = "launcher.cli.job", "launcher.runs"
+EVALUATOR = "launcher.jobs.evaluate_beside"
 TIMES = ("time", "attempt", "train/step_time", "train/data_time")
 """The fields of metrics in which two equal runs may differ."""
 
@@ -58,6 +59,8 @@ def start(
         children = ((JOB, 4), *children)
     if any(word.startswith("job.after=") for word in words):
         children = (*children, (RUNS, 3))
+    if "hooks.evaluation.where=process" in words and count == 1:
+        children = ((EVALUATOR, 1),)
     env = ENVIRONMENT if env is None else env
     return python.start(
         *words, env=env, cwd=cwd, preloaded=python.preloaded(words), children=children, real=real

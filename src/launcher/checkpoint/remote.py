@@ -106,13 +106,10 @@ class RemoteStore(CheckpointStore):
     def tidy(self, step: int, retention: Retention, is_best: bool = False) -> None:
         super().tidy(step, retention, is_best)
         try:
-            if is_best:
-                self.fs.pipe_file(f"{self.base}/{BEST}", step_name(step).encode())
             best = self._best()
             folders = self._listed()
-            old = retention.to_remove(
-                {at for at, _ in folders}, step, () if best is None else (best,)
-            )
+            kept = self.kept if best is None else self.kept | {best}
+            old = retention.to_remove({at for at, _ in folders}, step, kept)
             for name in [name for at, name in folders if at in old]:
                 if self._is_own(self._manifest(name)):
                     self._remove(name)
@@ -124,6 +121,13 @@ class RemoteStore(CheckpointStore):
             self.logger.error(
                 "Step %d is saved to %s, but tidying up after it failed: %s", step, self.url, error
             )
+
+    def mark_best(self, step: int) -> None:
+        super().mark_best(step)
+        try:
+            self.fs.pipe_file(f"{self.base}/{BEST}", step_name(step).encode())
+        except Exception as error:
+            self.logger.error("%s/%s could not be written: %s", self.url, BEST, error)
 
     def _best(self) -> int | None:
         try:

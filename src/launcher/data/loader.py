@@ -7,6 +7,7 @@ exact pass.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from copy import copy
 from fractions import Fraction
 from typing import Any
 
@@ -261,6 +262,12 @@ class EvaluationLoader:
             self.size = min(self.size, max_samples)
         if self.size is not None and self.size < needed:
             raise too_few(self.size, world_size)
+
+    def of_rank(self, rank: int) -> EvaluationLoader:
+        """The loader of another rank."""
+        other = copy(self)
+        other.rank = rank
+        return other
 
     def __len__(self) -> int:
         """Batches of one pass, the same on every rank. Raises TypeError for a stream."""

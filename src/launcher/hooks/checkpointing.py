@@ -14,7 +14,7 @@ from launcher.checkpoint.manifest import Manifest
 from launcher.checkpoint.remote import RemoteStore, open_remote, run_url
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, SaveFailed, Saver, check_storable
-from launcher.checkpoint.store import BEST, CheckpointStore, step_name
+from launcher.checkpoint.store import CheckpointStore, step_name
 from launcher.config.checks import parse_signal, signal_issue
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
@@ -115,6 +115,10 @@ class CheckpointingHook(BaseHook):
         """The run's name, stored in each checkpoint."""
         self._check_lock, self._fork = RunContext().check_lock, RunContext().fork
         self.saved_at = self._in_flight = self._observed_at = -1
+        self.requested = -1
+        """The step that another hook needs a checkpoint of."""
+        self.failed: set[int] = set()
+        """The steps whose checkpoint could not be written."""
         self._improved = self._is_postponed = False
         self._times = RunContext().times
         self._best_saved: dict[str, Any] | None = None
@@ -177,7 +181,7 @@ class CheckpointingHook(BaseHook):
             is_own = trainer.strategy.ranks.is_main and self.saved_at == trainer.step
             if is_own and self.best.value is not None and self.best.step == trainer.step:
                 # The process was killed between this save and its link.
-                self.store.link(BEST, step_name(trainer.step))
+                self.store.mark_best(trainer.step)
 
     def on_ready(self, trainer: TrainerView) -> None:
         self.resuming.abandon_later(trainer)
@@ -188,20 +192,25 @@ class CheckpointingHook(BaseHook):
             return
         if not self.best.observe(records):
             return
-        self._observed_at = trainer.step
-        before, at = self.best.value, self.best.step
-        if trainer.step > 0 and not trainer.update_was_skipped() and self.best.update(trainer.step):
-            self._improved = True
+        step, before, at = trainer.logged_step, self.best.value, self.best.step
+        # An evaluation beside training is of a checkpoint that exists.
+        has_saved = step < trainer.step
+        if not has_saved:
+            self._observed_at = step
+        is_good = step > 0 and (has_saved or not trainer.update_was_skipped())
+        if is_good and self.best.update(step):
+            # A signal may have interrupted the evaluation of a step that is saved.
+            has_saved |= self.saved_at == step and not self.saver.in_flight
+            self._improved |= not has_saved
             value = self.best.value
             assert value is not None
-            # A signal interrupted an evaluation.
-            if self.saved_at == trainer.step and not self.saver.in_flight:
-                self._improved, self._best_saved = False, self.best.state()
+            if has_saved:
+                self._best_saved = self.best.state()
                 if trainer.strategy.ranks.is_main:
-                    self.store.link(BEST, step_name(trainer.step))
+                    self.store.mark_best(step)
             trainer.logger.info(
                 "Step %d: %s %s is the best so far%s.",
-                trainer.step,
+                step,
                 self.best.metric,
                 show(value),
                 "" if before is None else f" (before: {show(before)} at step {at})",
@@ -231,7 +240,7 @@ class CheckpointingHook(BaseHook):
 
     def _is_due(self, trainer: TrainerView, step: int) -> bool:
         is_due = self.interval.is_due(trainer, step) or self.retention.is_permanent(step)
-        return is_due or self._improved or self._is_postponed
+        return is_due or self._improved or self._is_postponed or step == self.requested
 
     def _save_unless_broken(self, trainer: TrainerView, wait: bool) -> None:
         """Save, unless the gradient was not finite.
@@ -317,6 +326,10 @@ class CheckpointingHook(BaseHook):
         state_dict["checkpointing"] = {} if self.best is None else {"best": self.best.state()}
 
     # ------------------------------------------------------------------------------------------ end
+    def finish(self, trainer: TrainerView) -> None:
+        """Wait for the current save. All ranks call it."""
+        self._await(trainer)
+
     def _await(self, trainer: TrainerView, finish: str = "finish") -> None:
         """Wait for the current save. A failure is logged, and a later save tries again."""
         try:
@@ -331,6 +344,7 @@ class CheckpointingHook(BaseHook):
                 trainer.fire("on_checkpoint_saved", self.store.root / step_name(step))
 
     def _report(self, trainer: TrainerView, error: SaveFailed) -> None:
+        self.failed.add(trainer.step if self._in_flight < 0 else self._in_flight)
         self.saved_at = self._in_flight = -1
         if self._best_in_flight is not None and self.best is not None and not self._improved:
             # The best checkpoint must exist on disk.

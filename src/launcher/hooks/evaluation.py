@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
 
 from launcher.errors import TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
+from launcher.hooks.beside import Beside
 from launcher.hooks.interval import Interval
 from launcher.hooks.matrices import split_matrices
 from launcher.hooks.metrics import Metrics
@@ -46,9 +48,17 @@ class EvaluationHook(BaseHook):
         metrics: further metrics by name, of torchmetrics for instance, computed from the `logits`
             and `targets` that forward records in evaluation. One with two dimensions, such as a
             confusion matrix, is logged as a matrix.
+        where: with `process`, another process evaluates the checkpoint of a step that is due, while
+            training continues. Its values are logged under that step when they come (see
+            `launcher.hooks.beside`). The evaluations before the first step and after the last are
+            still made here.
+        device: of that process: cpu, cuda, cuda:1. Default None: the device of rank 0.
     Raises:
         ValueError: `max_samples` with a `loader` of your own.
+        ConfigError: there is no such device.
     """
+
+    needs: ClassVar = {"where=process": "checkpointing"}
 
     def __init__(
         self,
@@ -57,6 +67,8 @@ class EvaluationHook(BaseHook):
         max_samples: PositiveInt | None = None,
         at_start: bool = True,
         metrics: dict[str, Any] | None = None,
+        where: Literal["inline", "process"] = "inline",
+        device: str | None = None,
     ):
         if loader is not None and max_samples is not None:
             raise ValueError(
@@ -73,9 +85,12 @@ class EvaluationHook(BaseHook):
         self._batches: dict[str, Iterable[Any]] = {}
         self._done_at = -1
         self._times = Times()
+        self.where, self._beside = where, Beside("hooks.evaluation", device)
+        self._is_composed = self._is_own = False
 
     def bind(self, context: RunContext) -> None:
-        self._times = context.times
+        self._times, self._is_composed = context.times, "config.yaml" in context.texts
+        self._is_own, self._beside.check_lock = self.loader is not None, context.check_lock
         if self.loader is None and context.val_loader is not None:
             limit = {} if self.max_samples is None else {"max_samples": self.max_samples}
             unnamed = partial(context.val_loader, **limit)
@@ -90,19 +105,47 @@ class EvaluationHook(BaseHook):
         self._batches = {name: batches for name, batches in made.items() if batches is not None}
         return bool(self._batches)
 
+    def shares(self, world_size: int) -> dict[str, list[Any]]:
+        """The batches of each of so many ranks, by the name of the loader.
+
+        They are for one process that evaluates all of them.
+        """
+        loaders: Any = self.loader
+        made = {name: make(rank=0, world_size=world_size) for name, make in loaders.items()}
+        return {
+            name: [batches.of_rank(rank) for rank in range(world_size)]
+            for name, batches in made.items()
+            if batches is not None
+        }
+
+    def on_start(self, trainer: TrainerView) -> None:
+        if self.where != "inline":
+            self._beside.check(trainer, self.where, self._is_composed, self._is_own)
+
     def on_before_train(self, trainer: TrainerView) -> None:
         self._interval.check(trainer)
         if not self.open():
             trainer.logger.info("There is no validation set, so there are no val/ metrics.")
 
     def on_ready(self, trainer: TrainerView) -> None:
+        if self.where != "inline" or self._beside.pending:
+            self._beside.open(trainer)
+        if not self._take_arrived(trainer):
+            return
         missed = trainer.step > 0 and self._is_due(trainer)
         if missed or (trainer.step == 0 and self.at_start):
+            # This step may have no checkpoint of this run.
             self._evaluate(trainer)
 
     def on_after_step(self, trainer: TrainerView) -> None:
+        if self._beside.pending and not self._take_arrived(trainer):
+            return
         if self._is_due(trainer):
-            self._evaluate(trainer)
+            if self._runs_beside(trainer):
+                self._done_at = trainer.step
+                self._beside.schedule(trainer)
+            else:
+                self._evaluate(trainer)
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
         # A hook after this one may have ended the training.
@@ -113,6 +156,41 @@ class EvaluationHook(BaseHook):
         state = trainer.state
         is_due = state.is_at_end() or self._interval.is_due(trainer, state.step)
         return is_due and self._done_at != state.step
+
+    def _take_arrived(self, trainer: TrainerView) -> bool:
+        """Log the values of evaluations beside training that take effect now.
+
+        Returns:
+            False if a signal came while training waited for them.
+        """
+        try:
+            while self._beside.pending:
+                is_end = trainer.state.is_at_end() or trainer.must_pause()
+                if is_end and self._beside.unschedule(trainer):
+                    self._done_at = -1
+                    continue
+                with self._times.measured("evaluating"):
+                    arrived = self._beside.next(trainer, all_of_them=is_end)
+                if arrived is None:
+                    break
+                step, metrics = arrived
+                with trainer.records_of(step):
+                    self._log(trainer, metrics)
+                self._beside.done(trainer, step)
+        except signals.Interrupted:
+            trainer.stop_at_this_boundary()
+            return False
+        return True
+
+    def _runs_beside(self, trainer: TrainerView) -> bool:
+        """Return whether another process evaluates this step.
+
+        At the end of training it would only be waited for. A step whose update was skipped is not
+        saved.
+        """
+        if self.where == "inline" or not self._batches or trainer.state.is_at_end():
+            return False
+        return not (trainer.must_pause() or trainer.update_was_skipped())
 
     def _evaluate(self, trainer: TrainerView) -> None:
         if not self._batches:
@@ -127,10 +205,17 @@ class EvaluationHook(BaseHook):
             trainer.stop_at_this_boundary()
             return
         self._done_at = trainer.step
+        self._log(trainer, metrics)
+
+    def _log(self, trainer: TrainerView, metrics: dict[str, Any]) -> None:
         numbers, matrices = split_matrices(metrics)
         flat = flatten(numbers, "val/")
+        is_late = trainer.logged_step < trainer.step
         trainer.logger.info(
-            "Step %d: %s", trainer.step, " ".join(f"{key} {show(flat[key])}" for key in flat)
+            "Step %d: %s%s",
+            trainer.logged_step,
+            " ".join(f"{key} {show(flat[key])}" for key in flat),
+            f" (known at step {trainer.step})" if is_late else "",
         )
         trainer.log({"val": numbers})
         if matrices:
@@ -157,8 +242,9 @@ class EvaluationHook(BaseHook):
         return metrics
 
     def _report_non_finite(self, trainer: TrainerView, key: str, value: float) -> None:
-        trainer.logger.warning("Step %d: %s is %s.", trainer.step, key, value)
-        if trainer.is_last_step and trainer.step > 0:
+        step = trainer.logged_step
+        trainer.logger.warning("Step %d: %s is %s.", step, key, value)
+        if trainer.is_last_step and trainer.step == step > 0:
             skipped = trainer.state.skipped_in_row
             raise TrainingError(
                 f"Training ended with {key}={value} at step {trainer.step}"
@@ -167,10 +253,18 @@ class EvaluationHook(BaseHook):
             )
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        state_dict["evaluation"] = {"done_at": self._done_at}
+        pending = list(self._beside.pending)
+        state_dict["evaluation"] = {"done_at": self._done_at, "pending": pending}
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        self._done_at = state_dict.get("evaluation", {}).get("done_at", -1)
+        saved = state_dict.get("evaluation", {})
+        self._done_at = saved.get("done_at", -1)
+        # They are of checkpoints of the run that a fork starts from.
+        self._beside.pending = [] if trainer.is_fork else list(saved.get("pending", ()))
+        trainer.state.awaited = tuple(self._beside.pending)
+
+    def on_close(self, trainer: TrainerView) -> None:
+        self._beside.close()
 
 
 Part = dict[str, tuple[Any, Any]]
@@ -241,16 +335,58 @@ def evaluate(
     Raises:
         ValueError: `forward` returned no loss, or there was no batch.
     """
+    try:
+        with _in_evaluation(model):
+            parts = _summed(forward, model, batches, context, num_targets, metrics, order)
+    except signals.Interrupted:
+        return None
+    all_parts = _of_all_ranks(parts) if order is None else order.of_all_ranks(parts)
+    return _completed(all_parts, model, metrics)
+
+
+def evaluate_shares(
+    forward: Callable[[Any], tuple[torch.Tensor | None, Records]],
+    model: torch.nn.Module,
+    shares: Iterable[Iterable[Any]],
+    context: Callable[[], Any],
+    num_targets: Callable[[Any], torch.Tensor | int | None],
+    metrics: Metrics,
+) -> dict[str, Any]:
+    """Compute what `evaluate` computes on several ranks, in this process alone.
+
+    Args:
+        forward: as for `evaluate`, and so are the others.
+        model: the model.
+        shares: the batches of each rank.
+        context: of each forward pass.
+        num_targets: of a batch.
+        metrics: already reset.
+    Raises:
+        ValueError: see `evaluate`.
+    """
+    parts = []
+    for batches in shares:
+        with _in_evaluation(model):
+            part = _summed(forward, model, batches, context, num_targets, metrics, None)
+        parts.append(_as_numbers(part.get(0, {})))
+    return _completed(parts, model, metrics)
+
+
+@contextmanager
+def _in_evaluation(model: torch.nn.Module) -> Iterator[None]:
     was_training = model.training
     model.eval()
     try:
         with isolated_rng(), torch.no_grad():
-            parts = _summed(forward, model, batches, context, num_targets, metrics, order)
-    except signals.Interrupted:
-        return None
+            yield
     finally:
         model.train(was_training)
-    means = _means(_of_all_ranks(parts) if order is None else order.of_all_ranks(parts))
+
+
+def _completed(
+    parts: Sequence[Part], model: torch.nn.Module, metrics: Metrics | None
+) -> dict[str, Any]:
+    means = _means(parts)
     if getattr(unwrap(model), "is_language_model", False):
         means["perplexity"] = math.exp(means["loss"]) if means["loss"] < 700 else math.inf
     return means | (metrics.compute() if metrics is not None else {})

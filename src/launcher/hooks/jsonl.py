@@ -9,8 +9,8 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable
-from itertools import groupby
+from collections.abc import Callable, Sequence
+from itertools import groupby, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,9 @@ class JsonlHook(BaseHook):
     The line of the current step is part of the checkpoint, so a run that was stopped during a
     step's evaluation rewrites that line, complete, when it resumes. Lines of steps after the
     checkpoint are dropped then. Lines that cannot be written (the disk is full, say) are kept in
-    memory and written with the next line.
+    memory and written with the next line. So are the lines from a step on whose evaluation runs
+    beside training, until its values have come, so that the file has the lines in the order of
+    their steps, each complete.
 
     Args:
         path: path relative to the workspace. Outside it, the file is in a folder `<name>/<id>`
@@ -57,7 +59,8 @@ class JsonlHook(BaseHook):
         self._attempt = 1
         self._clock = clock
         self._line: dict[str, Any] | None = None
-        self._unwritten: list[str] = []
+        self._unwritten: list[dict[str, Any]] = []
+        self._has_failed = False
         self._advice = "Add LoggingHook()."
         self._is_reported = self._is_dirty = False
         self._count = self._last = 0
@@ -80,10 +83,12 @@ class JsonlHook(BaseHook):
             self.path.parent.mkdir(parents=True, exist_ok=True)
 
     def on_ready(self, trainer: TrainerView) -> None:
-        if self._writes:
+        if not self._writes:
+            self._unwritten.clear()
+        else:
             self._check_lock()
-            kept = [*self._unwritten, *([json.dumps(self._line)] if self._line else [])]
-            last = json.loads(kept[0])["step"] - 1 if kept else trainer.step
+            kept = [*self._unwritten, *([self._line] if self._line else [])]
+            last = kept[0]["step"] - 1 if kept else trainer.step
             if self.keep_dropped:
                 keep_lines_after(self.path, last)
             self._count = drop_lines_after(self.path, last)
@@ -124,9 +129,12 @@ class JsonlHook(BaseHook):
         if dry_run:
             trainer.logger.info("Would write to %s: %s", self.path, numbers)
             return
-        if self._line is None or self._line["step"] != trainer.step:
-            self._flush()
-            self._line = {"step": trainer.step, "time": self._clock(), "attempt": self._attempt}
+        if (step := trainer.logged_step) < trainer.step:
+            self._held_line(step).update(numbers)
+            return
+        if self._line is None or self._line["step"] != step:
+            self._flush(trainer)
+            self._line = {"step": step, "time": self._clock(), "attempt": self._attempt}
             if trainer.samples is not None:
                 self._line["samples"] = trainer.samples
                 # A resume that begins with a new loader counts passes over it from zero.
@@ -134,42 +142,64 @@ class JsonlHook(BaseHook):
                     self._line["epoch"] = trainer.state.epoch
         self._line |= numbers
 
+    def _held_line(self, step: int) -> dict[str, Any]:
+        """The line of an earlier step, whose evaluation ran beside training."""
+        lines = (*self._unwritten, *([self._line] if self._line else []))
+        return next((line for line in lines if line["step"] == step), {})
+
     def on_before_step(self, trainer: TrainerView) -> None:
         if self._unwritten or (self._line is not None and self._line["step"] < trainer.step):
-            self._flush()
+            self._flush(trainer)
+
+    def on_error(self, trainer: TrainerView, error: Exception) -> None:
+        self._has_failed = True
 
     def on_close(self, trainer: TrainerView) -> None:
-        self._flush()
-        check_written(self.path, len(self._unwritten))
+        # After a signal, the checkpoint has the lines that are not complete. After an error they
+        # are written as they are, since they show what led to it.
+        awaited = () if self._has_failed else trainer.state.awaited
+        self._flush(trainer, awaited)
+        check_written(self.path, len(ready(self._unwritten, awaited)))
         if self._writes and trainer.step and not self._count and not _logs_training(trainer):
             trainer.logger.warning(
                 "%s was not written: nothing was logged. %s", self.path, self._advice
             )
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        if self._is_dirty and not self._unwritten:
+        if self._is_dirty:
             # A checkpoint must not outlive the lines before it.
             sync(self.path)
             self._is_dirty = False
         line = dict(self._line) if self._line else None
+        unwritten = [dict(each) for each in self._unwritten]
         lines = {"count": self._count, "last": self._last, "of": self._name()}
-        state_dict["jsonl"] = {"line": line, "unwritten": list(self._unwritten), "lines": lines}
+        state_dict["jsonl"] = {"line": line, "unwritten": unwritten, "lines": lines}
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         saved = state_dict.get("jsonl", {})
         self._line, self._unwritten = saved.get("line"), list(saved.get("unwritten", ()))
+        if trainer.is_fork:
+            # The others belong to the run that it starts from.
+            self._unwritten = []
         self._saved_lines = saved.get("lines", {})
 
-    def _flush(self) -> None:
+    def _flush(self, trainer: TrainerView, awaited: Sequence[int] | None = None) -> None:
+        """Write the lines that are complete.
+
+        Args:
+            trainer: the trainer of the run.
+            awaited: steps whose values are still to come. Default None: the steps whose evaluation
+                is still running.
+        """
         line, self._line = self._line, None
         if not self._writes:
             return
         if line is not None:
-            self._unwritten.append(encoded(line) + "\n")
-        if not self._unwritten:
+            self._unwritten.append(line)
+        lines = ready(self._unwritten, trainer.state.awaited if awaited is None else awaited)
+        if not lines:
             return
-        last = json.loads(self._unwritten[-1])["step"] if line is None else line["step"]
-        data = "".join(self._unwritten).encode()
+        data = "".join(f"{encoded(line)}\n" for line in lines).encode()
         try:
             # Check just before the write, since a process that is suspended in between writes when
             # it wakes up.
@@ -185,14 +215,21 @@ class JsonlHook(BaseHook):
                 )
             self._is_reported = True
         else:
-            self._count += len(self._unwritten)
-            self._last = last
-            self._unwritten.clear()
+            self._count += len(lines)
+            self._last = lines[-1]["step"]
+            del self._unwritten[: len(lines)]
             self._is_dirty = True
 
 
 def _logs_training(trainer: TrainerView) -> bool:
     return any(isinstance(hook, LoggingHook) for hook in trainer.hooks)
+
+
+def ready(lines: Sequence[dict[str, Any]], awaited: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the lines or rows that are complete: those before the first step of `awaited`."""
+    if not awaited:
+        return list(lines)
+    return list(takewhile(lambda line: line["step"] < awaited[0], lines))
 
 
 def check_written(path: Path, missing: int) -> None:

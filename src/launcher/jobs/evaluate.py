@@ -4,22 +4,38 @@ They are of its validation set or test set.
 """
 
 import json
+import logging
 import sys
 import time
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, Literal
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
+from launcher.checkpoint.manifest import CorruptCheckpoint
+from launcher.checkpoint.store import step_name
+from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError
 from launcher.hooks.evaluation import EvaluationHook
 from launcher.hooks.matrices import split_matrices
 from launcher.hooks.records import flatten, show
-from launcher.jobs.stored_model import open_model
+from launcher.jobs.stored_model import StoredModel, open_model
 from launcher.process import signals
-from launcher.process.ranks import Ranks, maximum
-from launcher.rundir.folder import RunFolder
+from launcher.process.ranks import Ranks, all_gather, maximum, on_main
+from launcher.rundir.evaluations import Evaluations
+from launcher.rundir.folder import RunFolder, checkpoint_steps
+from launcher.rundir.history import read_rows
+from launcher.rundir.holder import is_held
 from launcher.rundir.logs import console, setup_logging
 from launcher.train.composed import Trainer
+
+logger = logging.getLogger("launcher")
+POLL = 1.0
+"""Seconds between two looks for a checkpoint of a run that trains."""
+WAITED = -1
 
 
 class EvaluateJob:
@@ -30,7 +46,11 @@ class EvaluateJob:
         weights: `ema` (or `ema/0.999`, if there are several) is the average that `hooks.ema` keeps.
             Default None: the weights.
         split: val or test. It chooses the data, and is the first part of the metrics' names.
+        follow: evaluate every checkpoint that the run has, and while a process trains it, every
+            checkpoint that it saves. A checkpoint that was evaluated so before is left out.
         trust: run whatever code the checkpoint's configuration names.
+    Raises:
+        ConfigError: `follow` with a checkpoint.
     """
 
     def __init__(
@@ -39,8 +59,15 @@ class EvaluateJob:
         weights: str | None = None,
         trust: bool = False,
         split: Literal["val", "test"] = "val",
+        follow: bool = False,
     ):
         self.checkpoint, self.weights, self.trust, self.split = checkpoint, weights, trust, split
+        self.follow = follow
+        if follow and checkpoint != "latest":
+            raise ConfigError(
+                f"job.checkpoint={checkpoint}: job.follow=true evaluates every checkpoint; leave"
+                " one of them out."
+            )
 
     def run(self, config: DictConfig) -> dict[str, float]:
         """Print the metrics: a table on a terminal, elsewhere a JSON line.
@@ -50,12 +77,30 @@ class EvaluateJob:
 
         Uses the checkpoint's configuration, see `config_for`.
 
+        Returns:
+            The metrics of the checkpoint that was evaluated last.
         Raises:
             ConfigError: there is no such checkpoint, it is damaged, or its data have no such set.
         """
         folder, ranks = RunFolder(config.run.dir), Ranks.from_env()
         setup_logging(None, ranks.rank)
+        if self.follow:
+            on_main(lambda: wait_for_checkpoint(folder))
         model = open_model(config, self.checkpoint, self.weights, self.trust)
+        hook = self._opened(model)
+        if self.follow:
+            metrics = self._follow(model, hook, folder)
+        else:
+            metrics = self._evaluate(model, hook, folder)
+        model.trainer.strategy.teardown()
+        return metrics
+
+    def _opened(self, model: StoredModel) -> EvaluationHook:
+        """The hook with the loaders of the chosen set.
+
+        Raises:
+            ConfigError: there is no such set.
+        """
         trainer = model.trainer
         hook = _hook(trainer)
         if self.split == "test":
@@ -69,14 +114,31 @@ class EvaluateJob:
                 f"job.split={self.split}: the data have no {name} set; set data.{key} or use other"
                 " data."
             )
-        metrics = hook.measure(trainer)
+        return hook
+
+    def _evaluate(
+        self,
+        model: StoredModel,
+        hook: EvaluationHook,
+        folder: RunFolder,
+        note: Mapping[str, str] | None = None,
+    ) -> dict[str, float]:
+        """Evaluate the loaded checkpoint, and write and print its line.
+
+        Args:
+            model: the model with the weights of the checkpoint.
+            hook: computes the metrics.
+            folder: of the run.
+            note: further keys of the line.
+        """
+        metrics = hook.measure(model.trainer)
         if metrics is None:
             raise signals.SignalExit(maximum(signals.received()))
         line = {"checkpoint": str(model.path), "step": model.step, "time": time.time()}
         if self.weights is not None:
             line["weights"] = self.weights
-        line |= flatten(metrics, f"{self.split}/")
-        if ranks.is_main:
+        line |= {**(note or {}), **flatten(metrics, f"{self.split}/")}
+        if Ranks.from_env().is_main:
             with folder.being_written(), open(folder.path / "evaluations.jsonl", "a") as file:
                 file.write(json.dumps(line) + "\n")
             if sys.stdout.isatty():
@@ -85,8 +147,109 @@ class EvaluateJob:
                 )
             else:
                 print(json.dumps(line), flush=True)
-        trainer.strategy.teardown()
         return flatten(split_matrices(metrics)[0])
+
+    def _follow(
+        self, model: StoredModel, hook: EvaluationHook, folder: RunFolder
+    ) -> dict[str, float]:
+        following = Following(folder, self._request(model.config))
+        metrics: dict[str, float] = {}
+        while (step := on_main(following.next_step)) is not None:
+            if step == WAITED:
+                continue
+            problem = _load(model, folder.checkpoints / step_name(step), self.weights)
+            problems = [text for text in all_gather(problem) if text is not None]
+            if not problems:
+                metrics = self._evaluate(model, hook, folder, following.note())
+                continue
+            is_gone: bool = on_main(lambda: following.is_gone(model.path))
+            if not is_gone:
+                raise ConfigError(f"{model.path} cannot be read: {problems[0]}.")
+            logger.info("%s was deleted before it was evaluated.", model.path)
+        return metrics
+
+    def _request(self, config: DictConfig) -> str:
+        """A digest of what the metrics depend on, apart from the checkpoint."""
+        plain: Any = OmegaConf.to_container(config, resolve=True)
+        hook = (plain.get("hooks") or {}).get("evaluation") or {}
+        parts = {name: hook.get(name) for name in ("metrics", "max_samples", "loader")}
+        parts |= {"split": self.split, "weights": self.weights, "data": plain["data"]}
+        return sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+class Following:
+    """The checkpoints of a run that are still to be evaluated. Used on rank 0.
+
+    Args:
+        request: a digest of what is computed of each.
+    """
+
+    def __init__(self, folder: RunFolder, request: str):
+        self.folder, self.files, self.request = folder, Evaluations(folder), request
+        self._gone: set[int] = set()
+        self._manifest = ""
+
+    def next_step(self) -> int | None:
+        """Return the step of a checkpoint that is to be evaluated.
+
+        Returns:
+            `WAITED` if there may be one later, or None at the end.
+        """
+        # A checkpoint that is saved afterwards is seen the next time.
+        is_trained = is_held(self.folder)
+        done = self._done()
+        for step in checkpoint_steps(self.folder.checkpoints):
+            with suppress(OSError):
+                self._manifest = self.files.manifest(step)
+                if step not in self._gone and (step, self._manifest) not in done:
+                    return step
+        if not is_trained:
+            return None
+        time.sleep(POLL)
+        signals.check()
+        return WAITED
+
+    def note(self) -> dict[str, str]:
+        """Return the keys of a line of `evaluations.jsonl` that mark the step as done."""
+        return {"request": self.request, "manifest": self._manifest}
+
+    def is_gone(self, path: Path) -> bool:
+        """Return whether the run has deleted a checkpoint, which is then left out."""
+        self._gone.add(int(path.name.rpartition("-")[2]))
+        return not (path / "manifest.json").exists()
+
+    def _done(self) -> set[tuple[int, str]]:
+        rows = read_rows(self.folder.path / "evaluations.jsonl")
+        return {
+            (row["step"], str(row.get("manifest")))
+            for row in rows
+            if row.get("request") == self.request and "step" in row
+        }
+
+
+def wait_for_checkpoint(folder: RunFolder) -> None:
+    """Wait until the run has a checkpoint, as long as a process trains it."""
+    while is_held(folder) and not checkpoint_steps(folder.checkpoints):
+        time.sleep(POLL)
+        signals.check()
+
+
+def _load(model: StoredModel, path: Path, weights: str | None) -> str | None:
+    """Load the weights of another checkpoint of the run.
+
+    Returns:
+        The problem, if it cannot be read.
+    """
+    model.path = path
+    try:
+        stored = StoredCheckpoint(path)
+        if weights is not None:
+            stored.use_average(weights)
+        model.trainer.strategy.load_weights(stored)
+    except (CorruptCheckpoint, OSError) as error:
+        return str(error)
+    model.step = stored.manifest.step
+    return None
 
 
 def _hook(trainer: Trainer) -> EvaluationHook:

@@ -336,7 +336,7 @@ def reported_failure() -> str | None:
 
 
 class Agreement:
-    """The maximum over all ranks of a small int (a signal number).
+    """The maximum over all ranks of small ints (a signal number, a notice).
 
     It is computed while the optimizer steps.
 
@@ -347,7 +347,7 @@ class Agreement:
 
     def __init__(self) -> None:
         self._group = host_group() if world_size() > 1 else None
-        self._flag = torch.zeros(1, dtype=torch.int32)
+        self._flags = torch.zeros(2, dtype=torch.int32)
         self._work: Any = None
 
     @property
@@ -355,20 +355,21 @@ class Agreement:
         """Return whether there is one process, which may act on a signal without an exchange."""
         return self._group is None
 
-    def begin(self, value: int) -> None:
+    def begin(self, signum: int, notice: int = 0) -> None:
         if self._group is None or self._work is not None:
             return
-        self._flag[0] = value
+        self._flags[0], self._flags[1] = signum, notice
         self._work = dist.all_reduce(
-            self._flag, op=dist.ReduceOp.MAX, group=self._group, async_op=True
+            self._flags, op=dist.ReduceOp.MAX, group=self._group, async_op=True
         )
 
-    def result(self, value: int) -> int:
-        """Return the agreed number, which for one process is `value`."""
+    def result(self, signum: int, notice: int = 0) -> tuple[int, int]:
+        """Return the agreed numbers, which for one process are the arguments."""
         if self._group is None:
-            return value
+            return signum, notice
         if self._work is None:
-            self.begin(value)
+            self.begin(signum, notice)
         self._work.wait()
         self._work = None
-        return int(self._flag.item())
+        agreed_signum, agreed_notice = self._flags.tolist()
+        return agreed_signum, agreed_notice

@@ -52,6 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--split", choices=("val", "test"), help="the validation set, or the test set"
         )
+        parser.add_argument(
+            "--follow",
+            action="store_true",
+            help="every checkpoint that the run has, and saves while it trains",
+        )
     if parser.prog.endswith(" predict"):
         parser.add_argument(
             "--data",
@@ -114,6 +119,7 @@ def _options(arguments: argparse.Namespace, count: int) -> list[str]:
     files = ",".join(map(quoted, data or ()))
     return [
         *([f"job.split={split}"] if split else []),
+        *(["job.follow=true"] if getattr(arguments, "follow", False) else []),
         *(
             [f"data.predict=[{files}]" if len(data) > 1 else f"data.predict={files}"]
             if data

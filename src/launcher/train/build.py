@@ -432,9 +432,10 @@ def _hooks(
     others = [
         hook for hook in others if not (isinstance(hook, JsonlHook) and hook.path == jsonl.path)
     ]
+    # A tracker reads the media of a step once it sees the line of a later step.
     hooks += [
-        jsonl,
         *([] if any(isinstance(hook, MediaHook) for hook in hooks) else [MediaHook()]),
+        jsonl,
         *others,
     ]
     if run.init_from is not None:

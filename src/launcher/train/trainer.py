@@ -142,6 +142,7 @@ class BaseTrainer(HookCaller):
         self.step_info: StepInfo = {}
         self._has_checked_forward = self.is_paused = False
         self.stop_signal, self._agreed_at = 0, -1
+        self.notice = self._agreed_notice = 0
         self._unsettled: DeferredFlag | None = None
 
     # --------------------------------------------------------------------- what a subclass provides
@@ -288,6 +289,7 @@ class BaseTrainer(HookCaller):
             self.build()
         rng = rng_state()
         self.is_paused, self.stop_signal, self._agreed_at = False, 0, -1
+        self.notice = self._agreed_notice = 0
         has_ended = False
         try:
             self.restore()
@@ -336,7 +338,7 @@ class BaseTrainer(HookCaller):
         try:
             restore_rng(rng)
             self._agree_on_signal()
-            if self.stop_signal or self._must_pause():
+            if self.stop_signal or self.must_pause():
                 self._boundary()
             while not (self.is_paused or self.state.is_at_end()):
                 self._run_step()
@@ -400,7 +402,7 @@ class BaseTrainer(HookCaller):
             self.step_info["loss"] = lanes.end_of_step(self.state.step, self.step_info["loss"])
         self.settle()
         self.step_info["lr"] = current_rates(self.optimizer)
-        self._agreement.begin(signals.received())
+        self._agreement.begin(signals.received(), self.notice)
         return self.strategy.step()
 
     def _take_turns(self, turns: Turns) -> StepResult:
@@ -409,7 +411,7 @@ class BaseTrainer(HookCaller):
         for batch, _ in batches:
             self.fire("on_batch", batch)
         self.step_info["lr"] = current_rates(self.optimizer)
-        self._agreement.begin(signals.received())
+        self._agreement.begin(signals.received(), self.notice)
         schedules: Any = self.lr_scheduler
         result = turns.take(self.state.step, batches, self.step_info, schedules)
         self._has_checked_forward = True
@@ -580,7 +582,7 @@ class BaseTrainer(HookCaller):
     def _boundary(self) -> None:
         """Run the between-step hooks (checkpointing), then leave if a signal was received."""
         self._agree_on_signal()
-        self.is_paused = self.pause_at is not None and self._must_pause() and not self.is_last_step
+        self.is_paused = self.must_pause() and not self.is_last_step
         for call in self._events["on_step_boundary"]:
             call(self)
         if self.stop_signal:
@@ -593,8 +595,12 @@ class BaseTrainer(HookCaller):
         """
         if self._agreed_at != self.state.step:
             self._agreed_at = self.state.step
-            signum = self._agreement.result(signals.received())
+            signum, self._agreed_notice = self._agreement.result(signals.received(), self.notice)
             self.stop_signal = signum if signum and not self.is_last_step else 0
+
+    def agreed_notice(self) -> int:
+        self._agree_on_signal()
+        return self._agreed_notice
 
     def stop_at_this_boundary(self) -> None:
         """End training here, since a signal has interrupted something that the resumed run repeats.
@@ -605,7 +611,7 @@ class BaseTrainer(HookCaller):
         self._agree_on_signal()
         self.stop_signal = maximum(signals.received())
 
-    def _must_pause(self) -> bool:
+    def must_pause(self) -> bool:
         return (
             self.pause_at is not None
             and self.state.step >= self.pause_at
