@@ -144,7 +144,8 @@ class Run:
         Its dispatch submits it, or `dispatch=slurm` if its own does not submit.
 
         Returns:
-            The id of the job, or None if there is nothing to submit.
+            The id of the run's newest job. It is an older job if there was nothing to submit, and
+            None if the run has never had one.
         Raises:
             ConfigError: it cannot be submitted.
         """
@@ -226,7 +227,7 @@ class Sweep(Items[Run]):
         `dispatch=slurm` must be among the overrides.
 
         Returns:
-            The id of the job of each run, or None if there was nothing to submit.
+            The id of each run's newest job, as `Run.submit`.
         """
         dispatch = construct(self[0].config["dispatch"])
         if not hasattr(dispatch, "sweep"):

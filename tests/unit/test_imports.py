@@ -47,6 +47,7 @@ ENTRIES = {
     "launcher.__main__",
     "launcher.dispatch.freeze",
     "launcher.dispatch.rank",
+    "launcher.dispatch.slurm_runs",
     "launcher.dispatch.slurm_task",
     "launcher.runs.__main__",
 }

@@ -16,7 +16,7 @@ from launcher.config import deepspeed_file
 from launcher.config.lanes import lane_issues, unsupported_by
 from launcher.config.messages import ConfigIssue, hint, show
 from launcher.config.needs import need_issues
-from launcher.config.node_range import NodeRange
+from launcher.config.node_range import NodeRange, ranks_per_node
 from launcher.config.parts import part_issues
 from launcher.config.sections import TrainerSettings, section
 from launcher.config.tree import get
@@ -115,7 +115,8 @@ def _node_range(tree: dict[str, Any]) -> NodeRange:
 
 
 def _tasks_per_node(tree: dict[str, Any]) -> int:
-    return _count(tree, "dispatch.tasks_per_node") or _count(tree, "dispatch.gpus_per_node") or 1
+    tasks, gpus = _count(tree, "dispatch.tasks_per_node"), _count(tree, "dispatch.gpus_per_node")
+    return ranks_per_node(tasks, gpus, _count(tree, "dispatch.runs_per_job") or 1)
 
 
 def _fewest_ranks(tree: dict[str, Any]) -> tuple[int, str]:
@@ -297,7 +298,7 @@ def _new_data(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
             "job",
             "predict",
             f"the data source {str(get(tree, 'data._target_')).rpartition('.')[2]} reads no new"
-            " data; use data=table, jsonl, parquet, datasets, text or custom.",
+            " data; use data=table, jsonl, parquet, datasets, text, tokens or custom.",
         )
     yield from _patterns("data.predict", value)
 

@@ -14,11 +14,12 @@ from hydra import compose as hydra_compose
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from launcher.config.compositions import Compositions, apply_values, parameters, parse
 from launcher.config.grid import GRID_SWEEPERS, expand
 from launcher.config.messages import hint, nearest, show
+from launcher.config.options import composed_from, options_with
 from launcher.config.plain import to_plain
 from launcher.config.renamed import renamed
 from launcher.config.resolve import references
@@ -264,7 +265,7 @@ def _bad_key(override: Override, config: DictConfig, error: Exception) -> str:
             return (
                 _unknown_key(override, config)
                 if not path
-                else _unknown_part(override, path, part, node)
+                else _unknown_part(override, path, part, config)
             )
     if override.is_delete():
         return "its value is null, and Hydra deletes only keys with a value."
@@ -274,7 +275,22 @@ def _bad_key(override: Override, config: DictConfig, error: Exception) -> str:
             f"{key} has no key {match[1]}; set it alone with +{key}.{match[1]}=..., or make an"
             " option of your own."
         )
-    return first_line(cause)
+    return _wrong_type(key, _select(config, key), first_line(cause))
+
+
+def _wrong_type(key: str, current: Any, message: str) -> str:
+    """Explain that a value has another type than a key, which is typed only if it is Hydra's own.
+
+    Args:
+        key: the key.
+        current: its value before.
+        message: OmegaConf's, which names the type of a key that is null.
+    """
+    if isinstance(current, DictConfig) or "Dict[" in message:
+        return f"should be a mapping of keys to values; e.g. '{key}={{key: value}}'."
+    if isinstance(current, ListConfig) or "List[" in message:
+        return f"should be a list; e.g. '{key}=[value]'."
+    return f"{message.rstrip('.')}; e.g. {key}={show(current)}."
 
 
 def _select(config: DictConfig, path: str) -> Any:
@@ -299,12 +315,16 @@ def _unknown_key(override: Override, config: DictConfig) -> str:
     return f"no key {name}; a run has {', '.join(keys)}."
 
 
-def _unknown_part(override: Override, path: str, part: str, node: DictConfig) -> str:
+def _unknown_part(override: Override, path: str, part: str, config: DictConfig) -> str:
     """Return the message for a key that its node does not have.
 
     The node's `_target_` may take it.
     """
+    node = _select(config, path)
     keys, taken = [str(key) for key in node], parameters(node)
+    if others := options_with(composed_from(to_plain(config)), path, part):
+        have = "has" if len(others) == 1 else "have"
+        return f"no key {path}.{part}; {path}={', '.join(others)} {have} it."
     if near := nearest(part, keys) or nearest(part, taken):
         rest = override.key_or_group.removeprefix(f"{path}.{part}")
         return f"no key {path}.{part}; did you mean {_rewritten(override, f'{path}.{near}{rest}')}?"

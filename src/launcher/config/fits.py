@@ -1,5 +1,6 @@
 """The type of a key: its description in words, and whether a value fits it."""
 
+import math
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -85,6 +86,18 @@ def fits(value: object, annotation: object) -> bool:
     if kind in (None, NoneType):
         return value is None
     return type(value) is kind if kind in NOUNS else True
+
+
+def is_finite(value: object) -> bool:
+    """Return whether all numbers in a plain value are finite.
+
+    Numbers that are too large for a float (1e400) are infinite.
+    """
+    if isinstance(value, dict):
+        return all(map(is_finite, value.values()))
+    if isinstance(value, list):
+        return all(map(is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _within(value: Any, mark: Ge | Gt | Le | Lt) -> bool:

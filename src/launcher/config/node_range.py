@@ -1,4 +1,4 @@
-"""Number of nodes that a job may have: a number, or a range (`1-4`)."""
+"""Size of a SLURM job: its number of nodes (a number, or a range as `1-4`), and a node's ranks."""
 
 import re
 from dataclasses import dataclass
@@ -35,3 +35,14 @@ class NodeRange:
 
     def plus(self, spares: int) -> "NodeRange":
         return NodeRange(self.min + spares, self.max + spares)
+
+
+def ranks_per_node(tasks: int | None, gpus: int | None, runs: int = 1) -> int:
+    """The ranks of a run on one node.
+
+    Args:
+        tasks: `dispatch.tasks_per_node`.
+        gpus: `dispatch.gpus_per_node`, of which each run of the job has a share.
+        runs: `dispatch.runs_per_job`.
+    """
+    return tasks or (gpus or 0) // runs or 1

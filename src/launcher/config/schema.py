@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from launcher.config.checks import NO_TRAINING, crosschecks
 from launcher.config.compositions import COLLECTIONS, parse
 from launcher.config.epochs import number_of_epochs, with_epochs
-from launcher.config.fits import describe, fits
+from launcher.config.fits import describe, fits, is_finite
 from launcher.config.length import SCHEDULE_LENGTH, length_issues
 from launcher.config.messages import ConfigIssue, MissingValue, WrongType, hint, show
 from launcher.config.options import composed_from, options
@@ -426,13 +426,19 @@ def _typed(key: str, value: object, parameter: Parameter) -> Iterator[ConfigIssu
         type(value) is type(parameter.default) and value == parameter.default
     ):
         return
-    if fits(value, parameter.annotation):
-        return
-    if key.startswith("scheduler.") and _counts_epochs(value, parameter.annotation):
-        return
     default = parameter.default
     plain = default is not REQUIRED and default is not UNKNOWN and default is not None
     example = f"; e.g. {key}={show(default).strip(chr(39))}" if plain else ""
+    if fits(value, parameter.annotation):
+        # A default that is an expression, such as math.inf, may be infinite itself.
+        if parameter.annotation is Any or default is UNKNOWN or is_finite(value):
+            return
+        is_number = isinstance(value, float)
+        what = "is not a finite number" if is_number else "has a number that is not finite"
+        yield ConfigIssue(key, show(value), f"{what}{example or '; use a finite one'}.")
+        return
+    if key.startswith("scheduler.") and _counts_epochs(value, parameter.annotation):
+        return
     epochs = number_of_epochs(value) if key == "trainer.max_steps" else None
     instead = "" if epochs is None else f"; set trainer.max_epochs={float(epochs):g} instead"
     yield WrongType(

@@ -63,8 +63,11 @@ class DocumentData(TokenizedSource):
 
     @staticmethod
     @abstractmethod
-    def reader(path: Path, fields: list[str]) -> Iterator[Record]:
-        """The records of a file or folder, with at least the named fields."""
+    def reader(path: Path, fields: list[str], key: str) -> Iterator[Record]:
+        """The records of a file or folder, with at least the named fields.
+
+        `key` names the files, for messages.
+        """
 
     def find(self, key: str, patterns: str | list[str]) -> list[Path]:
         """Find the files or folders that `patterns` names.
@@ -194,7 +197,7 @@ class DocumentData(TokenizedSource):
     def _documents(self, encoder: Encoder, key: str, files: list[Path]) -> Iterator[Document]:
         for file in files:
             is_empty = True
-            for record, where in type(self).reader(file, encoder.names()):
+            for record, where in type(self).reader(file, encoder.names(), key):
                 is_empty = False
                 signals.check()
                 document = encoder(record, where)

@@ -1,4 +1,7 @@
-"""Read records one at a time: lines of JSON, rows of Parquet or of a `datasets` folder."""
+"""Read records one at a time: lines of JSON, rows of Parquet or of a `datasets` folder.
+
+`key` is the setting that names the files, for messages.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,9 +15,10 @@ from launcher.rundir.files import parse_json
 Record = tuple[dict[str, Any], str]
 """Values by field, and their place in the files, for messages."""
 ROWS = 1000
+FILES = "data.files"
 
 
-def read_jsonl(path: Path, fields: list[str]) -> Iterator[Record]:
+def read_jsonl(path: Path, fields: list[str], key: str = FILES) -> Iterator[Record]:
     """Read objects of JSON lines.
 
     Empty lines are skipped.
@@ -31,32 +35,32 @@ def read_jsonl(path: Path, fields: list[str]) -> Iterator[Record]:
                 record = parse_json(line)
             # This includes text that is not UTF-8.
             except ValueError as error:
-                raise ConfigError(f"data.files: {where}: is not JSON ({error}).") from error
+                raise ConfigError(f"{key}: {where}: is not JSON ({error}).") from error
             if not isinstance(record, dict):
                 raise ConfigError(
-                    f'data.files: {where}: should be a JSON object; e.g. {{"text": "..."}}.'
+                    f'{key}: {where}: should be a JSON object; e.g. {{"text": "..."}}.'
                 )
             yield record, where
 
 
-def parquet_columns(path: Path) -> list[str]:
+def parquet_columns(path: Path, key: str = FILES) -> list[str]:
     """Return the columns of a Parquet file.
 
     Raises:
         ConfigError: pyarrow is not installed, or this is not a Parquet file.
     """
-    with _parquet(path) as file:
+    with _parquet(path, key) as file:
         return list(file.schema_arrow.names)
 
 
-def read_parquet(path: Path, fields: list[str]) -> Iterator[Record]:
+def read_parquet(path: Path, fields: list[str], key: str = FILES) -> Iterator[Record]:
     """Read rows of a Parquet file.
 
     Raises:
         ConfigError: pyarrow is not installed, or this is not a Parquet file with these columns.
     """
-    with _parquet(path) as file:
-        _check_columns(path, fields, file.schema_arrow.names)
+    with _parquet(path, key) as file:
+        _check_columns(key, path, fields, file.schema_arrow.names)
         row = 0
         for batch in file.iter_batches(batch_size=ROWS, columns=fields):
             for record in batch.to_pylist():
@@ -65,7 +69,7 @@ def read_parquet(path: Path, fields: list[str]) -> Iterator[Record]:
 
 
 @contextmanager
-def _parquet(path: Path) -> Iterator[Any]:
+def _parquet(path: Path, key: str) -> Iterator[Any]:
     try:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
@@ -75,12 +79,10 @@ def _parquet(path: Path) -> Iterator[Any]:
         with ParquetFile(path) as file:
             yield file
     except (ArrowException, OSError) as error:
-        raise ConfigError(
-            f"data.files: {path}: cannot be read as Parquet ({reason(error)})."
-        ) from error
+        raise ConfigError(f"{key}: {path}: cannot be read as Parquet ({reason(error)}).") from error
 
 
-def read_saved(path: Path, fields: list[str]) -> Iterator[Record]:
+def read_saved(path: Path, fields: list[str], key: str = FILES) -> Iterator[Record]:
     """Read rows of a folder written by `save_to_disk` of the package datasets.
 
     Raises:
@@ -94,14 +96,14 @@ def read_saved(path: Path, fields: list[str]) -> Iterator[Record]:
         saved = datasets.load_from_disk(str(path))
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"data.files: {path}: is not a folder of save_to_disk ({reason(error)})."
+            f"{key}: {path}: is not a folder of save_to_disk ({reason(error)})."
         ) from error
     if isinstance(saved, datasets.DatasetDict):
         splits = list(saved)
         raise ConfigError(
-            f"data.files: {path}: has the splits {', '.join(splits)}; name one: {path / splits[0]}."
+            f"{key}: {path}: has the splits {', '.join(splits)}; name one: {path / splits[0]}."
         )
-    _check_columns(path, fields, saved.column_names)
+    _check_columns(key, path, fields, saved.column_names)
     row = 0
     for batch in saved.select_columns(fields).with_format(None).iter(batch_size=ROWS):
         for values in zip(*(batch[field] for field in fields), strict=True):
@@ -109,12 +111,10 @@ def read_saved(path: Path, fields: list[str]) -> Iterator[Record]:
             yield dict(zip(fields, values, strict=True)), f"{path}, row {row}"
 
 
-def _check_columns(path: Path, fields: list[str], names: list[str]) -> None:
+def _check_columns(key: str, path: Path, fields: list[str], names: list[str]) -> None:
     for field in fields:
         if field not in names:
-            raise ConfigError(
-                f"data.files: {path}: has no column {field}; it has {', '.join(names)}."
-            )
+            raise ConfigError(f"{key}: {path}: has no column {field}; it has {', '.join(names)}.")
 
 
 def _not_installed(name: str) -> ConfigError:

@@ -115,7 +115,7 @@ class TableData(DataSource):
         rows = [
             [_number(key, record, column, where) for column in columns]
             for path in files
-            for record, where in READERS[path.suffix](path, columns)
+            for record, where in READERS[path.suffix](path, columns, key)
         ]
         if not rows:
             raise ConfigError(f"{key}: the files have no rows.")
@@ -165,14 +165,14 @@ def columns_of(key: str, path: Path) -> list[str]:
         ConfigError: the file cannot be read.
     """
     if path.suffix == ".parquet":
-        return parquet_columns(path)
-    first = next(READERS[path.suffix](path, []), None)
+        return parquet_columns(path, key)
+    first = next(READERS[path.suffix](path, [], key), None)
     if first is None:
         raise ConfigError(f"{key}={path}: has no rows.")
     return list(first[0])
 
 
-def read_csv(path: Path, fields: list[str]) -> Iterator[Record]:
+def read_csv(path: Path, fields: list[str], key: str) -> Iterator[Record]:
     """Read the rows of a file with a heading, separated by commas.
 
     Raises:
@@ -184,16 +184,16 @@ def read_csv(path: Path, fields: list[str]) -> Iterator[Record]:
             missing = [field for field in fields if field not in (reader.fieldnames or ())]
             if missing:
                 raise ConfigError(
-                    f"data.files: {path}: has no column {missing[0]}; it has"
+                    f"{key}: {path}: has no column {missing[0]}; it has"
                     f" {', '.join(reader.fieldnames or ())}."
                 )
             for record in reader:
                 yield record, f"{path}, line {reader.line_num}"
     except (csv.Error, UnicodeDecodeError) as error:
-        raise ConfigError(f"data.files: {path}: cannot be read as CSV ({error}).") from error
+        raise ConfigError(f"{key}: {path}: cannot be read as CSV ({error}).") from error
 
 
-READERS: dict[str, Callable[[Path, list[str]], Iterator[Record]]] = {
+READERS: dict[str, Callable[[Path, list[str], str], Iterator[Record]]] = {
     ".csv": read_csv,
     ".parquet": read_parquet,
     ".jsonl": read_jsonl,

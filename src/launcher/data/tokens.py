@@ -33,6 +33,7 @@ class TokenData(DataSource):
         vocab_size: number of different tokens. A token id of at least this number is rejected when
             it is read.
         dtype: type of raw (not `.npy`) files, little-endian.
+        predict: the same as files, for job=predict.
     """
 
     files: str | list[str]
@@ -40,8 +41,13 @@ class TokenData(DataSource):
     val_files: str | list[str] | None = None
     seq_len: PositiveInt = 128
     dtype: Literal["uint16", "uint32"] = "uint16"
+    predict: str | list[str] | None = None
 
     def check(self) -> None:
+        # A model may be on another machine than its training data.
+        if self.predict is not None:
+            find_files("data.predict", self.predict)
+            return
         find_files("data.files", self.files)
         if self.val_files is not None:
             find_files("data.val_files", self.val_files)
@@ -52,9 +58,12 @@ class TokenData(DataSource):
     def val_dataset(self) -> TokenWindows | None:
         return None if self.val_files is None else self._windows("val_files", self.val_files)
 
+    def predict_dataset(self) -> TokenWindows | None:
+        return None if self.predict is None else self._windows("predict", self.predict)
+
     def _windows(self, name: str, patterns: str | list[str]) -> TokenWindows:
         files = find_files(f"data.{name}", patterns)
-        windows = MappedWindows(files, self.seq_len, self.vocab_size, self.dtype)
+        windows = MappedWindows(files, self.seq_len, self.vocab_size, self.dtype, f"data.{name}")
         if not len(windows):
             raise ConfigError(
                 f"data.seq_len={self.seq_len}: none of the {len(files)} files of data.{name} holds"
@@ -69,11 +78,18 @@ class MappedWindows(TokenWindows):
     A pickle, for a worker that is not forked, contains the paths and not the data.
     """
 
-    def __init__(self, files: list[Path], seq_len: int, vocab_size: int, dtype: str):
-        sequences = [map_tokens(path, dtype) for path in files]
+    def __init__(
+        self,
+        files: list[Path],
+        seq_len: int,
+        vocab_size: int,
+        dtype: str,
+        key: str = "data.files",
+    ):
+        sequences = [map_tokens(path, dtype, key) for path in files]
         super().__init__(sequences, seq_len, _fingerprint(sequences))
-        self.arguments = (files, seq_len, vocab_size, dtype)
-        self.files = files
+        self.arguments = (files, seq_len, vocab_size, dtype, key)
+        self.files, self.key = files, key
         self.vocab_size = vocab_size
 
     def __reduce__(self) -> Any:
@@ -87,6 +103,11 @@ class MappedWindows(TokenWindows):
         """
         tokens = super().read(indices)
         largest = int(tokens.max())
+        if largest >= self.vocab_size and self.key == "data.predict":
+            raise ConfigError(
+                f"data.predict: the files hold token {largest}, and the model was trained with"
+                f" data.vocab_size={self.vocab_size}; use the tokenizer of its training data."
+            )
         if largest >= self.vocab_size:
             raise ConfigError(
                 f"data.vocab_size={self.vocab_size}: the files hold token {largest}; set"
@@ -95,18 +116,19 @@ class MappedWindows(TokenWindows):
         return tokens
 
 
-def map_tokens(path: Path, dtype: str) -> np.ndarray:
-    """The tokens of one file, memory-mapped: uint16 or uint32 [N]."""
+def map_tokens(path: Path, dtype: str, key: str) -> np.ndarray:
+    """The tokens of one file, memory-mapped: uint16 or uint32 [N].
+
+    `key` names the file, for messages.
+    """
     if path.suffix == ".npy":
         try:
             tokens = np.load(path, mmap_mode="r", allow_pickle=False)
         except (ValueError, OSError, EOFError) as error:
-            raise ConfigError(
-                f"data.files: {path} is not a .npy file of tokens ({error})."
-            ) from error
+            raise ConfigError(f"{key}: {path} is not a .npy file of tokens ({error}).") from error
         if tokens.ndim != 1 or tokens.dtype not in (np.uint16, np.uint32):
             raise ConfigError(
-                f"data.files: {path} holds {tokens.dtype} of shape {list(tokens.shape)}; tokens are"
+                f"{key}: {path} holds {tokens.dtype} of shape {list(tokens.shape)}; tokens are"
                 " one row of uint16 or uint32, as `python -m launcher.data.write_tokens` writes"
                 " them."
             )

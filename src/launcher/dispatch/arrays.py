@@ -8,17 +8,20 @@ from pathlib import Path
 
 from launcher.dispatch.submitted_runs import SubmittedRun
 from launcher.rundir.record_format import iso
-from launcher.slurm import scheduler, submission
-from launcher.slurm.sbatch import Script
+from launcher.slurm import scheduler, shared_job, submission
+from launcher.slurm.sbatch import Script, job_folder
 from launcher.slurm.submission import JobNote
 
 WRITERS = 8
 """Threads that write run folders."""
 
 
-def most_tasks(runs: Sequence[SubmittedRun]) -> int:
-    """The maximum number of runs of an array. Its highest index must be below MaxArraySize."""
-    if len(runs) == 1:
+def most_tasks(num_jobs: int) -> int:
+    """The maximum number of tasks of an array, of this many jobs.
+
+    Its highest index must be below MaxArraySize.
+    """
+    if num_jobs == 1:
         return 1
     return max(1, int(scheduler.config_values("MaxArraySize").get("MaxArraySize", 1001)) - 1)
 
@@ -31,7 +34,7 @@ def submit(
     parallelism: int | None,
     code: Path | None,
 ) -> str:
-    """Submit the runs as one array, or one run as a plain job, and note the job's id.
+    """Submit the runs as one array, or as a plain job, and note the job's id.
 
     If SLURM rejects it, the run folders are restored.
 
@@ -39,25 +42,32 @@ def submit(
         script: what the job's script contains.
         runs: the runs.
         path: where the job's script is written.
-        is_array: make an array, even of one run.
-        parallelism: at most this many of the runs at once.
+        is_array: make an array, even of one job.
+        parallelism: at most this many of the jobs at once.
         code: the folder of a snapshot.
     Returns:
         The job's id.
     Raises:
         ConfigError: SLURM does not have the job.
     """
-    folders = [run.folder for run in runs]
-    text = script.text(path, len(runs) if is_array else None, parallelism)
-    now = iso(time.time())
-    notes = [JobNote(str(path), index if is_array else None, now) for index in range(len(runs))]
+    folders, now = [run.folder for run in runs], iso(time.time())
+    jobs = shared_job.groups(folders, script.runs_per_job)
+    text = script.text(path, len(jobs) if is_array else None, parallelism)
+    notes = []
+    for index, job in enumerate(jobs):
+        note = JobNote(str(path), index if is_array else None, now)
+        note.runs = len(job) if len(job) > 1 else None
+        notes += [note] * len(job)
     with submission.undone_on_failure(folders):
         submission.write_script(path, text, folders)
+        if script.runs_per_job > 1:
+            for index, job in enumerate(jobs):
+                shared_job.write_runs(job_folder(path, index), job)
         _in_threads(partial(_freeze, code), runs, notes)
-        job = submission.hand_over(path)
+        job_id = submission.hand_over(path)
     for run, note in zip(runs, notes, strict=True):
-        run.job_id = job if note.task is None else f"{job}_{note.task}"
-    return job
+        run.job_id = job_id if note.task is None else f"{job_id}_{note.task}"
+    return job_id
 
 
 def _freeze(code: Path | None, run: SubmittedRun, note: JobNote) -> None:

@@ -20,6 +20,7 @@ from launcher.config.tree import get, of_the_run
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import is_held
 from launcher.slurm.scheduler import QueuedJob
+from launcher.slurm.shared_job import is_open
 from launcher.slurm.submission import JobNote, frozen
 
 JOBS = ".jobs"
@@ -84,6 +85,8 @@ def why_skipped(
     """
     note = JobNote.read(folder)
     job = None if note is None else note.find_in(queue)
+    if note is not None and note.is_shared and not is_open(folder, note.script):
+        job = None
     training = training_of(config) if trains(config) else None
     if training is not None and (done := training.why_done(config)):
         return f"already {done}"

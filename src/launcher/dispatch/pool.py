@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 
 from launcher.config.resolve import escaped
 from launcher.dispatch.gpus import count_gpus
+from launcher.process import signals
 
 COMMAND = (sys.executable, "-m", "launcher.cli.job")
 PAUSE = 0.05
@@ -46,16 +47,16 @@ class Pool:
         for path in (file, log):
             path.parent.mkdir(exist_ok=True)
         OmegaConf.save(OmegaConf.create({"config": escaped(config), "hydra": hydra}), file)
+        self._launch(number, [*COMMAND, str(file), *self._results(number)], log)
+
+    def _launch(self, number: int, command: Sequence[str], log: Path) -> None:
         slot = self.slots.index(None)
         self.slots[slot] = number
         env = {**os.environ, "LAUNCHER_PARENT": str(os.getpid()), **self._share(slot)}
-        with open(log, "ab") as output:
+        # A signal that comes before the process has its handlers waits until then.
+        with open(log, "ab") as output, signals.blocked():
             self.processes[number] = subprocess.Popen(
-                [*COMMAND, str(file), *self._results(number)],
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
+                command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
 
     def _results(self, number: int) -> list[str]:

@@ -36,10 +36,15 @@ def begin_as_child() -> None:
     signals.install()
     prepare_output()
     collector.pause()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {*signals.HANDLED, signal.SIGCHLD})
-    end_with_parent(int(os.environ["LAUNCHER_PARENT"]))
+    follow_parent()
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+
+
+def follow_parent() -> None:
+    """Lift the block of signals that the parent has set, and end with the parent."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {*signals.HANDLED, signal.SIGCHLD})
+    end_with_parent(int(os.environ["LAUNCHER_PARENT"]))
 
 
 def main() -> None:

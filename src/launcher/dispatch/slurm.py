@@ -16,6 +16,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig
 
+from launcher.config.node_range import ranks_per_node
 from launcher.config.plain import to_plain
 from launcher.config.resolve import stored
 from launcher.config.tree import get
@@ -46,7 +47,7 @@ class Job(Protocol):
 
 @dataclass
 class SlurmDispatch:
-    """A run is a job, a sweep an array.
+    """A run is a job, or several are one; a sweep is an array.
 
     A job that SLURM preempts, times out or requeues saves a checkpoint and resumes its run from
     there (see `launcher.slurm.requeue`).
@@ -64,6 +65,8 @@ class SlurmDispatch:
             A longer run is requeued.
         partition, account, qos, constraint, exclude: as in sbatch. Default null: the cluster's
             default.
+        runs_per_job: runs of a sweep in one job, side by side on its node. Each gets its share of
+            the node's GPUs and cores.
         array_parallelism: at most this many runs of a sweep at once. Default null: no limit.
         signal_delay: the run saves and requeues itself this many seconds before the time limit.
         setup: lines of shell before the run starts.
@@ -98,6 +101,7 @@ class SlurmDispatch:
     qos: str | None = None
     constraint: str | None = None
     exclude: str | None = None
+    runs_per_job: PositiveInt = 1
     array_parallelism: PositiveInt | None = None
     signal_delay: PositiveInt = 120
     setup: list[str] | None = None
@@ -125,6 +129,7 @@ class SlurmDispatch:
                 f"dispatch.time='{self.time}': should be minutes or SLURM's notation; e.g."
                 " dispatch.time=1-12:00:00."
             )
+        self._check_runs_per_job()
         if "array" in (self.sbatch or {}):
             raise ConfigError(
                 "dispatch.sbatch.array: Launcher makes the array; use -m for several runs."
@@ -135,15 +140,47 @@ class SlurmDispatch:
                 f"dispatch.sbatch.signal='{signal}': should be USR1, USR2 or TERM; e.g. USR2@120."
             )
 
+    def _check_runs_per_job(self) -> None:
+        if self.runs_per_job == 1:
+            return
+        given = f"dispatch.runs_per_job={self.runs_per_job}"
+        if self.nodes not in (1, "1-1") or self.no_kill:
+            key = f"nodes={self.nodes}" if self.nodes not in (1, "1-1") else "no_kill=true"
+            raise ConfigError(
+                f"{given}: several runs of a job share one node; leave dispatch.{key} out, or use"
+                " dispatch.runs_per_job=1."
+            )
+        if (self.array_parallelism or self.runs_per_job) < self.runs_per_job:
+            raise ConfigError(
+                f"{given}: is more than the runs at once, dispatch.array_parallelism="
+                f"{self.array_parallelism}; use a smaller one."
+            )
+
     @property
     def size(self) -> Size:
-        ranks = self.tasks_per_node or self.gpus_per_node or 1
+        """The size of a job, in which several runs are one task."""
+        ranks = 1 if self.runs_per_job > 1 else self._ranks_per_node
         return Size.of(self.nodes, ranks, self.no_kill, self.spares)
+
+    @property
+    def _ranks_per_node(self) -> int:
+        return ranks_per_node(self.tasks_per_node, self.gpus_per_node, self.runs_per_job)
+
+    @property
+    def _cpus_per_task(self) -> int | None:
+        """Cores of a task: of a rank, or of all ranks of the runs that share a job."""
+        if self.runs_per_job == 1:
+            return self.cpus_per_task
+        return (self.cpus_per_task or 1) * self._ranks_per_node * self.runs_per_job
+
+    @property
+    def _jobs_at_once(self) -> int | None:
+        return self.array_parallelism and self.array_parallelism // self.runs_per_job
 
     def flags(self) -> dict[str, Any]:
         """Return the flags of sbatch by their long names, with None for flags that are not set."""
         return {
-            **self.size.flags(self.cpus_per_task),
+            **self.size.flags(self._cpus_per_task),
             "gpus-per-node": self.gpus_per_node or None,
             "mem": self.mem,
             "time": self.time,
@@ -158,8 +195,9 @@ class SlurmDispatch:
         }
 
     def srun_flags(self) -> list[str]:
-        # It is not inherited since SLURM 22.05.
-        flags = [f"--cpus-per-task={self.cpus_per_task}"] if self.cpus_per_task else []
+        # It is not inherited since SLURM 22.05. Where it is not set, a step has all cores of a node
+        # that the job has alone.
+        flags = [f"--cpus-per-task={self._cpus_per_task}"] if self.cpus_per_task else []
         if self.container is not None and self.container_runtime == "pyxis":
             flags.append(f"--container-image={self.container}")
             flags += (
@@ -356,23 +394,18 @@ class SlurmDispatch:
             if code is None and self.snapshot:
                 code = snapshot.take(folder)
             script = self._script(due, [] if code is None else snapshot.lines(code))
-            first, rest, max_tasks, part = (
-                script.flags.get("dependency"),
-                due,
-                arrays.most_tasks(due),
-                0,
-            )
+            first, rest, part = script.flags.get("dependency"), due, 0
+            num_jobs = self._count_jobs(due)
+            max_tasks = arrays.most_tasks(num_jobs)
             while rest:
                 signals.check()
-                chunk, path = rest[:max_tasks], folder / f"job-{part}.sh"
+                chunk, path = rest[: max_tasks * self.runs_per_job], folder / f"job-{part}.sh"
                 try:
-                    job = arrays.submit(
-                        script, chunk, path, len(due) > 1, self.array_parallelism, code
-                    )
+                    job = arrays.submit(script, chunk, path, num_jobs > 1, self._jobs_at_once, code)
                 # SLURM rejects the whole array.
                 except submission.LimitReached as reached:
-                    if len(chunk) > 1:
-                        max_tasks = len(chunk) // 2
+                    if self._count_jobs(chunk) > 1:
+                        max_tasks = self._count_jobs(chunk) // 2
                         continue
                     if part == 0:
                         raise submission.LimitReached(reached.limit, len(rest)) from None
@@ -391,6 +424,9 @@ class SlurmDispatch:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
 
+    def _count_jobs(self, runs: Sequence[SubmittedRun]) -> int:
+        return -(-len(runs) // self.runs_per_job)
+
     def _script(self, runs: Sequence[SubmittedRun], snapshot_lines: list[str]) -> Script:
         # There is one script for all runs: a number that divides the fewest lanes, a power of two,
         # divides all.
@@ -402,6 +438,7 @@ class SlurmDispatch:
             self.prefix(),
             [*self.setup_lines(), *snapshot_lines],
             size=replace(self.size, lanes=min(lanes, default=None)),
+            runs_per_job=self.runs_per_job,
         )
         if self.python is not None:
             script.python = self.python
@@ -410,8 +447,9 @@ class SlurmDispatch:
     def _show(self, runs: list[SubmittedRun]) -> None:
         script = self._script(runs, [])
         folder = runs[0].outputs.absolute() / ".slurm" / "<submission>"
-        count = min(len(runs), 1000) if len(runs) > 1 else None
-        text = script.text(folder / "job-0.sh", count, self.array_parallelism)
+        num_jobs = self._count_jobs(runs)
+        count = min(num_jobs, 1000) if num_jobs > 1 else None
+        text = script.text(folder / "job-0.sh", count, self._jobs_at_once)
         print(text, flush=True)
         problems = [
             f"! {message}" for message in (*self._problems(script, runs[0], None), *test_only(text))

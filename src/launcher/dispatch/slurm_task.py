@@ -1,6 +1,7 @@
-"""One task of a submitted job.
+"""One task of a submitted job, or one of several runs of it.
 
-srun starts `python -m launcher.dispatch.slurm_task RUN_FOLDER [SCRIPT]`.
+srun, or `launcher.dispatch.slurm_runs`, starts
+`python -m launcher.dispatch.slurm_task RUN_FOLDER [SCRIPT]`.
 """
 
 import json
@@ -8,10 +9,12 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from launcher.config.node_range import ranks_per_node
+from launcher.dispatch.rank import follow_parent
 from launcher.process import collector, signals
 from launcher.rundir.logs import prepare_output
 
@@ -24,6 +27,8 @@ def main() -> int:
     signals.install()
     prepare_output()
     collector.pause()
+    if "LAUNCHER_PARENT" in os.environ:
+        follow_parent()
     # It comes after a snapshot of the code, which is on PYTHONPATH.
     if os.getcwd() not in sys.path:
         (
@@ -104,6 +109,7 @@ def work(folder: Any) -> Any:
     from launcher.dispatch import forced_exit
     from launcher.dispatch.environment import join_ranks
     from launcher.dispatch.job import run_job
+    from launcher.dispatch.local import spawn
     from launcher.slurm.causes import Budget
     from launcher.slurm.requeue import guarded
     from launcher.slurm.submission import load_frozen
@@ -118,11 +124,20 @@ def work(folder: Any) -> Any:
         # Several ranks leave together, at the first decision of rank 0 (`ranks.on_main`).
         if alone:
             signals.check()
-        return run_job(config)
+        count = ranks_of(config) if "LAUNCHER_PARENT" in os.environ else 1
+        return spawn(config, count) if count > 1 else run_job(config)
 
     is_own = folder.path.absolute() == Path(config.run.dir).absolute()
     return guarded(
         job if is_own else lambda: recorded(folder, job), folder, Budget.of(config.dispatch)
+    )
+
+
+def ranks_of(config: Mapping[str, Any]) -> int:
+    """The number of ranks of one of several runs of a job."""
+    dispatch = config["dispatch"]
+    return ranks_per_node(
+        dispatch["tasks_per_node"], dispatch["gpus_per_node"], dispatch["runs_per_job"]
     )
 
 

@@ -127,7 +127,7 @@ class Spawner:
     def _environment(self, rank: int, listening: socket.socket) -> dict[str, str]:
         env = {
             # Otherwise each rank starts a thread per core.
-            "OMP_NUM_THREADS": str(max(1, _cores() // self.count)),
+            "OMP_NUM_THREADS": str(max(1, count_cores() // self.count)),
             **os.environ,
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
@@ -215,5 +215,5 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _cores() -> int:
+def count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -18,6 +18,7 @@ from launcher.runs.find import ask_queue, find_runs
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm import scheduler
 from launcher.slurm.cancel_note import remove_cancel_note, write_cancel_note
+from launcher.slurm.shared_job import others_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,9 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     chosen = chosen_runs(arguments)
-    in_queue = [run for run in chosen if run.job is not None]
+    with_job = [run for run in chosen if run.job is not None]
+    in_part = [run for run in with_job if has_other_runs(run, with_job)]
+    in_queue = [run for run in with_job if run not in in_part]
     here = [run for run in chosen if run.job is None and held_here(run.folder) is not None]
-    for run in in_queue:
+    for run in with_job:
         if run.job is not None:
             note_cancellation(run, run.job.id)
     try:
@@ -48,20 +51,32 @@ def run(arguments: argparse.Namespace) -> int:
         if run.job is not None and (run.job.state == "SUSPENDED" or not is_held(run.folder)):
             is_recorded &= record_cancelled(run, run.job.id)
         print(f"{run.label}: SLURM job {run.job_id} cancelled")
+    for run in in_part:
+        # Its job reads the note, and lets it save.
+        if not is_held(run.folder):
+            is_recorded &= record_cancelled(run, run.job_id)
+        print(f"{run.label}: cancelled; SLURM job {run.job_id} continues with its other runs")
     stopped = [run for run in here if stop(run)]
     left = [
         run
         for run in chosen
-        if run.state in ("queued", "running") and run not in in_queue and run not in here
+        if run.state in ("queued", "running") and run not in with_job and run not in here
     ]
     for run in left:
         if run.had_job and not run.queue_known:
             print(f"{run.label}: SLURM does not answer; cancel it again later", file=sys.stderr)
         else:
             print(f"{run.label}: is running on {run.node}; stop it there", file=sys.stderr)
-    if not in_queue and not here and not left:
+    if not with_job and not here and not left:
         print("None of these runs is queued or running.", file=sys.stderr)
     return 1 if left or rejected or len(stopped) < len(here) or not is_recorded else 0
+
+
+def has_other_runs(run: StoredRun, chosen: Sequence[StoredRun]) -> bool:
+    """Return whether the run's job has other runs that are not to be cancelled."""
+    paths = {other.folder.path.absolute() for other in chosen}
+    others = () if run.note is None else others_of(run.folder, run.note)
+    return any(other.path not in paths for other in others)
 
 
 def note_cancellation(run: StoredRun, job: str) -> None:

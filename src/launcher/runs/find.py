@@ -11,6 +11,7 @@ from launcher.rundir.files import expanded
 from launcher.rundir.folder import run_folders
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm.scheduler import QueuedJob, cancelled, queue, with_times
+from launcher.slurm.shared_job import ENDED
 from launcher.slurm.submission import FROZEN
 
 RUN_HELP = "an id, the beginning of an id, a name, name/id, a SLURM job, or a folder"
@@ -28,6 +29,9 @@ def join_queue(runs: Iterable[StoredRun], jobs: Mapping[str, QueuedJob] | None) 
         run.job = jobs.get(run.last_job_id or "")
         if run.note is not None:
             run.job = run.note.find_in(jobs) or run.job
+            # It has ended, and other runs of its job have not.
+            if run.note.is_shared and run.record.get("state") in ENDED:
+                run.job = None
         run.__dict__.pop("state", None)
 
 

@@ -48,6 +48,8 @@ def dispatch_of(overrides: Sequence[str]) -> dict[str, Any] | None:
     for key in ("wait", "dry_run"):
         if dispatch[key]:
             raise ConfigError(f"dispatch.{key}=true: replay does not use it; leave it out.")
+    if (runs := dispatch["runs_per_job"]) > 1:
+        raise ConfigError(f"dispatch.runs_per_job={runs}: replay does not use it; leave it out.")
     return dispatch
 
 

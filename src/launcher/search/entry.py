@@ -69,6 +69,11 @@ def sweep(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> Non
             f"hydra/sweeper=optuna: {dispatch.rpartition('.')[2]} is not supported; use"
             " dispatch=local or dispatch=slurm."
         )
+    if dispatch == SLURM and (runs := probe.plain["dispatch"]["runs_per_job"]) > 1:
+        raise ConfigError(
+            f"dispatch.runs_per_job={runs}: a trial is a job of its own, since it may be stopped;"
+            " leave it out."
+        )
     if dispatch == SLURM and probe.plain["dispatch"]["dry_run"]:
         construct(probe.plain["dispatch"]).sweep([probe], None)
         return

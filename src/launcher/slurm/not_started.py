@@ -1,7 +1,8 @@
 """Record in run.json why a job failed before its run had started.
 
-A job's script calls the command `python -m launcher.slurm.not_started RUN_FOLDER EXIT_CODE
-COMMAND`, also if run.json still says that the run runs.
+A job's script calls the command `python -m launcher.slurm.not_started FOLDER EXIT_CODE COMMAND`,
+also if run.json still says that the run runs. FOLDER is the run's, or the folder of a job that has
+several runs.
 """
 
 import os
@@ -17,6 +18,7 @@ from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import Outcome
 from launcher.slurm import scheduler
 from launcher.slurm.causes import cause_of
+from launcher.slurm.shared_job import runs_of
 
 OPEN = ("queued", "running", "preempted")
 NOISE = re.compile(
@@ -28,21 +30,31 @@ ENDS = 4096
 """Bytes at the end of the job's log that are searched for its last line."""
 
 
+SILENT_END = (
+    "its process ended with exit code 0 in the middle of the run, without an error (os._exit?)"
+)
 UNRECORDED = 100
 """Our exit code for a run that has failed although its process ended with 0."""
 
 
 def main() -> int:
     path, code, command = sys.argv[1:]
+    folder = RunFolder(Path(path))
     if code == "0":
-        return UNRECORDED if record_silent_end(RunFolder(Path(path))) else 0
-    record_failure(RunFolder(Path(path)), int(code), command)
+        return UNRECORDED if record_silent_end(folder) else 0
+    for run in runs_of(folder):
+        # The log of a job of several runs is the file that SLURM writes.
+        log = None if run is folder else folder.path.parent.with_name(f"{slurm_job_id()}.out")
+        record_failure(run, int(code), command, log)
     return 0
 
 
-def record_silent_end(folder: RunFolder) -> bool:
-    """Record that the run's process has ended, with 0, in the middle of the run.
+def record_silent_end(folder: RunFolder, reason: str = SILENT_END) -> bool:
+    """Record that the run's process has ended in the middle of the run.
 
+    Args:
+        folder: the run's folder.
+        reason: how it has ended. By default, with 0.
     Returns:
         False if this job's run has not.
     """
@@ -55,18 +67,23 @@ def record_silent_end(folder: RunFolder) -> bool:
         or is_held(folder)
     ):
         return False
-    reason = (
-        "its process ended with exit code 0 in the middle of the run, without an error (os._exit?)"
-    )
     print(f"SLURM job {job}: failed: {reason}", flush=True)
     record.revise("failed", "failed", exit_code=1, reason=reason, slurm_job_id=job)
     return True
 
 
-def record_failure(folder: RunFolder, exit_code: int, command: str) -> None:
+def record_failure(
+    folder: RunFolder, exit_code: int, command: str, log: Path | None = None
+) -> None:
     """Record the failure in run.json.
 
     Nothing is recorded if a process is on the run, or SLURM starts the job again.
+
+    Args:
+        folder: the run's folder.
+        exit_code: the exit code of the command.
+        command: the command of the job's script that failed.
+        log: the job's log. Default None: in the run's folder.
     """
     record, job = RunRecord(folder), slurm_job_id()
     if record.state not in OPEN or is_held(folder) or job is None:
@@ -82,7 +99,7 @@ def record_failure(folder: RunFolder, exit_code: int, command: str) -> None:
         return
     outcome: Outcome = "cancelled" if cause == "cancelled" else "failed"
     reason = f"'{command}' ended the job with exit code {exit_code}, before the run started"
-    line = last_line(folder.logs / f"slurm-{job}.log")
+    line = last_line(log or folder.logs / f"slurm-{job}.log")
     record.add_failure(outcome, exit_code=exit_code, reason=f"{reason}: {line}" if line else reason)
 
 

@@ -27,6 +27,7 @@ from launcher.slurm.cancel_note import is_cancel_noted, remove_cancel_note
 from launcher.slurm.causes import Budget, Cause, cause_of, decide, forgets, was_ended_at
 from launcher.slurm.journal import Journal
 from launcher.slurm.scheduler import JobInfo, NoAnswer, SchedulerError
+from launcher.slurm.shared_job import ENDED, runs_of
 
 T = TypeVar("T")
 STAY = 300.0
@@ -48,7 +49,7 @@ def guarded(work: Callable[[], T], folder: RunFolder, budget: Budget) -> T:
 
     Args:
         work: the work.
-        folder: folder of its record, if there is one.
+        folder: folder of its record, if there is one, or of a job that has several runs.
         budget: the limits of restarts.
     Raises:
         signals.SignalExit: with the exit code for SLURM.
@@ -59,7 +60,8 @@ def guarded(work: Callable[[], T], folder: RunFolder, budget: Budget) -> T:
     if job is None or "SLURM_JOB_NODELIST" not in os.environ:
         return work()
     policy = Requeue(folder, job, budget)
-    # This is a trial. Its search, in the same job, stops the other trials and requeues.
+    # This is a trial of a search, or one of several runs of the job. Their parent, in the same job,
+    # stops them and requeues.
     if "LAUNCHER_PARENT" in os.environ:
         return policy.without_requeue(work)
     try:
@@ -68,6 +70,7 @@ def guarded(work: Callable[[], T], folder: RunFolder, budget: Budget) -> T:
             deadline.on_signal(policy.request_early),
         ):
             try:
+                policy.forget_cancellation()
                 policy.begin()
                 return work()
             except signals.SignalExit:
@@ -84,7 +87,11 @@ def guarded(work: Callable[[], T], folder: RunFolder, budget: Budget) -> T:
 
 
 class Requeue:
-    """The policy for one SLURM job and its run."""
+    """The policy for one SLURM job and its run, or its runs.
+
+    Args:
+        folder: has the job's journal, see `launcher.slurm.shared_job`.
+    """
 
     def __init__(
         self,
@@ -94,11 +101,12 @@ class Requeue:
         sleep: Callable[[float], None] = time.sleep,
     ):
         self.folder, self.job, self.budget, self.sleep = folder, job, budget, sleep
+        self.runs = runs_of(folder)
         self.restarts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
         self.requested: Cause | None = None
         """Cause for which we have requested a requeue from SLURM."""
         self.forced = ""
-        self.attempts_before = 0
+        self.attempts_before = [0] * len(self.runs)
         self.is_reported = False
         self.faulty_nodes: Sequence[str] = ()
         self.excluded = ""
@@ -121,15 +129,12 @@ class Requeue:
         """
         if self.rank != 0:
             return
-        record = self._record()
-        self.attempts_before = len(record.attempts)
-        if record.state == "completed":
+        records = [RunRecord(run) for run in self.runs]
+        self.attempts_before = [len(record.attempts) for record in records]
+        if all(record.state == "completed" for record in records):
             return
-        # A job that its user requeues after a cancellation is meant to run.
-        with suppress(OSError):
-            remove_cancel_note(self.folder)
         journal = Journal(self.folder, self.job)
-        journal.start(self.restarts, self.folder.newest_step())
+        journal.start(self.restarts, self._newest_step())
         # SLURM may have requeued it by itself.
         last = decide("preempted", self.budget, journal.count("preempted") - 1)
         if rejection := last.reason or self.budget.fruitless(journal.fruitless()):
@@ -141,14 +146,21 @@ class Requeue:
         if cause_of(info, signal.SIGTERM, self.restarts) != "ended by hand":
             raise signals.SignalExit(signal.SIGTERM)
 
+    def forget_cancellation(self) -> None:
+        """A job that its user requeues after a cancellation is meant to run."""
+        if self.rank == 0:
+            with suppress(OSError):
+                remove_cancel_note(self.folder)
+
     def without_requeue(self, work: Callable[[], T]) -> T:
         """Do the work of one of several processes of the job, which requeue nothing."""
         self.begin()
         try:
-            return work()
+            with deadline.on_forced_exit(self.end_by_force):
+                return work()
         except signals.SignalExit:
             Journal(self.folder, self.job).requeue(
-                "requeued", self.folder.newest_step(), self._has_trained()
+                "requeued", self._newest_step(), self._has_trained()
             )
             raise
 
@@ -178,6 +190,11 @@ class Requeue:
             self.forced = f"; {reason}"
             self._settle(signals.SignalExit(signum))
 
+    def end_by_force(self, signum: int, reason: str) -> None:
+        """Record that the run is only preempted, since it resumes when its parent requeues."""
+        if self.rank == 0 and signum not in (0, signal.SIGINT):
+            self._revise("preempted", reason)
+
     def request_early(self, signum: int) -> None:
         """Request the requeue while the run still saves, if SLURM is ending the job already.
 
@@ -197,7 +214,7 @@ class Requeue:
                     return
                 self._request(cause)
             # The process may be killed before it comes to `_leave`, which completes the entry.
-            Journal(self.folder, self.job).requeue(cause, self.folder.newest_step())
+            Journal(self.folder, self.job).requeue(cause, self._newest_step())
         except SchedulerError as error:
             logger.debug("SLURM job %s: not requeued while saving: %s", self.job, error)
 
@@ -210,7 +227,7 @@ class Requeue:
         self.requested = cause
         self._requests += 1
         scheduler.requeue(self.job)
-        if is_cancel_noted(self.folder, self.job):  # it came between our look and the requeue
+        if self._is_cancel_noted():  # it came between our look and the requeue
             scheduler.cancel([self.job])
 
     def _settle(self, stop: signals.SignalExit) -> SystemExit:
@@ -298,7 +315,7 @@ class Requeue:
             cause = "faulty node"
         if cause == "ended by hand" and info.is_batch and stop.signum:
             cause = "cause unknown" if forgets(info, received_at, scheduler.booted_at()) else cause
-        if is_cancel_noted(self.folder, self.job):
+        if self._is_cancel_noted():
             cause = "cancelled"
         logger.debug("SLURM job %s: %s.", self.job, cause)
         return info, cause
@@ -318,9 +335,7 @@ class Requeue:
                 if scheduler.preempts_by_requeue(os.environ.get("SLURM_JOB_PARTITION"))
                 else cause
             )
-            journal.requeue(
-                self.requested or counted, self.folder.newest_step(), self._has_trained()
-            )
+            journal.requeue(self.requested or counted, self._newest_step(), self._has_trained())
             reason = (
                 "requeued by SLURM" if self.requested is None else f"{self.requested}, requeued"
             )
@@ -346,26 +361,48 @@ class Requeue:
 
     def _has_trained(self) -> bool:
         """Return whether this launch has completed a step. Only then can it have saved one."""
-        begun = self._record().attempts[self.attempts_before :]
+        begun = [
+            attempt
+            for run, before in zip(self.runs, self.attempts_before, strict=True)
+            for attempt in RunRecord(run).attempts[before:]
+        ]
         return any((attempt.end_step or 0) > attempt.start_step for attempt in begun)
 
-    def _record(self) -> RunRecord:
-        return RunRecord(self.folder)
+    def _newest_step(self) -> int:
+        """The step of the newest checkpoint.
+
+        Of several runs it is the sum, which grows when any of them saves.
+        """
+        return sum(run.newest_step() for run in self.runs)
+
+    def _open_runs(self) -> list[RunFolder]:
+        """The runs whose state is still the job's."""
+        if len(self.runs) == 1:
+            return self.runs
+        return [run for run in self.runs if RunRecord(run).state not in ENDED]
+
+    def _is_cancel_noted(self) -> bool:
+        runs = self._open_runs()
+        return bool(runs) and all(is_cancel_noted(run, self.job) for run in runs)
 
     def _revise(self, state: Any, reason: str, exit_code: int | None = None) -> None:
         """Correct the end of this job's attempt in run.json. Other attempts are not changed."""
-        holder = held_here(self.folder)
-        # This is a forced exit.
-        is_ours = holder is not None and holder.pid == os.getpid()
-        if not self.folder.record_path.exists() or (is_held(self.folder) and not is_ours):
-            return
-        try:
-            reason += self.forced
-            self._record().revise(
-                state, state, reason=reason, exit_code=exit_code, slurm_job_id=self.job
-            )
-        except OSError as error:
-            logger.warning("%s could not be written: %s", self.folder.record_path, error)
+        for run in self._open_runs():
+            holder = held_here(run)
+            # This is a forced exit.
+            is_ours = holder is not None and holder.pid == os.getpid()
+            if not run.record_path.exists() or (is_held(run) and not is_ours):
+                continue
+            try:
+                RunRecord(run).revise(
+                    state,
+                    state,
+                    reason=reason + self.forced,
+                    exit_code=exit_code,
+                    slurm_job_id=self.job,
+                )
+            except OSError as error:
+                logger.warning("%s could not be written: %s", run.record_path, error)
 
 
 def _announce(code: int) -> None:

@@ -28,6 +28,16 @@ def runs_path(script: Path) -> Path:
     return script.with_name(f"runs-{script.stem.partition('-')[2]}.txt")
 
 
+def job_folder(script: Path, task: int | None = None) -> Path:
+    """The folder of a job that has several runs (see `launcher.slurm.shared_job`).
+
+    Args:
+        script: the job's script.
+        task: its index in the script's array, or None for a plain job.
+    """
+    return script.with_suffix("") / str(task or 0)
+
+
 @dataclass
 class Script:
     """The parts of a script. `launcher.dispatch.slurm.SlurmDispatch` describes the parameters."""
@@ -41,11 +51,14 @@ class Script:
     setup: list[str] = field(default_factory=list)
     python: str = field(default_factory=lambda: sys.executable)
     size: Size = field(default_factory=Size)
+    runs_per_job: int = 1
 
     def command(self, path: Path) -> str:
         """The script's body.
 
-        It finds its run by the array's task, and writes its output to the run's own log.
+        It finds its run by the array's task, and writes its output to the run's own log. Several
+        runs of a job have a folder of the job instead (see `launcher.slurm.shared_job`), and each
+        writes its log itself.
 
         Between Python's start and the first handler, a signal would kill a task. So the task starts
         with signals ignored, and queries SLURM about missed signals once it runs. Without
@@ -53,7 +66,9 @@ class Script:
         get that far, the script requeues a preempted job, or records why the job failed.
         """
         shell = f'trap "" TERM USR1 USR2; {self.size.start}'
-        task = [*self.prefix, self.python, "-u", "-m", "launcher.dispatch.slurm_task"]
+        is_shared = self.runs_per_job > 1
+        module = f"launcher.dispatch.{'slurm_runs' if is_shared else 'slurm_task'}"
+        task = [*self.prefix, self.python, "-u", "-m", module]
         srun = shlex.join(
             [
                 "--export=ALL",
@@ -67,12 +82,17 @@ class Script:
             ]
         )
         pythons = dict.fromkeys([sys.executable] if self.prefix else [self.python, sys.executable])
+        find_run = [
+            f"mapfile -t __launcher_runs <{shlex.quote(str(runs_path(path)))}",
+            "__launcher_run=${__launcher_runs[${SLURM_ARRAY_TASK_ID:-0}]}",
+            "__launcher_job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}",
+            'exec >>"$__launcher_run/logs/slurm-${__launcher_job:-$SLURM_JOB_ID}.log" 2>&1',
+        ]
+        folder = shlex.quote(str(job_folder(path).parent))
+        find_runs = [f"__launcher_run={folder}/${{SLURM_ARRAY_TASK_ID:-0}}"]
         return "\n".join(
             [
-                f"mapfile -t __launcher_runs <{shlex.quote(str(runs_path(path)))}",
-                "__launcher_run=${__launcher_runs[${SLURM_ARRAY_TASK_ID:-0}]}",
-                "__launcher_job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}",
-                'exec >>"$__launcher_run/logs/slurm-${__launcher_job:-$SLURM_JOB_ID}.log" 2>&1',
+                *(find_runs if is_shared else find_run),
                 f"__launcher_pythons=({shlex.join(pythons)})",
                 *(
                     f"source {shlex.quote(str(path.with_name(file.name)))}"

@@ -5,7 +5,7 @@ They are each run's frozen configuration, and the list from which a SLURM job re
 <run folder>/submission.json     all that the job reads: the resolved configuration, Hydra's node,
                                  and the script of its job
 <outputs>/.slurm/<submission>/   job-0.sh, job-0.id and runs-0.txt of each array (its id, and a run
-                                 folder per task), *.sh (their functions), the snapshot of the code
+                                 folder per run), *.sh (their functions), the snapshot of the code
 <outputs>/.slurm/run.lock        exists while a command submits
 
 submission.json is written before sbatch is called, and job-0.id after it. SLURM's queue lists each
@@ -115,6 +115,12 @@ class JobNote:
     task: int | None = None
     submitted: str | None = None
     job_id: str | None = None
+    runs: int | None = None
+    """The number of runs of the job, if it has several (see `launcher.slurm.shared_job`)."""
+
+    @property
+    def is_shared(self) -> bool:
+        return (self.runs or 1) > 1
 
     @classmethod
     def read(cls, folder: RunFolder) -> "JobNote | None":

@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import subprocess
+import sys
 
 import pytest
 
@@ -22,7 +23,7 @@ from support.lab import (
     wait_for,
     wait_for_step,
 )
-from support.runner import final_state, metrics, record, run_folder
+from support.runner import final_state, metrics, metrics_of, record, run_folder
 
 HELD = ["+dispatch.sbatch.hold=true"]
 CRASH = "+tracker.crash={_target_: support.crasher.Crasher}"
@@ -177,6 +178,56 @@ def test_a_crash_is_a_failure_everywhere_and_is_not_repeated(cluster, tmp_path):
     job = job_of(folder)
     assert lab.wait_until_ended(job) == "COMPLETED"
     assert states(lab, tmp_path, folder.name).popitem()[1]["state"] == "completed"
+
+
+def test_runs_that_share_a_job(cluster, tmp_path, undisturbed):
+    lab, crash = cluster, "+tracker.crash={_target_: support.crasher.Crasher, file: crash}"
+    # A process that the tests' server forks is not the parent of its own children on a node.
+    real = f"dispatch.python={sys.executable}"
+    words = ["dispatch.runs_per_job=3", real, "dispatch.partition=preempt", crash, "-m"]
+    words.append("seed=range(4)")
+    array = lab.submit(tmp_path, *words)
+    wait_for_step(tmp_path, runs=4)
+    folders = [folder_with(tmp_path, seed) for seed in range(4)]
+    assert [job_of(folder) for folder in folders] == [f"{array}_0"] * 3 + [f"{array}_1"]
+
+    (folders[1] / "crash").touch()
+    wait_for(lambda: seen(lab, tmp_path, folders)[1] == "failed", "one run to fail")
+    one = runs(lab, "cancel", tmp_path, "seed=2")
+    assert f"SLURM job {array}_0 continues with its other runs" in one.stdout, one.stderr
+    wait_for(lambda: seen(lab, tmp_path, folders)[2] == "cancelled", "one run to be cancelled")
+    assert seen(lab, tmp_path, folders)[0] == "running"
+    again = lab.launcher(*experiment(tmp_path), *words[:-1], "seed=0,3", "dispatch=slurm")
+    assert "0 submitted, 2 skipped" in again.stdout, again.stdout + again.stderr
+
+    lab.preempt(lab.info(f"{array}_0")["NodeList"])
+    (folders[1] / "crash").unlink()
+    retried = runs(lab, "retry", tmp_path, "seed=1", "--trust")
+    assert "1 submitted" in retried.stdout, retried.stdout + retried.stderr
+    assert lab.wait_until_ended(f"{array}_0") == "COMPLETED", "the failed run has another job"
+    assert lab.wait_until_ended(f"{array}_1") == "COMPLETED"
+    assert lab.wait_until_ended(job_of(folders[1])) == "COMPLETED"
+    assert seen(lab, tmp_path, folders) == ["completed", "completed", "cancelled", "completed"]
+    first, *_, last = json.loads((folders[0] / "run.json").read_text())["attempts"]
+    assert (first["outcome"], first["reason"]) == ("preempted", "preempted, requeued")
+    assert (last["outcome"], last["slurm_job_id"]) == ("completed", f"{array}_0")
+    assert metrics_of(folders[0]) == metrics(undisturbed())
+    log = runs(lab, "logs", tmp_path, folders[0].name, "--slurm").stdout
+    assert f"Completed at step {STEPS}" in log
+
+
+def folder_with(outputs, seed):
+    """The folder of the run with this seed."""
+    for folder in run_folders(outputs):
+        if json.loads((folder / "run.json").read_text())["config"]["seed"] == seed:
+            return folder
+    raise AssertionError(seed)
+
+
+def seen(lab, outputs, folders):
+    """The listed states of these runs."""
+    listed = states(lab, outputs)
+    return [listed[folder.name]["state"] for folder in folders]
 
 
 def test_a_requeue_that_fails_is_the_jobs_failure(cluster, tmp_path):

@@ -1,12 +1,15 @@
 """Disturbances while `dispatch=slurm` submits: signals, a second command, SLURM's rejections."""
 
+import json
 import os
 import signal
 import subprocess
 
 import pytest
 
+from support import python
 from support.lab import MAX_WAIT_S, QUICK, experiment, run_folders, states, wait_for
+from support.paths import ROOT
 from support.runner import record
 
 HELD = "+dispatch.sbatch.hold=true"
@@ -194,3 +197,33 @@ def test_job_that_fails_before_python_is_recorded(plain_cluster, tmp_path):
         assert (outputs / ".slurm").exists() and list((outputs / ".slurm").glob(f"*/{job}.out"))
     shown = verb(lab, "logs", submitted["a setup line fails"][0], "mlp-digits")
     assert shown.stdout == "preparing\n", shown.stdout + shown.stderr
+
+
+PYTHON = """
+import json, sys
+import launcher
+from launcher.errors import ConfigError
+
+words = json.loads(sys.argv[1])
+run = launcher.compose(*words)
+jobs = [run.submit(), run.submit()]
+sweep = launcher.sweep([*words, "dispatch=slurm", "seed=1,2", "dispatch.runs_per_job=2"])
+several = sweep.submit()
+try:
+    launcher.compose(*words, "seed=3", "dispatch=slurm", "dispatch.partition=nowhere").submit()
+except ConfigError as error:
+    rejected = str(error)
+print(json.dumps([run.state, jobs, several, rejected]))
+"""
+
+
+def test_python_submits(cluster, tmp_path):
+    words = [*experiment(tmp_path), "dispatch=slurm", HELD]
+    done = python.run("-c", PYTHON, json.dumps(words), env=cluster.environment, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    state, (first, again), (one, other), rejected = json.loads(done.stdout.splitlines()[-1])
+    assert (state, again, other) == ("queued", first, one) and one != first
+    assert "invalid partition specified: nowhere" in rejected and len(run_folders(tmp_path)) == 3
+    assert sorted(jobs(cluster, tmp_path)) == sorted([first, one])
+    assert verb(cluster, "cancel", tmp_path, "--all").returncode == 0
+    assert {run["state"] for run in states(cluster, tmp_path).values()} == {"cancelled"}

@@ -59,6 +59,15 @@ MISTAKES = {
             " launcher --help model=super"
         ),
     ],
+    "hydra.sweeper.params=3 hydra.job.env_copy=3 hydra.sweeper.max_batch_size=x": [
+        "hydra.sweeper.params=3: should be a mapping of keys to values; e.g. 'hydra.sweeper.par",
+        "hydra.job.env_copy=3: should be a list; e.g. 'hydra.job.env_copy=[value]'.",
+        "hydra.sweeper.max_batch_size=x: Value 'x' of type 'str' could not be converted to Int",
+    ],
+    "dispatch.runs_per_job=2 model=mlp data=digits data.target=x": [
+        "dispatch.runs_per_job=2: no key dispatch.runs_per_job; dispatch=slurm has it.",
+        "data.target=x: no key data.target; data=table has it.",
+    ],
     "~seed model=mlp data=digits": [
         "seed: is missing, and a run needs it; add +seed=<a whole number"
     ],

@@ -1,18 +1,25 @@
 """Every fault of a configuration is a sentence that names the key, the value and the fix."""
 
+import math
 import sys
 from dataclasses import MISSING, fields
 from pathlib import Path
+from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from launcher.config import session
 from launcher.config.compose import compose
 from launcher.config.diagnose import diagnose
-from launcher.config.schema import validate, without_own_keys
-from launcher.config.sections import SECTIONS
+from launcher.config.fits import fits
+from launcher.config.schema import _keys, _typed, validate, without_own_keys
+from launcher.config.sections import SECTIONS, section
+from launcher.config.signature import UNKNOWN, signature
+from launcher.config.tree import walk
 from launcher.errors import ConfigError
 from support.composition import composed
+from support.paths import ROOT
 from support.projects import write_project
 
 NO_TAG = (  # Hydra 1.4 deletes it
@@ -498,3 +505,42 @@ def test_several_options_of_a_group_that_has_one_are_rejected(group: str, chosen
 
 def test_lists_of_one_option_of_hooks_and_of_values_are_accepted() -> None:
     assert diagnose(["optimizer=[adamw]", "hooks=[default,ema]", "optimizer.betas=[0.8,0.9]"]) == []
+
+
+INFINITE = (float("inf"), float("-inf"), float("nan"))
+SIGNATURES = {
+    str(node["_target_"]): signature(str(node["_target_"]))
+    for path in sorted((ROOT / "conf").glob("*/*.yaml"))
+    for _, node in walk({"option": OmegaConf.to_container(OmegaConf.load(path))})
+    if isinstance(node, dict) and node.get("_target_", "???") != "???"
+}
+
+
+@pytest.mark.parametrize("owner", [*SIGNATURES, *SECTIONS])
+def test_numbers_are_finite(owner: str) -> None:
+    spec = SIGNATURES[owner] if owner in SIGNATURES else section(SECTIONS[owner])
+    for parameter in () if spec is None else spec.parameters:
+        if parameter.default is UNKNOWN:
+            continue
+        for given, wrap in ((0.5, lambda x: x), ([0.5], lambda x: [x]), ({"a": 0.5}, _in_a_dict)):
+            if parameter.annotation is Any or not fits(given, parameter.annotation):
+                continue
+            for number in INFINITE:
+                issues = list(_typed("a.key", wrap(number), parameter))
+                assert len(issues) == 1, (parameter, number)
+
+
+def _in_a_dict(number: float) -> dict[str, float]:
+    return {"a": number}
+
+
+class Unbounded:
+    """Args: a number whose default is infinite, and one that has no type."""
+
+    def __init__(self, most: float = math.inf, any=None):
+        pass
+
+
+def test_a_number_may_be_infinite_where_its_default_is() -> None:
+    spec, keys = signature(f"{__name__}.Unbounded"), {"most": math.inf, "any": math.inf}
+    assert spec is not None and not list(_keys("x", keys, spec, partial=True))

@@ -17,6 +17,7 @@ from launcher.data.custom import CustomData
 from launcher.data.digits import DigitsData, load_digits
 from launcher.data.files import find_files, hold_out
 from launcher.data.synthetic import SyntheticData
+from launcher.data.table import TableData
 from launcher.data.text import TextData, standard_library
 from launcher.data.tokens import TokenData
 from launcher.errors import ConfigError
@@ -454,9 +455,37 @@ def test_new_data_of_each_source(tmp_path, importable):
     with pytest.raises(ConfigError, match=r"data\.predict=.*: the files hold 50 bytes, too few"):
         TextData(batch_size=2, seq_len=50, **new).predict_dataset()
     assert TextData(batch_size=2).predict_dataset() is None
+    np.save(tmp_path / "new.npy", np.arange(50, dtype=np.uint16))
+    new |= {"predict": str(tmp_path / "new.npy")}
+    tokens = TokenData(batch_size=2, seq_len=16, vocab_size=50, **new)
+    tokens.check()
+    assert len(tokens.predict_dataset()) == 3
+    with pytest.raises(ConfigError, match=r"data\.predict: the files hold token 32, and the model"):
+        TokenData(batch_size=2, seq_len=16, vocab_size=20, **new).predict_dataset()[1]
     custom = CustomData(dataset=Squares(9), batch_size=3, predict=Squares(4))
     assert len(custom.predict_dataset()) == 4
     batches = custom.batches(custom.predict_dataset(), [(2, 4), (0, 2)], torch.device("cpu"))
     assert [batch["x"].tolist() for batch in batches] == [[2, 3], [0, 1]]
     with pytest.raises(ConfigError, match="should be a dataset with this data source"):
         CustomData(dataset=Squares(9), batch_size=3, predict="new.csv").predict_dataset()
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "tokens"])
+@pytest.mark.parametrize("key", ["files", "val_files", "predict"])
+def test_a_message_about_a_file_names_the_key_of_the_file(tmp_path, kind, key):
+    good = {"csv": "x,y\n1,2\n3,4\n", "jsonl": '{"x": 1, "y": 2}\n' * 2, "tokens": ""}[kind]
+    bad = {"csv": "z\n1\n", "jsonl": "no JSON\n", "tokens": ""}[kind]
+    ending = "npy" if kind == "tokens" else kind
+    for name, content in (("good", good), ("bad", bad)):
+        (tmp_path / f"{name}.{ending}").write_text(content)
+    if kind == "tokens":
+        np.save(tmp_path / "good.npy", np.zeros(50, dtype=np.uint16))
+    files = {"files": f"{tmp_path}/good.{ending}"} | {key: f"{tmp_path}/bad.{ending}"}
+    source = (
+        TokenData(batch_size=2, vocab_size=9, seq_len=4, **files)
+        if kind == "tokens"
+        else TableData(batch_size=1, target="y", features=["x"], **files)
+    )
+    with pytest.raises(ConfigError, match=rf"^data\.{key}: {tmp_path}/bad\.{ending}"):
+        read = {"files": "train_dataset", "val_files": "val_dataset", "predict": "predict_dataset"}
+        getattr(source, read[key])()

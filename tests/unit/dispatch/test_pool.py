@@ -92,7 +92,9 @@ def test_close_lets_all_of_them_save(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "signal.signal(signal.SIGTERM, lambda *_: (open(sys.argv[1] + '.saved', 'w'),"
         " sys.exit(143)))\n"
     )
-    code += "open(sys.argv[1] + '.ready', 'w')\ntime.sleep(600)"
+    # A child of a pool starts with signals blocked, until it has its handlers.
+    code += "open(sys.argv[1] + '.ready', 'w')\n"
+    code += "signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})\ntime.sleep(600)"
     program(monkeypatch, code)
     pool = Pool(tmp_path, 3)
     for number in range(3):

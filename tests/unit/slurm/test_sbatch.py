@@ -61,6 +61,7 @@ def test_a_malformed_time_limit_is_rejected():
         ({"gpus_per_node": 4}, 4),
         ({"gpus_per_node": 4, "tasks_per_node": 1}, 1),
         ({"tasks_per_node": 3}, 3),
+        ({"gpus_per_node": 4, "runs_per_job": 2}, 1),
     ],
 )
 def test_sbatch_asks_for_one_task_per_gpu(settings, tasks):
@@ -95,6 +96,25 @@ def test_a_job_of_any_size_counts_its_nodes_at_its_start(tmp_path, lanes, nodes)
         " --kill-on-bad-exit=1 --cpus"
     )
     assert len(said) == (nodes != 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "cpus", "step"),
+    [
+        ({"runs_per_job": 4}, 4, []),
+        ({"runs_per_job": 4, "cpus_per_task": 3}, 12, ["--cpus-per-task=12"]),
+        ({"runs_per_job": 4, "gpus_per_node": 8, "cpus_per_task": 3}, 24, ["--cpus-per-task=24"]),
+        ({"runs_per_job": 4, "gpus_per_node": 2}, 4, []),
+        ({"runs_per_job": 2, "gpus_per_node": 8, "tasks_per_node": 1}, 2, []),
+    ],
+)
+def test_runs_that_share_a_job_are_one_task(settings, cpus, step, tmp_path):
+    dispatch = SlurmDispatch(**settings)
+    assert (dispatch.flags()["ntasks-per-node"], dispatch.flags()["cpus-per-task"]) == (1, cpus)
+    assert dispatch.srun_flags() == step
+    script = dispatch._script([run_of(tmp_path, None)], []).command(tmp_path / "job-0.sh")
+    assert f"__launcher_run={tmp_path}/job-0/${{SLURM_ARRAY_TASK_ID:-0}}\n" in script
+    assert "-m launcher.dispatch.slurm_runs" in script
 
 
 def test_a_container_is_around_python_or_srun():

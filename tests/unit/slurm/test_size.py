@@ -52,6 +52,15 @@ def test_flags_of_sbatch_and_srun(settings, expected, command):
             {"nodes": "many"},
             r"dispatch\.nodes='many': should be a number of nodes, or the fewest and the most",
         ),
+        (
+            {"runs_per_job": 2, "nodes": 2},
+            r"dispatch\.runs_per_job=2: several runs of a job share one node; leave .*nodes=2 out",
+        ),
+        ({"runs_per_job": 2, "no_kill": True}, r"leave dispatch\.no_kill=true out"),
+        (
+            {"runs_per_job": 4, "array_parallelism": 3},
+            r"dispatch\.runs_per_job=4: is more than the runs at once, .*=3; use a smaller one",
+        ),
         ({"spares": 1}, r"dispatch\.spares=1: is used only with dispatch\.no_kill=true"),
         (
             {"no_kill": True},

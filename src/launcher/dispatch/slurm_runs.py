@@ -1,0 +1,171 @@
+"""The task of a job that has several runs: `python -m launcher.dispatch.slurm_runs FOLDER SCRIPT`.
+
+Each run is a process of its own (`launcher.dispatch.slurm_task`), with its share of the node's GPUs
+and cores, and its output in its own log. SLURM signals all processes of the job. When all runs have
+saved, this process requeues the job, and its next launch resumes the runs that have not ended.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from launcher.dispatch import forced_exit
+from launcher.dispatch.pool import Pool
+from launcher.dispatch.slurm_task import close, ranks_of
+from launcher.dispatch.spawner import count_cores
+from launcher.process import collector, deadline, signals
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.logs import prepare_output
+from launcher.rundir.provenance import slurm_job_id
+from launcher.rundir.record import RunRecord
+from launcher.slurm.cancel_note import is_cancel_noted
+from launcher.slurm.causes import Budget
+from launcher.slurm.not_started import SILENT_END, record_silent_end
+from launcher.slurm.requeue import guarded
+from launcher.slurm.shared_job import is_open, runs_of, state_in
+from launcher.slurm.submission import load_frozen
+
+COMMAND = (sys.executable, "-u", "-m", "launcher.dispatch.slurm_task")
+PAUSE = 1.0
+"""Seconds between two checks of the runs."""
+SAME_SIGNAL = 2.0
+"""Seconds within which a signal that has ended a run reaches this process too."""
+
+SIGNALLED = 128
+"""A run that a signal has ended has a greater exit code."""
+
+
+def main() -> int:
+    """Run the runs of a job that have not ended.
+
+    Returns:
+        The exit code for SLURM: 1 if any run has failed, in an earlier launch too, and was not
+            submitted again.
+    """
+    signals.install()
+    prepare_output()
+    collector.pause()
+    folder, script = RunFolder(Path(sys.argv[1])), sys.argv[2]
+    runs = [run for run in runs_of(folder) if is_open(run, script)]
+    if not runs:
+        print("All runs of this job have ended: nothing to do.", flush=True)
+        return _has_failed(folder, script)
+    config, _ = load_frozen(runs[0])
+    forced_exit.arm(config)
+    pool = RunPool(runs, config.dispatch.runs_per_job, ranks_of(config), script)
+    try:
+        code = guarded(pool.run, folder, Budget.of(config.dispatch))
+        return code or _has_failed(folder, script)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    finally:
+        signals.ignore()
+
+
+def _has_failed(folder: RunFolder, script: str) -> int:
+    return int(any(state_in(run, script) == "failed" for run in runs_of(folder)))
+
+
+class RunPool(Pool):
+    """Processes of the runs of one job.
+
+    Args:
+        runs: run folders.
+        slots: number of shares of the node, also if the job has fewer runs.
+        ranks: number of ranks of a run.
+        script: the job's script.
+    """
+
+    def __init__(self, runs: Sequence[RunFolder], slots: int, ranks: int, script: str):
+        super().__init__(runs[0].path, slots)
+        self.runs, self.script = runs, script
+        self.threads = str(max(1, count_cores() // (slots * ranks)))
+        self.cancelled: set[int] = set()
+        self.num_failed = 0
+        self.is_stopped = False
+        """A signal has ended a run."""
+
+    def run(self) -> int:
+        """Run all of them. One that fails leaves the others.
+
+        Returns:
+            1 if any has failed, else 0.
+
+        Raises:
+            signals.SignalExit: a signal ended the job, and all runs have saved.
+        """
+        try:
+            for number in range(len(self.runs)):
+                signals.check()
+                self._start(number)
+            while self.running():
+                signals.check()
+                for number, code in self.ended().items():
+                    self._settle(number, code)
+                self._stop_cancelled()
+                time.sleep(PAUSE)
+            if self.is_stopped:
+                time.sleep(SAME_SIGNAL)
+                signals.check()
+        finally:
+            self.close()
+        return int(self.num_failed > 0)
+
+    def _start(self, number: int) -> None:
+        run = self.runs[number]
+        if is_cancel_noted(run, str(slurm_job_id())):
+            self._record_cancelled(run)
+            return
+        command = [*COMMAND, str(run.path), self.script]
+        run.logs.mkdir(exist_ok=True)
+        self._launch(number, command, self._log(number))
+        print(f"{run.path}: process {self.processes[number].pid}", flush=True)
+
+    def _share(self, slot: int) -> dict[str, str]:
+        return {"OMP_NUM_THREADS": self.threads, **os.environ, **super()._share(slot)}
+
+    def _log(self, number: int) -> Path:
+        return self.runs[number].logs / f"slurm-{slurm_job_id()}.log"
+
+    def ended(self) -> dict[int, int]:
+        # A process that hangs after a signal ends itself.
+        deadline.progress()
+        return super().ended()
+
+    def _settle(self, number: int, code: int) -> None:
+        """Record the end of a run that could not do so."""
+        run = self.runs[number]
+        print(f"{run.path}: exit code {code}", flush=True)
+        if number in self.cancelled:
+            self._record_cancelled(run)
+        elif signals.received() or code > SIGNALLED:
+            self.is_stopped = True
+            self.num_failed += 1
+        elif code == 0:
+            self.num_failed += record_silent_end(run)
+        else:
+            reason = f"its process was killed by signal {-code}" if code < 0 else SILENT_END
+            if not record_silent_end(run, reason):
+                close(run, reason)
+            self.num_failed += 1
+
+    def _stop_cancelled(self) -> None:
+        """Let the runs save and end that `runs cancel` has noted."""
+        for number in self.running() - self.cancelled:
+            if is_cancel_noted(self.runs[number], str(slurm_job_id())):
+                self.cancelled.add(number)
+                self.stop([number])
+
+    def _record_cancelled(self, run: RunFolder) -> None:
+        RunRecord(run).revise(
+            "cancelled",
+            "cancelled",
+            reason="it was cancelled, and its SLURM job was not",
+            slurm_job_id=slurm_job_id(),
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""A SLURM job with several runs (`dispatch.runs_per_job`).
+
+It has a folder next to its script, `<script's name>/<array task>/`, with `runs.txt`, a run's folder
+per line, and `restarts.json` (see `launcher.slurm.journal`). A job with one run has no folder of
+its own: all that it writes is in the run's.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.record_format import read_record
+from launcher.slurm.sbatch import job_folder
+from launcher.slurm.submission import JobNote
+
+RUNS = "runs.txt"
+ENDED = ("completed", "paused", "failed", "cancelled")
+"""States of a run that its job does not start again."""
+
+
+def write_runs(folder: Path, runs: Iterable[RunFolder]) -> None:
+    """Write the list of a job's runs.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    folder.mkdir(parents=True)
+    (folder / RUNS).write_text("".join(f"{os.path.abspath(run)}\n" for run in runs))
+
+
+def runs_of(folder: RunFolder) -> list[RunFolder]:
+    """The runs of a job, by the folder that its script knows.
+
+    They are the runs in its `runs.txt`, or the run whose folder it is.
+    """
+    try:
+        lines = (folder.path / RUNS).read_text().splitlines()
+    except OSError:
+        return [folder]
+    return [RunFolder(line) for line in lines]
+
+
+def others_of(run: RunFolder, note: JobNote) -> Iterator[RunFolder]:
+    """The other runs of a run's job that have not ended.
+
+    Args:
+        run: one of the job's runs.
+        note: its job.
+    """
+    if not note.is_shared:
+        return
+    for other in runs_of(RunFolder(job_folder(Path(note.script), note.task))):
+        if other.path != run.path.absolute() and is_open(other, note.script):
+            yield other
+
+
+def is_open(run: RunFolder, script: str) -> bool:
+    """Return whether a run has not ended, and has no newer job than the script's."""
+    return state_in(run, script) not in (None, *ENDED)
+
+
+def state_in(run: RunFolder, script: str) -> str | None:
+    """The state of a run, or None if it has a newer job than the script's."""
+    note = JobNote.read(run)
+    # A network file system may fail to read it for a moment.
+    if note is not None and note.script != script:
+        return None
+    try:
+        return str(read_record(run.record_path).get("state"))
+    except (OSError, ValueError):
+        return "damaged"
+
+
+def groups(runs: Sequence[RunFolder], size: int) -> list[Sequence[RunFolder]]:
+    """Divide the runs of a script among its jobs, in order."""
+    return [runs[start : start + size] for start in range(0, len(runs), size)]

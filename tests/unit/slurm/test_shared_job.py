@@ -1,0 +1,135 @@
+"""A job with several runs: which of them are still its own, and what its end means for them."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from launcher.dispatch.slurm_runs import RunPool, _has_failed
+from launcher.process import signals
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.record import RunRecord
+from launcher.runs.cancel import has_other_runs
+from launcher.runs.find import join_queue
+from launcher.runs.stored_run import StoredRun
+from launcher.slurm import not_started
+from launcher.slurm.cancel_note import write_cancel_note
+from launcher.slurm.causes import Budget
+from launcher.slurm.requeue import Requeue
+from launcher.slurm.sbatch import job_folder
+from launcher.slurm.scheduler import QueuedJob
+from launcher.slurm.shared_job import is_open, others_of, runs_of, write_runs
+from launcher.slurm.submission import JobNote, freeze
+from support.scripted_slurm import ScriptedSlurm
+
+STATES = ("running", "preempted", "failed", "completed", "cancelled", "queued")
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    return tmp_path / ".slurm" / "1" / "job-0.sh"
+
+
+@pytest.fixture
+def job(tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    """The folder of job 6, with a run in each state."""
+    monkeypatch.setenv("SLURM_JOB_ID", "6")
+    runs = []
+    for state in STATES:
+        run = RunFolder(tmp_path / "gpt" / state)
+        note = JobNote(str(script), job_id="6", runs=len(STATES))
+        freeze(run, {"run": {"dir": str(run.path)}}, None, note)
+        record = RunRecord(run)
+        if state != "queued":
+            record.begin_attempt(start_step=0, max_steps=4, world_size=1, strategy="none")
+        if state not in ("queued", "running"):
+            is_complete = state == "completed"
+            record.end_attempt(state, end_step=4, exit_code=0 if is_complete else 1, reason="old")
+        runs.append(run)
+    write_runs(job_folder(script), runs)
+    return RunFolder(job_folder(script))
+
+
+def states(job: RunFolder) -> dict[str, str | None]:
+    return {run.path.name: RunRecord(run).state for run in runs_of(job)}
+
+
+def test_a_run_leaves_its_job_when_it_has_ended(job: RunFolder, script: Path) -> None:
+    are_open = {"running", "preempted", "queued"}
+    assert {run.path.name for run in runs_of(job) if is_open(run, str(script))} == are_open
+    queue = {"6": QueuedJob("6", "RUNNING", "None", "n1", str(script))}
+    stored = [StoredRun.read(run.path) for run in runs_of(job)]
+    join_queue(stored, queue)
+    assert {run.id for run in stored if run.job is not None} == are_open
+
+    (running, *_) = runs_of(job)
+    note = JobNote.read(running)
+    assert note is not None
+    assert {run.path.name for run in others_of(running, note)} == are_open - {"running"}
+    of_job = [run for run in stored if run.job is not None]
+    assert has_other_runs(of_job[0], of_job[:2]) and not has_other_runs(of_job[0], of_job)
+    freeze(running, {"run": {}}, None, JobNote("another.sh"))
+    assert not is_open(running, str(script)), "it was submitted again"
+    assert _has_failed(job, str(script))
+    for run in runs_of(job):
+        freeze(run, {"run": {}}, None, JobNote("another.sh"))
+    assert not _has_failed(job, str(script))
+
+
+@pytest.mark.parametrize(
+    ("answer", "noted", "state"),
+    [
+        ("preempted, with a grace", 0, "preempted"),
+        ("preempted, with a grace", 2, "preempted"),
+        ("preempted, with a grace", 3, "cancelled"),
+        ("cancelled", 0, "cancelled"),
+    ],
+)
+def test_the_end_of_a_job_is_the_end_of_its_open_runs(
+    job: RunFolder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: str,
+    noted: int,
+    state: str,
+) -> None:
+    slurm = ScriptedSlurm(tmp_path / "slurm")
+    slurm.install(monkeypatch)
+    slurm.answer(answer)
+    before = states(job)
+    for name in ("running", "preempted", "queued")[:noted]:
+        write_cancel_note(RunFolder(tmp_path / "gpt" / name), "6")
+    stop = signals.SignalExit(signal.SIGTERM)
+    assert Requeue(job, "6", Budget(), sleep=lambda seconds: None).leave(stop).code == 143
+    assert ("requeue 6" in slurm.calls) == (state == "preempted")
+    assert states(job) == before | dict.fromkeys(("running", "preempted", "queued"), state)
+
+
+def test_a_job_that_did_not_start_has_failed_for_its_open_runs(
+    job: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = ScriptedSlurm(tmp_path / "slurm")
+    slurm.install(monkeypatch)
+    slurm.answer("killed by hand")
+    job.path.parent.with_name("6.out").write_text("no such module\n")
+    monkeypatch.setattr("sys.argv", ["not_started", str(job.path), "1", "module load x"])
+    before = states(job)
+    assert not_started.main() == 0
+    assert states(job) == before | dict.fromkeys(("running", "preempted", "queued"), "failed")
+    reason = RunRecord(runs_of(job)[-1]).attempts[-1].reason
+    assert reason is not None and reason.endswith("before the run started: no such module")
+
+
+def test_each_run_has_its_share_of_the_node(
+    job: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launcher.dispatch.pool.count_gpus", lambda: 4)
+    monkeypatch.setattr("launcher.dispatch.slurm_runs.count_cores", lambda: 24)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    # The job has one run only, but the share is that of two.
+    pool = RunPool(runs_of(job)[:1], slots=2, ranks=2, script="job-0.sh")
+    share = pool._share(1)
+    assert (share["OMP_NUM_THREADS"], share["CUDA_VISIBLE_DEVICES"]) == ("6", "2,3")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert pool._share(0)["OMP_NUM_THREADS"] == "2"
