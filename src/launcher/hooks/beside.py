@@ -9,7 +9,9 @@ necessary, so everything that they steer is repeated. Results and arrivals are f
 
 import os
 import re
+import shutil
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ import torch
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, RunContext, TrainerView, overrides
 from launcher.hooks.checkpointing import CheckpointingHook
-from launcher.hooks.evaluation_process import FAILED, LOG, EvaluationProcess
+from launcher.hooks.evaluation_process import FAILED, LOG, EvaluationJobs, EvaluationProcess
 from launcher.process import ranks, signals
 from launcher.rundir.evaluations import Evaluations
 from launcher.rundir.folder import RunFolder
@@ -33,13 +35,19 @@ class Beside:
 
     Args:
         key: name of the hook's settings, for messages.
+        where: process or job.
         device: of the process. Default None: the device of rank 0.
+        dispatch: settings of the jobs. Default None: the defaults of `dispatch=slurm`.
     """
 
-    def __init__(self, key: str, device: str | None):
+    def __init__(
+        self, key: str, where: str, device: str | None, dispatch: Mapping[str, Any] | None
+    ):
+        if dispatch is not None and where != "job":
+            raise ConfigError(f"{key}.dispatch: is for {key}.where=job; set it, or leave it out.")
         if device is not None and not DEVICE.fullmatch(device):
             raise ConfigError(f"{key}.device={device}: should be cpu, cuda, cuda:1 or mps.")
-        self.key, self.device = key, device
+        self.key, self.where, self.device, self.dispatch = key, where, device, dispatch or {}
         self.pending: list[int] = []
         self._arrivals: dict[int, int] = {}
         self._said_at = -1
@@ -49,12 +57,11 @@ class Beside:
         self._files: Evaluations | None = None
 
     # ------------------------------------------------------------------------------------ its begin
-    def check(self, trainer: TrainerView, where: str, is_composed: bool, is_own: bool) -> None:
+    def check(self, trainer: TrainerView, is_composed: bool, is_own: bool) -> None:
         """Check that another process can repeat the evaluation.
 
         Args:
             trainer: the trainer of the run.
-            where: the setting.
             is_composed: whether the run has a configuration.
             is_own: whether the loader is.
         Raises:
@@ -70,6 +77,8 @@ class Beside:
             why = "needs hooks.checkpointing, whose checkpoints are evaluated"
         elif not trainer.strategy.has_plain_tensors:
             why = f"the checkpoints of strategy={trainer.strategy.name} are read by its ranks only"
+        elif self.where == "job" and shutil.which("sbatch") is None:
+            why = "there is no sbatch on this machine"
         elif is_own and trainer.strategy.ranks.world_size > 1:
             why = "a loader of your own has the batches of one rank only"
         else:
@@ -78,7 +87,7 @@ class Beside:
                 name = type(changing[0]).__name__
                 why = f"{name}.on_evaluation_start may change the weights, which it cannot repeat"
         if why is not None:
-            raise ConfigError(f"{self.key}.where={where}: {why}; use where=inline.")
+            raise ConfigError(f"{self.key}.where={self.where}: {why}; use where=inline.")
 
     def open(self, trainer: TrainerView) -> None:
         """Begin with the pending evaluations of the checkpoint. Called when it is restored."""
@@ -89,8 +98,11 @@ class Beside:
             folder = RunFolder(trainer.workspace)
             self._files = Evaluations(folder)
             if ranks.rank() == 0:
-                self._process = EvaluationProcess(
-                    folder, self._options(trainer), self._environment()
+                options = self._options(trainer)
+                self._process = (
+                    EvaluationJobs(folder, options, self.dispatch)
+                    if self.where == "job"
+                    else EvaluationProcess(folder, options, self._environment())
                 )
             self._arrivals = ranks.broadcast(self._files.arrivals())
             self._report_lost(trainer, self._missing())

@@ -51,14 +51,15 @@ class EvaluationHook(BaseHook):
         where: with `process`, another process evaluates the checkpoint of a step that is due, while
             training continues. Its values are logged under that step when they come (see
             `launcher.hooks.beside`). The evaluations before the first step and after the last are
-            still made here.
-        device: of that process: cpu, cuda, cuda:1. Default None: the device of rank 0.
+            still made here. With `job`, each such checkpoint is evaluated by a job of SLURM.
+        device: of that process or job: cpu, cuda, cuda:1. Default None: the device of rank 0.
+        dispatch: settings of `dispatch=slurm` for these jobs. Default None: its defaults.
     Raises:
         ValueError: `max_samples` with a `loader` of your own.
         ConfigError: there is no such device.
     """
 
-    needs: ClassVar = {"where=process": "checkpointing"}
+    needs: ClassVar = {"where=process": "checkpointing", "where=job": "checkpointing"}
 
     def __init__(
         self,
@@ -67,8 +68,9 @@ class EvaluationHook(BaseHook):
         max_samples: PositiveInt | None = None,
         at_start: bool = True,
         metrics: dict[str, Any] | None = None,
-        where: Literal["inline", "process"] = "inline",
+        where: Literal["inline", "process", "job"] = "inline",
         device: str | None = None,
+        dispatch: dict[str, Any] | None = None,
     ):
         if loader is not None and max_samples is not None:
             raise ValueError(
@@ -85,7 +87,8 @@ class EvaluationHook(BaseHook):
         self._batches: dict[str, Iterable[Any]] = {}
         self._done_at = -1
         self._times = Times()
-        self.where, self._beside = where, Beside("hooks.evaluation", device)
+        self.where = where
+        self._beside = Beside("hooks.evaluation", where, device, dispatch)
         self._is_composed = self._is_own = False
 
     def bind(self, context: RunContext) -> None:
@@ -120,7 +123,7 @@ class EvaluationHook(BaseHook):
 
     def on_start(self, trainer: TrainerView) -> None:
         if self.where != "inline":
-            self._beside.check(trainer, self.where, self._is_composed, self._is_own)
+            self._beside.check(trainer, self._is_composed, self._is_own)
 
     def on_before_train(self, trainer: TrainerView) -> None:
         self._interval.check(trainer)

@@ -1,6 +1,6 @@
-"""The process that evaluates checkpoints while training continues.
+"""The process, or the jobs of SLURM, that evaluate checkpoints while training continues.
 
-Rank 0 starts it, in a thread, and passes it one checkpoint at a time.
+Rank 0 starts them, in a thread, one checkpoint at a time.
 """
 
 import json
@@ -9,9 +9,10 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from launcher.config.messages import as_typed
 from launcher.process import signals
 from launcher.process.identity import without_rank
 from launcher.rundir.evaluations import Evaluations
@@ -132,26 +133,25 @@ class EvaluationProcess:
             return False
 
     def _started(self) -> "subprocess.Popen[str] | None":
-        """Start the process, which ends when its standard input does.
-
-        No signal to this process's group reaches it, since it has a session of its own.
-        """
+        """Start the process, which ends when its standard input does."""
         with self._changed:
-            if self._process is not None or self._is_closing:
-                return self._process
-            command = [sys.executable, "-m", "launcher.jobs.evaluate_beside"]
-            arguments = [str(self.folder.path), json.dumps(self.options)]
-            with signals.blocked(), open(self.folder.logs / LOG, "a") as log:
-                self._process = subprocess.Popen(
-                    [*command, *arguments],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    text=True,
-                    env=self.env,
-                    start_new_session=True,
-                )
+            if self._process is None and not self._is_closing:
+                arguments = [str(self.folder.path), json.dumps(self.options)]
+                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+                self._process = self._popen(["launcher.jobs.evaluate_beside", *arguments], **pipes)
             return self._process
+
+    def _popen(self, words: Sequence[str], **streams: Any) -> "subprocess.Popen[str]":
+        """Start a process in a new session, where no signal to this process's group reaches it."""
+        with signals.blocked(), open(self.folder.logs / LOG, "a") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", *words],
+                stderr=log,
+                text=True,
+                env=self.env,
+                start_new_session=True,
+                **{"stdout": log, **streams},
+            )
 
     def _end(self) -> None:
         with self._changed:
@@ -166,3 +166,42 @@ class EvaluationProcess:
         except OSError:
             return ""
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+class EvaluationJobs(EvaluationProcess):
+    """Evaluates each requested checkpoint in a job of SLURM, which a process submits.
+
+    The process also waits for the job. A job that is still there when training is stopped
+    completes, and the next attempt has its result.
+
+    Args:
+        dispatch: settings of `dispatch=slurm`.
+    """
+
+    def __init__(self, folder: RunFolder, options: Mapping[str, Any], dispatch: Mapping[str, Any]):
+        super().__init__(folder, options, {})
+        self.dispatch = dict(dispatch)
+        # They describe the job of the training.
+        self.env = {
+            name: value
+            for name, value in self.env.items()
+            if not name.startswith("SLURM_") or name == "SLURM_CONF"
+        }
+
+    def _evaluates(self, step: int) -> bool:
+        words = [
+            *("launcher.runs", "evaluate", str(self.folder.path.absolute()), "--trust"),
+            *("dispatch=slurm", "dispatch.wait=true", f"job.checkpoint={step}"),
+            f"job.beside={as_typed(self.options)}",
+            *(f"dispatch.{name}={as_typed(value)}" for name, value in self.dispatch.items()),
+        ]
+        try:
+            with self._changed:
+                if self._is_closing:
+                    return False
+                process = self._process = self._popen(words, stdin=subprocess.DEVNULL)
+            process.wait()
+        except OSError as error:
+            logger.debug("Evaluating step %d: %s", step, error)
+            return False
+        return self.files.result(step) is not None

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 
+from launcher.checkpoint.find import find_checkpoint
 from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.checkpoint.store import step_name
 from launcher.checkpoint.stored import StoredCheckpoint
@@ -22,6 +23,8 @@ from launcher.errors import ConfigError
 from launcher.hooks.evaluation import EvaluationHook
 from launcher.hooks.matrices import split_matrices
 from launcher.hooks.records import flatten, show
+from launcher.jobs.evaluate_beside import Evaluator
+from launcher.jobs.stored_config import config_for
 from launcher.jobs.stored_model import StoredModel, open_model
 from launcher.process import signals
 from launcher.process.ranks import Ranks, all_gather, maximum, on_main
@@ -48,6 +51,9 @@ class EvaluateJob:
         split: val or test. It chooses the data, and is the first part of the metrics' names.
         follow: evaluate every checkpoint that the run has, and while a process trains it, every
             checkpoint that it saves. A checkpoint that was evaluated so before is left out.
+        beside: options of `launcher.jobs.evaluate_beside`, with which the training of the run
+            requests this evaluation (`hooks.evaluation.where=job`). Default None: it is not
+            requested by a training.
         trust: run whatever code the checkpoint's configuration names.
     Raises:
         ConfigError: `follow` with a checkpoint.
@@ -60,9 +66,10 @@ class EvaluateJob:
         trust: bool = False,
         split: Literal["val", "test"] = "val",
         follow: bool = False,
+        beside: dict[str, Any] | None = None,
     ):
         self.checkpoint, self.weights, self.trust, self.split = checkpoint, weights, trust, split
-        self.follow = follow
+        self.follow, self.beside = follow, beside
         if follow and checkpoint != "latest":
             raise ConfigError(
                 f"job.checkpoint={checkpoint}: job.follow=true evaluates every checkpoint; leave"
@@ -84,6 +91,8 @@ class EvaluateJob:
         """
         folder, ranks = RunFolder(config.run.dir), Ranks.from_env()
         setup_logging(None, ranks.rank)
+        if self.beside is not None:
+            return self._evaluate_beside(config, folder)
         if self.follow:
             on_main(lambda: wait_for_checkpoint(folder))
         model = open_model(config, self.checkpoint, self.weights, self.trust)
@@ -94,6 +103,14 @@ class EvaluateJob:
             metrics = self._evaluate(model, hook, folder)
         model.trainer.strategy.teardown()
         return metrics
+
+    def _evaluate_beside(self, config: DictConfig, folder: RunFolder) -> dict[str, float]:
+        evaluator, step = Evaluator(folder, dict(self.beside or {})), int(self.checkpoint)
+        path = find_checkpoint(folder.checkpoints, step, "job.checkpoint", hashes=False)
+        # It raises for code that is not allowed.
+        config_for(config, path, self.trust)
+        evaluator.evaluate(step)
+        return {}
 
     def _opened(self, model: StoredModel) -> EvaluationHook:
         """The hook with the loaders of the chosen set.
