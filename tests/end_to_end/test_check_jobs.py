@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from support.runner import launch
+from support.runner import launch, metrics, record
 
 DIGITS = ("model=mlp", "data=digits", "model.hidden_dim=24", "device=cpu")
 
@@ -84,3 +84,21 @@ def test_check_with_faults(tmp_path: Path, overrides: list[str], message: str) -
     done = launch(tmp_path / "outputs", *DIGITS, "job=check", *overrides)
     assert done.returncode == (2 if "lrr" in message else 1) and message in done.output, done.output
     assert "Traceback" not in done.output and files(tmp_path) == []
+
+
+def test_a_resume_keeps_the_micro_batch_that_auto_has_chosen(tmp_path: Path) -> None:
+    run = (*DIGITS, "data.batch_size=60", "trainer.max_steps=4", "trainer.micro_batch_size=auto")
+    small, large = ("job.device_memory=1300kB", "job.device_memory=1GB")
+    straight = launch(tmp_path / "straight", *run, small)
+    assert straight.returncode == 0 and "micro_batch_size=auto: 20. A" in straight.output
+    other = tmp_path / "other"
+    assert launch(other, *run, small, "trainer.pause_at=2").returncode == 0
+    checked = launch(other, *run, "job=check")
+    assert "micro_batch_size=auto: 20, as before" in checked.output, checked.output
+    resumed = launch(other, *run, large)
+    assert resumed.returncode == 0 and "auto: 20, as before" in resumed.output, resumed.output
+    assert "Changed since the checkpoint: trainer" not in resumed.output
+    assert metrics(other) == metrics(tmp_path / "straight")
+    assert [one["micro_batch_size"] for one in record(other)["attempts"]] == [20, 20]
+    evaluated = launch(other, *run, "job=evaluate")
+    assert evaluated.returncode == 0, evaluated.output

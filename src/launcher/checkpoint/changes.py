@@ -13,8 +13,14 @@ from launcher.config.plain_yaml import load
 from launcher.config.resolve import unescaped
 from launcher.rundir.sources import imported_sources
 
-OF_THE_ATTEMPT = ("trainer.pause_at", "run.resume", "hooks.checkpointing.load")
-"""Keys that configure one attempt, not the run."""
+OF_THE_ATTEMPT = (
+    "trainer.pause_at",
+    "run.resume",
+    "hooks.checkpointing.load",
+    "trainer.micro_batch_size='auto'",
+)
+"""Keys that configure one attempt, not the run, and a value that an attempt replaces by its
+own."""
 SOURCES = "sources.json"
 """The file of a checkpoint with the digests of the user's own source files."""
 

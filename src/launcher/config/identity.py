@@ -27,6 +27,7 @@ from launcher.config.messages import show
 from launcher.config.needs import METRIC_SCHEDULE, measuring, parts
 from launcher.config.plain import resolved_at, to_plain
 from launcher.config.secrets import as_stored
+from launcher.config.sections import AUTO
 from launcher.config.tree import is_interpolation, leaves, mapped
 from launcher.rundir.files import expanded
 
@@ -49,6 +50,9 @@ NEVER_HASHED = {"run", "hydra", "identity_renames"}
 
 HASHED_FILES = ("strategy.config_file",)
 """Keys of files whose content is hashed, not their path."""
+
+HASHED_AS_NULL = {"trainer.micro_batch_size": AUTO}
+"""Values that leave a number to the machine: they name the run that `null` names."""
 
 DIGITS, DERIVED = 12, "${launcher.id:}"
 """Number of digits of an id, and the pattern of an id that is a hash."""
@@ -84,7 +88,8 @@ def identity(config: DictConfig) -> dict[str, Any]:
     """Return the tree that is hashed.
 
     It is the resolved configuration without the keys of `run.identity_exclude`, and with the keys
-    of `HASHED_RUN_KEYS` that are set. Whole floats become ints (`lr=1.0` is `lr=1`).
+    of `HASHED_RUN_KEYS` that are set. Whole floats become ints (`lr=1.0` is `lr=1`), and the values
+    of `HASHED_AS_NULL` become null.
     """
     # The schema rejects everything but a list.
     listed = OmegaConf.select(config, "run.identity_exclude")
@@ -102,8 +107,12 @@ def identity(config: DictConfig) -> dict[str, Any]:
             written = resolved_at(config, keys)
             if isinstance(written, dict | list):
                 return mapped(_without(written, excluded, keys), value, keys)
-        if isinstance(written, str) and ".".join(map(str, keys)) in HASHED_FILES:
-            return _content(expanded(written))
+        if isinstance(written, str):
+            key = ".".join(map(str, keys))
+            if key in HASHED_FILES:
+                return _content(expanded(written))
+            if HASHED_AS_NULL.get(key) == written:
+                return None
         return int(written) if isinstance(written, float) and written.is_integer() else written
 
     hashed: dict[str, Any] = mapped(_without(tree, excluded), value)

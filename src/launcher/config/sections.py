@@ -12,6 +12,8 @@ from annotated_types import Ge, Gt, Lt
 from launcher.config.signature import REQUIRED, UNKNOWN, Parameter, Signature
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+AUTO = "auto"
+
 
 @dataclass(frozen=True)
 class Top:
@@ -50,7 +52,7 @@ class TrainerSettings:
     max_steps: PositiveInt | None
     max_epochs: PositiveFloat | None = None
     pause_at: PositiveInt | None = None
-    micro_batch_size: PositiveInt | None = None
+    micro_batch_size: PositiveInt | Literal["auto"] | None = None
     lanes: PositiveInt | None = None
     max_grad_norm: NonNegativeFloat | None = 1.0
     max_non_finite_grad_retries: NonNegativeInt | None = None

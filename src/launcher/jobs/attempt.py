@@ -128,6 +128,9 @@ class AttemptLog:
                         launched=self.launched,
                         device=None if trainer is None else device_kind(trainer.device),
                         machine=self.machine,
+                        micro_batch_size=(
+                            None if trainer is None else trainer.strategy.plan.micro_batch_size
+                        ),
                         command=command,
                     )
         except BaseException:

@@ -8,16 +8,19 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from launcher.config.sections import AUTO
 from launcher.errors import ConfigError, TrainingError, config_error
 from launcher.hooks.base import BaseHook, TrainerView, TrainState
 from launcher.hooks.memory import GIB, max_memory
 from launcher.jobs.dry_run import remove_empty, trial_trainer
+from launcher.jobs.micro_batch import logged_choice, parsed_memory, with_size
 from launcher.jobs.summary import model_lines
 from launcher.models.base import IGNORED
 from launcher.process import ranks
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.logs import setup_logging
-from launcher.rundir.space import parse_size, size
+from launcher.rundir.space import size
+from launcher.strategies.base import UnknownMemory
 from launcher.strategies.weights import unwrap
 from launcher.train.build import logger
 from launcher.types import PositiveInt
@@ -93,12 +96,13 @@ class CheckJob:
         from launcher.jobs.memory import estimate
 
         remove_empty(RunFolder(config.run.dir))
-        limit, count = parse_size(device_memory), self.ranks or 1
-        if limit is None:
-            raise ConfigError(
-                f"job.device_memory={device_memory}: should be a number and a unit; e.g. 80GB."
-            )
-        found, micro = estimate(config, count)
+        limit, count = parsed_memory(device_memory), self.ranks or 1
+        try:
+            if config.trainer.get("micro_batch_size") == AUTO:
+                config = with_size(config, logged_choice(config, count, limit))
+            found, micro = estimate(config, count)
+        except UnknownMemory as unknown:
+            raise ConfigError(f"job.device_memory: {unknown}.") from unknown
         logger.info(
             "A step on each of %d ranks, %d samples a micro-batch: %s parameters, %s gradients, %s"
             " moments, %s activations.",

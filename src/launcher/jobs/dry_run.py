@@ -6,6 +6,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.resolve import escaped
 from launcher.hooks.init_from import InitFromHook
+from launcher.jobs.micro_batch import with_micro_batch_size
 from launcher.rundir.folder import RunFolder
 from launcher.train.build import build_trainer
 from launcher.train.composed import Trainer
@@ -23,6 +24,7 @@ def trial_trainer(config: DictConfig) -> Trainer:
     config = OmegaConf.create(escaped(OmegaConf.to_container(with_max_steps(config), resolve=True)))
     config.hooks, config.tracker = {}, {}
     folder = RunFolder(config.run.dir)
+    config = with_micro_batch_size(config, folder)
     trainer = build_trainer(config, folder)
     trainer.hooks = [hook for hook in trainer.hooks if isinstance(hook, InitFromHook)]
     trainer.restore()

@@ -25,13 +25,12 @@ from launcher.config.construct import instantiate
 from launcher.config.plain import settings_of
 from launcher.config.schema import without_own_keys
 from launcher.config.sections import TrainerSettings
-from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.records import map_nested_tensor
 from launcher.optim.fused import has_fused_kernel
 from launcher.optim.optimizers import needs_closure
 from launcher.optim.parts import OptimizerParts
 from launcher.optim.precision import Precision
-from launcher.strategies.base import MemoryLayout, Strategy
+from launcher.strategies.base import MemoryLayout, Strategy, UnknownMemory
 from launcher.strategies.recompute import recompute_units
 from launcher.strategies.units import own_parameters
 from launcher.train.build import build_model, build_optimizer, step_plan
@@ -95,20 +94,19 @@ def estimate(config: DictConfig, world_size: int) -> tuple[StepMemory, int]:
     """The memory of a step of a configuration, and the samples of a micro-batch.
 
     Raises:
-        ConfigError: the configuration has a part whose memory is not known.
-        TrainingError: the passes need values.
+        UnknownMemory: the configuration has a part whose memory is not known, or the passes need
+            values.
     """
     settings = settings_of(TrainerSettings, config.trainer)
     precision: Precision = instantiate(config.precision)
     strategy: Strategy = instantiate(config.strategy)
     layout = strategy.memory_layout(world_size, precision)
     if settings.lanes is not None:
-        raise ConfigError(
-            "job.device_memory: the memory with trainer.lanes is not estimated; use null."
-        )
+        raise UnknownMemory("the memory with trainer.lanes is not estimated; use null")
     plan = step_plan(settings, config.data.batch_size, world_size, precision)
     data = instantiate(without_own_keys(config.data))
     data.check()
+    data.num_workers = 0  # one batch is made here
     cpu = torch.device("cpu")
     loader = data.train_loader(
         seed=config.seed,
@@ -128,9 +126,8 @@ def estimate(config: DictConfig, world_size: int) -> tuple[StepMemory, int]:
     def optimizer(made: nn.Module) -> torch.optim.Optimizer:
         found = build_optimizer(config.optimizer, made)
         if isinstance(found, OptimizerParts) or needs_closure(found):
-            raise ConfigError(
-                f"job.device_memory: the memory with {type(found).__name__} is not estimated; use"
-                " optimizer=adamw."
+            raise UnknownMemory(
+                f"the memory with {type(found).__name__} is not estimated; use optimizer=adamw"
             )
         return found
 
@@ -144,7 +141,7 @@ def estimate(config: DictConfig, world_size: int) -> tuple[StepMemory, int]:
             plan.grad_accum_steps > 1,
         )
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        raise TrainingError(f"job.device_memory: {WITHOUT_VALUES} ({error}).") from error
+        raise UnknownMemory(f"{WITHOUT_VALUES} ({error})") from error
     assert plan.micro_batch_size is not None
     return memory, plan.micro_batch_size
 

@@ -10,6 +10,7 @@ from launcher.config.resolve import resolved
 from launcher.hooks.record import RecordHook
 from launcher.jobs.attempt import AttemptLog, saves
 from launcher.jobs.complete import nothing_to_do
+from launcher.jobs.micro_batch import with_micro_batch_size
 from launcher.jobs.summary import end_lines, start_lines, time_taken
 from launcher.process import signals
 from launcher.process.device import cpu_kernels, device_name
@@ -24,7 +25,7 @@ from launcher.train.composed import Trainer
 from launcher.train.length import with_max_steps
 
 
-def train(config: DictConfig) -> dict[str, Any] | None:
+def train(config: DictConfig, device_memory: str | None = None) -> dict[str, Any] | None:
     """See `TrainJob.run`."""
     folder = RunFolder(config.run.dir)
     setup_logging(None, Ranks.from_env().rank, keep=True)
@@ -38,7 +39,8 @@ def train(config: DictConfig) -> dict[str, Any] | None:
     trainer: Trainer | None = None
     try:
         with log.recorded():
-            recorder = RecordHook(plain, code, log.begin)
+            log.config = config = with_micro_batch_size(config, folder, device_memory)
+            recorder = RecordHook(resolved(config), code, log.begin)
             trainer = build_trainer(config, folder, [recorder])
             trainer.context.texts["code.yaml"] = OmegaConf.to_yaml(code)
             fingerprint = getattr(

@@ -14,6 +14,7 @@ from launcher.config.command import task_overrides
 from launcher.config.messages import show
 from launcher.config.options import composed_from
 from launcher.config.resolve import resolved_yaml
+from launcher.config.sections import AUTO
 from launcher.config.trust import Origin, names_in, names_in_files
 from launcher.errors import ConfigError
 from launcher.rundir.record_format import read_record
@@ -68,6 +69,7 @@ def config_for(
         if (
             top in (*WHERE, "hydra")
             or now == then
+            or (key == "trainer.micro_batch_size" and now == AUTO)
             or _is_same_choice(key, value, now, then, checkpoint)
         ):
             continue

@@ -7,6 +7,7 @@ from omegaconf import DictConfig
 
 from launcher.checkpoint.find import find_checkpoint
 from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.config.sections import AUTO
 from launcher.errors import ConfigError, TrainingError
 from launcher.jobs.stored_config import config_for
 from launcher.process.ranks import on_main
@@ -54,6 +55,9 @@ def open_model(
         on_main(lambda: str(find_checkpoint(folder.checkpoints, checkpoint, "job.checkpoint")))
     )
     config = config_for(config, path, trust)
+    if config.trainer.get("micro_batch_size") == AUTO:
+        # It was written by a trainer that was not composed.
+        config.trainer.micro_batch_size = None
     trainer = build_trainer(config, folder, to_train=False, has_loader=has_loader)
     stored = StoredCheckpoint(path)
     if weights is not None:

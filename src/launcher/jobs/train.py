@@ -16,6 +16,8 @@ class TrainJob:
         value: whether the sweeper gets its best or its last value.
         after: commands of `launcher.runs` that follow once the run is complete: evaluate (with the
             test set, if `data.test_dataset` is set) and export.
+        device_memory: of one rank (80GB), for `trainer.micro_batch_size=auto`. Default None: the
+            memory of its device, or its share of the machine's on a CPU.
     """
 
     def __init__(
@@ -23,7 +25,9 @@ class TrainJob:
         objective: str | None = None,
         value: Literal["best", "last"] = "best",
         after: list[Literal["evaluate", "export"]] | None = None,
+        device_memory: str | None = None,
     ):
+        self.device_memory = device_memory
         self.objective, self.value, self.after = objective, value, list(after or ())
 
     def is_complete(self, config: Mapping[str, Any]) -> bool:
@@ -77,7 +81,7 @@ class TrainJob:
         from launcher.rundir.folder import RunFolder
         from launcher.rundir.record_format import read_record
 
-        metrics, folder = train(config), RunFolder(config.run.dir)
+        metrics, folder = train(config, self.device_memory), RunFolder(config.run.dir)
         if self.after and metrics is not None and Ranks.from_env().is_main:
             from launcher.jobs.after import run_after
 

@@ -142,6 +142,7 @@ class RunRecord:
         launched: float | None = None,
         device: str | None = None,
         machine: str | None = None,
+        micro_batch_size: int | None = None,
         code: str | os.PathLike[str] | None = None,
         command: Mapping[str, object] = MappingProxyType({}),
     ) -> int:
@@ -149,9 +150,9 @@ class RunRecord:
 
         An earlier attempt that never closed was killed: the caller holds the run's lock, so nobody
         else is on it. `resume` is the request (`run.resume`) that it has followed. `launched`,
-        `device` and `machine` are described at `Attempt`. `code` is the folder whose git state is
-        recorded (default: the working directory). `command` is the stored command (see
-        `launcher.config.command`). Raises OSError when the record cannot be written.
+        `device`, `machine` and `micro_batch_size` are described at `Attempt`. `code` is the folder
+        whose git state is recorded (default: the working directory). `command` is the stored
+        command (see `launcher.config.command`). Raises OSError when the record cannot be written.
         """
         self._began_at, self._began = self.clock(), self.timer()
         now = iso(self._began_at)
@@ -174,6 +175,7 @@ class RunRecord:
                 launched=None if launched is None else iso(launched),
                 device=device,
                 machine=machine,
+                micro_batch_size=micro_batch_size,
             )
         )
         self.data.update(

@@ -50,6 +50,7 @@ ATTEMPT_TYPES: dict[str, Any] = {
     "exit_code": OPTIONAL_INT, "reason": OPTIONAL_TEXT, "world_size": OPTIONAL_INT,
     "resume": OPTIONAL_TEXT, "queued": OPTIONAL_TEXT, "launched": OPTIONAL_TEXT,
     "device": OPTIONAL_TEXT, "machine": OPTIONAL_TEXT,
+    "micro_batch_size": OPTIONAL_INT,
     "seconds": (dict, NoneType),
 }  # fmt: skip
 
@@ -88,6 +89,8 @@ class Attempt:
     """Kind of device of each rank: a GPU's name, or cpu."""
     machine: str | None = None
     """Properties of rank 0's machine that decide the last bits, see `provenance.described`."""
+    micro_batch_size: int | None = None
+    """Samples of a forward pass on each rank, which the next attempt with `auto` keeps."""
     seconds: dict[str, float] | None = None
     """Seconds that it was `starting` (until its first step), `evaluating` and `saving` while
     training waited."""

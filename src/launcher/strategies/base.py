@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import nn
 
-from launcher.errors import ConfigError
 from launcher.optim.precision import Precision
 from launcher.process.lanes import Lanes
 from launcher.process.ranks import Ranks
@@ -46,6 +45,10 @@ class ShardSpec:
 
     shape: tuple[int, ...]
     offset: tuple[int, ...]
+
+
+class UnknownMemory(Exception):
+    """The memory of a step is not estimated. The message names the part, and what to use."""
 
 
 @dataclass(frozen=True)
@@ -248,11 +251,10 @@ class Strategy(ABC):
         It is called without `setup`.
 
         Raises:
-            ConfigError: that is not known.
+            UnknownMemory: the strategy has no such description.
         """
-        raise ConfigError(
-            f"job.device_memory: the memory of strategy={self.name} is not estimated; use"
-            " strategy=fsdp, ddp or none."
+        raise UnknownMemory(
+            f"the memory of strategy={self.name} is not estimated; use strategy=fsdp, ddp or none"
         )
 
     def teardown(self) -> None:  # noqa: B027 - most have nothing to do

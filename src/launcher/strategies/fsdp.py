@@ -19,7 +19,7 @@ from launcher.optim.parts import OptimizerParts
 from launcher.optim.precision import Precision
 from launcher.process import ranks
 from launcher.process.rng import restore_rng, rng_state
-from launcher.strategies.base import NULL, BuildOptimizer, MemoryLayout
+from launcher.strategies.base import NULL, BuildOptimizer, MemoryLayout, UnknownMemory
 from launcher.strategies.collective_check import CollectiveConsistencyCheck
 from launcher.strategies.initial_weights import META, draw, outline, same_draws
 from launcher.strategies.lanes import TreeReduceScatter
@@ -308,9 +308,8 @@ class FsdpStrategy(NativeStrategy):
 
     def memory_layout(self, world_size: int, precision: Precision) -> MemoryLayout:
         if self.cpu_offload:
-            raise ConfigError(
-                "job.device_memory: the memory with strategy.cpu_offload=true is not estimated;"
-                " use false."
+            raise UnknownMemory(
+                "the memory with strategy.cpu_offload=true is not estimated; use false"
             )
         copies = world_size if self.sharding == "no_shard" else self.replicate
         is_mixed = self.mixed_precision and precision.is_mixed

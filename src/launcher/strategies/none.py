@@ -8,7 +8,7 @@ from torch import nn
 from launcher.errors import ConfigError
 from launcher.optim.precision import Precision
 from launcher.process.ranks import Ranks
-from launcher.strategies.base import BuildOptimizer, MemoryLayout
+from launcher.strategies.base import BuildOptimizer, MemoryLayout, UnknownMemory
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan
 
@@ -36,7 +36,7 @@ class NoStrategy(NativeStrategy):
 
     def memory_layout(self, world_size: int, precision: Precision) -> MemoryLayout:
         if world_size > 1:
-            raise ConfigError(
-                f"job.ranks={world_size}: strategy=none uses one; use strategy=ddp or fsdp."
+            raise UnknownMemory(
+                f"strategy=none uses one rank, not {world_size}; use strategy=ddp or fsdp"
             )
         return MemoryLayout()

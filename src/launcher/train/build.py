@@ -234,14 +234,17 @@ def step_plan(
     if issue := batch_issue(batch, world_size):
         raise ConfigError(str(issue))
     share = batch // world_size
-    largest = batch // settings.lanes if settings.lanes else settings.micro_batch_size
+    micro_batch_size = settings.micro_batch_size
+    # Before, `auto` has become a number (see `launcher.jobs.micro_batch`).
+    assert not isinstance(micro_batch_size, str)
+    largest = batch // settings.lanes if settings.lanes else micro_batch_size
     largest_size = min(largest or share, share)
     micro = next(size for size in range(largest_size, 0, -1) if share % size == 0)
     if micro <= largest_size / 2:
         logger.warning(
             "trainer.micro_batch_size=%d: the %d samples of a rank divide into micro-batches of %d;"
             " with data.batch_size=%d each has %d.",
-            settings.micro_batch_size,
+            micro_batch_size,
             share,
             micro,
             -(-share // largest_size) * largest_size * world_size,

@@ -70,7 +70,11 @@ def test_a_step_that_does_not_fit_is_reported(tmp_path: Path) -> None:
     for job, words, message in (
         (CheckJob("much"), [], "job.device_memory=much: should be a number and a unit"),
         (CheckJob(ranks=2), [], "job.ranks=2: is for an estimate"),
-        (CheckJob("1GB", ranks=2), ["strategy=none"], "job.ranks=2: strategy=none uses one"),
+        (
+            CheckJob("1GB", ranks=2),
+            ["strategy=none"],
+            "job.device_memory: strategy=none uses one rank, not 2; use",
+        ),
         (CheckJob("1GB", ranks=3), ["strategy=ddp"], "data.batch_size=64: is not divisible by"),
         (CheckJob("1GB"), ["strategy=deepspeed"], "job.device_memory: the memory of strategy="),
         (CheckJob("1GB"), ["optimizer=lbfgs"], "job.device_memory: the memory with LBFGS"),

@@ -110,6 +110,7 @@ def test_a_whole_life(folder, clock, monkeypatch):
         "launched": None,
         "device": None,
         "machine": None,
+        "micro_batch_size": None,
         "seconds": None,
     }
     assert [attempt["outcome"] for attempt in attempts] == ["preempted", "completed"]
