@@ -2,6 +2,7 @@
 that notes them."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,28 @@ class Stream(IterableDataset[Any]):
 
     def __iter__(self) -> Any:
         return (self.samples[index] for index in range(len(self.samples)))
+
+
+class Resumable(Stream):
+    """A stream with a state, which notes what each process reads in a file of its own."""
+
+    def __init__(self, size: int, folder: str):
+        super().__init__(size)
+        self.folder, self.next = Path(folder), 0
+
+    def __iter__(self) -> Any:
+        while self.next < len(self.samples):
+            self.next += 1
+            with (self.folder / f"{os.getpid()}.txt").open("a") as file:
+                file.write(f"{self.next - 1}\n")
+            yield self.samples[self.next - 1]
+        self.next = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"next": self.next}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.next = state["next"]
 
 
 class Noting(BaseHook):

@@ -103,6 +103,7 @@ class DataSource(LoaderSettings, ABC):
 
         See `launcher.data.loader.ResumableLoader`.
         """
+        from launcher.data.iterable import is_hugging_face_stream
         from launcher.data.loader import ResumableLoader
 
         dataset = self.train_dataset()
@@ -216,8 +217,3 @@ class DataSource(LoaderSettings, ABC):
             max_samples=max_samples,
             has_chunks=has_chunks,
         )
-
-
-def is_hugging_face_stream(dataset: object) -> bool:
-    kind = type(dataset)
-    return kind.__name__ == "IterableDataset" and kind.__module__.partition(".")[0] == "datasets"

@@ -7,18 +7,18 @@ divide itself among ranks.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any
 
-from launcher.data.randomness import PrivateGenerators
+from launcher.data.randomness import GlobalGenerators, PrivateGenerators
 from launcher.data.sampler import mix
 from launcher.errors import ConfigError
 from launcher.process.rng import seed_host
 
 Collate = Callable[[list[Any]], Any]
-Run = Callable[[Callable[[], Any]], Any]
 
 
 def is_stream(dataset: object) -> bool:
@@ -26,6 +26,23 @@ def is_stream(dataset: object) -> bool:
     from torch.utils.data import IterableDataset
 
     return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
+
+
+def has_state(dataset: object) -> bool:
+    """Return whether a stream is resumed by its own `state_dict` and `load_state_dict`.
+
+    A stream of Hugging Face's datasets is not, since its state leaves out the buffer of a shuffle.
+    """
+    return (
+        hasattr(dataset, "state_dict")
+        and hasattr(dataset, "load_state_dict")
+        and not is_hugging_face_stream(dataset)
+    )
+
+
+def is_hugging_face_stream(dataset: object) -> bool:
+    kind = type(dataset)
+    return kind.__name__ == "IterableDataset" and kind.__module__.partition(".")[0] == "datasets"
 
 
 def length(dataset: Any) -> int | None:
@@ -36,38 +53,75 @@ def length(dataset: Any) -> int | None:
         return None
 
 
-def stream_samples(dataset: Any, seed: int | None, position: int = 0) -> Iterator[Any]:
-    """Yield the samples of the stream from a global position on, epoch after epoch, without end.
+class StreamSamples:
+    """The samples of a stream from a global position on, epoch after epoch, without end.
 
-    If the dataset has a length, whole epochs before the position are skipped. The rest is read and
-    dropped. Calls the dataset's `set_epoch(epoch)`, if it has one. With a `seed`, seeds the global
+    Calls the dataset's `set_epoch(epoch)`, if it has one. With a `seed`, seeds the global
     generators for each epoch.
+
+    Args:
+        position: samples before it are read and dropped. If the dataset has a length, whole epochs
+            before it are skipped.
+        state: what `state()` returned there. Then nothing is read and dropped.
 
     Raises ConfigError if an epoch has no sample, or not as many as `len()` returns.
     """
-    size = length(dataset)
-    if size == 0:
-        raise ConfigError(_empty(dataset, 0))
-    epoch, skip = divmod(position, size) if size else (0, position)
-    while True:
-        if hasattr(dataset, "set_epoch"):
-            dataset.set_epoch(epoch)
-        if seed is not None:
-            seed_host(int(mix(seed, epoch)[0]))
-        count = 0
-        for sample in dataset:
-            count += 1
-            if count > skip:
-                yield sample
-        if count == 0:
-            raise ConfigError(_empty(dataset, epoch))
-        if size is not None and count != size:
+
+    def __init__(
+        self,
+        dataset: Any,
+        seed: int | None,
+        position: int = 0,
+        state: dict[str, Any] | None = None,
+    ):
+        self.dataset, self.seed, self.size = dataset, seed, length(dataset)
+        if self.size == 0:
+            raise ConfigError(_empty(dataset, 0))
+        self._iterator: Iterator[Any] | None = None
+        self._count = 0
+        if state is None:
+            self._epoch, self._skip = divmod(position, self.size) if self.size else (0, position)
+            return
+        self._epoch, self._count, self._skip = state["epoch"], state["count"], 0
+        self._set_epoch()
+        dataset.load_state_dict(state["dataset"])
+        self._iterator = iter(dataset)
+
+    def state(self) -> dict[str, Any]:
+        """Return the position, with the dataset's own `state_dict()`."""
+        return {"epoch": self._epoch, "count": self._count, "dataset": self.dataset.state_dict()}
+
+    def __iter__(self) -> StreamSamples:
+        return self
+
+    def __next__(self) -> Any:
+        while True:
+            if self._iterator is None:
+                self._set_epoch()
+                if self.seed is not None:
+                    seed_host(int(mix(self.seed, self._epoch)[0]))
+                self._iterator = iter(self.dataset)
+            for sample in self._iterator:
+                self._count += 1
+                if self._count > self._skip:
+                    return sample
+            self._end_epoch()
+
+    def _set_epoch(self) -> None:
+        if hasattr(self.dataset, "set_epoch"):
+            self.dataset.set_epoch(self._epoch)
+
+    def _end_epoch(self) -> None:
+        if self._count == 0:
+            raise ConfigError(_empty(self.dataset, self._epoch))
+        if self.size is not None and self._count != self.size:
             raise ConfigError(
-                f"data.dataset={type(dataset).__name__}: epoch {epoch} gave {count} samples where"
-                f" len() says {size}, so a resume would not find its place; make them agree or"
-                " define no __len__."
+                f"data.dataset={type(self.dataset).__name__}: epoch {self._epoch} gave"
+                f" {self._count} samples where len() says {self.size}, so a resume would not find"
+                " its place; make them agree or define no __len__."
             )
-        epoch, skip = epoch + 1, max(0, skip - count)
+        self._skip = max(0, self._skip - self._count)
+        self._epoch, self._count, self._iterator = self._epoch + 1, 0, None
 
 
 def _empty(dataset: object, epoch: int) -> str:
@@ -92,9 +146,20 @@ class Share:
     def numbers(self) -> Iterator[int]:
         return map(self.number, count())
 
+    def end_of_round(self, number: int) -> int | None:
+        """The number of the next round's first micro-batch, if this is the rank's last one of its
+        round. There all ranks have had the same number of them."""
+        return number - self.own[-1] + self.count if number % self.count == self.own[-1] else None
+
 
 class TrainingStream:
-    """This rank's micro-batches of a stream, without end, from a global sample position on."""
+    """This rank's micro-batches of a stream, without end, from a global sample position on.
+
+    Args:
+        keeps_state: yield `(state, batch)`. The state is the stream's after the round of all ranks'
+            micro-batches, pickled, or None in the middle of a round.
+        state: the pickled state at the position. Default None: the samples before it are read.
+    """
 
     def __init__(
         self,
@@ -104,6 +169,8 @@ class TrainingStream:
         micro_batch_size: int,
         share: Share,
         seed: int | None,
+        keeps_state: bool = False,
+        state: bytes | None = None,
     ):
         self.dataset = dataset
         self.collate = collate
@@ -111,16 +178,43 @@ class TrainingStream:
         self.size = micro_batch_size
         self.share = share
         self.seed = seed
+        self.keeps_state = keeps_state
+        self.state = state
 
     def __iter__(self) -> Iterator[Any]:
-        draw, aside = _randomness(self.seed)
-        first = self.position + self.share.number(0) * self.size
-        samples = stream_samples(self.dataset, self.seed, first)
-        read = self.share.number(0)
+        generators = _generators(self.seed)
+        if self.state is None:
+            read = self.share.number(0)
+            samples = StreamSamples(self.dataset, self.seed, self.position + read * self.size)
+        else:
+            read, state = 0, pickle.loads(self.state)
+            generators.load_state(state["random"])
+            samples = generators.peek(lambda: StreamSamples(self.dataset, self.seed, state=state))
         for number in self.share.numbers():
             skip, read = (number - read) * self.size, number + 1
-            batch = draw(lambda: list(islice(samples, skip, skip + self.size)))  # noqa: B023 - called at once
-            yield aside(lambda: self.collate(batch))  # noqa: B023
+            drawn = generators.run(lambda: list(islice(samples, skip, skip + self.size)))  # noqa: B023 - called at once
+            batch = generators.peek(lambda: self.collate(drawn))  # noqa: B023
+            if not self.keeps_state:
+                yield batch
+                continue
+            state_there = None
+            if (end := self.share.end_of_round(number)) is not None:
+                rest, read = (end - read) * self.size, end
+                generators.run(lambda: next(islice(samples, rest, rest), None))  # noqa: B023
+                state_there = self._pickled(samples.state() | {"random": generators.state()})
+            yield state_there, batch
+
+    def _pickled(self, state: dict[str, Any]) -> bytes:
+        """Pickle a state, since the dataset may change what its `state_dict` has returned."""
+        try:
+            return pickle.dumps(state)
+        # An object may fail in any way when it is pickled.
+        except Exception as error:
+            raise ConfigError(
+                f"data.dataset={type(self.dataset).__name__}: its state_dict() should return"
+                " numbers, texts, tensors, and lists and dicts of them; it cannot be pickled"
+                f" ({error})."
+            ) from error
 
 
 class EvaluationStream:
@@ -154,25 +248,25 @@ class EvaluationStream:
         return self._chunks() if self.has_chunks else self._shares()
 
     def _chunks(self) -> Iterator[tuple[int, Any]]:
-        draw, aside = _randomness(self.seed)
+        generators = _generators(self.seed)
         samples = self._samples()
         first = 0
-        while read := draw(lambda: list(islice(samples, self.full))):
+        while read := generators.run(lambda: list(islice(samples, self.full))):
             chunk_index = self.rank if self.rank * self.batch_size < len(read) else 0
             start = chunk_index * self.batch_size
             chunk = read[start : start + self.batch_size]
-            yield first + chunk_index, aside(lambda: self.collate(chunk))  # noqa: B023 - called at once
+            yield first + chunk_index, generators.peek(lambda: self.collate(chunk))  # noqa: B023 - called at once
             first += self.world_size
 
     def _shares(self) -> Iterator[Any]:
-        draw, aside = _randomness(self.seed)
+        generators = _generators(self.seed)
         samples = self._samples()
         chunk: list[Any] = []
         ended = False
         while not ended:
             # Read one sample per rank ahead, so that the last chunk has at least one for each.
             wanted = self.full + self.world_size - len(chunk)
-            read = draw(lambda: list(islice(samples, wanted)))  # noqa: B023 - called at once
+            read = generators.run(lambda: list(islice(samples, wanted)))  # noqa: B023 - called at once
             chunk += read
             ended = len(read) < wanted
             count = len(chunk) if ended else self.full
@@ -181,7 +275,7 @@ class EvaluationStream:
             start, stop = share(count, self.rank, self.world_size)
             kept = chunk[start:stop]
             del chunk[:count]
-            yield aside(lambda: self.collate(kept))  # noqa: B023
+            yield generators.peek(lambda: self.collate(kept))  # noqa: B023
 
     def _samples(self) -> Iterator[Any]:
         if self.seed is not None:
@@ -189,22 +283,15 @@ class EvaluationStream:
         yield from islice(self.dataset, self.max_samples)
 
 
-def _randomness(seed: int | None) -> tuple[Run, Run]:
-    """Return the functions that call the stream's code and the collate function.
+def _generators(seed: int | None) -> PrivateGenerators | GlobalGenerators:
+    """Return the generators with which the stream's code and the collate function are called.
 
-    If seeded, they have private generators.
+    If seeded, they are private.
 
     A rank collates only its own samples, so collating must not advance the generators of the
     stream: every rank reads the same stream.
     """
-    if seed is None:
-        return _call, _call
-    generators = PrivateGenerators()
-    return generators.run, generators.peek
-
-
-def _call(function: Callable[[], object]) -> Any:
-    return function()
+    return GlobalGenerators() if seed is None else PrivateGenerators()
 
 
 def share(count: int, rank: int, world_size: int) -> tuple[int, int]:

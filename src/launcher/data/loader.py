@@ -6,7 +6,10 @@ exact pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import logging
+import pickle
+import time
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from fractions import Fraction
 from typing import Any
@@ -20,6 +23,7 @@ from launcher.data.iterable import (
     EvaluationStream,
     Share,
     TrainingStream,
+    has_state,
     is_stream,
     length,
     share,
@@ -33,6 +37,8 @@ from launcher.data.workers import WorkerBatches
 from launcher.errors import ConfigError
 from launcher.process.lanes import Lanes
 from launcher.process.rng import isolated, seed_host
+
+logger = logging.getLogger("launcher")
 
 CPU = torch.device("cpu")
 # Indices int64 [B], and their seeds uint64 [B] or None.
@@ -88,7 +94,8 @@ class ResumableLoader:
     A micro-batch of all ranks together covers the global positions [p, p + micro_batch_size *
     world_size). Rank r has the r-th part. `samples` counts the samples that all ranks have received
     so far. With the same seed and dataset it determines all later samples, so `num_workers`,
-    `world_size` and `micro_batch_size` may change on a resume.
+    `world_size` and `micro_batch_size` may change on a resume. A stream with `state_dict` and
+    `load_state_dict` resumes by them. Another stream is read again up to `samples`.
 
     `iter()` begins at `samples`. Close the iterator (it is a generator) to end its workers. Batches
     that were prepared but not yielded do not count.
@@ -137,6 +144,9 @@ class ResumableLoader:
         self.device = torch.device(device or CPU)
         self.samples = samples
         self.order = None if is_stream(dataset) else order_of(dataset, seed, shuffle)
+        self.keeps_state = self.order is None and has_state(dataset)
+        self.stream_state: tuple[int, bytes] | None = None
+        """A position, in samples, and the stream's pickled state there."""
 
     @property
     def samples_per_batch(self) -> int:
@@ -163,12 +173,46 @@ class ResumableLoader:
     def __iter__(self) -> Iterator[Any]:
         batches = self._batches()
         step = self.samples_per_batch
+        log_replay = self._replaying()
         try:
-            for batch in on_device(batches, self.device):
+            for item in on_device(batches, self.device):
+                state, batch = item if self.keeps_state else (None, item)
+                log_replay()
                 self.samples += step
+                self.stream_state = None if state is None else (self.samples, state)
                 yield batch
         finally:
             batches.close()
+
+    def _state_here(self) -> bytes | None:
+        """The stream's pickled state at `samples`, if it is known."""
+        at, state = self.stream_state or (None, None)
+        return state if at == self.samples else None
+
+    def _replaying(self) -> Callable[[], None]:
+        """Log that a stream is read again up to `samples`.
+
+        Returns:
+            A function that logs at its first call how long that took.
+        """
+        size = length(self.dataset) if self.order is None else None
+        samples = self.samples % size if size else self.samples
+        if self.order is not None or self._state_here() is not None or not samples or self.rank:
+            return lambda: None
+        why = (
+            "the checkpoint has no state of it"
+            if self.keeps_state
+            else "its dataset is not resumed by state_dict and load_state_dict"
+        )
+        logger.info("Reading %d samples of the stream again, since %s.", samples, why)
+        began, seconds = time.perf_counter(), list[float]()
+
+        def log() -> None:
+            if not seconds:
+                seconds.append(time.perf_counter() - began)
+                logger.info("Read %d samples again in %.1f s.", samples, seconds[0])
+
+        return log
 
     def _batches(self) -> Any:
         if self.order is None:
@@ -180,6 +224,8 @@ class ResumableLoader:
                 self.micro_batch_size,
                 self.share,
                 seed,
+                self.keeps_state,
+                self._state_here(),
             )
             return _load(stream, None, self.num_workers, self.device)
         fetch = Fetch(self.dataset, self.collate)
@@ -201,8 +247,13 @@ class ResumableLoader:
             yield indices, seeds
 
     def state_dict(self) -> dict[str, Any]:
-        """Return `samples`, the dataset's `fingerprint`, and the weights a mixture has had."""
+        """Return `samples`, the dataset's `fingerprint`, and what the order or stream needs.
+
+        A mixture needs the weights that it has had; a stream that has a state needs its state.
+        """
         state = {"samples": self.samples, "dataset": fingerprint(self.dataset)}
+        if (stream := self._state_here()) is not None:
+            state["stream"] = pickle.loads(stream)
         return state | (
             {"weights": self.order.state(self.samples)}
             if isinstance(self.order, MixtureOrder)
@@ -219,6 +270,8 @@ class ResumableLoader:
                 " checkpoint's weights (run.init_from=...)."
             )
         self.samples = int(state["samples"])
+        has_stream = self.keeps_state and "stream" in state
+        self.stream_state = (self.samples, pickle.dumps(state["stream"])) if has_stream else None
         if isinstance(self.order, MixtureOrder) and "weights" in state:
             self.order.load(state["weights"], self.samples)
 

@@ -4,12 +4,12 @@ Workers, ranks and earlier random numbers do not matter.
 """
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from launcher.data.sampler import mix
-from launcher.process.rng import HostState, host_state, isolated, restore_host
+from launcher.process.rng import HostState, host_of, host_state, host_tree, isolated, restore_host
 
 T = TypeVar("T")
 
@@ -45,7 +45,29 @@ class PrivateGenerators:
         """Call a function as `run` does, without advancing these generators."""
         return isolated(lambda: self._begin(function))
 
+    def state(self) -> Any:
+        """Return their state as a tree of plain values and tensors; None before the first `run`."""
+        return None if self._own is None else host_tree(self._own)
+
+    def load_state(self, state: Any) -> None:
+        self._own = None if state is None else host_of(state)
+
     def _begin(self, function: Callable[[], T]) -> T:
         if self._saved is not None:
             restore_host(self._saved)
         return function()
+
+
+class GlobalGenerators:
+    """The global generators, in the place of private ones: nothing is restored."""
+
+    def run(self, function: Callable[[], T]) -> T:
+        return function()
+
+    peek = run
+
+    def state(self) -> Any:
+        return None
+
+    def load_state(self, state: Any) -> None:
+        """Do nothing."""

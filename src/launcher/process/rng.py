@@ -104,8 +104,18 @@ def rng_state() -> dict[str, Any]:
 
     See `restore_rng`.
     """
-    python, (kind, keys, pos, has_gauss, cached), cpu = host_state()
-    state: dict[str, Any] = {
+    state = host_tree(host_state())
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        state["cuda"] = torch.cuda.get_rng_state()
+    if torch.backends.mps.is_available():
+        state["mps"] = torch.mps.get_rng_state()
+    return state
+
+
+def host_tree(state: HostState) -> dict[str, Any]:
+    """Return what `host_state` returned as a tree of plain values and tensors."""
+    python, (kind, keys, pos, has_gauss, cached), cpu = state
+    return {
         "python": python,
         "numpy": (
             str(kind),
@@ -116,11 +126,14 @@ def rng_state() -> dict[str, Any]:
         ),
         "torch": cpu,
     }
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        state["cuda"] = torch.cuda.get_rng_state()
-    if torch.backends.mps.is_available():
-        state["mps"] = torch.mps.get_rng_state()
-    return state
+
+
+def host_of(tree: dict[str, Any]) -> HostState:
+    """Return the state whose `host_tree` this is."""
+    version, internal, gauss = tree["python"]
+    kind, keys, pos, has_gauss, cached = tree["numpy"]
+    numpy_state = (kind, keys.numpy().astype(np.uint32), pos, has_gauss, cached)
+    return (version, tuple(internal), gauss), numpy_state, tree["torch"]
 
 
 def fresh_rng(step: int) -> dict[str, Any]:
@@ -138,10 +151,7 @@ def restore_rng(state: dict[str, Any]) -> None:
 
     The state of a device that this machine does not have is ignored.
     """
-    version, internal, gauss = state["python"]
-    kind, keys, pos, has_gauss, cached = state["numpy"]
-    numpy_state = (kind, keys.numpy().astype(np.uint32), pos, has_gauss, cached)
-    restore_host(((version, tuple(internal), gauss), numpy_state, state["torch"]))
+    restore_host(host_of(state))
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
     if "mps" in state and torch.backends.mps.is_available():

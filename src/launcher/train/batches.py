@@ -31,7 +31,7 @@ class Batches:
         self._counts_samples = False
         self._epoch_size: int | None = None
         self._iterator: Iterator[Any]
-        self._before: tuple[int | None, int | None] = None, None
+        self._before: tuple[int | None, Any, int | None] = None, None, None
 
     def start(self, state: TrainState) -> None:
         """Begin to iterate. A resume has already set the position."""
@@ -119,13 +119,17 @@ class Batches:
     def mark(self) -> None:
         """Note the position, for `rewind`."""
         samples = self.loader.samples if self._counts_samples else None
-        self._before = samples, None if self._plain is None else self._plain.consumed
+        stream_state = getattr(self.loader, "stream_state", None)
+        consumed = None if self._plain is None else self._plain.consumed
+        self._before = samples, stream_state, consumed
 
     def rewind(self) -> None:
         """Return to the noted position: a signal may come just after the loader counted a batch."""
-        samples, consumed = self._before
+        samples, stream_state, consumed = self._before
         if samples is not None:
             self.loader.samples = samples
+            if hasattr(self.loader, "stream_state"):
+                self.loader.stream_state = stream_state
             self._note_epoch()
         if self._plain is not None and consumed is not None:
             self._plain.consumed = consumed
