@@ -87,18 +87,22 @@ def test_check_with_faults(tmp_path: Path, overrides: list[str], message: str) -
 
 
 def test_a_resume_keeps_the_micro_batch_that_auto_has_chosen(tmp_path: Path) -> None:
-    run = (*DIGITS, "data.batch_size=60", "trainer.max_steps=4", "trainer.micro_batch_size=auto")
-    small, large = ("job.device_memory=1300kB", "job.device_memory=1GB")
+    run = (
+        *("model=gpt", "model.dim=64", "model.num_layers=2", "data=synthetic", "data.seq_len=64"),
+        *("data.batch_size=48", "trainer.max_steps=4", "trainer.micro_batch_size=auto"),
+        "device=cpu",
+    )
+    small, large = "job.device_memory=12MB", "job.device_memory=1GB"
     straight = launch(tmp_path / "straight", *run, small)
-    assert straight.returncode == 0 and "micro_batch_size=auto: 20. A" in straight.output
+    assert straight.returncode == 0 and "micro_batch_size=auto: 6. A" in straight.output
     other = tmp_path / "other"
     assert launch(other, *run, small, "trainer.pause_at=2").returncode == 0
     checked = launch(other, *run, "job=check")
-    assert "micro_batch_size=auto: 20, as before" in checked.output, checked.output
+    assert "micro_batch_size=auto: 6, as before" in checked.output, checked.output
     resumed = launch(other, *run, large)
-    assert resumed.returncode == 0 and "auto: 20, as before" in resumed.output, resumed.output
+    assert resumed.returncode == 0 and "auto: 6, as before" in resumed.output, resumed.output
     assert "Changed since the checkpoint: trainer" not in resumed.output
     assert metrics(other) == metrics(tmp_path / "straight")
-    assert [one["micro_batch_size"] for one in record(other)["attempts"]] == [20, 20]
+    assert [one["micro_batch_size"] for one in record(other)["attempts"]] == [6, 6]
     evaluated = launch(other, *run, "job=evaluate")
     assert evaluated.returncode == 0, evaluated.output

@@ -198,22 +198,27 @@ def test_a_command_resumes_on_another_disk(
 def test_a_stream_is_read_from_a_failing_store_by_any_number_of_ranks(
     tmp_path: Path, server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed in the middle, resumed on two ranks; 30 % of the requests for data fail."""
+    """Of JSON lines and Parquet: killed in the middle, resumed on two ranks; 30 % of the requests
+    for data fail."""
     pytest.importorskip("transformers")
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     import s3fs
 
     write_tokenizer(tmp_path / "tokenizer")
     lines = [json.dumps({"text": f"option number {i} " * (i % 5 + 1)}) + "\n" for i in range(120)]
     fs = s3fs.S3FileSystem()
-    for part in range(3):
+    for part in range(2):
         text = "".join(lines[40 * part : 40 * part + 40])
         fs.pipe_file(f"{bucket}/part-{part}.jsonl", text.encode())
+    table = pyarrow.Table.from_pylist([json.loads(line) for line in lines[80:]])
+    with fs.open(f"{bucket}/part-2.parquet", "wb") as file:
+        parquet.write_table(table, file, row_group_size=9)
     for name, value in (KEY | {"endpoint_url": server.url}).items():
         monkeypatch.setitem(ENVIRONMENT, f"FSSPEC_S3_{name.upper()}", value)
     run = (
         *("model=huggingface", "model.config.model_type=gpt2", "model.config.n_layer=1"),
         *("model.config.n_embd=16", "model.config.n_head=2", "data=streaming"),
-        *(f"data.files=s3://{bucket}/part-*.jsonl", f"data.val_files=s3://{bucket}/part-0.jsonl"),
+        *(f"data.files=s3://{bucket}/part-*", f"data.val_files=s3://{bucket}/part-0.jsonl"),
         *(f"data.tokenizer={tmp_path / 'tokenizer'}", f"data.vocab_size={SIZE}", "data.seq_len=16"),
         *("data.block_bytes=400", "data.batch_size=8", "trainer.max_steps=20", "trainer.lanes=2"),
         *("hooks.evaluation.interval=10", "hooks.checkpointing.interval=5"),
@@ -221,11 +226,13 @@ def test_a_stream_is_read_from_a_failing_store_by_any_number_of_ranks(
     straight = launch(tmp_path / "straight", *run)
     assert straight.returncode == 0, straight.output
 
-    requests = itertools.count()
+    requests, failed = itertools.count(), set[str]()
 
     def fail(environ: dict[str, Any], start_response: Any) -> list[bytes] | None:
-        if ".jsonl" not in environ["PATH_INFO"] or next(requests) % 10 > 2:
+        path = environ["PATH_INFO"]
+        if not path.endswith((".jsonl", ".parquet")) or next(requests) % 10 > 2:
             return None
+        failed.add(path[-len("part-0.jsonl") :])
         start_response("503 Slow Down", [("Connection", "close")])
         return [b"<Error><Code>SlowDown</Code></Error>"]
 
@@ -235,5 +242,5 @@ def test_a_stream_is_read_from_a_failing_store_by_any_number_of_ranks(
     assert killed.returncode == -9, killed.output
     resumed = launch(other, *run, "strategy=ddp", "dispatch.nproc=2")
     assert resumed.returncode == 0 and "from step 5" in resumed.output, resumed.output
-    assert next(requests) > 20
+    assert next(requests) > 20 and any(path.endswith(".parquet") for path in failed)
     assert metrics(other) == metrics(tmp_path / "straight")

@@ -3,8 +3,9 @@
 import json
 import signal
 import threading
+import tracemalloc
 from importlib.util import find_spec
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ from omegaconf import OmegaConf
 from launcher.data.block_cache import BlockCache, locked
 from launcher.data.block_order import BlockOrder
 from launcher.data.blocks import BlockIndex, Files, index, line_ranges
+from launcher.data.encoding import Document
 from launcher.data.loader import ResumableLoader
+from launcher.data.streaming import StreamedDocuments
 from launcher.errors import ConfigError
 from launcher.process import signals
 from support.paths import ROOT
@@ -58,6 +61,56 @@ def test_order_of_10_to_the_8_samples():
     assert len(set(indices[:500])) == 500 and max(indices) < 10**8
     blocks = set(indices // 5_000)
     assert len(blocks) <= 8, "they are in one window of each of two epochs"
+
+
+class Simulated:
+    """A cache over an index of blocks that exist nowhere, which notes what is read."""
+
+    def __init__(self, index):
+        self.index, self.read = index, []
+
+    def records(self, block):
+        self.read.append(block)
+        return [block * 1000 + number for number in range(1000)]
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_a_resume_within_10_to_the_8_rows_reads_a_few_blocks(tmp_path, world_size):
+    """The index has 10^5 blocks; the encoder is the only part of the dataset that is not the
+    real one."""
+    count = 10**5
+    blocks = np.arange(count, dtype=np.int64)
+    rows = np.full(count, 1000)
+    BlockIndex(["a.jsonl"], 0 * blocks, blocks, blocks + 1, rows, ["1"]).save(tmp_path / "i.npz")
+    read, taken = [], []
+    for rank in range(world_size):
+        tracemalloc.start()
+        cache = Simulated(BlockIndex.load(tmp_path / "i.npz"))
+        encode = lambda record, _: Document(np.array([record]))  # noqa: E731
+        encode.pad = 0
+        dataset = StreamedDocuments(cache, encode, 8, 4, "none")
+        loader = ResumableLoader(
+            dataset, seed=5, micro_batch_size=60 // world_size, rank=rank, world_size=world_size
+        )
+        # The third step ends the first epoch, and begins the second.
+        loader.load_state_dict({"samples": 10**8 - 150, "dataset": dataset.fingerprint})
+        batches = take(loader, 5)
+        taken.append([batch["input_ids"][:, 0].tolist() for batch in batches])
+        assert loader.samples == 10**8 + 150
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 100e6
+        for block in cache.read:
+            assert cache.read.count(block) == 1
+        # Of the window that was being read, and of the two that follow.
+        read.append(set(cache.read))
+        assert len(read[-1]) <= 4 * 3
+    assert all(each == read[0] for each in read)
+    steps = [[row for part in parts for row in part] for parts in zip(*taken, strict=True)]
+    ends = [steps[0] + steps[1] + steps[2][:30], steps[2][30:] + steps[3] + steps[4]]
+    assert [len(set(rows)) for rows in ends] == [150, 150]
+    order = BlockOrder(rows, 5, True, 4)
+    assert list(chain(*steps)) == order.indices(10**8 - 150, 300).tolist()
 
 
 @given(
