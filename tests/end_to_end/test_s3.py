@@ -198,7 +198,7 @@ def test_a_command_resumes_on_another_disk(
 def test_a_stream_is_read_from_a_failing_store_by_any_number_of_ranks(
     tmp_path: Path, server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of JSON lines and Parquet: killed in the middle, resumed on two ranks; 30 % of the requests
+    """Killed in the middle, resumed on two ranks; JSON lines and Parquet; 30 % of the requests
     for data fail."""
     pytest.importorskip("transformers")
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
