@@ -1,10 +1,12 @@
 """job=train. The training code is imported when needed: a run that is complete needs no torch."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from omegaconf import DictConfig
 
+from launcher.jobs.after import missing, run_after
 from launcher.jobs.complete import check_resume, nothing_to_do, why_done
 
 
@@ -41,7 +43,14 @@ class TrainJob:
             ConfigError: another process of this machine is working on the run.
         """
         # Epochs depend on the data.
-        return config["trainer"].get("max_epochs") is None and nothing_to_do(config)
+        if config["trainer"].get("max_epochs") is not None or self._is_something_missing(config):
+            return False
+        return nothing_to_do(config)
+
+    def _is_something_missing(self, config: Mapping[str, Any]) -> bool:
+        """Return whether the run is complete, but not all of `after`."""
+        folder = Path(config["run"]["dir"])
+        return bool(missing(self.after, folder, config["data"].get("test_dataset") is not None))
 
     def why_done(self, config: Mapping[str, object]) -> str | None:
         """Return why there is nothing to train, or None.
@@ -52,7 +61,8 @@ class TrainJob:
         Args:
             config: resolved, as plain containers.
         """
-        return why_done(config)
+        why = why_done(config)
+        return None if why == "completed" and self._is_something_missing(config) else why
 
     def check_resume(self, config: Mapping[str, Any]) -> None:
         """Check that training would accept `run.resume`.
@@ -78,13 +88,8 @@ class TrainJob:
         """
         from launcher.jobs.run_attempt import train
         from launcher.process.ranks import Ranks
-        from launcher.rundir.folder import RunFolder
-        from launcher.rundir.record_format import read_record
 
-        metrics, folder = train(config, self.device_memory), RunFolder(config.run.dir)
-        if self.after and metrics is not None and Ranks.from_env().is_main:
-            from launcher.jobs.after import run_after
-
-            if read_record(folder.record_path)["state"] == "completed":
-                run_after(self.after, folder.path, config.data.get("test_dataset") is not None)
+        metrics, folder = train(config, self.device_memory), Path(config.run.dir)
+        if self.after and Ranks.from_env().is_main:
+            run_after(self.after, folder, config.data.get("test_dataset") is not None)
         return metrics
