@@ -232,4 +232,4 @@ def test_the_table_of_what_counts_is_true(override: str, counts: bool) -> None:
 
 
 def test_the_table_of_what_counts_is_read() -> None:
-    assert len(cases()) == 15
+    assert len(cases()) == 16
