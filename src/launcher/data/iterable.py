@@ -147,8 +147,10 @@ class Share:
         return map(self.number, count())
 
     def end_of_round(self, number: int) -> int | None:
-        """The number of the next round's first micro-batch, if this is the rank's last one of its
-        round. There all ranks have had the same number of them."""
+        """The number of the next round's first micro-batch, or None within a round.
+
+        After the rank's last micro-batch of a round all ranks have had the same number of them.
+        """
         return number - self.own[-1] + self.count if number % self.count == self.own[-1] else None
 
 

@@ -46,8 +46,10 @@ class PrivateGenerators:
         return isolated(lambda: self._begin(function))
 
     def state(self) -> Any:
-        """Return their state as a tree of plain values and tensors, or None before the first
-        `run`."""
+        """Return their state as a tree of plain values and tensors.
+
+        It is None before the first `run`.
+        """
         return None if self._own is None else host_tree(self._own)
 
     def load_state(self, state: Any) -> None:

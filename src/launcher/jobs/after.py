@@ -66,6 +66,7 @@ def run_after(verbs: Sequence[str], folder: Path, has_test_set: bool) -> None:
 
     Args:
         verbs: see `missing`.
+        folder: the run's folder.
         has_test_set: see `missing`.
     Raises:
         TrainingError: a command has failed. The run stays completed.

@@ -56,6 +56,7 @@ def evaluate_tasks(
 
     Args:
         config: the checkpoint's configuration.
+        trainer: has the model with the checkpoint's weights.
         tasks: names of lm-eval's tasks, or files of tasks.
         options: further arguments of `lm_eval.simple_evaluate`.
     Raises:

@@ -27,10 +27,12 @@ between tensors, what hooks keep, and the error of the estimate."""
 def with_micro_batch_size(
     config: DictConfig, folder: RunFolder, device_memory: str | None = None
 ) -> DictConfig:
-    """Return the configuration with a number in place of `auto`, the same on all ranks. Rank 0
-    decides and logs it.
+    """Return the configuration with a number in place of `auto`, the same on all ranks.
+
+    Rank 0 decides and logs it.
 
     Args:
+        config: of the run.
         folder: of the run, whose earlier attempts with as many ranks are followed.
         device_memory: of one rank (80GB). Default None: what rank 0 has.
     Raises:
@@ -59,9 +61,10 @@ def with_size(config: DictConfig, micro_batch_size: int) -> DictConfig:
 
 
 def parsed_memory(device_memory: str) -> int:
-    """
+    """Return the bytes that a text such as 80GB means.
+
     Raises:
-        ConfigError: it is no amount of memory.
+        ConfigError: it is not an amount of memory.
     """
     memory = parse_size(device_memory)
     if memory is None:
@@ -88,6 +91,8 @@ def logged_choice(
     """Choose, and log a line that says why.
 
     Args:
+        config: with any micro-batch.
+        world_size: number of ranks.
         memory: bytes of a rank.
         earlier: what the run had before, which is kept if it fits.
     Raises:
@@ -139,8 +144,10 @@ def divisors(share: int) -> list[int]:
 
 
 def largest(sizes: list[int], peak: Callable[[int], int], limit: float) -> int:
-    """The first of the falling sizes whose peak is within the limit, or the last one. The first is
-    tried first, since most steps fit as a whole."""
+    """The first of the falling sizes whose peak is within the limit, or the last one.
+
+    The first is tried first, since most steps fit as a whole.
+    """
     if peak(sizes[0]) <= limit:
         return sizes[0]
     smaller = sizes[1:]
