@@ -227,7 +227,7 @@ def test_the_test_set_is_evaluated_only_when_it_is_chosen(tmp_path: Path) -> Non
     (folder / "export").touch()
     done = launch(tmp_path, *command, test_set, *both, "job.after=[evaluate,export]")
     assert done.returncode == 1 and record(tmp_path)["state"] == "completed", done.output
-    assert "a command has ended with exit code 1. The same command does what is" in done.output
+    assert "a command has ended with exit code 2. The same command does what is" in done.output
     evaluations = (folder / "evaluations.jsonl").read_text()
     (folder / "export").unlink()
     done = launch(tmp_path, *command, test_set, *both, "job.after=[evaluate,export]")

@@ -23,6 +23,7 @@ from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
 from launcher.slurm.causes import Budget
 from launcher.slurm.requeue import guarded
+from launcher.strategies.step import StepPlan
 
 LONGER = 0.2
 MAIN_FIRST = ("its end is being recorded", "its end is recorded")
@@ -96,7 +97,10 @@ def work() -> None:
     log.trainer = trainer = cast(
         Any,
         SimpleNamespace(
-            strategy=SimpleNamespace(name="none"), step=0, hooks=[], device=torch.device("cpu")
+            strategy=SimpleNamespace(name="none", plan=StepPlan()),
+            step=0,
+            hooks=[],
+            device=torch.device("cpu"),
         ),
     )
     try:

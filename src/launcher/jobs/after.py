@@ -94,11 +94,13 @@ def _run(arguments: list[str], lock: int) -> None:
     code = _ended(process)
     if code != 0:
         how = f"exit code {code}" if code > 0 else signal.Signals(-code).name
-        raise TrainingError(
+        message = (
             f"job.after: the run is completed, but a command has ended with {how}. The same"
-            " command does what is missing, or: python -m launcher.runs"
-            f" {shlex.join(arguments)}"
+            " command does what is missing."
         )
+        # It is not shown by whoever catches it, since training logs its own errors.
+        logger.error(message)
+        raise TrainingError(message)
 
 
 @contextmanager

@@ -105,7 +105,8 @@ def test_a_resume_within_10_to_the_8_rows_reads_a_few_blocks(tmp_path, world_siz
         # Of the window that was being read, and of the two that follow.
         read.append(set(cache.read))
         assert len(read[-1]) <= 4 * 3
-    assert all(each == read[0] for each in read)
+    # How many of them were read ahead differs, since a block that is not needed is not awaited.
+    assert len(set().union(*read)) <= 4 * 3
     steps = [[row for part in parts for row in part] for parts in zip(*taken, strict=True)]
     ends = [steps[0] + steps[1] + steps[2][:30], steps[2][30:] + steps[3] + steps[4]]
     assert [len(set(rows)) for rows in ends] == [150, 150]
