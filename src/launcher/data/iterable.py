@@ -151,7 +151,9 @@ class Share:
 
         After the rank's last micro-batch of a round all ranks have had the same number of them.
         """
-        return number - self.own[-1] + self.count if number % self.count == self.own[-1] else None
+        return (
+            number - self.local[-1] + self.count if number % self.count == self.local[-1] else None
+        )
 
 
 class TrainingStream:

@@ -115,10 +115,10 @@ def test_lanes_share_it() -> None:
             one = loader(Stateful(), rank, world_size, micro_batch_size=2, lanes=lanes)
             if state is not None:
                 one.load_state_dict(state)
-            batches = take(one, count * len(lanes.own))
+            batches = take(one, count * len(lanes.local))
             for turn, batch in enumerate(batches):
-                step, at = divmod(turn, len(lanes.own))
-                taken[4 * step + lanes.own[at]] = batch
+                step, at = divmod(turn, len(lanes.local))
+                taken[4 * step + lanes.local[at]] = batch
         return [taken[number] for number in sorted(taken)], one.state_dict()
 
     whole, _ = of_lanes(1, 5)
