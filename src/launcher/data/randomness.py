@@ -50,10 +50,10 @@ class PrivateGenerators:
 
         It is None before the first `run`.
         """
-        return None if self._own is None else host_tree(self._own)
+        return None if self._saved is None else host_tree(self._saved)
 
     def load_state(self, state: Any) -> None:
-        self._own = None if state is None else host_of(state)
+        self._saved = None if state is None else host_of(state)
 
     def _begin(self, function: Callable[[], T]) -> T:
         if self._saved is not None:
