@@ -39,8 +39,10 @@ def train(config: DictConfig, device_memory: str | None = None) -> dict[str, Any
     trainer: Trainer | None = None
     try:
         with log.recorded():
-            log.config = config = with_micro_batch_size(config, folder, device_memory)
-            recorder = RecordHook(resolved(config), code, log.begin)
+            chosen = with_micro_batch_size(config, folder, device_memory)
+            if chosen is not config:
+                log.config, config, plain = chosen, chosen, resolved(chosen)
+            recorder = RecordHook(plain, code, log.begin)
             trainer = build_trainer(config, folder, [recorder])
             trainer.context.texts["code.yaml"] = OmegaConf.to_yaml(code)
             fingerprint = getattr(
