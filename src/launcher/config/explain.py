@@ -12,6 +12,7 @@ from pathlib import Path
 from hydra.errors import InstantiationException
 
 from launcher.config import schema
+from launcher.config.construct import target_object
 from launcher.config.diagnose import diagnose
 from launcher.config.options import own_folder
 from launcher.config.session import COMPOSITION_ERRORS, first_line
@@ -52,7 +53,9 @@ def explain(error: BaseException, arguments: Namespace | None = None) -> list[st
     """
     if (rejected := config_error(error)) is not None:
         return rejected.messages
-    if isinstance(error, InstantiationException) and (message := _not_located(error)):
+    if isinstance(error, InstantiationException) and (
+        message := _not_located(error) or _is_abstract(error)
+    ):
         return [message]
     if arguments is None or not isinstance(error, COMPOSITION_ERRORS):
         return []
@@ -82,11 +85,9 @@ def explain(error: BaseException, arguments: Namespace | None = None) -> list[st
 
 def _not_located(error: InstantiationException) -> str | None:
     """Return a message for a `_target_` that Hydra could not import, or None if it was imported."""
-    message = str(error)
-    if "Error locating target '" not in message:
+    path, target = _named(error, "Error locating target '")
+    if not target:
         return None
-    target = message.partition("Error locating target '")[2].partition("'")[0]
-    path = message.rpartition("full_key: ")[2].strip() if "full_key: " in message else ""
     try:
         locate(target)
     except NotFound as missing:
@@ -98,6 +99,23 @@ def _not_located(error: InstantiationException) -> str | None:
         cause = cause.__cause__
     why = f"{cause.msg}." if isinstance(cause, SyntaxError) else first_line(cause)
     return f"{join(path, '_target_')}={target!r}: cannot be imported: {_where(cause)}{why}"
+
+
+def _is_abstract(error: InstantiationException) -> str | None:
+    """Return a message for a `_target_` whose class lacks methods, or None if it has them."""
+    path, target = _named(error, "Error in call to target '")
+    missing = sorted(getattr(target_object(target), "__abstractmethods__", ())) if target else []
+    if not missing:
+        return None
+    methods = " and ".join(f"{name}()" for name in missing)
+    return f"{join(path, '_target_')}={target}: the class has no {methods}; add what is missing."
+
+
+def _named(error: InstantiationException, beginning: str) -> tuple[str, str]:
+    """Return the path of a node that Hydra could not build, and its `_target_`; "" if unknown."""
+    message = str(error)
+    target = message.partition(beginning)[2].partition("'")[0]
+    return message.rpartition("full_key: ")[2].strip() if "full_key: " in message else "", target
 
 
 def _where(error: BaseException) -> str:

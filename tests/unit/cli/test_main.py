@@ -279,6 +279,24 @@ def test_the_exit_code_is_how_a_task_ends(
     assert (folder / "outputs").exists() == (code != 2)
 
 
+def test_a_class_without_the_methods_of_its_interface_is_one_message(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_project(folder, package="b_package")
+    (folder / "b_package" / "half.py").write_text(
+        "from launcher.models.base import Model\n\n"
+        "class Net(Model):\n    def __init__(self, **settings): ...\n"
+        "    def forward(self, batch): ...\n"
+    )
+    monkeypatch.syspath_prepend(folder)
+    target = "model._target_=b_package.half.Net"
+    assert exit_code("model=mlp", "data=digits", "trainer.max_steps=1", target) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"{target}: the class has no init_weights() and shard_units(); add what is missing."
+    )
+    assert not (folder / "outputs").exists()
+
+
 @pytest.mark.parametrize(
     ("line", "why"),
     [
