@@ -68,7 +68,7 @@ def attempts(outputs: Path) -> dict[str, list[tuple[int, int | None]]]:
 
 
 def has_open_files(folder: Path) -> bool:
-    """Whether a process has a file of the folder open (Linux)."""
+    """Return whether a process has a file of the folder open (Linux)."""
     for link in Path("/proc").glob("[0-9]*/fd/*"):
         with suppress(OSError):
             if Path(os.readlink(link)).is_relative_to(folder):
