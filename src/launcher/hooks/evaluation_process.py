@@ -181,12 +181,6 @@ class EvaluationJobs(EvaluationProcess):
     def __init__(self, folder: RunFolder, options: Mapping[str, Any], dispatch: Mapping[str, Any]):
         super().__init__(folder, options, {})
         self.dispatch = dict(dispatch)
-        # They describe the job of the training.
-        self.env = {
-            name: value
-            for name, value in self.env.items()
-            if not name.startswith("SLURM_") or name == "SLURM_CONF"
-        }
 
     def _evaluates(self, step: int) -> bool:
         words = [
