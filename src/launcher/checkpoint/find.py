@@ -6,10 +6,11 @@ There is one message for each way in which that can fail.
 from pathlib import Path
 
 from launcher.checkpoint.manifest import CorruptCheckpoint, is_small, verify
-from launcher.checkpoint.store import BEST, LATEST, CheckpointStore, step_name
+from launcher.checkpoint.store import BEST, LATEST, CheckpointStore
 from launcher.config.messages import hint
 from launcher.errors import ConfigError
 from launcher.rundir.files import expanded
+from launcher.rundir.folder import step_name
 
 
 def find_checkpoint(root: Path, which: str | int | Path, key: str, hashes: bool = True) -> Path:

@@ -13,10 +13,10 @@ from typing import Any
 from launcher.checkpoint.files import FileEntry
 from launcher.checkpoint.manifest import NAME, CorruptCheckpoint, Manifest, verify
 from launcher.checkpoint.retention import Retention
-from launcher.checkpoint.store import ABANDONED, BEST, CORRUPT, CheckpointStore, step_name
+from launcher.checkpoint.store import ABANDONED, BEST, CORRUPT, CheckpointStore
 from launcher.errors import ConfigError
 from launcher.rundir.files import fsync_file
-from launcher.rundir.folder import STEP, run_name
+from launcher.rundir.folder import STEP, run_name, step_name
 
 CHUNK = 8 << 20
 BUCKETS = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "oci"}

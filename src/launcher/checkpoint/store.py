@@ -19,16 +19,12 @@ from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, Unsupporte
 from launcher.checkpoint.retention import Retention
 from launcher.errors import ConfigError
 from launcher.rundir.files import fsync_folder
-from launcher.rundir.folder import STEP, checkpoint_steps
+from launcher.rundir.folder import STEP, checkpoint_steps, step_name
 
 LATEST, BEST = "latest", "best"
 NOTES = "checkpointing"
 """The key of the checkpointing hook's state, within the states of all hooks."""
 TEMPORARY, REPLACED, CORRUPT, ABANDONED = ".tmp-", ".replaced-", "corrupt-", "abandoned-"
-
-
-def step_name(step: int) -> str:
-    return f"step-{step:08d}"
 
 
 class CheckpointStore:

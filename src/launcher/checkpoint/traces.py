@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher.checkpoint.difference import differences
-from launcher.checkpoint.store import step_name
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.rundir.copied import line_differences, lines_of
-from launcher.rundir.folder import RunFolder, checkpoint_steps
+from launcher.rundir.folder import RunFolder, checkpoint_steps, step_name
 
 RANDOM, SAMPLES, LOSS, GRADIENTS, WEIGHTS = (
     "random state",

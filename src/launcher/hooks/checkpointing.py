@@ -14,7 +14,7 @@ from launcher.checkpoint.manifest import Manifest
 from launcher.checkpoint.remote import RemoteStore, open_remote, run_url
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, SaveFailed, Saver, check_storable
-from launcher.checkpoint.store import CheckpointStore, step_name
+from launcher.checkpoint.store import CheckpointStore
 from launcher.config.checks import parse_signal, signal_issue
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
@@ -25,7 +25,7 @@ from launcher.hooks.resuming import CheckpointRestorer
 from launcher.hooks.state import hook_shards, hook_states
 from launcher.process import deadline, signals
 from launcher.process.rng import rng_state
-from launcher.rundir.folder import RunFolder, place_of, run_name
+from launcher.rundir.folder import RunFolder, place_of, run_name, step_name
 from launcher.rundir.record_format import run_names
 from launcher.rundir.sources import imported_sources, source_changes
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt

@@ -22,6 +22,7 @@ from launcher.errors import TrainingError
 from launcher.process import signals
 from launcher.process.identity import without_rank
 from launcher.rundir.files import parse_json, replace_file
+from launcher.rundir.folder import step_name
 from launcher.rundir.record_format import read_record
 
 POLL = 0.1
@@ -163,7 +164,7 @@ def _is_evaluated(command: list[str], folder: Path, step: int) -> bool:
         # A line that was cut off counts for nothing.
         with suppress(ValueError):
             found = parse_json(line)
-            is_newest = Path(str(found.get("checkpoint"))).name == f"step-{step:08d}"
+            is_newest = Path(str(found.get("checkpoint"))).name == step_name(step)
             if (
                 is_newest
                 and "weights" not in found

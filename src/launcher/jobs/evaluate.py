@@ -17,7 +17,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from launcher.checkpoint.find import find_checkpoint
 from launcher.checkpoint.manifest import CorruptCheckpoint
-from launcher.checkpoint.store import step_name
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError
 from launcher.hooks.evaluation import EvaluationHook
@@ -29,7 +28,7 @@ from launcher.jobs.stored_model import StoredModel, open_model
 from launcher.process import signals
 from launcher.process.ranks import Ranks, all_gather, maximum, on_main
 from launcher.rundir.evaluations import Evaluations
-from launcher.rundir.folder import RunFolder, checkpoint_steps
+from launcher.rundir.folder import RunFolder, checkpoint_steps, step_name
 from launcher.rundir.history import read_rows
 from launcher.rundir.holder import is_held
 from launcher.rundir.logs import console, setup_logging

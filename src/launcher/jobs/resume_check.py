@@ -16,7 +16,6 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.checkpoint.manifest import CorruptCheckpoint
-from launcher.checkpoint.store import step_name
 from launcher.checkpoint.traces import Comparison, Traced
 from launcher.config.resolve import escaped, stored
 from launcher.errors import ConfigError, TrainingError
@@ -24,7 +23,7 @@ from launcher.hooks.base import BaseHook, TrainerView
 from launcher.jobs.dry_run import remove_empty
 from launcher.process.ranks import Ranks
 from launcher.rundir.copied import check_ended, start, trace_hook, write_job
-from launcher.rundir.folder import RunFolder
+from launcher.rundir.folder import RunFolder, step_name
 from launcher.rundir.logs import setup_logging
 from launcher.train.build import logger
 from launcher.types import PositiveInt

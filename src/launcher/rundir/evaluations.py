@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.rundir.files import parse_json, replace_file
-from launcher.rundir.folder import RunFolder
+from launcher.rundir.folder import RunFolder, step_name
 
 
 class Evaluations:
@@ -29,7 +29,7 @@ class Evaluations:
         return (self.checkpoint(step) / "manifest.json").exists()
 
     def checkpoint(self, step: int) -> Path:
-        return self.checkpoints / f"step-{step:08d}"
+        return self.checkpoints / step_name(step)
 
     def result(self, step: int) -> dict[str, Any] | None:
         """Return the metrics of a step, or None if there are none.
@@ -80,4 +80,4 @@ class Evaluations:
         return self.path / "arrivals.json"
 
     def _file(self, step: int) -> Path:
-        return self.path / f"step-{step:08d}.json"
+        return self.path / f"{step_name(step)}.json"

@@ -18,6 +18,11 @@ STEP = re.compile(r"step-(\d{8,})$")
 """The name of a checkpoint's folder."""
 
 
+def step_name(step: int) -> str:
+    """The name of the folder of a step's checkpoint."""
+    return f"step-{step:08d}"
+
+
 def checkpoint_steps(root: Path, broken: bool = False) -> list[int]:
     """The steps of the checkpoints in a folder, in ascending order.
 

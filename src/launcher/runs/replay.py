@@ -18,7 +18,7 @@ from launcher.checkpoint.manifest import CorruptCheckpoint, UnsupportedCheckpoin
 from launcher.config.tree import leaves
 from launcher.errors import ConfigError
 from launcher.rundir.copied import line_differences, lines_of
-from launcher.rundir.folder import RunFolder, checkpoint_steps
+from launcher.rundir.folder import RunFolder, checkpoint_steps, step_name
 from launcher.rundir.provenance import MACHINE
 from launcher.rundir.sources import source_changes
 from launcher.runs import replay_job, samples
@@ -272,7 +272,7 @@ def compared(run: StoredRun, copy: RunFolder, start: int, end: int) -> Replay:
     from launcher.checkpoint.difference import differences
     from launcher.checkpoint.stored import StoredCheckpoint
 
-    name = f"step-{end:08d}"
+    name = step_name(end)
     found = differences(run.folder.checkpoints / name, copy.checkpoints / name)
     result = Replay(
         run.label, start, end, tensors=len(StoredCheckpoint(copy.checkpoints / name).names())

@@ -4,10 +4,9 @@ import re
 from collections.abc import Iterator, Sequence
 
 from launcher.checkpoint.difference import differences
-from launcher.checkpoint.store import step_name
 from launcher.checkpoint.traces import CAUSES, Comparison, Traced
 from launcher.rundir.copied import lines_of
-from launcher.rundir.folder import RunFolder, checkpoint_steps
+from launcher.rundir.folder import RunFolder, checkpoint_steps, step_name
 from launcher.runs.replay_copy import Copier
 from launcher.runs.stored_run import StoredRun
 

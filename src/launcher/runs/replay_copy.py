@@ -13,7 +13,7 @@ import yaml
 from launcher.checkpoint.manifest import Manifest
 from launcher.config.trust import Origin
 from launcher.rundir.copied import check_ended, start, trace_hook, write_job
-from launcher.rundir.folder import RunFolder
+from launcher.rundir.folder import RunFolder, step_name
 from launcher.rundir.provenance import MACHINE
 from launcher.runs import replay_job
 from launcher.runs.rerun import outputs_of
@@ -66,7 +66,7 @@ class Copier:
             CorruptCheckpoint: the checkpoint is gone or damaged.
             ConfigError: its configuration names code that is not allowed.
         """
-        source = run.folder.checkpoints / f"step-{end:08d}"
+        source = run.folder.checkpoints / step_name(end)
         ranks = Manifest.read(source).world_size
         check(run, source / "config.yaml", trust)
         if dispatch is not None:
@@ -105,7 +105,7 @@ class Copier:
 
         folder = RunFolder(self.root / name / self.run.name / self.run.id)
         if first:
-            saved = f"step-{first:08d}"
+            saved = step_name(first)
             shutil.copytree(self.run.folder.checkpoints / saved, folder.checkpoints / saved)
             for copied in COPIED:
                 with suppress(FileNotFoundError):

@@ -10,7 +10,7 @@ from pathlib import Path
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint
 from launcher.errors import ConfigError
 from launcher.rundir.copied import line_differences, lines_of
-from launcher.rundir.folder import RunFolder, checkpoint_steps
+from launcher.rundir.folder import RunFolder, checkpoint_steps, step_name
 from launcher.rundir.provenance import MACHINE
 from launcher.rundir.reproduction import (
     CODE,
@@ -210,7 +210,7 @@ def command_of(
         if not key_of(word).startswith(REPLACED)
     ]
     if step is not None:
-        ranks = Manifest.read(run.folder.checkpoints / f"step-{step:08d}").world_size
+        ranks = Manifest.read(run.folder.checkpoints / step_name(step)).world_size
         overrides += [f"dispatch.nproc={ranks}", f"trainer.pause_at={step}"]
     if flags and Path(flags[1]).is_relative_to(repository):
         flags = [flags[0], str(target / Path(flags[1]).relative_to(repository))]
@@ -224,7 +224,7 @@ def threads_of(run: StoredRun) -> int | None:
         None if it is not known.
     """
     for step in checkpoint_steps(run.folder.checkpoints)[:1]:
-        threads = loaded(run.folder.checkpoints / f"step-{step:08d}" / MACHINE).get("threads")
+        threads = loaded(run.folder.checkpoints / step_name(step) / MACHINE).get("threads")
         return threads if isinstance(threads, int) else None
     return None
 
@@ -247,7 +247,7 @@ def compared(run: StoredRun, target: Path, step: int) -> Replay:
     from launcher.checkpoint.stored import StoredCheckpoint
 
     copy = RunFolder(target / "outputs" / run.name / run.id)
-    before, after = (folder.checkpoints / f"step-{step:08d}" for folder in (run.folder, copy))
+    before, after = (folder.checkpoints / step_name(step) for folder in (run.folder, copy))
     result = Replay(run.label, 0, step)
     try:
         result.states = [str(difference) for difference in differences(before, after)]

@@ -15,7 +15,7 @@ from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, Unsupporte
 from launcher.data.mixture_order import MixtureOrder
 from launcher.data.sampler import Order
 from launcher.errors import ConfigError
-from launcher.rundir.folder import checkpoint_steps
+from launcher.rundir.folder import checkpoint_steps, step_name
 from launcher.rundir.history import read_rows
 from launcher.runs.page import StdoutConsole, grid
 from launcher.runs.rerun import add_trust
@@ -206,7 +206,7 @@ def counted(run: StoredRun) -> list[SampleCount]:
     root = run.folder.checkpoints
     for step in checkpoint_steps(root):
         try:
-            saved = Manifest.read(root / f"step-{step:08d}").samples
+            saved = Manifest.read(root / step_name(step)).samples
         except (CorruptCheckpoint, UnsupportedCheckpoint, OSError):
             continue
         if saved is not None:
@@ -313,7 +313,7 @@ def saved_position(root: Path) -> dict[str, Any]:
     """Return the state of the data loader in the newest readable checkpoint, or an empty one."""
     for step in reversed(checkpoint_steps(root)):
         try:
-            state = json.loads((root / f"step-{step:08d}" / "state.json").read_bytes())
+            state = json.loads((root / step_name(step) / "state.json").read_bytes())
             position = dict(state["training_state"]["data_loader"])
         except (OSError, ValueError, KeyError, TypeError):
             continue
