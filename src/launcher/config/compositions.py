@@ -161,9 +161,7 @@ class Compositions:
         )
         # It may have groups that look like values.
         if config.hydra.searchpath:
-            config = self._compose(
-                [str(_with_plus(override, config).input_line) for override in parsed]
-            )
+            config = self._compose(self.explicit(overrides))
         else:
             apply_values(values, config)
         config.hydra.overrides.task = task_words(parsed)

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Collection, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +92,6 @@ def versions(also: Collection[str] = ()) -> dict[str, str]:
 
     They are the imported libraries, and the ones in `also`.
     """
-    from importlib import metadata  # 0.05 s, needed only to start a run
-
     result = {"python": sys.version.split()[0]}
     used = {
         module: name
@@ -100,12 +99,24 @@ def versions(also: Collection[str] = ()) -> dict[str, str]:
         if module in sys.modules or module in also
     }
     for module, name in {"launcher": "torch-launcher", **used}.items():
-        try:
-            result[module] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            # It is not installed, or run from a bare checkout.
-            continue
+        if (version := installed_version(name)) is not None:
+            result[module] = version
     return result
+
+
+@cache
+def installed_version(distribution: str) -> str | None:
+    """Return the version of a distribution.
+
+    Returns:
+        None if it is not installed, or run from a bare checkout.
+    """
+    from importlib import metadata  # 0.05 s, needed only to start a run
+
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def code_state(also: Collection[str] = ()) -> dict[str, Any]:

@@ -111,97 +111,92 @@ def test_the_shell_completes(
 
 
 BAD = {
-    "modle=gpt": "modle=gpt: no key modle; did you mean model=gpt?",
-    "model=gptt": "model=gptt: no option gptt; did you mean model=gpt? (model has ",
-    "precision=3": "precision=3: no option 3; precision has bf16, fp16, fp32, tf32.",
-    "hooks=[default,early]": (
-        "no option early; did you mean hooks=[default,early_stopping]? (hooks has "
-    ),
-    "optimizer.lrr=0.1": "optimizer.lrr=0.1: no key optimizer.lrr; did you mean optimizer.lr=0.1?",
-    "lr=0.1": "lr=0.1: no key lr; did you mean optimizer.lr=0.1?",
-    "max_step=3": "max_step=3: no key max_step; did you mean trainer.max_steps=3?",
-    "scheduler=null": "scheduler=null: to remove the group, write ~scheduler.",
-    "seed.x=3": "seed.x=3: seed is 0 and has no keys.",
-    "+seed=3": "+seed=3: the key exists already; remove the +.",
-    "~seedd": "~seedd: no key seedd; did you mean ~seed?",
-    "optimizer.lr=1,2": (
-        "several values make a sweep, which needs -m; a list is optimizer.lr=[1,2]."
-    ),
-    "seed": "seed: should be KEY=VALUE or GROUP=OPTION.",
-    "trainer={": "trainer={: cannot be read (",
-    "data=digits": "data=digits has no vocab_size and no seq_len; choose data=custom, ",
-    "--nope": "unrecognized arguments: --nope; see --help.",
-    "--config-name=nope": "--config-name=nope: there is no such configuration.",
-    "--config-name=confg": (
+    # Syntax first, then groups, then keys, each in the order of the command.
+    (
+        "modle=gpt model=gptt precision=3 hooks=[default,early] optimizer.lrr=0.1 lr=0.1 max_step=3"
+        " epochs=3 scheduler=null strategy=[null] seed.x=3 +seed=3 ~seedd optimizer.lr=1,2 seed"
+        " trainer={ hydra.searchpath=pkg://mine"
+    ): [
+        "optimizer.lr=1,2: several values make a sweep, which needs -m; a list is optimizer.lr=[1,",
+        "seed: should be KEY=VALUE or GROUP=OPTION.",
+        "trainer={: cannot be read (",
+        "hydra.searchpath='pkg://mine': should be a list; e.g. hydra.searchpath=[pkg://",
+        "model=gptt: no option gptt; did you mean model=gpt? (model has ",
+        "precision=3: no option 3; precision has bf16, fp16, fp32, tf32.",
+        (
+            "hooks=[default,early]: no option early; did you mean hooks=[default,early_stopping]?"
+            " (hooks has "
+        ),
+        "scheduler=null: to remove the group, write ~scheduler.",
+        "strategy=[null]: no option None; strategy has auto, ",
+        "modle=gpt: no key modle; did you mean model=gpt?",
+        "optimizer.lrr=0.1: no key optimizer.lrr; did you mean optimizer.lr=0.1?",
+        "lr=0.1: no key lr; did you mean optimizer.lr=0.1?",
+        "max_step=3: no key max_step; did you mean trainer.max_steps=3?",
+        "epochs=3: no key epochs; did you mean trainer.max_epochs=3?",
+        "seed.x=3: seed is 0 and has no keys.",
+        "+seed=3: the key exists already; remove the +.",
+        "~seedd: no key seedd; did you mean ~seed?",
+    ],
+    "trainer.max_steps=${nope.x} run.identity_exclude=-1 optimizer.betas=0.9 data=digits": [
+        "trainer.max_steps=${nope.x}: there is no nope.x.",
+        (
+            "model.vocab_size=${data.vocab_size}, model.seq_len=${data.seq_len}: data=digits has no"
+            " vocab_size and no seq_len; choose data=custom, "
+        ),
+        "run.identity_exclude=-1: should be a list, each item text.",
+        "optimizer.betas=0.9: should be a list, each item a number from 0 to below 1; e.g. ",
+    ],
+    "hydra.searchpath=null hydra.run.dir=x hydra.job.chdir=true": [
+        "hydra.searchpath=null: should be a list; e.g. hydra.searchpath=[pkg://my_package.conf].",
+        "hydra.run.dir='x': cannot be changed; set paths.outputs instead.",
+        "hydra.job.chdir=true: cannot be changed; paths are relative to the folder of the command.",
+    ],
+    "hydra.searchpath=[pkg://no.such,no/such] seed=x": [
+        "hydra.searchpath=pkg://no.such: there is no package no.such.",
+        "hydra.searchpath=no/such: there is no such folder.",
+    ],
+    # A folder that cannot be created, even by root.
+    "paths.outputs=/proc/no/x": ["paths.outputs: /proc/no cannot be created"],
+    "--nope": ["unrecognized arguments: --nope; see --help."],
+    "--config-name=confg": [
         "--config-name=confg: there is no such configuration; did you mean config?"
-    ),
-    "--config-dir=nope": "--config-dir=nope: there is no such folder.",
-    "--resolve": "--resolve needs --cfg job; see --help.",
-    "-sc": "e.g. -sc install=bash.",
-    "-m seed=1,x": "seed='x': should be a whole number",
-    "-m optimizer.lrr=1,2": "optimizer.lrr=1: no key optimizer.lrr; did you mean optimizer.lr=1?",
-    "-m seed=interval(1,2)": (
+    ],
+    "--config-dir=nope": ["--config-dir=nope: there is no such folder."],
+    "--resolve": ["--resolve needs --cfg job; see --help."],
+    "-sc": ["Expecting one subcommand from ['install', 'uninstall', 'query'] to be set; e.g. -sc"],
+    "-m model=gpt,gptt optimizer.lrr=1,2 seed=1,x": [
+        "optimizer.lrr=1: no key optimizer.lrr; did you mean optimizer.lr=1?",
+        "seed='x': should be a whole number",
+        "model=gptt: no option gptt; did you mean model=gpt?",
+    ],
+    "-m seed=interval(1,2) sede=3": [
         "seed=interval(1,2): has no list of values; e.g. seed=0.1,0.2 or seed=range(1,5)"
-    ),
-    "-m seed=interval(1,2) sede=3": (
-        "seed=interval(1,2): has no list of values; e.g. seed=0.1,0.2 or seed=range(1,5)"
-    ),
-    "-m hydra/sweeper=nope seed=interval(1,2)": (
+    ],
+    "-m hydra/sweeper=nope seed=interval(1,2)": [
         "hydra/sweeper=nope: no option nope; hydra/sweeper has basic, grid"
-    ),
-    "-m model=gpt,gptt": "model=gptt: no option gptt; did you mean model=gpt?",
-    "-m --run": "--run and --multirun exclude each other; see --help.",
-    "-m --cfg job seed=1,2": (
+    ],
+    "-m --run": ["--run and --multirun exclude each other; see --help."],
+    "-m --cfg job seed=1,2": [
         "--cfg prints one configuration; remove --multirun, and use one value per key"
-    ),
-    "hydra.run.dir=x": "hydra.run.dir='x': cannot be changed; set paths.outputs instead.",
-    "-m hydra.sweep.dir=x seed=1,2": (
-        "hydra.sweep.dir='x': cannot be changed; set paths.outputs instead."
-    ),
-    "-m hydra.sweep.subdir=x hydra/sweeper=basic hydra/launcher=basic seed=1,2": (
-        "hydra.sweep.subdir='x': cannot be"
-    ),
-    "hydra.job.chdir=true": (
-        "hydra.job.chdir=true: cannot be changed; paths are relative to the folder of the command."
-    ),
-    "hydra.searchpath=[pkg://no.such]": (
-        "hydra.searchpath=pkg://no.such: there is no package no.such."
-    ),
-    "hydra.searchpath=pkg://mine": (
-        "hydra.searchpath='pkg://mine': should be a list; e.g. hydra.searchpath=[pkg://"
-    ),
-    "hydra.searchpath=null": (
-        "hydra.searchpath=null: should be a list; e.g. hydra.searchpath=[pkg://my_package.conf]."
-    ),
-    "strategy=[null]": "strategy=[null]: no option None; strategy has auto, ",
-    "trainer.max_steps=${nope.x}": "trainer.max_steps=${nope.x}: there is no nope.x.",
-    "run.identity_exclude=-1": "run.identity_exclude=-1: should be a list, each item text.",
-    "hydra.searchpath=[no/such] seed=x": "hydra.searchpath=no/such: there is no such folder.",
-    "epochs=3": "epochs=3: no key epochs; did you mean trainer.max_epochs=3?",
-    "optimizer.betas=0.9": "e.g. optimizer.betas=[0.9,0.999].",
-    "paths.outputs=/proc/no/x": "paths.outputs: /proc",  # cannot be created, even by root
+    ],
+    "-m hydra.sweep.dir=x hydra.sweep.subdir=x hydra/sweeper=basic hydra/launcher=basic seed=1,2": [
+        "hydra.sweep.dir='x': cannot be changed; set paths.outputs instead.",
+        "hydra.sweep.subdir='x': cannot be changed",
+    ],
 }
 
 
 @pytest.mark.parametrize("command", BAD)
-def test_bad_input_is_one_sentence_and_nothing_is_written(
+def test_bad_input_is_one_sentence_for_each_fault_and_nothing_is_written(
     command: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code(*command.split()) == 2
     printed = capsys.readouterr()
-    assert BAD[command] in printed.err, printed.err
-    assert len(printed.err.splitlines()) == 1 and printed.out == ""
+    for line, start in zip(printed.err.splitlines(), BAD[command], strict=True):
+        assert line.startswith(start)
+    assert printed.out == ""
     assert list(folder.iterdir()) == []
-
-
-def test_all_faults_of_a_command_line_are_reported_at_once(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert exit_code("model=gtp", "sede=3", "trainer.max_steps=0", "optimizer.lr=abc", "foo") == 2
-    keys = [
-        line.partition("=")[0].partition(":")[0] for line in capsys.readouterr().err.splitlines()
-    ]
-    assert keys == ["foo", "model", "sede", "trainer.max_steps", "optimizer.lr"]
 
 
 def test_the_users_broken_yaml_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -397,7 +392,6 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     [
         (["trainer.max_steps=7"], [(1, 7), (2, 7)]),
         pytest.param(["trainer.max_steps=3,4"], [(1, 3), (1, 4), (2, 3), (2, 4)], marks=hydra_1_3),
-        (["trainer.max_steps=7", "-m"], [(1, 7), (2, 7)]),
     ],
 )
 def test_a_file_may_make_a_sweep(
@@ -416,7 +410,6 @@ def test_a_file_may_make_a_sweep(
         (["seed=3"], [(3, 7)]),
         (["seed=3", "hydra.mode=RUN"], [(3, 7)]),
         (["seed=3,4", "hydra.mode=MULTIRUN"], [(3, 7), (4, 7)]),
-        (["-m", "seed=3,4"], [(3, 7), (4, 7)]),
         (["-m", "seed=3,4", "precision.init_scale=3"], [(3, 7), (4, 7)]),
         (["-m", "seed=3", "precision.init_scale=3,4"], [(3, 7), (3, 7)]),
     ],

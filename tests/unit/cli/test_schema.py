@@ -3,6 +3,7 @@ rejects."""
 
 import json
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +18,21 @@ from launcher.config.options import main_folder
 from launcher.errors import ConfigError
 from support.paths import ROOT
 
-SCHEMAS = schemas([main_folder()])
-VALIDATORS = {name: Draft7Validator(schema) for name, schema in SCHEMAS.items()}
 CONF = [path for path in sorted((ROOT / "conf").rglob("*.yaml")) if "hydra" not in path.parts]
 
 
+@cache
+def validators() -> dict[str, Draft7Validator]:
+    return {name: Draft7Validator(schema) for name, schema in schemas([main_folder()]).items()}
+
+
 def errors(name: str, text: str) -> list[str]:
-    return [error.message for error in VALIDATORS[name].iter_errors(yaml.safe_load(text))]
+    return [error.message for error in validators()[name].iter_errors(yaml.safe_load(text))]
 
 
 def test_all_of_conf_is_valid() -> None:
-    for schema in SCHEMAS.values():
-        Draft7Validator.check_schema(schema)
+    for validator in validators().values():
+        Draft7Validator.check_schema(validator.schema)
     assert len(CONF) > 60
     for file in CONF:
         name = "config" if file.parent == ROOT / "conf" else file.parent.name

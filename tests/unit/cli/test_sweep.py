@@ -108,7 +108,6 @@ def test_the_runs_of_a_sweep_are_ranked(
     ("more", "hydra_starts_them"),
     [
         ([], False),
-        (["hydra/sweeper=basic"], False),
         (["job.objective=val/loss"], True),  # a sweeper looks at the value
         (["+hydra.callbacks.mine._target_=hydra.experimental.callback.Callback"], True),
     ],

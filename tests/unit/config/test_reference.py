@@ -1,6 +1,7 @@
 """The reference of groups and keys: complete, and true of what a configuration composes to."""
 
 import runpy
+from functools import cache
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -9,13 +10,19 @@ from launcher.config.compose import compose
 from launcher.config.options import main_folder
 from launcher.config.reference import all_groups, top_keys
 
-GROUPS = all_groups([main_folder()])
+
+@cache
+def reference():
+    return all_groups([main_folder()])
 
 
 def test_every_key_of_the_default_configuration_is_in_the_reference() -> None:
     config = compose([])
     listed = {
-        key.name: key for options in GROUPS.values() for option in options for key in option.keys
+        key.name: key
+        for options in reference().values()
+        for option in options
+        for key in option.keys
     }
     listed |= {key.name: key for key in top_keys(main_folder())}
     for path in (
@@ -47,7 +54,7 @@ def _leaves(node: dict, path: str = "") -> list[str]:  # type: ignore[type-arg]
 def test_every_key_has_a_type_or_a_comment() -> None:
     bare = [
         f"{option.group}={option.name}: {key.name}"
-        for options in GROUPS.values()
+        for options in reference().values()
         for option in options
         for key in option.keys
         if not (key.kind or key.comment) and option.target is not None
@@ -56,7 +63,7 @@ def test_every_key_has_a_type_or_a_comment() -> None:
 
 
 def test_defaults_and_comments_are_those_of_the_file() -> None:
-    [adamw] = [option for option in GROUPS["optimizer"] if option.name == "adamw"]
+    [adamw] = [option for option in reference()["optimizer"] if option.name == "adamw"]
     keys = {key.name: key for key in adamw.keys}
     assert (keys["optimizer.lr"].default, keys["optimizer.lr"].kind) == (
         "0.003",

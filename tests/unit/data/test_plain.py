@@ -104,9 +104,6 @@ LOADERS: dict[str, Callable[[Any], DataLoader[Any]]] = {
         data, batch_sampler=BatchSampler(DistributedSampler(data, 2, 1), 2, False)
     ),
     "2 workers": lambda data: DataLoader(data, 4, shuffle=True, num_workers=2),
-    "2 workers, own generator": lambda data: DataLoader(
-        data, 4, shuffle=True, num_workers=2, generator=numbered(7)
-    ),
     "2 persistent workers": lambda data: DataLoader(
         data, 4, shuffle=True, num_workers=2, persistent_workers=True, generator=numbered(7)
     ),

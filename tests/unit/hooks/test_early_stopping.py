@@ -68,10 +68,16 @@ class ResumedValues(Values):
         self.on_after_step(trainer)
 
 
-@pytest.mark.parametrize("stops", ["at once", "interrupted"])
 @pytest.mark.parametrize(
-    ("patience", "max_steps", "end"),
-    [(None, 8, 8), (None, 7, 7), (5, 8, 8), (5, 7, 7), (3, 8, 5), (4, 7, 6)],
+    ("patience", "max_steps", "end", "stops"),
+    [
+        (None, 8, 8, "at once"),
+        (None, 7, 7, "interrupted"),
+        (5, 8, 8, "interrupted"),
+        (5, 7, 7, "at once"),
+        (3, 8, 5, "interrupted"),
+        (4, 7, 6, "at once"),
+    ],
     ids=[
         "removed, extended",
         "removed",

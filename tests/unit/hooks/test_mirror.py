@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from launcher import (
     BaseHook,
@@ -44,6 +43,9 @@ class Stop(BaseHook):
 
 
 def losses(folder: Path) -> list[tuple[int, float]]:
+    # The import takes a second, which each collection of the tests would pay.
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     events = EventAccumulator(str(folder / "tensorboard"))
     events.Reload()
     return [(event.step, event.value) for event in events.Scalars("train/loss")]

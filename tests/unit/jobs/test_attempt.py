@@ -19,10 +19,8 @@ MAIN_FIRST = ("its end is being recorded", "its end is recorded")
 FORCED_FIRST = (
     "it begins",
     "its end is being recorded, forced",
-    "its end is recorded, forced",
     "the cause is asked for, forced",
     "the job is being requeued, forced",
-    "it is confirmed, forced",
     "the job is left",
 )
 REASONS = {
@@ -30,14 +28,11 @@ REASONS = {
     "preempted without a grace, REQUEUE": "requeued by SLURM",
 }
 CASES = [
-    *(
-        (point, "preempted without a grace, CANCEL")
-        for point in ("the cause is asked for", *MAIN_FIRST, *FORCED_FIRST)
-    ),
+    *((point, "preempted without a grace, CANCEL") for point in (MAIN_FIRST[0], *FORCED_FIRST)),
     # The same races up to the requeue, which SLURM has made already.
     *(
         (point, "preempted without a grace, REQUEUE")
-        for point in (MAIN_FIRST[1], FORCED_FIRST[0], FORCED_FIRST[3])
+        for point in ("the cause is asked for", MAIN_FIRST[1], FORCED_FIRST[2])
     ),
 ]
 Ended = tuple[CompletedProcess[str], dict[str, Any], dict[str, Any], list[str]]

@@ -335,7 +335,7 @@ def test_no_labels_overlap(runs, many_keys, outputs, tmp_path, width):
     runs("report")
     page = outputs / "report.html"
     page.write_text(page.read_text().replace("<body>", f'<body style="width: {width}px">'))
-    result = in_browser(outputs / "report.html", tmp_path, OVERLAPS)
+    result = in_browser(page, tmp_path, OVERLAPS, has_webgl=width > 400)
     for id in ("curves", "scatter", "attempts"):
         overlapping, outside, count = result[id]
         assert (overlapping, outside) == ([], []) and count > 5, (id, result[id])

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy  # it imports `scipy.stats` at the first use
 
 from launcher.runs.statistics import difference, holm, power, seeds_needed, summary
 
@@ -14,20 +14,22 @@ ONE, OTHER = [0.31, 0.28, 0.35, 0.30, 0.27], [0.33, 0.31, 0.36, 0.34, 0.29]
 
 def test_summary_equals_scipy() -> None:
     found = summary(ONE)
-    low, high = stats.t.interval(0.95, 4, loc=np.mean(ONE), scale=stats.sem(ONE))
+    low, high = scipy.stats.t.interval(0.95, 4, loc=np.mean(ONE), scale=scipy.stats.sem(ONE))
     assert (found.low, found.high) == pytest.approx((low, high))
-    assert (found.n, found.mean, found.sd) == pytest.approx((5, stats.tmean(ONE), stats.tstd(ONE)))
+    assert (found.n, found.mean, found.sd) == pytest.approx(
+        (5, scipy.stats.tmean(ONE), scipy.stats.tstd(ONE))
+    )
 
 
 def test_paired_and_welch_tests_equal_scipy() -> None:
     paired, apart = difference(ONE, OTHER, paired=True), difference(ONE, OTHER[:4], paired=False)
     gaps = np.subtract(ONE, OTHER)
-    alone = stats.ttest_1samp(gaps, 0)
+    alone = scipy.stats.ttest_1samp(gaps, 0)
     assert (paired.p, paired.mean) == pytest.approx((alone.pvalue, gaps.mean()))
     assert (paired.low, paired.high) == pytest.approx(tuple(alone.confidence_interval(0.95)))
-    welch = stats.ttest_ind_from_stats(
-        *(np.mean(ONE), stats.tstd(ONE), 5),
-        *(np.mean(OTHER[:4]), stats.tstd(OTHER[:4]), 4),
+    welch = scipy.stats.ttest_ind_from_stats(
+        *(np.mean(ONE), scipy.stats.tstd(ONE), 5),
+        *(np.mean(OTHER[:4]), scipy.stats.tstd(OTHER[:4]), 4),
         equal_var=False,
     )
     assert (apart.p, apart.test) == (pytest.approx(welch.pvalue), "Welch")
@@ -89,14 +91,14 @@ def test_power_is_the_share_of_simulations_that_show_the_difference(
     numbers, count = np.random.default_rng(0), 4000
     one, other = numbers.normal(effect, 1, (count, n)), numbers.normal(0, 1, (count, n))
     p = (
-        stats.ttest_1samp(one, 0, axis=1).pvalue
+        scipy.stats.ttest_1samp(one, 0, axis=1).pvalue
         if paired
-        else stats.ttest_ind(one, other, axis=1).pvalue
+        else scipy.stats.ttest_ind(one, other, axis=1).pvalue
     )
     assert power(effect, n, paired) == pytest.approx(np.mean(p < 0.05), abs=0.025)
     freedom, shift = (n - 1, effect * n**0.5) if paired else (2 * n - 2, effect * (n / 2) ** 0.5)
-    limit = stats.t.ppf(0.975, freedom)
-    exact = stats.nct.sf(limit, freedom, shift) + stats.nct.cdf(-limit, freedom, shift)
+    limit = scipy.stats.t.ppf(0.975, freedom)
+    exact = scipy.stats.nct.sf(limit, freedom, shift) + scipy.stats.nct.cdf(-limit, freedom, shift)
     assert power(effect, n, paired) == pytest.approx(exact, abs=1e-3)
 
 

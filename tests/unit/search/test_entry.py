@@ -29,13 +29,11 @@ def search(*overrides: str) -> int:
     [
         ([], "hydra/sweeper=optuna: there is nothing to search; give a key a range"),
         ([LR, "hpo.sampler=tp"], "hpo.sampler='tp': should be one of tpe, random"),
-        ([LR, "hpo.samplr=tpe"], "did you mean hpo.sampler"),
         (["optimizer.lrr=interval(0,1)"], "did you mean optimizer.lr"),
         (
             ["+optimizer.lrr=interval(0,1)"],
             "optimizer.lrr=0.5: adamw takes no lrr; did you mean optimizer.lr?",
         ),
-        ([LR, "optimizr=adamw"], "did you mean optimizer=adamw?"),
         (["optimizer.lr=interval(1,0)"], "should be a range from a number to a larger one"),
         ([LR, "hpo.sampler=grid"], "hpo.sampler=grid: optimizer.lr has no list of values"),
         ([LR, "+hpo.sampler_options.nope=1"], "hpo.sampler_options: "),
@@ -59,8 +57,6 @@ def search(*overrides: str) -> int:
             [LR, "hpo.enqueue=[{optimizer.l:0.1}]"],
             "hpo.enqueue: optimizer.l is not in the search space",
         ),
-        ([LR, "hpo.name=../x"], "hpo.name='../x': should be a valid folder name"),
-        ([LR, "paths.outputs=/proc/x"], "paths.outputs: /proc/x cannot be created"),
         (
             ["hpo.space.optimizer.lrr=1,2"],
             "hpo.space: optimizer.lrr is not a key of the configuration; did you mean",
@@ -68,10 +64,6 @@ def search(*overrides: str) -> int:
         (
             ["hpo.space.optimizer.lr=interval(1,"],
             "hpo.space: optimizer.lr='interval(1,' is not a range; e.g. optimizer",
-        ),
-        (
-            ["hpo.space={optimizer.lr:choice(1,2)}"],
-            "cannot be read; e.g. hpo.space.optimizer.lr=interval(0.1,0.2), or",
         ),
         (
             [LR, "hpo.seed=1,2"],

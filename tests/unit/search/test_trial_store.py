@@ -42,9 +42,7 @@ def optuna_trials(folder: Path) -> list[optuna.trial.FrozenTrial]:
     [
         {"sampler": "random"},
         {"sampler": "tpe", "sampler_options": {"n_startup_trials": 1}},
-        {"sampler": "qmc"},
         {"sampler": "cmaes", "sampler_options": {"n_startup_trials": 1}},
-        {"sampler": "nsgaii", "sampler_options": {"population_size": 2}},
     ],
     ids=lambda settings: settings["sampler"],
 )
