@@ -189,14 +189,13 @@ INCIDENTS = [  # the longest start first
             on,
             reason=reason,
         )
-        for on in (True, False)
-        for partition, reason in (
-            ("preempt", PREEMPTED),
-            ("nograce", "requeued by SLURM"),
-            ("pcancel", PREEMPTED),
-            ("ncancel", PREEMPTED),
+        for on, partition, reason in (
+            (True, "preempt", PREEMPTED),
+            (True, "nograce", "requeued by SLURM"),
+            (True, "ncancel", PREEMPTED),  # it gets SIGTERM on both clusters
+            (False, "nograce", "requeued by SLURM"),
+            (False, "pcancel", PREEMPTED),
         )
-        if on or partition != "ncancel"  # it gets SIGTERM on both clusters
     ),
     Incident("preempted at its start", preempt, "preempt", at_once=True, overrides=REAL_PYTHON),
     Incident(
@@ -228,18 +227,15 @@ INCIDENTS = [  # the longest start first
         starts=1,
         overrides=["tracker.pace.seconds=0.12"],
     ),
-    *(
-        Incident(
-            f"preempted, {partition}, budget spent",
-            preempt,
-            partition,
-            overrides=["dispatch.max_preemptions=0"],
-            outcome="failed",
-            reason="max_preemptions=0",
-            final="FAILED",
-            starts=1,
-        )
-        for partition in ("preempt", "nograce")
+    Incident(
+        "preempted, nograce, budget spent",
+        preempt,
+        "nograce",
+        overrides=["dispatch.max_preemptions=0"],
+        outcome="failed",
+        reason="max_preemptions=0",
+        final="FAILED",
+        starts=1,
     ),
     Incident(
         "preempted, SLURM does not answer",

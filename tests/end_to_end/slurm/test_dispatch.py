@@ -306,15 +306,8 @@ def test_dry_run_says_what_is_wrong_and_submits_nothing(cluster, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        (["dispatch.partition=nowhere"], "dispatch=slurm: "),
         (["dispatch.partition=nowhere", "-m", "seed=0,1"], "dispatch=slurm: "),
         (["dispatch.snapshot=true", "dispatch.partition=nowhere"], "dispatch=slurm: "),
-        (
-            ["dispatch.nodes=3", "dispatch.tasks_per_node=3"],
-            "data.batch_size=64: is not divisible by 9 ranks",
-        ),
-        (["dispatch.time=soon"], "dispatch.time='soon': should be minutes"),
-        (["dispatch.nods=2"], "dispatch.nods"),
     ],
 )
 def test_submission_that_sbatch_would_reject_is_one_message(cluster, tmp_path, overrides, sentence):
