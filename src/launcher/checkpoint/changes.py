@@ -60,7 +60,7 @@ def stored_sources(checkpoint: Path) -> dict[str, str]:
     )
 
 
-def _loaded_fast(file: Path) -> Any:
+def _loaded_fast(file: Path) -> object:
     try:
         return load(file.read_bytes())
     except yaml.YAMLError:

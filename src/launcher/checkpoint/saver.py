@@ -53,7 +53,7 @@ class Payload:
     manifest: Manifest
     tensors: Mapping[str, torch.Tensor]
     rank_state: Any
-    global_state: Any
+    global_state: object
     parts: Mapping[str, ShardSpec] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
     is_best: bool = False
@@ -215,7 +215,7 @@ class Saver:
         self.store.commit(folder, replace(job.payload.manifest, files=entries), advanced)
         self.store.tidy(job.payload.step, self.retention, job.payload.is_best)
 
-    def _collect(self, act: Callable[[], object], writing: Writing, group: object) -> list[Any]:
+    def _collect(self, act: Callable[[], object], writing: Writing, group: object) -> list[object]:
         """Call `act` on each rank.
 
         Every rank gets all results, and learns whether it failed anywhere.
@@ -237,7 +237,7 @@ class Saver:
         return [value for value, _ in answers]
 
 
-Tree = tuple[Any, dict[str, torch.Tensor]]
+Tree = tuple[object, dict[str, torch.Tensor]]
 
 
 @dataclass

@@ -99,5 +99,5 @@ def decode(data: object, tensors: Mapping[str, torch.Tensor]) -> Any:
     )
 
 
-def _hashable(key: object) -> Any:
+def _hashable(key: object) -> object:
     return tuple(key) if isinstance(key, list) else key

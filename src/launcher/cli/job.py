@@ -9,7 +9,6 @@ command that launched it ends, the job saves and ends too.
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from launcher.dispatch.rank import begin_as_child
 from launcher.process import signals
@@ -25,7 +24,7 @@ def main() -> None:
         signals.ignore()
 
 
-def run(file: Path) -> Any:
+def run(file: Path) -> object:
     """Run the job of a file; returns what it returns.
 
     Raises:

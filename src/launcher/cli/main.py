@@ -160,7 +160,7 @@ def note_start() -> None:
     _task_started = True
 
 
-def _returned(config: DictConfig, metrics: dict[str, Any] | None) -> Any:
+def _returned(config: DictConfig, metrics: dict[str, Any] | None) -> object:
     """The objective's value for a sweeper that needs it, else all metrics."""
     from launcher.runs.objective import job_value, objective_of
 
@@ -175,7 +175,7 @@ def _is_sweep() -> bool:
     return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
 
 
-def _metrics(folder: RunFolder) -> dict[str, Any]:
+def _metrics(folder: RunFolder) -> dict[str, object]:
     """Return the newest metrics of a run that was already complete.
 
     A repeated sweep then returns the same as the first.

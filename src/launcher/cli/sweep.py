@@ -10,7 +10,6 @@ they run here, one by one.
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.utils import JobReturn, JobStatus, run_job
@@ -145,7 +144,7 @@ def run_jobs(
     return _run_in_turn(jobs, task, context, is_complete, fail_fast)
 
 
-IsComplete = Callable[[Mapping[str, Any]], bool]
+IsComplete = Callable[[Mapping[str, object]], bool]
 
 
 def _run_in_turn(

@@ -6,7 +6,7 @@ The schema checks them in a configuration.
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Union, get_args, get_origin
 
 from launcher.config.fits import bounds, describe, fits
 from launcher.config.messages import show
@@ -41,7 +41,7 @@ def check_bounds(
             raise ValueError(f"{owner}: {name}={show(value)}: should be {describe(kinds[0])}.")
 
 
-def _bounded(annotation: object) -> Iterator[Any]:
+def _bounded(annotation: object) -> Iterator[object]:
     """The members of a type that have bounds."""
     if get_origin(annotation) in (Union, UnionType):
         for member in get_args(annotation):

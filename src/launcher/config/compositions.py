@@ -290,5 +290,5 @@ def _delete(override: Override, config: DictConfig) -> None:
         del (OmegaConf.select(config, parent) if parent else config)[name]
 
 
-def _value(config: DictConfig, key: str) -> Any:
+def _value(config: DictConfig, key: str) -> object:
     return OmegaConf.select(config, key, throw_on_missing=False)

@@ -22,7 +22,7 @@ UNCHECKED = getattr(hydra_utils, "UNSAFE_DISABLE_EXECUTION_CHECKS", None)
 `launcher.config.trust` has decided. None if this version of Hydra has no such list."""
 
 
-def decided_here() -> AbstractContextManager[Any]:
+def decided_here() -> AbstractContextManager[object]:
     """Build without Hydra's own list of allowed targets.
 
     This includes the callbacks that Hydra builds itself.

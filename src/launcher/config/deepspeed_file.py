@@ -98,7 +98,7 @@ def crosschecks(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
         yield from _options(path, strategy)
 
 
-def read_file(path: Path) -> dict[str, Any]:
+def read_file(path: Path) -> dict[str, object]:
     """The file's content without values of "auto".
 
     Raises:

@@ -41,7 +41,7 @@ def identity_key(identity: Mapping[str, object], renames: Mapping[str, str]) -> 
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def canonical(identity: Mapping[str, object], renames: Mapping[str, str]) -> dict[str, Any]:
+def canonical(identity: Mapping[str, object], renames: Mapping[str, str]) -> dict[str, object]:
     """An identity under its new names, without the keys that have their defaults."""
     tree: Any = identity
     for table in (*RENAMES.values(), renames):
@@ -122,7 +122,7 @@ def _is_absent(group: str, node: Any) -> bool:
     return node == {} or (node is None and group in OPTIONAL_GROUPS)
 
 
-def _defaults(node: Mapping[str, object], path: str) -> dict[str, Any]:
+def _defaults(node: Mapping[str, object], path: str) -> dict[str, object]:
     """The code's default values of the keys that a node does not have."""
     if isinstance(target := node.get("_target_"), str):
         return _defaults_of_target(target)
@@ -130,7 +130,7 @@ def _defaults(node: Mapping[str, object], path: str) -> dict[str, Any]:
 
 
 @cache
-def _defaults_of_target(target: str) -> dict[str, Any]:
+def _defaults_of_target(target: str) -> dict[str, object]:
     try:
         spec = signature(target)
     # The defaults of a class that this code no longer has are not known.
@@ -140,7 +140,7 @@ def _defaults_of_target(target: str) -> dict[str, Any]:
 
 
 @cache
-def _defaults_of(spec: Signature) -> dict[str, Any]:
+def _defaults_of(spec: Signature) -> dict[str, object]:
     return {
         parameter.name: parameter.default
         for parameter in spec.parameters

@@ -72,7 +72,7 @@ def run_id(config: DictConfig) -> str:
     return digest(hashed_identity(config))
 
 
-def hashed_identity(config: DictConfig) -> dict[str, Any]:
+def hashed_identity(config: DictConfig) -> dict[str, object]:
     """The tree that is hashed (see `identity`)."""
     with _no_recursion():
         return identity(config)
@@ -146,7 +146,7 @@ def _steering(tree: dict[str, Any], config: DictConfig) -> set[str]:
     }
 
 
-def _content(file: Path) -> Any:
+def _content(file: Path) -> object:
     """Read a file's content, parsed if it is JSON. If it cannot be read, return its path."""
     try:
         text = file.read_text()

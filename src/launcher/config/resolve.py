@@ -136,7 +136,7 @@ class _Resolver:
             return UNRESOLVED
         return self.interpolated(written, keys) if is_interpolation(written) else written
 
-    def interpolated(self, written: str, keys: tuple[object, ...]) -> Any:
+    def interpolated(self, written: str, keys: tuple[object, ...]) -> object:
         try:
             value = resolved_at(self.config, keys)
         except OmegaConfBaseException as error:

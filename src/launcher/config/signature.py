@@ -102,7 +102,7 @@ def attribute(target: str, name: str) -> Any:
         return None
 
 
-def _attribute(definition: Definition, name: str) -> Any:
+def _attribute(definition: Definition, name: str) -> object:
     if not isinstance(definition.node, ast.ClassDef):
         return None
     statement = bind(definition.node.body)[0].get(name)
@@ -205,7 +205,7 @@ def _fields(definition: Definition) -> dict[str, Parameter]:
     return fields
 
 
-def _default(node: ast.expr | None) -> Any:
+def _default(node: ast.expr | None) -> object:
     if node is None:
         return REQUIRED
     try:

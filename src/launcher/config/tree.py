@@ -85,7 +85,9 @@ def nested(values: Mapping[str, object]) -> dict[str, Any]:
 
 
 def mapped(
-    tree: object, change: Callable[[Any, tuple[Any, ...]], object], keys: tuple[object, ...] = ()
+    tree: object,
+    change: Callable[[object, tuple[object, ...]], object],
+    keys: tuple[object, ...] = (),
 ) -> Any:
     """The tree with each leaf replaced by `change(leaf, keys)`; `keys` is the path to the leaf."""
     if isinstance(tree, Mapping):

@@ -54,7 +54,7 @@ class BlockCache:
     def _path(self, block: int) -> str:
         return self.index.paths[int(self.index.file[block])]
 
-    def _parsed(self, line: bytes, block: int) -> dict[str, Any]:
+    def _parsed(self, line: bytes, block: int) -> dict[str, object]:
         try:
             record = parse_json(line)
         except ValueError as error:
@@ -134,7 +134,7 @@ class BlockCache:
             total -= file_size
 
 
-def rows_of(data: bytes) -> list[dict[str, Any]]:
+def rows_of(data: bytes) -> list[dict[str, object]]:
     """The rows of a table in Arrow's stream format."""
     from pyarrow import ipc
 

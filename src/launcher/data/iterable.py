@@ -251,7 +251,7 @@ class EvaluationStream:
     def __iter__(self) -> Iterator[Any]:
         return self._chunks() if self.has_chunks else self._shares()
 
-    def _chunks(self) -> Iterator[tuple[int, Any]]:
+    def _chunks(self) -> Iterator[tuple[int, object]]:
         generators = _generators(self.seed)
         samples = self._samples()
         first = 0
@@ -262,7 +262,7 @@ class EvaluationStream:
             yield first + chunk_index, generators.peek(lambda: self.collate(chunk))  # noqa: B023 - called at once
             first += self.world_size
 
-    def _shares(self) -> Iterator[Any]:
+    def _shares(self) -> Iterator[object]:
         generators = _generators(self.seed)
         samples = self._samples()
         chunk: list[Any] = []
@@ -281,7 +281,7 @@ class EvaluationStream:
             del chunk[:count]
             yield generators.peek(lambda: self.collate(kept))  # noqa: B023
 
-    def _samples(self) -> Iterator[Any]:
+    def _samples(self) -> Iterator[object]:
         if self.seed is not None:
             seed_host(int(mix(self.seed, 0)[0]))
         yield from islice(self.dataset, self.max_samples)

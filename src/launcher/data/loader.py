@@ -58,7 +58,7 @@ class Fetch:
         self.collate = collate
         self.get_batch = getattr(dataset, "get_batch", None)
 
-    def __getitem__(self, request: Request) -> Any:
+    def __getitem__(self, request: Request) -> object:
         indices, seeds = request
         if seeds is not None:
             return isolated(lambda: self._seeded(indices.tolist(), seeds.tolist()))
@@ -68,7 +68,7 @@ class Fetch:
             return self.collate(self.dataset.__getitems__(indices.tolist()))
         return self.collate([self.dataset[index] for index in indices.tolist()])
 
-    def _seeded(self, indices: list[int], seeds: list[int]) -> Any:
+    def _seeded(self, indices: list[int], seeds: list[int]) -> object:
         samples = []
         for index, seed in zip(indices, seeds, strict=True):
             seed_host(seed)
@@ -82,7 +82,7 @@ class ChunkFetch:
     def __init__(self, fetch: Fetch, size: int):
         self.fetch, self.size = fetch, size
 
-    def __getitem__(self, request: Request) -> Any:
+    def __getitem__(self, request: Request) -> object:
         return int(request[0][0]) // self.size, self.fetch[request]
 
 
@@ -522,7 +522,7 @@ def _load(
     return pinned(batches) if pin else batches
 
 
-def _here(source: Any, requests: Iterator[Request] | None) -> Iterator[Any]:
+def _here(source: Any, requests: Iterator[Request] | None) -> Iterator[object]:
     if requests is None:
         yield from source
     else:

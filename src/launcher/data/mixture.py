@@ -39,11 +39,11 @@ class MixtureData(DataSource):
     """
 
     sources: dict[str, Any]
-    stages: list[dict[str, Any]] = field(default_factory=list)
+    stages: list[dict[str, object]] = field(default_factory=list)
     stage_unit: Literal["samples", "tokens"] = "samples"
     exhausted: Literal["repeat", "stop", "renormalise"] = "repeat"
     seed_samples: bool = True
-    collate_fn: Any = None
+    collate_fn: object = None
     vocab_size: PositiveInt | None = None
     seq_len: PositiveInt | None = None
     num_features: PositiveInt | None = None
@@ -118,7 +118,7 @@ class MixtureData(DataSource):
         present = {name: dataset for name, dataset in datasets.items() if dataset is not None}
         return Mixture(present, [(0, dict.fromkeys(present, 1.0))], "repeat") if present else None
 
-    def named_val_dataset(self, name: str) -> Any:
+    def named_val_dataset(self, name: str) -> object:
         return self._part(name, "val_dataset")
 
     def _has_val(self, name: str) -> bool:

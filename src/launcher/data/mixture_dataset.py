@@ -54,7 +54,7 @@ class Mixture(OrderedDataset):
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> object:
         source = int(self.source_of(np.array([index]))[0])
         names = list(self.sizes)
         return self.datasets[names[source]][index - (int(self._ends[source - 1]) if source else 0)]

@@ -43,7 +43,7 @@ class PlainLoader:
         self.logger = logger
         self.consumed = 0
         self._order = ResumableSampler(loader)
-        self._epochs: DataLoader[Any] | None = None
+        self._epochs: DataLoader[object] | None = None
 
     @property
     def interruptible(self) -> bool:
@@ -272,9 +272,9 @@ def samplers(loader: object) -> dict[str, Any]:
 
     The keys are the paths of attributes.
     """
-    by_path: dict[str, Any] = {}
+    by_path: dict[str, object] = {}
 
-    def collect(attributes: dict[str, Any], prefix: str) -> None:
+    def collect(attributes: dict[str, object], prefix: str) -> None:
         for name, value in attributes.items():
             is_sampler = isinstance(value, Sampler) or name in ("sampler", "batch_sampler")
             if (

@@ -63,7 +63,7 @@ class StreamingData(TokenizedSource):
     cache: str = "outputs/.blocks"
     cache_size: str = "10GB"
     retries: NonNegativeInt = 6
-    storage_options: dict[str, Any] = field(default_factory=dict)
+    storage_options: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -122,7 +122,7 @@ class Readers:
 
     def __init__(self, count: int):
         self.count = count
-        self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+        self._tasks: SimpleQueue[tuple[Future[object], Callable[[], object]]] = SimpleQueue()
         self._started = False
 
     def submit(self, read: Callable[[], object]) -> Future[Any]:
@@ -131,7 +131,7 @@ class Readers:
             for number in range(self.count):
                 name = f"blocks-{number}"
                 threading.Thread(target=self._work, name=name, daemon=True).start()
-        future: Future[Any] = Future()
+        future: Future[object] = Future()
         self._tasks.put((future, read))
         return future
 

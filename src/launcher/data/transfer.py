@@ -43,18 +43,18 @@ def on_device(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
     if device.type == "cuda":
         return _prefetched(batches, device)
 
-    def move(value: Any) -> Any:
+    def move(value: Any) -> object:
         return value.to(device)
 
     return (map_tensors(batch, move, move) for batch in batches)
 
 
-def pinned(batches: Iterable[object]) -> Iterator[Any]:
+def pinned(batches: Iterable[object]) -> Iterator[object]:
     """Yield the batches in page-locked memory, so that copying them can overlap with computing."""
     return (map_tensors(batch, torch.Tensor.pin_memory) for batch in batches)
 
 
-def _prefetched(batches: Iterable[object], device: torch.device) -> Iterator[Any]:
+def _prefetched(batches: Iterable[object], device: torch.device) -> Iterator[object]:
     """Copy one batch ahead. Its copy is enqueued before the current batch is yielded."""
     stream = torch.cuda.Stream(device)
     ahead = None
@@ -69,7 +69,7 @@ def _prefetched(batches: Iterable[object], device: torch.device) -> Iterator[Any
         yield _arrived(*ahead, device)
 
 
-def _arrived(batch: object, copied: torch.cuda.Event, device: torch.device) -> Any:
+def _arrived(batch: object, copied: torch.cuda.Event, device: torch.device) -> object:
     """Let the computing stream wait for the copy.
 
     The memory is kept until the computing stream is done with it.

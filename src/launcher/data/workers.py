@@ -62,7 +62,7 @@ class GuardedFetch:
     def __init__(self, fetch: Any):
         self.fetch = fetch
 
-    def __getitem__(self, request: object) -> Any:
+    def __getitem__(self, request: object) -> object:
         try:
             return self.fetch[request]
         except (Exception, SystemExit) as error:
@@ -72,7 +72,7 @@ class GuardedFetch:
 class GuardedStream(IterableDataset[Any]):
     """The stream's batches. An error becomes the last batch, a `Failure`."""
 
-    def __init__(self, stream: Iterable[Any]):
+    def __init__(self, stream: Iterable[object]):
         self.stream = stream
 
     def __iter__(self) -> Iterator[Any]:
@@ -93,7 +93,7 @@ class WorkerBatches:
     def __init__(
         self,
         source: Any,
-        requests: Iterable[Any] | None,
+        requests: Iterable[object] | None,
         num_workers: int,
         pin_memory: bool = False,
     ):
@@ -160,7 +160,7 @@ def _begin(worker_id: int) -> None:
         os._exit(1)
 
 
-def _as_it_is(batch: object) -> Any:
+def _as_it_is(batch: object) -> object:
     return batch
 
 

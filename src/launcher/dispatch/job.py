@@ -1,7 +1,6 @@
 """Runs the job of a configuration in this process."""
 
 import importlib
-from typing import Any
 
 from omegaconf import DictConfig
 
@@ -15,7 +14,7 @@ IMPORTS = 120.0
 begins."""
 
 
-def run_job(config: DictConfig) -> Any:
+def run_job(config: DictConfig) -> object:
     """Run the job of a configuration.
 
     Returns:

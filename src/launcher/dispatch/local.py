@@ -73,7 +73,7 @@ class LocalDispatch:
             )
         return slots
 
-    def run(self, config: DictConfig) -> Any:
+    def run(self, config: DictConfig) -> object:
         """Run the job; return the value that it returns on rank 0.
 
         Raises:
@@ -121,7 +121,7 @@ class LocalDispatch:
         return max(1, count_gpus()) if config.device in ("auto", "cuda") else 1
 
 
-def spawn(config: DictConfig, count: int) -> Any:
+def spawn(config: DictConfig, count: int) -> object:
     """Run the job as `count` ranks; see `LocalDispatch.run`."""
     signals.check()
     job = {"config": escaped(stored(config)), "hydra": None}

@@ -94,7 +94,7 @@ def work(folder: Path) -> tuple[dict[str, Any], int]:
         return {"kind": "failed", "text": text}, 1
 
 
-def run(path: Path) -> Any:
+def run(path: Path) -> object:
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
 

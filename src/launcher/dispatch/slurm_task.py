@@ -120,7 +120,7 @@ def work(folder: Any) -> Any:
     alone = not join_ranks()
     forced_exit.arm(config)
 
-    def job() -> Any:
+    def job() -> object:
         # Several ranks leave together, at the first decision of rank 0 (`ranks.on_main`).
         if alone:
             signals.check()
@@ -141,7 +141,7 @@ def ranks_of(config: Mapping[str, Any]) -> int:
     )
 
 
-def recorded(folder: Any, job: Callable[[], Any]) -> Any:
+def recorded(folder: Any, job: Callable[[], object]) -> Any:
     """Do a job that does not train, and write its attempt and its result into its own folder."""
     from launcher.rundir.files import replace_file
     from launcher.rundir.record import RunRecord

@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hydra.core.utils import JobReturn, JobStatus
 
@@ -139,6 +139,6 @@ def _result(run: SubmittedRun, stored: StoredRun) -> JobReturn:
     return result(run, JobStatus.FAILED, RuntimeError(f"{stored.state}: {reason}"))
 
 
-def newest_metrics(run: StoredRun) -> dict[str, Any]:
+def newest_metrics(run: StoredRun) -> dict[str, object]:
     """The newest value of each metric, by name."""
     return {key: value for key, (value, _) in run.metrics.items()}

@@ -111,7 +111,7 @@ class Beside:
                     self._process.request(step)
         self._announce(trainer)
 
-    def _options(self, trainer: TrainerView) -> dict[str, Any]:
+    def _options(self, trainer: TrainerView) -> dict[str, object]:
         """Settings of training on which the bits of an evaluation depend."""
         strategy = trainer.strategy
         kind = type(strategy)
@@ -195,7 +195,7 @@ class Beside:
         self.pending.remove(step)
         self._announce(trainer)
 
-    def _taken(self, trainer: TrainerView, step: int) -> dict[str, Any]:
+    def _taken(self, trainer: TrainerView, step: int) -> dict[str, object]:
         """Record that values take effect now, and return them."""
         metrics: dict[str, Any] | None = None
         if self._process is not None and self._files is not None:

@@ -110,7 +110,7 @@ class CheckpointingHook(BaseHook):
         self.asynchronous, self.write_timeout = asynchronous, write_timeout
         self.best = Best(best_metric, best_mode, keys=BEST_KEYS) if best_metric else None
         self.texts: dict[str, str] = {}
-        self._handlers: dict[int, Any] = {}
+        self._handlers: dict[int, object] = {}
         self._run: str | None = None
         """The run's name, stored in each checkpoint."""
         self._check_lock, self._fork = RunContext().check_lock, RunContext().fork
@@ -121,8 +121,8 @@ class CheckpointingHook(BaseHook):
         """The steps whose checkpoint could not be written."""
         self._improved = self._is_postponed = False
         self._times = RunContext().times
-        self._best_saved: dict[str, Any] | None = None
-        self._best_in_flight: dict[str, Any] | None = None
+        self._best_saved: dict[str, object] | None = None
+        self._best_in_flight: dict[str, object] | None = None
 
     # ------------------------------------------------------------------------------------ restoring
     def bind(self, context: RunContext) -> None:

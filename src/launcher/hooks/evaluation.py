@@ -25,7 +25,7 @@ from launcher.process.times import Times
 from launcher.strategies.weights import unwrap
 from launcher.types import NonNegativeInt, PositiveInt
 
-Loader = Callable[[], Iterable[Any] | None]
+Loader = Callable[[], Iterable[object] | None]
 
 
 class EvaluationHook(BaseHook):
@@ -108,7 +108,7 @@ class EvaluationHook(BaseHook):
         self._batches = {name: batches for name, batches in made.items() if batches is not None}
         return bool(self._batches)
 
-    def shares(self, world_size: int) -> dict[str, list[Any]]:
+    def shares(self, world_size: int) -> dict[str, list[object]]:
         """The batches of each of so many ranks, by the name of the loader.
 
         They are for one process that evaluates all of them.
@@ -314,7 +314,7 @@ def evaluate(
     model: torch.nn.Module,
     batches: Iterable[object],
     context: Callable[[], object],
-    num_targets: Callable[[Any], torch.Tensor | int | None] = lambda batch: None,
+    num_targets: Callable[[object], torch.Tensor | int | None] = lambda batch: None,
     metrics: Metrics | None = None,
     order: ChunkOrder | None = None,
 ) -> dict[str, Any] | None:
@@ -350,11 +350,11 @@ def evaluate(
 def evaluate_shares(
     forward: Callable[[Any], tuple[torch.Tensor | None, Records]],
     model: torch.nn.Module,
-    shares: Iterable[Iterable[Any]],
-    context: Callable[[], Any],
-    num_targets: Callable[[Any], torch.Tensor | int | None],
+    shares: Iterable[Iterable[object]],
+    context: Callable[[], object],
+    num_targets: Callable[[object], torch.Tensor | int | None],
     metrics: Metrics,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Compute what `evaluate` computes on several ranks, in this process alone.
 
     Args:
@@ -388,7 +388,7 @@ def _in_evaluation(model: torch.nn.Module) -> Iterator[None]:
 
 def _completed(
     parts: Sequence[Part], model: torch.nn.Module, metrics: Metrics | None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     means = _means(parts)
     if getattr(unwrap(model), "is_language_model", False):
         means["perplexity"] = math.exp(means["loss"]) if means["loss"] < 700 else math.inf

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import prod
-from typing import Any
 
 import torch
 
@@ -89,7 +88,7 @@ def _attention(
     return 2 * prod(query[:-1]) * key[-2] * (key[-1] + value[-1])
 
 
-def uncompiled() -> AbstractContextManager[Any]:
+def uncompiled() -> AbstractContextManager[object]:
     """Run without compiled code.
 
     Its operations cannot be counted, and it does not call the hooks of modules.

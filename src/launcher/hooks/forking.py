@@ -115,7 +115,7 @@ def own_position(training_state: Settings, rank_state: Settings | None) -> Any:
     return (rank_state or {}).get("data_loader") or training_state.get("data_loader")
 
 
-def _parts(config: Path | str) -> dict[str, Any]:
+def _parts(config: Path | str) -> dict[str, object]:
     """`optimizer` and `scheduler` of a configuration."""
     plain: Any = OmegaConf.to_container(
         OmegaConf.load(config) if isinstance(config, Path) else OmegaConf.create(config)

@@ -142,7 +142,7 @@ class JsonlHook(BaseHook):
                     self._line["epoch"] = trainer.state.epoch
         self._line |= numbers
 
-    def _held_line(self, step: int) -> dict[str, Any]:
+    def _held_line(self, step: int) -> dict[str, object]:
         """The line of an earlier step, whose evaluation ran beside training."""
         lines = (*self._unwritten, *([self._line] if self._line else []))
         return next((line for line in lines if line["step"] == step), {})

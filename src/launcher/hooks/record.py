@@ -101,7 +101,7 @@ def is_own(checkpoint: Path, workspace: Path | None) -> bool:
     return Manifest.read(checkpoint).run in run_names(workspace)
 
 
-def source_of(checkpoint: Path, step: int) -> dict[str, Any]:
+def source_of(checkpoint: Path, step: int) -> dict[str, object]:
     """The run that a checkpoint belongs to: its id, its name and the step."""
     if run := Manifest.read(checkpoint).run:
         name, _, run_id = run.rpartition("/")

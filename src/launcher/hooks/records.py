@@ -64,7 +64,7 @@ def key_average(
     return result
 
 
-def to_numbers(records: Mapping[str, object]) -> dict[str, Any]:
+def to_numbers(records: Mapping[str, object]) -> dict[str, object]:
     """0-d tensors and NumPy scalars as Python numbers, without None.
 
     The host waits for the device here.
@@ -72,7 +72,7 @@ def to_numbers(records: Mapping[str, object]) -> dict[str, Any]:
     return {key: to_number(value) for key, value in records.items() if value is not None}
 
 
-def to_number(value: object) -> Any:
+def to_number(value: object) -> object:
     # Most are, and the checks of the others cost more.
     if type(value) is float:
         return value

@@ -20,7 +20,9 @@ SHARED = ("model", "training_state")
 """Keys that every hook sees next to its own."""
 
 
-def hook_states(trainer: TrainerView, training_state: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def hook_states(
+    trainer: TrainerView, training_state: dict[str, Any]
+) -> dict[str, dict[str, object]]:
     """The state of each hook, by the hook's name.
 
     A hook sees the model's live tensors, which it cannot replace here, and `training_state`, to
@@ -49,8 +51,8 @@ def hook_states(trainer: TrainerView, training_state: dict[str, Any]) -> dict[st
 
 def load_hook_states(
     trainer: TrainerView,
-    states: dict[str, dict[str, Any]],
-    shared: dict[str, Any],
+    states: dict[str, dict[str, object]],
+    shared: dict[str, object],
     is_complete: bool = True,
 ) -> None:
     """Pass each hook `shared`, the keys of hooks of other classes, and its own keys.
@@ -74,7 +76,7 @@ def load_hook_states(
         hook.on_load_state_dict(trainer, {**others, **shared, **states.get(name, {})})
 
 
-def full_state(trainer: TrainerView, options: Any) -> dict[str, Any]:
+def full_state(trainer: TrainerView, options: Any) -> dict[str, object]:
     """`model`, `training_state` and the hooks' entries, in memory.
 
     Tensors are full under every wrapper.

@@ -48,7 +48,7 @@ class ThroughputHook(BaseHook):
             peak_tflops,
             clock,
         )
-        self._batch: Any = None
+        self._batch: object = None
         self._sizes: dict[str, float] = {}
         """`tokens` and `flops` of a sample."""
         self._micro_batch = 0

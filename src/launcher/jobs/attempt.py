@@ -273,7 +273,7 @@ def strategy_name(config: DictConfig) -> str:
 
 
 @contextmanager
-def hydra_record(config: DictConfig, folder: RunFolder) -> Iterator[dict[str, Any]]:
+def hydra_record(config: DictConfig, folder: RunFolder) -> Iterator[dict[str, object]]:
     """Write `.hydra/config.yaml` (resolved), `overrides.yaml` and `hydra.yaml`.
 
     Hydra's own tools read them. They are written when the context begins, and get their names at

@@ -41,7 +41,7 @@ class CheckJob:
     def __init__(self, device_memory: str | None = None, ranks: PositiveInt | None = None):
         self.device_memory, self.ranks = device_memory, ranks
 
-    def run(self, config: DictConfig) -> dict[str, Any]:
+    def run(self, config: DictConfig) -> dict[str, object]:
         """Check the run and print what it needs.
 
         Raises:
@@ -90,7 +90,7 @@ class CheckJob:
         logger.info("No errors. Nothing was written.")
         return {"memory": memory}
 
-    def _estimate(self, config: DictConfig, device_memory: str) -> dict[str, Any]:
+    def _estimate(self, config: DictConfig, device_memory: str) -> dict[str, object]:
         """Log the memory of a step."""
         # It needs a second of imports.
         from launcher.jobs.memory import estimate
@@ -132,7 +132,7 @@ def _no_skipped_step(record: logging.LogRecord) -> bool:
 
 
 class _Watch(BaseHook):
-    def __init__(self, vocab_size: Any, num_classes: Any, scales: bool):
+    def __init__(self, vocab_size: object, num_classes: Any, scales: bool):
         self.vocab_size, self.num_classes, self.scales = vocab_size, num_classes, scales
         self.issues: list[str] = []
         self._is_first = True

@@ -169,7 +169,7 @@ def is_changed(config: Mapping[str, Any], record: RunRecord) -> bool:
     )
 
 
-def with_known_steps(config: Mapping[str, Any], record: RunRecord) -> Mapping[str, Any]:
+def with_known_steps(config: Mapping[str, Any], record: RunRecord) -> Mapping[str, object]:
     """Return the configuration with the number of steps, if `trainer.max_epochs` is set.
 
     The number depends on the data, which are not read here. It is the number of the newest attempt
@@ -189,7 +189,7 @@ def with_known_steps(config: Mapping[str, Any], record: RunRecord) -> Mapping[st
 
 
 @cache
-def _code() -> dict[str, Any]:
+def _code() -> dict[str, object]:
     """The state of the code. Cached: a repeated sweep needs it for each of its runs."""
     return code_state(also=VERSIONED)
 

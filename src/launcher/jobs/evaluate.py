@@ -68,9 +68,9 @@ class EvaluateJob:
         trust: bool = False,
         split: Literal["val", "test"] = "val",
         follow: bool = False,
-        beside: dict[str, Any] | None = None,
+        beside: dict[str, object] | None = None,
         tasks: list[str] | None = None,
-        task_options: dict[str, Any] | None = None,
+        task_options: dict[str, object] | None = None,
     ):
         self.tasks, self.task_options = list(tasks or ()), dict(task_options or {})
         self.checkpoint, self.weights, self.trust, self.split = checkpoint, weights, trust, split

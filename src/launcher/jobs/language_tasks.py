@@ -99,7 +99,7 @@ def evaluate_tasks(
     return dict(_flat(results["results"]))
 
 
-def _before_forward(module: nn.Module, inputs: Any) -> None:
+def _before_forward(module: nn.Module, inputs: object) -> None:
     deadline.progress()
     signals.check()
 
@@ -108,7 +108,7 @@ def _is_file(task: str) -> bool:
     return task.endswith((".yaml", ".yml"))
 
 
-def _found(tasks: Sequence[str]) -> tuple[Any, list[str]]:
+def _found(tasks: Sequence[str]) -> tuple[object, list[str]]:
     """Return lm-eval's manager of tasks, and the names of the tasks.
 
     Raises:
@@ -141,7 +141,7 @@ def _found(tasks: Sequence[str]) -> tuple[Any, list[str]]:
     return manager, names
 
 
-def _tokenizer(config: DictConfig) -> Any:
+def _tokenizer(config: DictConfig) -> object:
     """Load the tokenizer of the data, or of the pretrained model.
 
     Raises:

@@ -44,7 +44,7 @@ class LRFinderResult:
     stopped: str | None = None
     """Why the test ended before its last rate."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return asdict(self)
 
 
@@ -226,7 +226,7 @@ class LRFindJob:
         }
         self.folder = Path(folder)
 
-    def run(self, config: DictConfig) -> dict[str, Any] | None:
+    def run(self, config: DictConfig) -> dict[str, object] | None:
         """Find the learning rate, and write and print the result.
 
         Returns:

@@ -220,7 +220,7 @@ def _copies(layout: MemoryLayout, accumulates: bool) -> int:
 
 def _passes(
     model: nn.Module,
-    inputs: Any,
+    inputs: object,
     layout: MemoryLayout,
     forward_context: Callable[[], Any],
     accumulates: bool,
@@ -228,7 +228,7 @@ def _passes(
 ) -> int:
     """Make the passes of a step; return what a forward pass keeps."""
     trained = [p for p in model.parameters() if p.requires_grad]
-    held: list[Any] = []
+    held: list[object] = []
     if layout.has_buckets:
         for p in trained:
             p.grad = torch.zeros_like(p)
@@ -278,10 +278,10 @@ class _Gathered:
         self.model, self.layout = model, layout
         self.units = [*layout.units(model), model]
         self.weights: dict[int, Any] = {}
-        self.buffer: Any = None
-        self.ahead: Any = None
-        self.reduced: Any = None
-        self.shards: list[Any] = []
+        self.buffer: object = None
+        self.ahead: object = None
+        self.reduced: object = None
+        self.shards: list[object] = []
         self.order: list[int] = []
         self.handles: list[Any] = []
         seen: set[int] = set()

@@ -82,7 +82,7 @@ class PredictJob:
         self.file, self.batch_size = file, batch_size
         self.columns = None if columns is None else [name for name in COLUMNS if name in columns]
 
-    def run(self, config: DictConfig) -> dict[str, Any]:
+    def run(self, config: DictConfig) -> dict[str, object]:
         """Write the predictions.
 
         A line about them is printed, and added to the run's `predictions.jsonl`.
@@ -204,7 +204,7 @@ class PredictJob:
             )
         return {column: _array(found[column]) for column in chosen}
 
-    def _end(self, parts: "Parts", path: Path, step: int, folder: RunFolder) -> dict[str, Any]:
+    def _end(self, parts: "Parts", path: Path, step: int, folder: RunFolder) -> dict[str, object]:
         """Join the parts, and record it."""
         columns = parts.join()
         line = {
@@ -222,7 +222,7 @@ class PredictJob:
         return line
 
 
-def _new_samples(trainer: Trainer) -> tuple[Any, int]:
+def _new_samples(trainer: Trainer) -> tuple[object, int]:
     """The new dataset and its length.
 
     Raises:

@@ -65,7 +65,7 @@ class ResumeCheckJob:
     def __init__(self, steps: PositiveInt = 5, kill: bool = False, scratch: str | None = None):
         self.stop, self.scratch = Stop(steps, kill), scratch
 
-    def run(self, config: DictConfig) -> dict[str, Any] | None:
+    def run(self, config: DictConfig) -> dict[str, object] | None:
         """Train both copies and compare them.
 
         Returns:
@@ -94,7 +94,7 @@ class ResumeCheckJob:
                 f" ({error.strerror or error}); set job.scratch to another folder."
             ) from error
 
-    def _check(self, config: DictConfig, scratch: Path, nproc: object) -> dict[str, Any]:
+    def _check(self, config: DictConfig, scratch: Path, nproc: object) -> dict[str, object]:
         end = 2 * self.stop.after
         straight, stopped = (
             Copy(scratch / "straight", config, nproc),

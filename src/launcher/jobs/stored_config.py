@@ -5,7 +5,6 @@ Its model configuration must fit the checkpoint's weights.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
@@ -93,7 +92,7 @@ def config_for(
     return merged
 
 
-def explicit_overrides() -> list[tuple[str, Any]]:
+def explicit_overrides() -> list[tuple[str, object]]:
     """Key and value of each override on the command line."""
     parsed = OverridesParser.create().parse_overrides(task_overrides())
     return [

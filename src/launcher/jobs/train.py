@@ -74,7 +74,7 @@ class TrainJob:
         """
         check_resume(config)
 
-    def run(self, config: DictConfig) -> dict[str, Any] | None:
+    def run(self, config: DictConfig) -> dict[str, object] | None:
         """Train the run to its end.
 
         Returns:

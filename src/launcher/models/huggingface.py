@@ -203,7 +203,7 @@ class HuggingFaceModel(Model):
         extra: Mapping[str, Any],
         folder: Path,
         max_shard_size: str,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Write the files that `from_pretrained(folder)` of transformers reads.
 
         They are the configuration, the weights under the names of transformers with merged
@@ -248,7 +248,7 @@ class HuggingFaceModel(Model):
         return layers or longest_list(self.model)
 
 
-def _without_weights(settings: Mapping[str, Any]) -> Any:
+def _without_weights(settings: Mapping[str, Any]) -> object:
     task = settings.get("task", "causal_lm")
     labels = settings.get("num_labels") if task.endswith("classification") else None
     if settings.get("pretrained") is None:

@@ -31,7 +31,7 @@ class Lora:
     ):
         self.r, self.alpha, self.dropout, self.target_modules = r, alpha, dropout, target_modules
 
-    def apply(self, model: object) -> Any:
+    def apply(self, model: object) -> object:
         """Return the model with adapters.
 
         They and the task's own layers (a classifier) are trained, and the rest is frozen.

@@ -14,7 +14,7 @@ OUTPUTS = ("logits", "targets")
 """Records of an evaluation that its metrics get without averaging."""
 
 
-def check_output(output: Any, name: str) -> None:
+def check_output(output: object, name: str) -> None:
     """Check a loss and its records.
 
     Nothing is read from the device.
@@ -90,7 +90,7 @@ def _loss_fault(loss: object) -> str | None:
     return None
 
 
-def _leaves(records: Mapping[Any, object], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(records: Mapping[Any, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     for key, value in records.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{prefix}{key}/")

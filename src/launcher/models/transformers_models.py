@@ -137,7 +137,7 @@ def from_pretrained(task: str, name: str, changes: dict[str, Any], num_labels: i
 
 def from_stored_config(
     task: str, name: str, changes: dict[str, Any], num_labels: int | None
-) -> Any:
+) -> object:
     """A model with the configuration of a pretrained one, and new weights."""
     transformers = library()
     if num_labels is not None:

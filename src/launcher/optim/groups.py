@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor, nn
 
@@ -19,7 +19,7 @@ def decay_groups(
     weight_decay: float,
     no_decay: Iterable[str] | None = None,
     leave_out: set[int] | frozenset[int] = frozenset(),
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Return the trainable parameters in the groups "decay" and "no_decay".
 
     The second has a weight decay of 0.

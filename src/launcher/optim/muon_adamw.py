@@ -36,6 +36,6 @@ class MuonAdamW(CombinedOptimizer):
     def optimizers(self) -> Sequence[Optimizer]:
         return self._parts
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # This is for copy and pickle.
         return {**super().__getstate__(), "_parts": self._parts}

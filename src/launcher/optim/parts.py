@@ -54,7 +54,7 @@ class OptimizerParts(CombinedOptimizer):
             for _ in part.param_groups
         ]
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # For copies.
         state = {"parts": self.parts, "max_grad_norm": self.max_grad_norm}
         return {**super().__getstate__(), **state}

@@ -92,7 +92,7 @@ class _Meeting:
     timeout: float = TIMEOUT
     decisions: int = 0
     joined: bool = False
-    host_group: Any = None
+    host_group: object = None
 
 
 _meeting = _Meeting()
@@ -116,7 +116,7 @@ def has_met() -> bool:
     return _meeting.store is not None
 
 
-def _open_store(ranks: Ranks, timeout: timedelta) -> Any:
+def _open_store(ranks: Ranks, timeout: timedelta) -> object:
     if ranks.world_size == 1:
         return dist.HashStore()
     if PARENT in os.environ:
@@ -175,7 +175,7 @@ def leave() -> None:
 
 
 # -------------------------------------------------------------------------------- exchanging values
-def host_group() -> Any:
+def host_group() -> object:
     """Create a gloo group, whose collectives do not mix with others and wait for no device.
 
     All ranks must call this.

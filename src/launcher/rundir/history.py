@@ -165,7 +165,7 @@ def parsed(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def _loads(line: bytes) -> Any:
+def _loads(line: bytes) -> object:
     try:
         return orjson.loads(line)
     except ValueError:

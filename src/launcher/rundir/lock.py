@@ -212,7 +212,7 @@ class RunLock:
         logger.warning("%s was removed; this process put it back.", self.path)
         return True
 
-    def _new_attempts(self) -> list[dict[str, Any]]:
+    def _new_attempts(self) -> list[dict[str, object]]:
         """The attempts that began after this process acquired the lock."""
         return read_attempts(self.folder)[self._attempts_before :]
 

@@ -18,7 +18,7 @@ FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
 LEVEL_STYLES = {"INFO": "green", "WARNING": "yellow", "ERROR": "bold red", "CRITICAL": "bold red"}
 
-_console: Any = None
+_console: object = None
 
 
 def console() -> Any:

@@ -43,7 +43,7 @@ def is_restart() -> bool:
     return int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0 or "LAUNCHER_RESTARTED" in os.environ
 
 
-def git_state(folder: str | os.PathLike[str], timeout: float = 2.0) -> dict[str, Any] | None:
+def git_state(folder: str | os.PathLike[str], timeout: float = 2.0) -> dict[str, object] | None:
     """Return {"commit": hash, "dirty": bool} of the repository around `folder`.
 
     Never raises.
@@ -119,14 +119,14 @@ def installed_version(distribution: str) -> str | None:
         return None
 
 
-def code_state(also: Collection[str] = ()) -> dict[str, Any]:
+def code_state(also: Collection[str] = ()) -> dict[str, object]:
     """The code's commit and the libraries' versions, for the drift report of a later resume."""
     return {"git": git_state(Path.cwd()), "versions": versions(also)}
 
 
 def machine_state(
     device: str, threads: int, kernels: Mapping[str, str], data: str | None = None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the properties of a machine that change a run's last bits.
 
     They are processor, number of threads, device, driver and data.

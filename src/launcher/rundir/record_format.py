@@ -26,7 +26,7 @@ FORMAT_VERSION = 1
 """Version of run.json. A change of the format comes with code that reads the one before."""
 IDENTITY_VERSION = 1
 """Version of the tree that is hashed for a run's id: a change gives every run another id."""
-RECORD_TYPES: dict[str, Any] = {
+RECORD_TYPES: dict[str, object] = {
     "format_version": int, "id": str, "name": str, "state": OPTIONAL_TEXT, "queued": OPTIONAL_TEXT,
     "step": int,
     "max_steps": OPTIONAL_INT, "checkpoint": OPTIONAL_INT,
@@ -39,10 +39,10 @@ RECORD_TYPES: dict[str, Any] = {
     "identity": (dict, NoneType), "identity_id": OPTIONAL_TEXT, "identity_version": OPTIONAL_INT,
     "folder": OPTIONAL_TEXT,
 }  # fmt: skip
-FORKED_FROM_TYPES: dict[str, Any] = {"id": str, "name": str, "step": int}
-LOGGED_TYPES: dict[str, Any] = {"curve": str, "newest": dict}
-BEST_TYPES: dict[str, Any] = {"metric": str, "value": NUMBER, "step": int}
-ATTEMPT_TYPES: dict[str, Any] = {
+FORKED_FROM_TYPES: dict[str, object] = {"id": str, "name": str, "step": int}
+LOGGED_TYPES: dict[str, object] = {"curve": str, "newest": dict}
+BEST_TYPES: dict[str, object] = {"metric": str, "value": NUMBER, "step": int}
+ATTEMPT_TYPES: dict[str, object] = {
     "number": int, "started": str, "host": str, "pid": int, "start_step": int,
     "ended": OPTIONAL_TEXT,
     "slurm_job_id": OPTIONAL_TEXT, "end_step": OPTIONAL_INT, "outcome": OPTIONAL_TEXT,
@@ -122,7 +122,7 @@ def run_names(folder: Path) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def parse_record(content: bytes) -> dict[str, Any]:
+def parse_record(content: bytes) -> dict[str, object]:
     """Parse a run record.
 
     Raises:

@@ -13,14 +13,13 @@ import sysconfig
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path, PurePath
-from typing import Any
 
 INSTALLED = ("site-packages", "dist-packages")
 LARGEST = 1 << 24
 """Size above which files count by their size and first bytes only."""
 MOST_NAMES = 8
 
-_imported: dict[str, tuple[Any, str]] = {}
+_imported: dict[str, tuple[object, str]] = {}
 """The digest of each file when its module was first seen, and the module's spec at that time."""
 _foreign: dict[str, str | None] = {}
 """The files of modules that are not the user's own. Thousands are imported, and each save asks: a

@@ -14,7 +14,7 @@ from launcher.config.messages import hint
 from launcher.errors import ConfigError
 from launcher.runs.stored_run import StoredRun
 
-FIELDS: dict[str, Callable[[StoredRun], Any]] = {
+FIELDS: dict[str, Callable[[StoredRun], object]] = {
     "id": lambda run: run.id,
     "name": lambda run: run.name,
     "state": lambda run: run.state,

@@ -10,7 +10,6 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from launcher.config.messages import as_typed
 from launcher.errors import ConfigError
@@ -52,7 +51,7 @@ class Group:
         return [value for value in numbers if value is not None and math.isfinite(value)]
 
 
-def best_of(run: StoredRun, key: str) -> Any:
+def best_of(run: StoredRun, key: str) -> object:
     """Return the value at the best checkpoint (`best val/loss`), or the newest one."""
     if key.startswith("best "):
         return (
@@ -84,7 +83,7 @@ def grouped(runs: Sequence[StoredRun], key: str) -> list[Group]:
         if name == key or name.startswith(f"{key}.") or [row.get(name) for row in typed] == values
     }  # fmt: skip
     rows = without_defaults(runs, differences(runs))
-    members: dict[Any, list[int]] = defaultdict(list)
+    members: dict[object, list[int]] = defaultdict(list)
     for index, (run, row) in enumerate(zip(runs, typed, strict=True)):
         kept = tuple(sorted((name, value) for name, value in row.items() if name not in repeats))
         members[run.name, kept].append(index)
@@ -169,7 +168,7 @@ def _sorted(groups: list[Group], column: str, reverse: bool) -> list[Group]:
     return [group for _, group in known] + [group for mean, group in means if mean is None]
 
 
-def _as_json(group: Group, columns: Sequence[str]) -> dict[str, Any]:
+def _as_json(group: Group, columns: Sequence[str]) -> dict[str, object]:
     values = {column: group.values(column) for column in columns}
     return {
         "name": group.runs[0].name,

@@ -152,7 +152,7 @@ class Copier:
         write_job(file, config, hydra, folder, outputs, end, self.ranks)
 
 
-def loaded(file: Path) -> dict[str, Any]:
+def loaded(file: Path) -> dict[str, object]:
     try:
         content = yaml.safe_load(file.read_text())
     except (OSError, yaml.YAMLError):

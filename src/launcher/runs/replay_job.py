@@ -29,7 +29,7 @@ def is_of_dispatch(word: str) -> bool:
     return word.partition("=")[0].partition(".")[0] == "dispatch" and "=" in word
 
 
-def dispatch_of(overrides: Sequence[str]) -> dict[str, Any] | None:
+def dispatch_of(overrides: Sequence[str]) -> dict[str, object] | None:
     """Return the settings of SLURM's dispatch from the command line, or None without any.
 
     Raises:
@@ -53,7 +53,7 @@ def dispatch_of(overrides: Sequence[str]) -> dict[str, Any] | None:
     return dispatch
 
 
-def for_ranks(dispatch: Mapping[str, object], ranks: int, label: str) -> dict[str, Any]:
+def for_ranks(dispatch: Mapping[str, object], ranks: int, label: str) -> dict[str, object]:
     """Return the settings for as many ranks as the run had.
 
     Args:

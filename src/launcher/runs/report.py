@@ -362,7 +362,7 @@ def curve_of(
 
 def best_of(
     run: StoredRun, points: Sequence[tuple[int, float]], mode: Mode
-) -> dict[str, Any] | None:
+) -> dict[str, object] | None:
     """Return the best and the last value of a metric, and the step of the best.
 
     The evaluation before the first step does not count.
@@ -382,7 +382,7 @@ def best_of(
     }
 
 
-def attempt_of(run: StoredRun, attempt: dict[str, Any]) -> dict[str, Any]:
+def attempt_of(run: StoredRun, attempt: dict[str, Any]) -> dict[str, object]:
     ended = seconds_of(attempt.get("ended")) or run.updated
     return {
         "started": seconds_of(attempt.get("started")),

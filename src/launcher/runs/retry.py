@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if len(submitted) == len(due) and not completing and is_recorded else 1
 
 
-def parse_changes(overrides: Sequence[str]) -> dict[str, Any]:
+def parse_changes(overrides: Sequence[str]) -> dict[str, object]:
     """Parse the values of `--set`, by their keys below `dispatch`.
 
     Raises:

@@ -117,7 +117,7 @@ def attempts(run: StoredRun) -> Table:
     return table
 
 
-def attempt_cells(attempt: dict[str, Any], run: StoredRun) -> list[Any]:
+def attempt_cells(attempt: dict[str, Any], run: StoredRun) -> list[object]:
     """Return one attempt as a row.
 
     An attempt without an outcome is running, or its process was killed (`stale`).

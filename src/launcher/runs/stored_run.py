@@ -294,7 +294,7 @@ class StoredRun:
         return named + sorted(without_effect(self.settings.get("trainer.lanes")))
 
 
-_SHARED: dict[str, Any] = {}
+_SHARED: dict[str, object] = {}
 
 
 def shared(value: object) -> Any:

@@ -279,7 +279,7 @@ class StoredStudy:
             return optuna.importance.get_param_importances(self.as_optuna(self.common_step, index))
 
 
-def _state(decided: dict[str, Any], run: StoredRun | None, is_finite: bool) -> str:
+def _state(decided: dict[str, object], run: StoredRun | None, is_finite: bool) -> str:
     if decided.get("refusal") is not None:
         return "invalid"
     if run is None:

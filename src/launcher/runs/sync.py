@@ -107,7 +107,9 @@ def _built(run: StoredRun, nodes: Any, name: str) -> dict[str, Tracker]:
         ) from error
 
 
-def _chosen(config: dict[str, Any], overrides: Sequence[str], config_dir: str | Path | None) -> Any:
+def _chosen(
+    config: dict[str, Any], overrides: Sequence[str], config_dir: str | Path | None
+) -> object:
     """Compose the group `tracker` from the overrides.
 
     Without a choice they change the run's own trackers.

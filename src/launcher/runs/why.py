@@ -2,7 +2,6 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from rich.text import Text
 
@@ -43,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def identity_of(path: Path, label: str) -> dict[str, Any]:
+def identity_of(path: Path, label: str) -> dict[str, object]:
     """Read the identity of a run.
 
     Raises:

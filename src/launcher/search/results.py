@@ -62,7 +62,7 @@ def write_results(search: Search, best: Sequence[Trial], loader: object) -> None
     solutions = [
         {"params": plain(trial.params), "values": trial.values(settings)} for trial in best
     ]
-    results: dict[str, Any] = {"name": "optuna"}
+    results: dict[str, object] = {"name": "optuna"}
     if len(settings.objectives) == 1:
         results |= {
             "best_params": solutions[0]["params"],

@@ -91,7 +91,7 @@ class TrialSampler(BaseSampler):
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: Space
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         if isinstance(self.sampler, QMCSampler):
             return quasi_random(self.sampler, self.space, self.count)
         return self.sampler.sample_relative(study, trial, search_space)
@@ -102,7 +102,7 @@ class TrialSampler(BaseSampler):
         trial: FrozenTrial,
         param_name: str,
         param_distribution: BaseDistribution,
-    ) -> Any:
+    ) -> object:
         sampler = make_sampler(self.settings, self.space, self.number, param_name)
         return sampler.sample_independent(study, trial, param_name, param_distribution)
 
@@ -117,7 +117,7 @@ def size(settings: Settings, space: Space) -> float:
     return len(settings.enqueue) + math.prod(map(len, grid(space).values()))
 
 
-def quasi_random(sampler: QMCSampler, space: Space, count: int) -> dict[str, Any]:
+def quasi_random(sampler: QMCSampler, space: Space, count: int) -> dict[str, object]:
     """Return point `count` of the sequence.
 
     Optuna counts the points that were requested, not the trials that have them. So all points up to

@@ -28,7 +28,7 @@ class Settings:
     timeout: float | None = None
     parallel: int = 1
     sampler: str = "tpe"
-    sampler_options: Mapping[str, Any] = field(default_factory=dict)
+    sampler_options: Mapping[str, object] = field(default_factory=dict)
     pruner: str = "none"
     reduction_factor: int = 3
     min_steps: int | None = None
@@ -36,7 +36,7 @@ class Settings:
     warmup_steps: int = 0
     percentile: float = 25.0
     space_function: str | None = None
-    enqueue: Sequence[Mapping[str, Any]] = ()
+    enqueue: Sequence[Mapping[str, object]] = ()
     warm_start: bool = False
     max_failures: int = 1
     seed: int = 0

@@ -25,7 +25,7 @@ Space = dict[str, BaseDistribution]
 
 
 def read_space(
-    loader: Any, arguments: Sequence[str], ranges: Mapping[str, Any], may_be_empty: bool = False
+    loader: Any, arguments: Sequence[str], ranges: Mapping[str, object], may_be_empty: bool = False
 ) -> tuple[Space, list[str]]:
     """The search space, and the overrides that all trials share.
 
@@ -133,7 +133,7 @@ def overrides_of(params: Mapping[str, Value]) -> list[str]:
     return [f"{key}={as_typed(value)}" for key, value in params.items()]
 
 
-def enqueued(params: Mapping[str, object], space: Space, others: bool = False) -> dict[str, Any]:
+def enqueued(params: Mapping[str, object], space: Space, others: bool = False) -> dict[str, object]:
     """The values of a trial of `hpo.enqueue`.
 
     Args:

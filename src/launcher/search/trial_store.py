@@ -39,7 +39,7 @@ MOST_VALUES = 200
 """Number of values of the objective that the journal gets from a trial. A durable line for each
 value would delay the search."""
 
-Params = dict[str, Any]
+Params = dict[str, object]
 Seen = tuple[TrialState, list[float] | None]
 
 

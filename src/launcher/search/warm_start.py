@@ -47,7 +47,7 @@ def _is_run_of(trial: Trial, search: Search) -> bool:
         return False
 
 
-def params_of(run: StoredRun, space: Space) -> dict[str, Any] | None:
+def params_of(run: StoredRun, space: Space) -> dict[str, object] | None:
     """Return a run's values for the keys of the space, or None if one is outside its range."""
     params: dict[str, Any] = {}
     for key, among in space.items():

@@ -89,7 +89,7 @@ class CollectiveConsistencyCheck:
 def _leaves(loss: torch.Tensor) -> set[int]:
     """`id`s of the parameters in a loss's graph."""
     leaves: set[int] = set()
-    seen: set[Any] = set()
+    seen: set[object] = set()
     todo: list[Any] = [loss.grad_fn]
     while todo:
         node = todo.pop()

@@ -143,7 +143,7 @@ class DdpStrategy(NativeStrategy):
         copies = 1 if self.options["gradient_as_bucket_view"] else 2
         return MemoryLayout(has_buckets=True, gradient_copies=copies)
 
-    def grad_sync(self, enabled: bool) -> AbstractContextManager[Any]:
+    def grad_sync(self, enabled: bool) -> AbstractContextManager[object]:
         return NULL if enabled or self._no_sync is None else self._no_sync()
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
 
 import torch
 from torch import nn
@@ -29,7 +28,7 @@ class ExternalStrategy(NativeStrategy):
         plan: StepPlan,
         precision: Precision,
         device: torch.device,
-        state_dict_options: Any = None,
+        state_dict_options: object = None,
     ):
         self.ranks = Ranks(rank(), world_size(), 0)
         self.plan, self.precision, self.device = plan, precision, device
@@ -74,7 +73,7 @@ class ExternalStrategy(NativeStrategy):
                 "The weights do not fit the model: " + "; ".join(problems[:10]) + "."
             )
 
-    def grad_sync(self, enabled: bool) -> AbstractContextManager[Any]:
+    def grad_sync(self, enabled: bool) -> AbstractContextManager[object]:
         # This is a model under fully_shard.
         if self._set_sync is not None and enabled is not self._syncs:
             self._syncs = enabled

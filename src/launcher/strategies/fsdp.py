@@ -220,7 +220,7 @@ class FsdpStrategy(NativeStrategy):
             sharded.set_gradient_divide_factor(1.0)
             sharded.set_force_sum_reduction_for_comms(True)
 
-    def _mixed_precision_policy(self) -> Any:
+    def _mixed_precision_policy(self) -> object:
         """Use bf16 or fp16 weights under autocast, which converts inputs only where needed.
 
         FSDP2 itself would round all of them, even position tables.
@@ -290,12 +290,12 @@ class FsdpStrategy(NativeStrategy):
             self._same_use = None
         return super().step()
 
-    def forward_context(self) -> AbstractContextManager[Any]:
+    def forward_context(self) -> AbstractContextManager[object]:
         context = super().forward_context()
         return context if torch.is_grad_enabled() else self._resharded(context)
 
     @contextmanager
-    def _resharded(self, context: AbstractContextManager[Any]) -> Iterator[None]:
+    def _resharded(self, context: AbstractContextManager[object]) -> Iterator[None]:
         """Free gathered weights after `context`.
 
         Without a backward pass to free them they would stay, and later changes of the shards
@@ -320,7 +320,7 @@ class FsdpStrategy(NativeStrategy):
             gathered_dtype=precision.dtype if is_mixed else None,
         )
 
-    def grad_sync(self, enabled: bool) -> AbstractContextManager[Any]:
+    def grad_sync(self, enabled: bool) -> AbstractContextManager[object]:
         # Lanes are exchanged one by one.
         enabled = enabled or self.plan.sync_every_micro_batch or self.lanes is not None
         if enabled is not self._syncs:

@@ -137,7 +137,7 @@ class TreeReduceScatter:
         output_tensor: torch.Tensor,
         input_tensor: torch.Tensor,
         group: Any,
-        op: Any,
+        op: object,
         async_op: bool = False,
     ) -> None:
         received = swapped(input_tensor, group)

@@ -56,7 +56,7 @@ class NativeStrategy(Strategy):
     _turn: frozenset[int] | None = None
     """The `id`s of the parameters of the optimizer whose turn it is, or None if there is one
     optimizer."""
-    replica_group: Any = None
+    replica_group: object = None
     """The ranks that have the same shards in each replica, ordered by replica. Default None: all
     ranks."""
 

@@ -19,7 +19,7 @@ def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
 
     Foreach operations do not support a mixture.
     """
-    meshes: dict[Any, list[nn.Parameter]] = {}
+    meshes: dict[object, list[nn.Parameter]] = {}
     for p in parameters:
         meshes.setdefault(getattr(p, "device_mesh", None), []).append(p)
     return list(meshes.values())

@@ -194,7 +194,7 @@ def _read(
     return target
 
 
-def _to_device(value: object, device: torch.device) -> Any:
+def _to_device(value: object, device: torch.device) -> object:
     """Move a tensor, or a list of them (as LBFGS has), to its parameter's device."""
     if isinstance(value, torch.Tensor):
         return value.to(device)

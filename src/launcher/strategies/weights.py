@@ -198,7 +198,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return local(tensor).contiguous().reshape(-1).view(torch.uint8)
 
 
-def extra_state(model: nn.Module) -> dict[str, Any]:
+def extra_state(model: nn.Module) -> dict[str, object]:
     """Return each module's `get_extra_state()`, by the module's name."""
     modules = unwrap(model).named_modules()
     return {

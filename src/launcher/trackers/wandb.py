@@ -228,7 +228,7 @@ class WandbTracker(Tracker):
         logger.warning("Stopped on the W&B page.")
         os.kill(holder.pid, signal.SIGINT if holder.slurm_job_id else signal.SIGTERM)
 
-    def _chosen(self, own_id: str) -> dict[str, Any]:
+    def _chosen(self, own_id: str) -> dict[str, object]:
         """Return the run's names on the server, which stay the same from now on."""
         return {
             "id": os.environ.get("WANDB_RUN_ID") or re.sub(r"[/\\#?%:]", "-", own_id),

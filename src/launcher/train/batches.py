@@ -13,9 +13,9 @@ from launcher.errors import TrainingError
 from launcher.hooks.base import TrainState
 from launcher.process import ranks, signals
 
-MicroBatches = Iterator[tuple[Any, torch.Tensor | None]]
+MicroBatches = Iterator[tuple[object, torch.Tensor | None]]
 """Micro-batches, each with the factor of its loss, or None if it counts like the others."""
-NumTargets = Callable[[Any], torch.Tensor | int | None]
+NumTargets = Callable[[object], torch.Tensor | int | None]
 
 
 class Batches:
@@ -31,7 +31,7 @@ class Batches:
         self._counts_samples = False
         self._epoch_size: int | None = None
         self._iterator: Iterator[Any]
-        self._before: tuple[int | None, Any, int | None] = None, None, None
+        self._before: tuple[int | None, object, int | None] = None, None, None
 
     def start(self, state: TrainState) -> None:
         """Begin to iterate. A resume has already set the position."""
@@ -107,7 +107,7 @@ class Batches:
         if self._epoch_size is not None:
             self._state.epoch = max(0, self.loader.samples - 1) // self._epoch_size
 
-    def _first_of_next_epoch(self) -> Any:
+    def _first_of_next_epoch(self) -> object:
         self._state.epoch += 1
         set_epoch(self.loader, self._state.epoch)
         self._open()

@@ -153,7 +153,7 @@ def build_trainer(
     return trainer
 
 
-def compile_options(setting: bool | dict[str, Any], strategy: Strategy) -> dict[str, Any] | None:
+def compile_options(setting: bool | dict[str, Any], strategy: Strategy) -> dict[str, object] | None:
     """Return the arguments of torch.compile, or None if nothing is compiled.
 
     Raises:
@@ -183,7 +183,7 @@ def compile_options(setting: bool | dict[str, Any], strategy: Strategy) -> dict[
 
 
 def _compiled_graphs(
-    plain: dict[str, Any], compiling: dict[str, Any], trainer: Trainer
+    plain: dict[str, Any], compiling: dict[str, object], trainer: Trainer
 ) -> CompiledGraphsHook | None:
     """Make the hook that keeps the compiled graphs, and let it read an earlier launch's graphs.
 
@@ -351,7 +351,7 @@ def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -
     return scheduler
 
 
-def in_steps(schedule: object, dataset: object, batch_size: int) -> Any:
+def in_steps(schedule: object, dataset: object, batch_size: int) -> object:
     """Return the options of a schedule with numbers of epochs as numbers of steps, rounded up.
 
     Raises:

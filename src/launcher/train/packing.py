@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from launcher.process.rng import isolated_rng
 from launcher.train.composed import Trainer
 
 logger = logging.getLogger("launcher")
-Forward = Callable[[Any], tuple[Tensor | None, Records]]
+Forward = Callable[[object], tuple[Tensor | None, Records]]
 MAX_TESTED_LEN = 16
 """Tokens of a measured row. The boundary matters, not the length."""
 

@@ -95,7 +95,7 @@ class BaseTrainer(HookCaller):
         workspace: Path | str | None = None,
         device: torch.device | str | int | None = None,
         no_sync_accumulate: bool = True,
-        state_dict_options: Any = None,
+        state_dict_options: object = None,
         logger: logging.Logger | None = None,
         *,
         max_consecutive_skipped_steps: NonNegativeInt = 50,
@@ -257,7 +257,7 @@ class BaseTrainer(HookCaller):
             )
         return part
 
-    def _forward(self) -> Callable[..., Any]:
+    def _forward(self) -> Callable[..., object]:
         """The function that computes the loss, which a subclass or a model provides."""
         return self.forward
 
@@ -330,7 +330,7 @@ class BaseTrainer(HookCaller):
             }
             load_hook_states(self, self.restored["hooks"], shared)
 
-    def _run(self, rng: dict[str, Any]) -> None:
+    def _run(self, rng: dict[str, object]) -> None:
         self._has_checked_forward = False
         self.model.train()
         self.strategy.zero_grad()
@@ -476,14 +476,14 @@ class BaseTrainer(HookCaller):
         self.strategy.backward(loss)
         return True
 
-    def _first_forward(self, input: Any) -> tuple[torch.Tensor | None, Records]:
+    def _first_forward(self, input: object) -> tuple[torch.Tensor | None, Records]:
         loss, records = self.checked_forward(input)
         self._has_checked_forward = True
         if loss is not None and self.num_targets(input) is not None:
             warn_of_rounding(loss, self._forward_name(), self.logger)
         return loss, records
 
-    def checked_forward(self, input: Any) -> tuple[torch.Tensor | None, Records]:
+    def checked_forward(self, input: object) -> tuple[torch.Tensor | None, Records]:
         """Call `forward`, and check its output."""
         output = self.forward(input)
         check_output(output, self._forward_name())

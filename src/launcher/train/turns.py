@@ -21,7 +21,7 @@ from launcher.strategies.missing_loss import check_missing_loss
 from launcher.strategies.step import StepResult
 from launcher.train.batches import weigh
 
-Forward = Callable[[Any, str], tuple[torch.Tensor | None, Records]]
+Forward = Callable[[object, str], tuple[torch.Tensor | None, Records]]
 
 
 class Turns:

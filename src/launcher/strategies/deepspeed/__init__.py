@@ -262,11 +262,11 @@ class DeepSpeedStrategy(NativeStrategy):
         self.engine.module.compile(*args, **kwargs)
 
     # --------------------------------------------------------------------------------------- a step
-    def forward_context(self) -> AbstractContextManager[Any]:
+    def forward_context(self) -> AbstractContextManager[object]:
         # The engine turns off an autocast around it, see `autocast_within`.
         return NULL
 
-    def grad_sync(self, enabled: bool) -> AbstractContextManager[Any]:
+    def grad_sync(self, enabled: bool) -> AbstractContextManager[object]:
         self.engine.set_gradient_accumulation_boundary(enabled)
         return NULL
 

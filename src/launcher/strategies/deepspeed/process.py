@@ -111,7 +111,7 @@ def check(config: dict[str, Any], source: str) -> None:
         ) from error
 
 
-def scaler_state(engine: Any) -> dict[str, Any]:
+def scaler_state(engine: Any) -> dict[str, object]:
     """The state of fp16's loss scaler that changes while training."""
     scaler = getattr(engine.optimizer, "loss_scaler", None)
     return {key: getattr(scaler, key) for key in MOVING_SCALER_STATE if hasattr(scaler, key)}
