@@ -70,7 +70,7 @@ def uneven_evaluation(
 ) -> dict[str, Any]:
     """Held-out batches of one sample each, `batches[rank]` of them on this rank; `stop`: a signal
     to the last rank."""
-    from launcher.hooks.evaluation import evaluate
+    from launcher.hooks.sample_means import SampleMeans
 
     trainer = build(Path("unused"), overrides, Journal())
     rank = trainer.strategy.ranks.rank
@@ -86,7 +86,8 @@ def uneven_evaluation(
         return trainer.forward(batch)
 
     pairs = [(sample[None, :-1], sample[None, 1:]) for sample in own]
-    metrics = evaluate(forward, trainer.model, pairs, trainer.strategy.forward_context)
+    context = trainer.strategy.forward_context
+    metrics = SampleMeans(forward, trainer.model, context).over_ranks(pairs)
     with torch.no_grad(), trainer.strategy.forward_context():
         expected = trainer.forward((samples[:, :-1], samples[:, 1:]))[0]
     signals.forget()
@@ -96,7 +97,7 @@ def uneven_evaluation(
 
 def masked(folder: str, overrides: list[str], micro: int) -> dict[str, Any]:
     """Train on masked targets; the losses, and what an evaluation of 17 samples gives."""
-    from launcher.hooks.evaluation import evaluate
+    from launcher.hooks.sample_means import SampleMeans
 
     data = [
         "data=custom",
@@ -112,7 +113,8 @@ def masked(folder: str, overrides: list[str], micro: int) -> dict[str, Any]:
         torch.utils.data.default_collate(own[i : i + micro]) for i in range(0, len(own), micro)
     ]
     context = trainer.strategy.forward_context
-    val = evaluate(trainer.forward, trainer.model, batches, context, trainer.num_targets)
+    means = SampleMeans(trainer.forward, trainer.model, context, trainer.num_targets)
+    val = means.over_ranks(batches)
     weights = trainer.strategy.full_weights() or {}
     tables = [buffer.tolist() for buffer in trainer.unwrapped_model.buffers()]
     trainer.strategy.teardown()

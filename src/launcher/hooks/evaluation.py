@@ -1,28 +1,20 @@
 """Metrics on the validation set, every few steps and at the end."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from itertools import chain
 from typing import Any, ClassVar, Literal
 
-import torch
-
 from launcher.errors import TrainingError
-from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
+from launcher.hooks.base import BaseHook, RunContext, TrainerView
 from launcher.hooks.beside import Beside
 from launcher.hooks.interval import Interval
 from launcher.hooks.matrices import split_matrices
 from launcher.hooks.metrics import Metrics
 from launcher.hooks.records import flatten, show
-from launcher.models.output import OUTPUTS
-from launcher.process import ranks, signals
-from launcher.process.lanes import Lanes
-from launcher.process.rng import isolated_rng
+from launcher.hooks.sample_means import ChunkOrder, SampleMeans
+from launcher.process import signals
 from launcher.process.times import Times
-from launcher.strategies.weights import unwrap
 from launcher.types import NonNegativeInt, PositiveInt
 
 Loader = Callable[[], Iterable[object] | None]
@@ -227,6 +219,17 @@ class EvaluationHook(BaseHook):
             if not math.isfinite(flat[key]):
                 self._report_non_finite(trainer, key, flat[key])
 
+    def means(self, trainer: TrainerView) -> SampleMeans:
+        """Return the computation of a loader's means, with the hook's own metrics reset."""
+        self.metrics.reset(trainer.device)
+        return SampleMeans(
+            trainer.checked_forward,
+            trainer.model,
+            trainer.strategy.forward_context,
+            trainer.num_targets,
+            self.metrics,
+        )
+
     def measure(self, trainer: TrainerView) -> dict[str, Any] | None:
         """Return the metrics of each loader, nested under its name.
 
@@ -234,11 +237,9 @@ class EvaluationHook(BaseHook):
         """
         metrics: dict[str, Any] = {}
         for name, batches in self._batches.items():
-            context, num_targets = trainer.strategy.forward_context, trainer.num_targets
-            self.metrics.reset(trainer.device)
-            forward, model, lanes = trainer.checked_forward, trainer.model, trainer.strategy.lanes
+            lanes = trainer.strategy.lanes
             order = None if lanes is None else ChunkOrder(lanes, trainer.step)
-            measured = evaluate(forward, model, batches, context, num_targets, self.metrics, order)
+            measured = self.means(trainer).over_ranks(batches, order)
             if measured is None:
                 return None
             metrics |= {name: measured} if name else measured
@@ -268,244 +269,3 @@ class EvaluationHook(BaseHook):
 
     def on_close(self, trainer: TrainerView) -> None:
         self._beside.close()
-
-
-Part = dict[str, tuple[Any, Any]]
-"""A sum over samples (or targets) and their number, by flat name."""
-
-
-def _as_numbers(part: Part) -> Part:
-    return {name: (float(total), int(count)) for name, (total, count) in part.items()}
-
-
-@dataclass(frozen=True)
-class ChunkOrder:
-    """Combines the batches of an evaluation in their own order, regardless of their ranks.
-
-    Args:
-        lanes: of the run.
-        step: at which it evaluates.
-    """
-
-    lanes: Lanes
-    step: int
-
-    def begin(self, batches: Iterable[object], turn: int) -> int:
-        """Set the random state of this rank's batch at a turn, and return its number."""
-        taken = turn * self.lanes.world_size + self.lanes.rank
-        number: int = getattr(batches, "chunk", taken)
-        self.lanes.set_random_state(self.step, self.lanes.count + 1 + number)
-        return number
-
-    def is_own(self, number: int) -> bool:
-        """Return whether this rank counts a batch. Otherwise it repeats another rank's batch."""
-        return number % self.lanes.world_size == self.lanes.rank
-
-    def of_all_ranks(self, parts: dict[int, Part]) -> list[Part]:
-        numbered = {number: _as_numbers(part) for number, part in parts.items()}
-        gathered = {
-            k: part for of_rank in ranks.all_gather(numbered) for k, part in of_rank.items()
-        }
-        return [gathered[number] for number in sorted(gathered)]
-
-
-def evaluate(
-    forward: Callable[[Any], tuple[torch.Tensor | None, Records]],
-    model: torch.nn.Module,
-    batches: Iterable[object],
-    context: Callable[[], object],
-    num_targets: Callable[[object], torch.Tensor | int | None] = lambda batch: None,
-    metrics: Metrics | None = None,
-    order: ChunkOrder | None = None,
-) -> dict[str, Any] | None:
-    """Compute means of loss and records over the samples of all ranks' batches, by flat name.
-
-    If only some batches have a record, its mean is over their samples. A language model also gets
-    `perplexity`, exp(loss).
-
-    Args:
-        forward: function that returns loss and records of a batch.
-        model: the model, which is in evaluation mode meanwhile.
-        batches: this rank's batches.
-        context: context of each forward pass.
-        num_targets: function that returns the number of targets of a batch, for means over targets.
-            Default None: means over samples.
-        metrics: already reset.
-        order: the order in which batches are combined. Default None: the batches of each rank, then
-            the ranks.
-    Returns:
-        None: a signal came on some rank.
-    Raises:
-        ValueError: `forward` returned no loss, or there was no batch.
-    """
-    try:
-        with _in_evaluation(model):
-            parts = _summed(forward, model, batches, context, num_targets, metrics, order)
-    except signals.Interrupted:
-        return None
-    all_parts = _of_all_ranks(parts) if order is None else order.of_all_ranks(parts)
-    return _completed(all_parts, model, metrics)
-
-
-def evaluate_shares(
-    forward: Callable[[Any], tuple[torch.Tensor | None, Records]],
-    model: torch.nn.Module,
-    shares: Iterable[Iterable[object]],
-    context: Callable[[], object],
-    num_targets: Callable[[object], torch.Tensor | int | None],
-    metrics: Metrics,
-) -> dict[str, object]:
-    """Compute what `evaluate` computes on several ranks, in this process alone.
-
-    Args:
-        forward: as for `evaluate`, and so are the others.
-        model: the model.
-        shares: the batches of each rank.
-        context: of each forward pass.
-        num_targets: of a batch.
-        metrics: already reset.
-    Raises:
-        ValueError: see `evaluate`.
-    """
-    parts = []
-    for batches in shares:
-        with _in_evaluation(model):
-            part = _summed(forward, model, batches, context, num_targets, metrics, None)
-        parts.append(_as_numbers(part.get(0, {})))
-    return _completed(parts, model, metrics)
-
-
-@contextmanager
-def _in_evaluation(model: torch.nn.Module) -> Iterator[None]:
-    was_training = model.training
-    model.eval()
-    try:
-        with isolated_rng(), torch.no_grad():
-            yield
-    finally:
-        model.train(was_training)
-
-
-def _completed(
-    parts: Sequence[Part], model: torch.nn.Module, metrics: Metrics | None
-) -> dict[str, object]:
-    means = _means(parts)
-    if getattr(unwrap(model), "is_language_model", False):
-        means["perplexity"] = math.exp(means["loss"]) if means["loss"] < 700 else math.inf
-    return means | (metrics.compute() if metrics is not None else {})
-
-
-def _summed(
-    forward: Callable[[Any], tuple[torch.Tensor | None, Records]],
-    model: torch.nn.Module,
-    batches: Iterable[Any],
-    context: Callable[[], Any],
-    num_targets: Callable[[Any], torch.Tensor | int | None],
-    metrics: Metrics | None,
-    order: ChunkOrder | None,
-) -> dict[int, Part]:
-    """Return sums of loss and records over this rank's batches.
-
-    The key is 0 for the sum of all batches, or with an order the number of each batch.
-    """
-    parts: dict[int, Part] = {}
-    for turn, (batch, is_new) in enumerate(_in_step(batches)):
-        number = 0 if order is None else order.begin(batches, turn)
-        with context():
-            loss, records = forward(batch)
-        if loss is None or not is_new or (order is not None and not order.is_own(number)):
-            continue
-        if metrics is not None:
-            metrics.update(unwrap(model), records)
-        records = {name: value for name, value in records.items() if name not in OUTPUTS}
-        targets = num_targets(batch)
-        size = batch_size(batch) if targets is None else targets
-        part = parts.setdefault(number, {})
-        for name, value in flatten({"loss": loss, **records}).items():
-            if value is None:
-                continue
-            # The sum is in double precision. A float32 sum over many batches would lose the small
-            # difference between two checkpoints.
-            value = (
-                value.double()
-                if isinstance(value, torch.Tensor) and value.device.type != "mps"
-                else value
-            )
-            total, count = part.get(name, (0.0, 0))
-            part[name] = total + value * size, count + size
-    return parts
-
-
-def _of_all_ranks(parts: dict[int, Part]) -> list[Part]:
-    return ranks.all_gather(_as_numbers(parts.get(0, {})))
-
-
-def _means(parts: Sequence[Part]) -> dict[str, Any]:
-    """Divide sums by their numbers.
-
-    Raises:
-        ValueError: no rank has counted a loss.
-    """
-    of_name = {
-        name: [part[name] for part in parts if name in part]
-        for name in dict.fromkeys(chain(*parts))
-    }
-    totals = {name: sum(count for _, count in pairs) for name, pairs in of_name.items()}
-    if not totals.get("loss"):
-        raise ValueError("No validation batch has a loss or a target.")
-    sums = {name: sum(total for total, _ in pairs) for name, pairs in of_name.items()}
-    return {name: total / totals[name] for name, total in sums.items() if totals[name]}
-
-
-_DONE, _HAS_BATCH, _EMPTY, _SIGNAL = range(4)
-
-
-def _in_step(batches: Iterable[object]) -> Iterator[tuple[Any, bool]]:
-    """Yield this rank's batches, and whether each counts.
-
-    Once they are used up, the last one is repeated without counting while other ranks have more. So
-    all ranks make the same number of forward passes, which may be collective, and stop together on
-    a signal.
-
-    Raises:
-        signals.Interrupted: some rank has received a signal.
-        ValueError: some rank has no batch at all, but others have.
-    """
-    source, last, has_any = iter(batches), None, False
-    while True:
-        batch = next(source, None)
-        status = _HAS_BATCH if batch is not None else _DONE if has_any else _EMPTY
-        highest = ranks.maximum(_SIGNAL if signals.received() else status)
-        if highest == _SIGNAL:
-            raise signals.Interrupted
-        if highest == _DONE or (highest == _EMPTY and ranks.world_size() == 1):
-            return
-        if highest == _EMPTY:
-            raise ValueError(
-                "Some rank has no validation batch: there are fewer batches than ranks."
-            )
-        if batch is not None:
-            last, has_any = batch, True
-        yield last, batch is not None
-
-
-def batch_size(batch: object) -> int:
-    """Return the number of samples in a batch.
-
-    It is the first dimension of the batch's first tensor, or 1 without a tensor.
-    """
-    tensor = first_tensor(batch)
-    return 1 if tensor is None or tensor.dim() == 0 else tensor.shape[0]
-
-
-def first_tensor(batch: object) -> torch.Tensor | None:
-    """Return the first tensor in nested lists, tuples and mappings, or None if there is none."""
-    if isinstance(batch, torch.Tensor):
-        return batch
-    values: Iterable[Any] = ()
-    if isinstance(batch, Mapping):
-        values = batch.values()
-    elif isinstance(batch, (list, tuple)):
-        values = batch
-    tensors = (first_tensor(value) for value in values)
-    return next((tensor for tensor in tensors if tensor is not None), None)

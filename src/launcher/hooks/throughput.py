@@ -8,8 +8,8 @@ import torch
 
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, TrainerView
-from launcher.hooks.evaluation import batch_size, first_tensor
 from launcher.hooks.flops import forward_flops, peak_tflops
+from launcher.hooks.records import batch_size, first_tensor
 from launcher.optim.parts import OptimizerParts
 from launcher.types import PositiveFloat, PositiveInt
 

@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.hooks.ema import EmaHook
-from launcher.hooks.evaluation import EvaluationHook, evaluate_shares
+from launcher.hooks.evaluation import EvaluationHook
 from launcher.process.rng import restore_rng
 from launcher.process.signals import HANDLED
 from launcher.rundir.evaluations import Evaluations
@@ -90,15 +90,7 @@ class Evaluator:
             return self._hook.measure(trainer)
         metrics: dict[str, Any] = {}
         for name, shares in self._shares.items():
-            self._hook.metrics.reset(trainer.device)
-            measured = evaluate_shares(
-                trainer.checked_forward,
-                trainer.model,
-                shares,
-                trainer.strategy.forward_context,
-                trainer.num_targets,
-                self._hook.metrics,
-            )
+            measured = self._hook.means(trainer).over_shares(shares)
             metrics |= {name: measured} if name else measured
         return metrics
 

@@ -1,0 +1,211 @@
+"""Means of loss and records over the samples of all ranks' batches."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+
+from launcher.hooks.base import Records
+from launcher.hooks.metrics import Metrics
+from launcher.hooks.records import batch_size, flatten
+from launcher.models.output import OUTPUTS
+from launcher.process import ranks, signals
+from launcher.process.lanes import Lanes
+from launcher.process.rng import isolated_rng
+from launcher.strategies.weights import unwrap
+
+Sums = dict[str, tuple[torch.Tensor | float, torch.Tensor | float]]
+"""A sum over samples (or targets) and their number, by flat name."""
+Part = dict[str, tuple[float, int]]
+"""Such sums, read from the device."""
+
+
+@dataclass(frozen=True)
+class ChunkOrder:
+    """Combines the batches of an evaluation in their own order, regardless of their ranks.
+
+    Args:
+        lanes: of the run.
+        step: at which it evaluates.
+    """
+
+    lanes: Lanes
+    step: int
+
+    def begin(self, batches: object, turn: int) -> int:
+        """Set the random state of this rank's batch at a turn, and return its number."""
+        taken = turn * self.lanes.world_size + self.lanes.rank
+        number: int = getattr(batches, "chunk", taken)
+        self.lanes.set_random_state(self.step, self.lanes.count + 1 + number)
+        return number
+
+    def is_own(self, number: int) -> bool:
+        """Return whether this rank counts a batch. Otherwise it repeats another rank's batch."""
+        return number % self.lanes.world_size == self.lanes.rank
+
+    def of_all_ranks(self, parts: Mapping[int, Sums]) -> list[Part]:
+        numbered = {number: _as_numbers(part) for number, part in parts.items()}
+        gathered = {
+            k: part for of_rank in ranks.all_gather(numbered) for k, part in of_rank.items()
+        }
+        return [gathered[number] for number in sorted(gathered)]
+
+
+@dataclass(frozen=True)
+class SampleMeans:
+    """Computes means of loss and records over samples, by flat name.
+
+    If only some batches have a record, its mean is over their samples. A language model also gets
+    `perplexity`, exp(loss).
+
+    Args:
+        forward: function that returns loss and records of a batch.
+        model: the model, which is in evaluation mode meanwhile.
+        context: context of each forward pass.
+        num_targets: function that returns the number of targets of a batch, for means over targets.
+            Default None: means over samples.
+        metrics: already reset.
+    """
+
+    forward: Callable[[object], tuple[torch.Tensor | None, Records]]
+    model: torch.nn.Module
+    context: Callable[[], AbstractContextManager[object]]
+    num_targets: Callable[[object], torch.Tensor | int | None] = lambda batch: None
+    metrics: Metrics | None = None
+
+    def over_ranks(
+        self, batches: Iterable[object], order: ChunkOrder | None = None
+    ) -> dict[str, object] | None:
+        """Compute the means over the batches of all ranks.
+
+        Args:
+            batches: this rank's batches.
+            order: the order in which batches are combined. Default None: the batches of each rank,
+                then the ranks.
+        Returns:
+            None: a signal came on some rank.
+        Raises:
+            ValueError: `forward` returned no loss, or there was no batch.
+        """
+        try:
+            parts = self._summed(batches, order)
+        except signals.Interrupted:
+            return None
+        if order is not None:
+            return self._completed(order.of_all_ranks(parts))
+        return self._completed(ranks.all_gather(_as_numbers(parts.get(0, {}))))
+
+    def over_shares(self, shares: Iterable[Iterable[object]]) -> dict[str, object]:
+        """Compute in this process alone what `over_ranks` computes on several ranks.
+
+        Args:
+            shares: the batches of each rank.
+        Raises:
+            ValueError: see `over_ranks`.
+        """
+        parts = (self._summed(batches, None).get(0, {}) for batches in shares)
+        return self._completed([_as_numbers(part) for part in parts])
+
+    def _summed(self, batches: Iterable[object], order: ChunkOrder | None) -> dict[int, Sums]:
+        """Return sums of loss and records over this rank's batches.
+
+        The key is 0 for the sum of all batches, or with an order the number of each batch.
+        """
+        parts: dict[int, Sums] = {}
+        with _in_evaluation(self.model):
+            for turn, (batch, is_new) in enumerate(_in_step(batches)):
+                number = 0 if order is None else order.begin(batches, turn)
+                with self.context():
+                    loss, records = self.forward(batch)
+                if loss is not None and is_new and (order is None or order.is_own(number)):
+                    self._add(parts.setdefault(number, {}), batch, loss, records)
+        return parts
+
+    def _add(self, sums: Sums, batch: object, loss: torch.Tensor, records: Records) -> None:
+        if self.metrics is not None:
+            self.metrics.update(unwrap(self.model), records)
+        records = {name: value for name, value in records.items() if name not in OUTPUTS}
+        targets = self.num_targets(batch)
+        size = batch_size(batch) if targets is None else targets
+        for name, value in flatten({"loss": loss, **records}).items():
+            if value is None:
+                continue
+            # The sum is in double precision. A float32 sum over many batches would lose the small
+            # difference between two checkpoints.
+            if isinstance(value, torch.Tensor) and value.device.type != "mps":
+                value = value.double()
+            total, count = sums.get(name, (0.0, 0))
+            sums[name] = total + value * size, count + size
+
+    def _completed(self, parts: Sequence[Part]) -> dict[str, object]:
+        means = _means(parts)
+        if getattr(unwrap(self.model), "is_language_model", False):
+            means["perplexity"] = math.exp(means["loss"]) if means["loss"] < 700 else math.inf
+        return means | (self.metrics.compute() if self.metrics is not None else {})
+
+
+@contextmanager
+def _in_evaluation(model: torch.nn.Module) -> Iterator[None]:
+    was_training = model.training
+    model.eval()
+    try:
+        with isolated_rng(), torch.no_grad():
+            yield
+    finally:
+        model.train(was_training)
+
+
+def _as_numbers(sums: Sums) -> Part:
+    return {name: (float(total), int(count)) for name, (total, count) in sums.items()}
+
+
+def _means(parts: Sequence[Part]) -> dict[str, float]:
+    """Divide sums by their numbers.
+
+    Raises:
+        ValueError: no rank has counted a loss.
+    """
+    of_name = {
+        name: [part[name] for part in parts if name in part]
+        for name in dict.fromkeys(chain(*parts))
+    }
+    totals = {name: sum(count for _, count in pairs) for name, pairs in of_name.items()}
+    if not totals.get("loss"):
+        raise ValueError("No validation batch has a loss or a target.")
+    sums = {name: sum(total for total, _ in pairs) for name, pairs in of_name.items()}
+    return {name: total / totals[name] for name, total in sums.items() if totals[name]}
+
+
+_DONE, _HAS_BATCH, _EMPTY, _SIGNAL = range(4)
+
+
+def _in_step(batches: Iterable[object]) -> Iterator[tuple[object, bool]]:
+    """Yield this rank's batches, and whether each counts.
+
+    Once they are used up, the last one is repeated without counting while other ranks have more. So
+    all ranks make the same number of forward passes, which may be collective, and stop together on
+    a signal.
+
+    Raises:
+        signals.Interrupted: some rank has received a signal.
+        ValueError: some rank has no batch at all, but others have.
+    """
+    source, last, has_any = iter(batches), None, False
+    while True:
+        batch = next(source, None)
+        status = _HAS_BATCH if batch is not None else _DONE if has_any else _EMPTY
+        highest = ranks.maximum(_SIGNAL if signals.received() else status)
+        if highest == _SIGNAL:
+            raise signals.Interrupted
+        if highest == _DONE or (highest == _EMPTY and ranks.world_size() == 1):
+            return
+        if highest == _EMPTY:
+            raise ValueError(
+                "Some rank has no validation batch: there are fewer batches than ranks."
+            )
+        if batch is not None:
+            last, has_any = batch, True
+        yield last, batch is not None
