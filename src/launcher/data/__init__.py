@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from launcher.data.base import DataSource as DataSource
-    from launcher.data.loader import EvaluationLoader as EvaluationLoader
+    from launcher.data.evaluation_loader import EvaluationLoader as EvaluationLoader
     from launcher.data.loader import ResumableLoader as ResumableLoader
-    from launcher.data.loader import evaluation_loader as evaluation_loader
     from launcher.data.sampler import SampleOrder as SampleOrder
 
 _MODULES = {
     "DataSource": "base",
-    "EvaluationLoader": "loader",
+    "EvaluationLoader": "evaluation_loader",
     "ResumableLoader": "loader",
-    "evaluation_loader": "loader",
     "SampleOrder": "sampler",
 }
 __all__ = list(_MODULES)

@@ -16,7 +16,8 @@ from launcher.types import NonNegativeInt, PositiveInt
 if TYPE_CHECKING:
     import torch
 
-    from launcher.data.loader import EvaluationLoader, ResumableLoader
+    from launcher.data.evaluation_loader import EvaluationLoader
+    from launcher.data.loader import ResumableLoader
     from launcher.process.lanes import Lanes
 
 
@@ -153,7 +154,7 @@ class DataSource(LoaderSettings, ABC):
             device: where the batches are moved. Default None: they stay on the host.
             max_samples: number of samples over all ranks. Default None: all.
             name: one of `val_names`. Default None: the main validation set.
-            has_chunks: see `launcher.data.loader.evaluation_loader`.
+            has_chunks: see `launcher.data.evaluation_loader.EvaluationLoader`.
 
         Returns:
             None if no samples are held out.
@@ -186,7 +187,7 @@ class DataSource(LoaderSettings, ABC):
 
         They are not in training's order. Close the iterator to end its workers.
         """
-        from launcher.data.loader import batches_of
+        from launcher.data.evaluation_loader import batches_of
 
         collate, seeds = self.val_collate or self.collate, self.seed_samples
         return batches_of(dataset, ranges, self.num_workers, device, collate, seeds)
@@ -201,11 +202,11 @@ class DataSource(LoaderSettings, ABC):
         max_samples: int | None,
         has_chunks: bool,
     ) -> EvaluationLoader | None:
-        from launcher.data.loader import evaluation_loader
+        from launcher.data.evaluation_loader import EvaluationLoader
 
         if dataset is None:
             return None
-        return evaluation_loader(
+        return EvaluationLoader(
             dataset,
             batch_size or max(1, self.batch_size // world_size),
             rank,

@@ -224,7 +224,7 @@ class TrainingStream:
 class EvaluationStream:
     """This rank's batches of one pass over a stream.
 
-    See `launcher.data.loader.evaluation_loader`.
+    See `launcher.data.evaluation_loader.EvaluationLoader`.
     """
 
     def __init__(

@@ -1,89 +1,34 @@
-"""Loaders for training and evaluation.
-
-The loader for training is endless and resumes at any sample. The loader for evaluation makes one
-exact pass.
-"""
+"""The loader for training: endless, and resumed at any sample."""
 
 from __future__ import annotations
 
 import logging
 import pickle
 import time
-from collections.abc import Callable, Iterable, Iterator
-from copy import copy
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import default_collate
 
+from launcher.data.fetch import CPU, Batches, Fetch, Request, load, size_of
 from launcher.data.iterable import (
     Collate,
-    EvaluationStream,
     Share,
     TrainingStream,
     has_state,
     is_stream,
     length,
-    share,
-    too_few,
 )
 from launcher.data.mixture_order import MixtureOrder
 from launcher.data.randomness import sample_seeds
 from launcher.data.sampler import Order, OrderedDataset, SampleOrder
-from launcher.data.transfer import on_device, pinned
-from launcher.data.workers import WorkerBatches
+from launcher.data.transfer import on_device
 from launcher.errors import ConfigError
 from launcher.process.lanes import Lanes
-from launcher.process.rng import isolated, seed_host
 
 logger = logging.getLogger("launcher")
-
-CPU = torch.device("cpu")
-# Indices int64 [B], and their seeds uint64 [B] or None.
-Request = tuple[np.ndarray, np.ndarray | None]
-
-
-class Fetch:
-    """`fetch[indices, seeds]` is one collated batch of a map-style dataset.
-
-    Without seeds it comes from the dataset's `get_batch(indices)`, its `__getitems__`, or its
-    `__getitem__`. With seeds, samples are read one by one; the global generators are seeded before
-    each, and restored at the end.
-    """
-
-    def __init__(self, dataset: Any, collate: Collate):
-        self.dataset = dataset
-        self.collate = collate
-        self.get_batch = getattr(dataset, "get_batch", None)
-
-    def __getitem__(self, request: Request) -> object:
-        indices, seeds = request
-        if seeds is not None:
-            return isolated(lambda: self._seeded(indices.tolist(), seeds.tolist()))
-        if self.get_batch is not None:
-            return self.get_batch(indices)
-        if hasattr(self.dataset, "__getitems__"):
-            return self.collate(self.dataset.__getitems__(indices.tolist()))
-        return self.collate([self.dataset[index] for index in indices.tolist()])
-
-    def _seeded(self, indices: list[int], seeds: list[int]) -> object:
-        samples = []
-        for index, seed in zip(indices, seeds, strict=True):
-            seed_host(seed)
-            samples.append(self.dataset[index])
-        return self.collate(samples)
-
-
-class ChunkFetch:
-    """`fetch[indices, seeds]` is the number of a chunk and its batch."""
-
-    def __init__(self, fetch: Fetch, size: int):
-        self.fetch, self.size = fetch, size
-
-    def __getitem__(self, request: Request) -> object:
-        return int(request[0][0]) // self.size, self.fetch[request]
 
 
 class ResumableLoader:
@@ -214,7 +159,7 @@ class ResumableLoader:
 
         return log
 
-    def _batches(self) -> Any:
+    def _batches(self) -> Batches:
         if self.order is None:
             seed = self.seed if self.seed_samples else None
             stream = TrainingStream(
@@ -227,9 +172,9 @@ class ResumableLoader:
                 self.keeps_state,
                 self._state_here(),
             )
-            return _load(stream, None, self.num_workers, self.device)
+            return load(stream, None, self.num_workers, self.device)
         fetch = Fetch(self.dataset, self.collate)
-        return _load(fetch, self._requests(self.order), self.num_workers, self.device)
+        return load(fetch, self._requests(self.order), self.num_workers, self.device)
 
     def _requests(self, order: Order) -> Iterator[Request]:
         count, start = self.micro_batch_size, self.samples
@@ -276,198 +221,6 @@ class ResumableLoader:
             self.order.load(state["weights"], self.samples)
 
 
-class EvaluationLoader:
-    """One pass over a dataset at each `iter()`; see `evaluation_loader`."""
-
-    def __init__(
-        self,
-        dataset: Any,
-        batch_size: int,
-        rank: int,
-        world_size: int,
-        num_workers: int,
-        device: torch.device,
-        collate: Collate,
-        seed: int | None,
-        max_samples: int | None,
-        has_chunks: bool,
-    ):
-        self.dataset = dataset
-        self.batch_size = batch_size
-        self.rank = rank
-        self.world_size = world_size
-        self.num_workers = num_workers
-        self.device = device
-        self.collate = collate
-        self.seed = seed
-        self.max_samples = max_samples
-        self.has_chunks = has_chunks
-        self.chunk = -1
-        """Number of the last chunk, if there are chunks."""
-        needed = 1 if has_chunks else world_size
-        if max_samples is not None and max_samples < needed:
-            raise ConfigError(
-                f"hooks.evaluation.max_samples={max_samples}: is fewer than the {world_size} ranks;"
-                f" use at least {world_size}."
-            )
-        self.size = None if is_stream(dataset) else _size(dataset, "validation")
-        if self.size is not None and max_samples is not None:
-            self.size = min(self.size, max_samples)
-        if self.size is not None and self.size < needed:
-            raise too_few(self.size, world_size)
-
-    def of_rank(self, rank: int) -> EvaluationLoader:
-        """The loader of another rank."""
-        other = copy(self)
-        other.rank = rank
-        return other
-
-    def __len__(self) -> int:
-        """Batches of one pass, the same on every rank. Raises TypeError for a stream."""
-        if self.size is None:
-            raise TypeError("the number of batches of a stream is not known")
-        if self.has_chunks:
-            return -(-self.size // (self.batch_size * self.world_size))
-        return 1 + (self.size - self.world_size) // (self.batch_size * self.world_size)
-
-    def __iter__(self) -> Iterator[Any]:
-        batches = self._batches()
-        try:
-            for batch in on_device(batches, self.device):
-                if self.has_chunks:
-                    self.chunk, batch = batch
-                yield batch
-        finally:
-            batches.close()
-
-    def _batches(self) -> Any:
-        if self.size is None:
-            stream = EvaluationStream(
-                self.dataset,
-                self.collate,
-                self.batch_size,
-                self.rank,
-                self.world_size,
-                self.seed,
-                self.max_samples,
-                self.has_chunks,
-            )
-            return _load(stream, None, self.num_workers, self.device)
-        fetch, requests = Fetch(self.dataset, self.collate), self._requests(self.size)
-        if self.has_chunks:
-            return _load(
-                ChunkFetch(fetch, self.batch_size),
-                self._chunks(self.size),
-                self.num_workers,
-                self.device,
-            )
-        return _load(fetch, requests, self.num_workers, self.device)
-
-    def _chunks(self, size: int) -> Iterator[Request]:
-        """Yield the samples of one chunk for each rank at a time.
-
-        In the last round, a rank without a chunk repeats the round's first chunk.
-        """
-        for first in range(0, size, self.batch_size * self.world_size):
-            start = first + self.rank * self.batch_size
-            start = start if start < size else first
-            yield self._request(start, min(start + self.batch_size, size))
-
-    def _request(self, start: int, stop: int) -> Request:
-        return _request(start, stop, self.seed)
-
-    def _requests(self, size: int) -> Iterator[Request]:
-        full = self.batch_size * self.world_size
-        for number in range(len(self)):
-            first = number * full
-            count = full if number < len(self) - 1 else size - first
-            start, stop = share(count, self.rank, self.world_size)
-            yield self._request(first + start, first + stop)
-
-
-def evaluation_loader(
-    dataset: object,
-    batch_size: int,
-    rank: int = 0,
-    world_size: int = 1,
-    num_workers: int = 0,
-    device: torch.device | str | None = None,
-    *,
-    collate_fn: Collate | None = None,
-    seed_samples: bool = False,
-    seed: int = 0,
-    max_samples: int | None = None,
-    has_chunks: bool = False,
-) -> EvaluationLoader:
-    """Make a loader of one pass over `dataset` in its own order.
-
-    It has each sample exactly once over all ranks together. `max_samples` limits it to the first n
-    samples.
-
-    Every rank gets the same number of batches, none of them empty, since a sharded model's forward
-    is a collective. All have `batch_size` samples except the last, which shares out the remaining
-    samples: from 1 to batch_size + 1.
-
-    Raises ConfigError when there are fewer samples than ranks.
-
-    Args:
-        dataset: a map-style dataset or a stream.
-        batch_size: samples of a batch of one rank.
-        rank: this process among all.
-        world_size: the number of ranks.
-        num_workers: processes that load. With 0, this process loads.
-        device: where the batches are moved. Default None: they stay on the host.
-        collate_fn: function that makes a batch of samples. Default None: torch's.
-        seed_samples: give each sample its own random numbers, which the seed decides.
-        seed: the seed of these random numbers.
-        max_samples: number of samples over all ranks. Default None: all.
-        has_chunks: the batches are the same on any number of ranks, which take them in turn. Chunk
-            c has the samples from c * batch_size on. A rank that has no chunk at the end repeats
-            another one. `chunk` is the number of the last batch.
-    """
-    target = torch.device(device or CPU)
-    collate = collate_fn or default_collate
-    return EvaluationLoader(
-        dataset,
-        batch_size,
-        rank,
-        world_size,
-        num_workers,
-        target,
-        collate,
-        seed if seed_samples else None,
-        max_samples,
-        has_chunks,
-    )
-
-
-def batches_of(
-    dataset: object,
-    ranges: Iterable[tuple[int, int]],
-    num_workers: int,
-    device: torch.device,
-    collate: Collate | None = None,
-    seed_samples: bool = False,
-) -> Iterator[Any]:
-    """A batch for each range [start, stop) of indices.
-
-    Close the iterator (it is a generator) to end its workers.
-    """
-    requests = (_request(start, stop, 0 if seed_samples else None) for start, stop in ranges)
-    batches = _load(Fetch(dataset, collate or default_collate), requests, num_workers, device)
-    try:
-        yield from on_device(batches, device)
-    finally:
-        batches.close()
-
-
-def _request(start: int, stop: int, seed: int | None) -> Request:
-    indices = np.arange(start, stop, dtype=np.int64)
-    if seed is None:
-        return indices, None
-    return indices, sample_seeds(seed, np.zeros_like(indices), indices)
-
-
 def order_of(dataset: object, seed: int, shuffle: bool) -> Order:
     """Return the order of a map-style dataset.
 
@@ -478,7 +231,7 @@ def order_of(dataset: object, seed: int, shuffle: bool) -> Order:
     """
     if isinstance(dataset, OrderedDataset):
         return dataset.order(seed, shuffle)
-    return SampleOrder(_size(dataset, "training"), seed, shuffle)
+    return SampleOrder(size_of(dataset, "training"), seed, shuffle)
 
 
 def fingerprint(dataset: object) -> str | None:
@@ -491,40 +244,3 @@ def fingerprint(dataset: object) -> str | None:
         return str(identifier)
     size = length(dataset)
     return None if size is None else f"{size} samples"
-
-
-def _size(dataset: object, name: str) -> int:
-    size = length(dataset)
-    if size is None:
-        raise ConfigError(
-            f"data: {type(dataset).__name__} has no __len__; add one, or make it an"
-            " IterableDataset."
-        )
-    if size == 0:
-        raise ConfigError(f"data: the {name} set ({type(dataset).__name__}) is empty.")
-    return size
-
-
-def _load(
-    source: object,
-    requests: Iterator[Request] | None,
-    num_workers: int,
-    device: torch.device,
-) -> Any:
-    """Return an iterator with `close()` over the batches.
-
-    They are made here or by workers, and are in pinned memory for CUDA.
-    """
-    pin = device.type == "cuda"
-    if num_workers:
-        return WorkerBatches(source, requests, num_workers, pin)
-    batches = _here(source, requests)
-    return pinned(batches) if pin else batches
-
-
-def _here(source: Any, requests: Iterator[Request] | None) -> Iterator[object]:
-    if requests is None:
-        yield from source
-    else:
-        for request in requests:
-            yield source[request]

@@ -5,7 +5,7 @@ On CUDA the next batch is copied on its own stream while the current one is used
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -49,7 +49,7 @@ def on_device(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
     return (map_tensors(batch, move, move) for batch in batches)
 
 
-def pinned(batches: Iterable[object]) -> Iterator[object]:
+def pinned(batches: Iterable[object]) -> Generator[object, None, None]:
     """Yield the batches in page-locked memory, so that copying them can overlap with computing."""
     return (map_tensors(batch, torch.Tensor.pin_memory) for batch in batches)
 

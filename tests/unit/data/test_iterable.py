@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset
 
-from launcher.data import ResumableLoader, evaluation_loader
+from launcher.data import EvaluationLoader, ResumableLoader
 from launcher.errors import ConfigError
 
 
@@ -155,7 +155,7 @@ def test_evaluation_sees_each_sample_once(size, world_size, num_workers):
     passes = [
         [
             batch.tolist()
-            for batch in evaluation_loader(Stream(size), 4, rank, world_size, num_workers)
+            for batch in EvaluationLoader(Stream(size), 4, rank, world_size, num_workers)
         ]
         for rank in range(world_size)
     ]
@@ -168,7 +168,7 @@ def test_evaluation_sees_each_sample_once(size, world_size, num_workers):
 
 def test_max_samples_of_a_stream_counts_over_all_ranks():
     passes = [
-        [b.tolist() for b in evaluation_loader(Stream(25), 4, rank, 2, max_samples=11)]
+        [b.tolist() for b in EvaluationLoader(Stream(25), 4, rank, 2, max_samples=11)]
         for rank in range(2)
     ]
     assert sorted(sample for one in passes for batch in one for sample in batch) == list(range(11))
@@ -176,4 +176,4 @@ def test_max_samples_of_a_stream_counts_over_all_ranks():
 
 def test_too_short_an_evaluation_stream_is_rejected():
     with pytest.raises(ConfigError, match="holds 2 samples, fewer than the 3 ranks"):
-        list(evaluation_loader(Stream(2), 4, rank=0, world_size=3))
+        list(EvaluationLoader(Stream(2), 4, rank=0, world_size=3))

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
-from launcher.data import ResumableLoader, SampleOrder, evaluation_loader
+from launcher.data import EvaluationLoader, ResumableLoader, SampleOrder
 from launcher.errors import ConfigError
 
 SIZE = 11
@@ -126,7 +126,7 @@ def test_iterating_leaves_the_training_generators_alone(num_workers):
     torch.manual_seed(0)
     before = torch.get_rng_state()
     take(ResumableLoader(Numbers(), seed=0, micro_batch_size=2, num_workers=num_workers), 3)
-    list(evaluation_loader(Numbers(), 4, num_workers=num_workers))
+    list(EvaluationLoader(Numbers(), 4, num_workers=num_workers))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -184,7 +184,7 @@ def test_an_empty_dataset_is_an_error():
     with pytest.raises(ConfigError, match=r"the training set .* is empty"):
         ResumableLoader(Numbers(0), seed=0, micro_batch_size=1)
     with pytest.raises(ConfigError, match=r"the validation set .* is empty"):
-        evaluation_loader(Numbers(0), 1)
+        EvaluationLoader(Numbers(0), 1)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_an_empty_dataset_is_an_error():
 )
 def test_evaluation_sees_each_sample_once(size, world_size, num_workers):
     loaders = [
-        evaluation_loader(Batches(size), 4, rank, world_size, num_workers)
+        EvaluationLoader(Batches(size), 4, rank, world_size, num_workers)
         for rank in range(world_size)
     ]
     passes = [[batch.tolist() for batch in loader] for loader in loaders]
@@ -222,7 +222,7 @@ def test_evaluation_sees_each_sample_once(size, world_size, num_workers):
 def test_max_samples_counts_over_all_ranks(size, limit, world_size, batch_size):
     assume(min(size, limit) >= world_size)
     loaders = [
-        evaluation_loader(Batches(size), batch_size, rank, world_size, max_samples=limit)
+        EvaluationLoader(Batches(size), batch_size, rank, world_size, max_samples=limit)
         for rank in range(world_size)
     ]
     assert sorted(
@@ -235,11 +235,11 @@ def test_fewer_max_samples_than_ranks_are_rejected():
         ConfigError,
         match=r"^hooks.evaluation.max_samples=2: is fewer than the 3 ranks; use at least 3",
     ):
-        evaluation_loader(Numbers(9), 1, rank=0, world_size=3, max_samples=2)
+        EvaluationLoader(Numbers(9), 1, rank=0, world_size=3, max_samples=2)
 
 
 def test_evaluation_can_be_repeated():
-    loader = evaluation_loader(Numbers(), 4, num_workers=2)
+    loader = EvaluationLoader(Numbers(), 4, num_workers=2)
     assert (
         [b.tolist() for b in loader]
         == [b.tolist() for b in loader]
@@ -249,7 +249,7 @@ def test_evaluation_can_be_repeated():
 
 def test_fewer_validation_samples_than_ranks_are_rejected():
     with pytest.raises(ConfigError, match="holds 2 samples, fewer than the 3 ranks"):
-        evaluation_loader(Numbers(2), 1, rank=0, world_size=3)
+        EvaluationLoader(Numbers(2), 1, rank=0, world_size=3)
 
 
 def test_same_samples_as_a_plain_loader():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from launcher.data import ResumableLoader, evaluation_loader
+from launcher.data import EvaluationLoader, ResumableLoader
 from launcher.process.rng import seed_host
 
 
@@ -58,13 +58,13 @@ def test_training_generators_are_not_disturbed(num_workers):
     expected = [torch.rand(2).tolist(), random.random(), np.random.rand()]
     seed_host(1)
     take(4, num_workers=num_workers)
-    list(evaluation_loader(Augmented(), 2, num_workers=num_workers, seed_samples=True))
+    list(EvaluationLoader(Augmented(), 2, num_workers=num_workers, seed_samples=True))
     assert [torch.rand(2).tolist(), random.random(), np.random.rand()] == expected
 
 
 def test_evaluation_is_always_the_same():
     first, second = (
-        torch.cat(list(evaluation_loader(Augmented(), 3, seed_samples=True))) for _ in range(2)
+        torch.cat(list(EvaluationLoader(Augmented(), 3, seed_samples=True))) for _ in range(2)
     )
-    workers = torch.cat(list(evaluation_loader(Augmented(), 2, num_workers=2, seed_samples=True)))
+    workers = torch.cat(list(EvaluationLoader(Augmented(), 2, num_workers=2, seed_samples=True)))
     assert torch.equal(first, second) and torch.equal(first, workers)

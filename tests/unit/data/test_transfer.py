@@ -6,7 +6,7 @@ from itertools import islice
 import pytest
 import torch
 
-from launcher.data import ResumableLoader, evaluation_loader
+from launcher.data import EvaluationLoader, ResumableLoader
 from launcher.data.transfer import map_tensors, on_device
 
 Pair = namedtuple("Pair", "x y")
@@ -76,7 +76,7 @@ def test_cuda_is_one_batch_ahead_and_counts_what_was_yielded(num_workers):
     assert got == [number for batch in islice(cpu, 15) for number in batch[:, 0].tolist()]
     evaluated = [
         n
-        for b in evaluation_loader(Numbers(), 3, 0, 1, num_workers, "cuda")
+        for b in EvaluationLoader(Numbers(), 3, 0, 1, num_workers, "cuda")
         for n in b[:, 0].tolist()
     ]
     assert evaluated == list(range(20))
