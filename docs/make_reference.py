@@ -1,8 +1,10 @@
 """Writes docs/reference.md from conf/ and the signatures: `make reference`."""
 
+import ast
 from collections.abc import Iterable
 from pathlib import Path
 
+import launcher
 from launcher.config.options import main_folder
 from launcher.config.reference import Key, all_groups, top_keys
 
@@ -65,4 +67,7 @@ def shortened(text: str) -> str:
 
 
 if __name__ == "__main__":
+    # A file that does not parse has no signatures, and its keys would have no types.
+    for source in Path(launcher.__path__[0]).rglob("*.py"):
+        ast.parse(source.read_bytes(), str(source))
     (Path(__file__).parent / "reference.md").write_text(reference(), encoding="utf-8")

@@ -9,6 +9,7 @@ import traceback
 import warnings
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from launcher.config.session import (
 from launcher.dispatch.environment import join_ranks
 from launcher.errors import ConfigError, TrainingError
 from launcher.process import collector
-from launcher.rundir.files import expanded
+from launcher.rundir.files import expanded, remove_empty
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.logs import ending_with_reader
 from launcher.rundir.space import over_quota
@@ -144,13 +145,13 @@ def task(config: DictConfig) -> Any:
             log_traceback(error, folder)
             raise
         report(messages)
-        _remove_empty(folder.path)
+        _remove_made(folder.path)
         rejected = SystemExit(BAD_COMMAND)
         # The note is for the table of a sweep.
         rejected.add_note(messages[0])
         raise rejected from None
     if config.dispatch.get("dry_run"):
-        _remove_empty(folder.path)
+        _remove_made(folder.path)
     return result if config.job._target_ != TRAIN_JOB else _returned(config, result)
 
 
@@ -185,19 +186,14 @@ def _metrics(folder: RunFolder) -> dict[str, object]:
     return {name: newest.value for name, newest in newest_metrics(folder.metrics_path).items()}
 
 
-def _remove_empty(folder: Path) -> None:
+def _remove_made(folder: Path) -> None:
     """Remove the empty folders that Hydra made for a run that did not start.
 
     Folders that existed before are kept.
     """
-    for empty in (folder, *folder.parents) if _existing_folders else ():
-        try:
-            if empty in _existing_folders:
-                return
-            if empty.exists():
-                empty.rmdir()
-        except OSError:
-            return
+    if _existing_folders:
+        made = takewhile(lambda each: each not in _existing_folders, (folder, *folder.parents))
+        remove_empty(*made)
 
 
 class JobFailed(BaseException):

@@ -9,6 +9,7 @@ from collections.abc import Mapping, MutableMapping
 from zlib import crc32
 
 from launcher.errors import ConfigError
+from launcher.process.visible import visible_devices
 
 PORTS = range(15000, 32768)
 """Ports below the range that systems use for outgoing connections. A job's batch script chooses a
@@ -63,7 +64,7 @@ def check_ranks(env: Mapping[str, str] = os.environ) -> None:
 
 def _translate(env: MutableMapping[str, str]) -> None:
     local = int(env["SLURM_LOCALID"])
-    if devices := [device for device in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if device]:
+    if devices := visible_devices(env):
         # A task bound to its own GPU sees only this GPU.
         local %= len(devices)
     env["RANK"], env["WORLD_SIZE"] = env["SLURM_PROCID"], env["SLURM_STEP_NUM_TASKS"]

@@ -3,8 +3,8 @@
 import math
 import os
 import time
-
-from omegaconf import DictConfig
+from collections.abc import Mapping
+from typing import Any
 
 from launcher.process import deadline
 from launcher.rundir.provenance import slurm_job_id
@@ -16,13 +16,13 @@ EARLY = 60.0
 """SLURM may send the signal before a time limit up to this many seconds early."""
 
 
-def arm(config: DictConfig) -> None:
-    """Exit by force if a signal has come and no progress was made for `dispatch.grace` seconds.
+def arm(dispatch: Mapping[str, Any]) -> None:
+    """Exit by force if a signal has come and no progress was made for `grace` seconds.
 
-    In SLURM jobs the time is `dispatch.signal_delay`, and rank 0 also exits shortly before SLURM
+    In SLURM jobs the time is `signal_delay`, and rank 0 also exits shortly before SLURM
     would kill it.
     """
-    grace, job = config.dispatch.get("grace", config.dispatch.get("signal_delay")), slurm_job_id()
+    grace, job = dispatch.get("grace", dispatch.get("signal_delay")), slurm_job_id()
     if job is None or int(os.environ.get("RANK", 0)) != 0:
         deadline.arm(grace)
     else:

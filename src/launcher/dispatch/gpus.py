@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from launcher.process.visible import VISIBLE, visible_devices
+
 ASK = "import torch; print(torch.cuda.device_count())"
 
 
@@ -19,9 +21,9 @@ def count_gpus(env: Mapping[str, str] = os.environ, dev: Path = Path("/dev")) ->
     # AMD has one file for all GPUs.
     if (dev / "kfd").exists():
         count = max(count, len(list((dev / "dri").glob("renderD*"))))
-    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
-        if name in env:
-            count = min(count, len([device for device in env[name].split(",") if device.strip()]))
+    for name in (VISIBLE, "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        if (visible := visible_devices(env, name)) is not None:
+            count = min(count, len(visible))
     if count <= 1:
         return count
     asked = subprocess.run(

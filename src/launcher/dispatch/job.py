@@ -26,6 +26,6 @@ def run_job(config: DictConfig) -> object:
     deadline.progress(IMPORTS)
     # This imports torch.
     importlib.import_module("launcher.train.build")
-    forced_exit.arm(config)
+    forced_exit.arm(config.dispatch)
     with exits_are_errors():
         return instantiate(config.job).run(config)

@@ -86,7 +86,7 @@ class LocalDispatch:
         count = 1 if join_ranks() else self.count(config)
         if count > 1:
             return spawn(config, count)
-        forced_exit.arm(config)
+        forced_exit.arm(config.dispatch)
         announce_imports()
         return run_job(config)
 
@@ -134,7 +134,7 @@ def spawn(config: DictConfig, count: int) -> object:
         ranks = spawner.run()
         cause = spawner.cause()
         if cause is not None:
-            _fail(config, cause, ranks, folder)
+            _fail(RunFolder(config.run.dir), cause, ranks, folder)
     stopped = next((rank for rank in ranks if rank.report.get("kind") == "stopped"), None)
     if stopped is not None:
         raise signals.SignalExit(stopped.report["signum"], stopped.process.returncode)
@@ -166,10 +166,9 @@ def private_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def _fail(config: DictConfig, cause: Rank, ranks: list[Rank], folder: Path) -> None:
+def _fail(run: RunFolder, cause: Rank, ranks: list[Rank], folder: Path) -> None:
     if cause.report.get("kind") == "rejected":
         raise ConfigError(*cause.report["messages"])
-    run = RunFolder(config.run.dir)
     code = cause.process.returncode
     if cause.report:
         text, reason = cause.report["text"], cause.report["text"].strip().splitlines()[-1]
@@ -183,7 +182,7 @@ def _fail(config: DictConfig, cause: Rank, ranks: list[Rank], folder: Path) -> N
         )
         reason = f"it {how} and reported no error; see also {run.log_path(cause.number)}"
         text = "\n".join([*lines, reason]) + "\n"
-    _close_record(config, ranks[0].process.pid, f"rank {cause.number}: {reason}")
+    _close_record(run, ranks[0].process.pid, f"rank {cause.number}: {reason}")
     print(
         f"Rank {cause.number} of {len(ranks)} failed:\n{text}", end="", file=sys.stderr, flush=True
     )
@@ -192,9 +191,8 @@ def _fail(config: DictConfig, cause: Rank, ranks: list[Rank], folder: Path) -> N
     raise SystemExit(code if code > 0 else 1)
 
 
-def _close_record(config: DictConfig, pid: int, reason: str) -> None:
+def _close_record(folder: RunFolder, pid: int, reason: str) -> None:
     """Record the end of the attempt in run.json if rank 0 (process `pid`) could not do so."""
-    folder = RunFolder(config.run.dir)
     if not folder.record_path.exists():
         return
     record = RunRecord(folder)

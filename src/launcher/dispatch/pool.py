@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from launcher.config.resolve import escaped
 from launcher.dispatch.gpus import count_gpus
 from launcher.process import signals
+from launcher.process.visible import VISIBLE, visible_devices
 
 COMMAND = (sys.executable, "-m", "launcher.cli.job")
 PAUSE = 0.05
@@ -65,7 +66,7 @@ class Pool:
 
     def _share(self, slot: int) -> dict[str, str]:
         share = gpu_share(self.gpus, slot, len(self.slots))
-        return {"CUDA_VISIBLE_DEVICES": ",".join(share)} if share else {}
+        return {VISIBLE: ",".join(share)} if share else {}
 
     def running(self) -> set[int]:
         """The jobs that were started and that `ended` has not returned."""
@@ -124,9 +125,7 @@ class Pool:
 
 def devices(env: Mapping[str, str], count: int) -> list[str]:
     """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
-    if visible := env.get("CUDA_VISIBLE_DEVICES"):
-        return [device.strip() for device in visible.split(",")][:count]
-    return [str(number) for number in range(count)]
+    return (visible_devices(env) or list(map(str, range(count))))[:count]
 
 
 def gpu_share(gpus: Sequence[str], slot: int, slots: int) -> list[str]:

@@ -109,7 +109,7 @@ def run(path: Path) -> object:
         HydraConfig.instance().cfg = OmegaConf.create({"hydra": job.hydra})  # type: ignore[assignment]
     # The copy has no parent node.
     config: Any = OmegaConf.create(OmegaConf.to_container(job.config))
-    forced_exit.arm(config)
+    forced_exit.arm(config.dispatch)
     try:
         return run_job(config)
     except Exception as error:

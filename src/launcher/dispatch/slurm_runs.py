@@ -53,7 +53,7 @@ def main() -> int:
         print("All runs of this job have ended: nothing to do.", flush=True)
         return _has_failed(folder, script)
     config, _ = load_frozen(runs[0])
-    forced_exit.arm(config)
+    forced_exit.arm(config.dispatch)
     pool = RunPool(runs, config.dispatch.runs_per_job, ranks_of(config), script)
     try:
         code = guarded(pool.run, folder, Budget.of(config.dispatch))

@@ -118,7 +118,7 @@ def work(folder: Any) -> Any:
     if hydra is not None:
         HydraConfig.instance().cfg = hydra  # type: ignore[assignment]  # `set_config` needs Hydra's typed node
     alone = not join_ranks()
-    forced_exit.arm(config)
+    forced_exit.arm(config.dispatch)
 
     def job() -> object:
         # Several ranks leave together, at the first decision of rank 0 (`ranks.on_main`).

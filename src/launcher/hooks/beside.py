@@ -7,7 +7,6 @@ necessary, so everything that they steer is repeated. Results and arrivals are f
 (`launcher.rundir.evaluations`), and the pending steps are part of each checkpoint.
 """
 
-import os
 import re
 import shutil
 import time
@@ -21,13 +20,13 @@ from launcher.hooks.base import BaseHook, RunContext, TrainerView, overrides
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.hooks.evaluation_process import FAILED, LOG, EvaluationJobs, EvaluationProcess
 from launcher.process import ranks, signals
+from launcher.process.visible import VISIBLE, visible_devices
 from launcher.rundir.evaluations import Evaluations
 from launcher.rundir.folder import RunFolder
 
 POLL = 0.05
 """Seconds between two looks for a result that training waits for."""
 DEVICE = re.compile(r"cpu|cuda|cuda:\d+|mps")
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class Beside:
@@ -127,7 +126,7 @@ class Beside:
         _, _, number = (self.device or "").partition(":")
         if not number:
             return {}
-        visible = _visible_devices()
+        visible = visible_devices() or []
         return {VISIBLE: visible[int(number)] if int(number) < len(visible) else number}
 
     def close(self) -> None:
@@ -298,7 +297,3 @@ def _changes_weights(hook: BaseHook) -> bool:
     """
     is_own = type(hook).__module__.startswith("launcher.")
     return overrides(hook, "on_evaluation_start") and not is_own
-
-
-def _visible_devices() -> list[str]:
-    return [each for each in os.environ.get(VISIBLE, "").split(",") if each]

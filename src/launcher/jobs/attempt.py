@@ -193,7 +193,7 @@ class AttemptLog:
         then = "resumes from there" if self._saves else "starts at step 0 again"
         logger.info("Stopped by %s at step %d; the same command %s.", name, self._step, then)
         self.end("preempted", self._step, signal=name, exit_code=int(stop.code or 0))
-        for line in end_lines(self.record, self.config, sys.stdout):
+        for line in end_lines(self.record, self.config.paths.outputs, sys.stdout):
             logger.info(line)
 
     def _failed(self, error: BaseException) -> None:

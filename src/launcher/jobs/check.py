@@ -12,7 +12,7 @@ from launcher.config.sections import AUTO
 from launcher.errors import ConfigError, TrainingError, config_error
 from launcher.hooks.base import BaseHook, TrainerView, TrainState
 from launcher.hooks.memory import GIB, max_memory
-from launcher.jobs.dry_run import remove_empty, trial_trainer
+from launcher.jobs.dry_run import remove_folders_of_hydra, trial_trainer
 from launcher.jobs.micro_batch import logged_choice, parsed_memory, with_size
 from launcher.jobs.summary import model_lines
 from launcher.models.base import IGNORED
@@ -95,7 +95,7 @@ class CheckJob:
         # It needs a second of imports.
         from launcher.jobs.memory import estimate
 
-        remove_empty(RunFolder(config.run.dir))
+        remove_folders_of_hydra(RunFolder(config.run.dir))
         limit, count = parsed_memory(device_memory), self.ranks or 1
         try:
             if config.trainer.get("micro_batch_size") == AUTO:

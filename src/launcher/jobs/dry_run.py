@@ -1,12 +1,11 @@
 """A trainer to try a configuration, which writes no run."""
 
-from contextlib import suppress
-
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.resolve import escaped
 from launcher.hooks.init_from import InitFromHook
 from launcher.jobs.micro_batch import with_micro_batch_size
+from launcher.rundir.files import remove_empty
 from launcher.rundir.folder import RunFolder
 from launcher.train.build import build_trainer
 from launcher.train.composed import Trainer
@@ -28,12 +27,10 @@ def trial_trainer(config: DictConfig) -> Trainer:
     trainer = build_trainer(config, folder)
     trainer.hooks = [hook for hook in trainer.hooks if isinstance(hook, InitFromHook)]
     trainer.restore()
-    remove_empty(folder)
+    remove_folders_of_hydra(folder)
     return trainer
 
 
-def remove_empty(folder: RunFolder) -> None:
+def remove_folders_of_hydra(folder: RunFolder) -> None:
     """Remove the folders that Hydra has made for a run, if they are empty."""
-    for empty in (folder.path, folder.path.parent, folder.path.parent.parent):
-        with suppress(OSError):
-            empty.rmdir()
+    remove_empty(folder.path, *folder.path.parents[:2])

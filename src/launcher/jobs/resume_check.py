@@ -20,7 +20,7 @@ from launcher.checkpoint.traces import Comparison, Traced
 from launcher.config.resolve import escaped, stored
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView
-from launcher.jobs.dry_run import remove_empty
+from launcher.jobs.dry_run import remove_folders_of_hydra
 from launcher.process.ranks import Ranks
 from launcher.rundir.copied import check_ended, start, trace_hook, write_job
 from launcher.rundir.folder import RunFolder, step_name
@@ -78,7 +78,7 @@ class ResumeCheckJob:
         ranks = Ranks.from_env()
         setup_logging(None, ranks.rank)
         check(config, self.stop.after)
-        remove_empty(RunFolder(config.run.dir))
+        remove_folders_of_hydra(RunFolder(config.run.dir))
         if not ranks.is_main:
             return None
         nproc = ranks.world_size if ranks.world_size > 1 else config.dispatch.get("nproc", 1)

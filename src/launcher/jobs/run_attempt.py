@@ -1,6 +1,7 @@
 """Builds a trainer, trains, and reports how that ended."""
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ def train(config: DictConfig, device_memory: str | None = None) -> dict[str, Any
     if on_main(lambda: nothing_to_do(plain)):
         return None
     code = code_state()
-    follower = FollowerProcess(folder, on_main(lambda: usable_trackers(config)))
+    follower = FollowerProcess(folder, on_main(lambda: usable_trackers(config.get("tracker"))))
     log = AttemptLog(config, folder, on_begin=follower.start)
     trainer: Trainer | None = None
     try:
@@ -58,7 +59,7 @@ def train(config: DictConfig, device_memory: str | None = None) -> dict[str, Any
             log.take(trainer, described(machine))
             recorder.record, recorder.launched = log.record, log.launched
             logger.info("Run %s", folder.path)
-            for line in start_lines(config, trainer):
+            for line in start_lines(trainer, bool(config.trainer.compile)):
                 logger.info(line)
             if not saves(trainer):
                 logger.warning(
@@ -89,17 +90,18 @@ def report_end(log: AttemptLog, trainer: Trainer) -> None:
     logger.info(
         f"{how}%s.", trainer.step, "" if log.record is None else f" after {time_taken(log.record)}"
     )
-    for line in end_lines(log.record, log.config, sys.stdout) if log.record is not None else ():
-        logger.info(line)
+    if log.record is not None:
+        for line in end_lines(log.record, log.config.paths.outputs, sys.stdout):
+            logger.info(line)
 
 
-def usable_trackers(config: DictConfig) -> list[str]:
+def usable_trackers(nodes: Mapping[str, object] | None) -> list[str]:
     """The names of the trackers that are updated while the run trains.
 
     Raises:
         ConfigError: a library or a key that a tracker needs is missing.
     """
-    trackers = build_trackers(config.get("tracker"))
+    trackers = build_trackers(nodes)
     for name, tracker in trackers.items():
         tracker.check(f"tracker.{name}")
     return [name for name, tracker in trackers.items() if not tracker.waits_for_sync]

@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
 from torch import nn
 
 from launcher.config.command import task_overrides
@@ -23,10 +22,10 @@ PLACES = ("run.", "paths.", "hydra.", "hydra/")
 """Prefixes of overrides that set where a run is stored, or how Hydra works."""
 
 
-def start_lines(config: DictConfig, trainer: Trainer) -> Iterator[str]:
-    """Log the run, its device, and its settings."""
+def start_lines(trainer: Trainer, is_compiled: bool) -> Iterator[str]:
+    """The device, the model, the data, and the settings that are not defaults."""
     ranks, strategy = trainer.strategy.ranks.world_size, trainer.strategy.name
-    precision = f"{trainer.precision.name}{', compiled' if config.trainer.compile else ''}"
+    precision = f"{trainer.precision.name}{', compiled' if is_compiled else ''}"
     yield (
         f"Device: {device_name(trainer.device)}, {plural(ranks, 'rank')}, {strategy=!s},"
         f" {precision=!s}"
@@ -35,7 +34,7 @@ def start_lines(config: DictConfig, trainer: Trainer) -> Iterator[str]:
         if isinstance(hook, CompiledGraphsHook):
             yield f"Compiled graphs: {hook.found}"
     yield from model_lines(trainer.unwrapped_model, is_verbose())
-    yield f"Data: {data_line(config, trainer)}"
+    yield f"Data: {data_line(trainer)}"
     if overrides := [
         override for override in task_overrides() if not override.lstrip("+~").startswith(PLACES)
     ]:
@@ -81,13 +80,11 @@ def described(total: int, trainable: int) -> str:
     return "" if total == trainable else f", {trainable:,} trainable"
 
 
-def data_line(config: DictConfig, trainer: Trainer) -> str:
+def data_line(trainer: Trainer) -> str:
     """The samples, the steps of an epoch, and how the batch is divided."""
-    batch, plan, ranks = (
-        config.data.batch_size,
-        trainer.strategy.plan,
-        trainer.strategy.ranks.world_size,
-    )
+    plan, ranks = trainer.strategy.plan, trainer.strategy.ranks.world_size
+    assert plan.micro_batch_size is not None
+    batch = plan.micro_batch_size * plan.grad_accum_steps * ranks
     samples = length(getattr(trainer.data_loader, "dataset", None))
     known = (
         "a stream"
@@ -121,7 +118,7 @@ def is_in_sweep() -> bool:
     return hydra is not None and str(hydra.mode).endswith("MULTIRUN")
 
 
-def end_lines(record: RunRecord, config: DictConfig, stream: object) -> Iterator[str]:
+def end_lines(record: RunRecord, outputs: str, stream: object) -> Iterator[str]:
     """The best metric, the loss, the newest checkpoint, and the commands that use them."""
     folder, best = record.folder, record.data["best"]
     if best is not None:
@@ -138,7 +135,6 @@ def end_lines(record: RunRecord, config: DictConfig, stream: object) -> Iterator
     attempt = record.attempt
     if is_in_sweep() or (attempt is not None and attempt.slurm_job_id is not None):
         return
-    outputs = str(config.paths.outputs)
     suffix = (
         ""
         if Path(outputs).absolute() == Path("outputs").absolute()

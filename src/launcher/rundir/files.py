@@ -30,6 +30,13 @@ def expanded(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))
 
 
+def remove_empty(*folders: Path) -> None:
+    """Remove the folders that are empty, an inner one before the outer ones."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield the path of a temporary file that replaces `path` at the end.

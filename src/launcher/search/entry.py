@@ -19,7 +19,7 @@ from launcher.config.options import TRAIN_JOB
 from launcher.config.session import COMPOSITION_ERRORS, first_line
 from launcher.config.tree import leaves, walk
 from launcher.errors import ConfigError
-from launcher.rundir.files import expanded
+from launcher.rundir.files import expanded, remove_empty
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import held_here
 from launcher.rundir.lock import RunLock
@@ -30,7 +30,7 @@ from launcher.search.local import LocalRunner, Runner
 from launcher.search.results import conclude
 from launcher.search.rungs import rungs_of
 from launcher.search.samplers import make_sampler
-from launcher.search.search import Search, remove_empty
+from launcher.search.search import Search
 from launcher.search.settings import SLURM, Settings, settings_of
 from launcher.search.slurm import SlurmRunner
 from launcher.search.space import Space, as_json, bare, is_setting, overrides_of, point, read_space
@@ -245,5 +245,4 @@ class locked:
         if not (self.folder / JOURNAL).exists():
             (self.folder / RESTARTS).unlink(missing_ok=True)
         self.lock.release()
-        for empty in (self.folder, self.folder.parent, self.folder.parent.parent):
-            remove_empty(empty)
+        remove_empty(self.folder, self.folder.parent, self.folder.parent.parent)

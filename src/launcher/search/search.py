@@ -6,7 +6,6 @@ It starts, pauses, promotes and stops them.
 import math
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -364,8 +363,3 @@ class Search:
                 raise ConfigError(
                     f"hpo.objective={objective}: is not logged; choose one of {', '.join(names)}."
                 )
-
-
-def remove_empty(folder: Path) -> None:
-    with suppress(OSError):
-        folder.rmdir()

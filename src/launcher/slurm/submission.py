@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from launcher.config.command import command_record
 from launcher.errors import ConfigError
 from launcher.process import signals
-from launcher.rundir.files import replace_file
+from launcher.rundir.files import remove_empty, replace_file
 from launcher.rundir.folder import RunFolder, is_copy
 from launcher.rundir.holder import read_holder
 from launcher.rundir.lock import RunLock
@@ -89,7 +89,7 @@ def one_at_a_time(outputs: Path, pause: float = 0.2) -> Iterator[None]:
         yield
     finally:
         lock.release()
-        _remove_empty(
+        remove_empty(
             *(
                 path
                 for path in (lock.path.parent, outputs, *outputs.parents)
@@ -356,20 +356,12 @@ def _files(folder: RunFolder) -> dict[Path, bytes | None] | None:
 def _restore(folder: RunFolder, files: dict[Path, bytes | None] | None) -> None:
     if files is None:
         shutil.rmtree(folder.path, ignore_errors=True)
-        _remove_empty(folder.path.parent)
+        remove_empty(folder.path.parent)
     for path, data in (files or {}).items():
         if data is None:
             path.unlink(missing_ok=True)
         elif path.read_bytes() != data:
             replace_file(path, data)
-
-
-def _remove_empty(*paths: Path) -> None:
-    for path in paths:
-        try:
-            path.rmdir()
-        except OSError:
-            return
 
 
 def write_script(script: Path, text: str, runs: Sequence[RunFolder]) -> None:

@@ -194,16 +194,14 @@ class Strategy(ABC):
     def step(self) -> StepResult:
         """Unscale, clip, update, zero the gradients."""
 
-    def take_turn(self, name: str) -> None:
+    def take_turn(self, name: str) -> None:  # noqa: B027 - most update one optimizer
         """Let `backward` and `step` work on one of several optimizers.
 
-        Only with `supports_parts`.
+        It is called with `supports_parts` only, and so is `end_turns`.
         """
-        raise NotImplementedError
 
-    def end_turns(self) -> None:
+    def end_turns(self) -> None:  # noqa: B027
         """End a step of several optimizers."""
-        raise NotImplementedError
 
     def is_updated(self, parameter: nn.Parameter) -> bool:
         """Return whether `step` updates this parameter of the model.
@@ -212,12 +210,12 @@ class Strategy(ABC):
         """
         return True
 
+    @abstractmethod
     def grad_norm(self, parameters: Iterable[nn.Parameter]) -> torch.Tensor:
         """Compute the 2-norm over the gradients of parameters of the full model.
 
         It is 0-d and the same on every rank. All ranks must call it. Only with `has_plain_tensors`.
         """
-        raise NotImplementedError
 
     @abstractmethod
     def zero_grad(self) -> None:

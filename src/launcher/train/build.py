@@ -124,7 +124,7 @@ def build_trainer(
     trainer = Trainer(
         strategy=strategy,
         build_model=partial(build_model, config.model),
-        build_optimizer=_optimizer_factory(config, plan) if to_train else _no_optimizer,
+        build_optimizer=_optimizer_factory(config.optimizer, plan) if to_train else _no_optimizer,
         build_scheduler=partial(build_scheduler, schedule) if schedule else None,
         data_loader=() if loader is None else loader,
         hooks=hooks,
@@ -134,7 +134,7 @@ def build_trainer(
             val_names=tuple(data.val_names),
             data=data,
             texts={"config.yaml": as_yaml(plain)},
-            fork=_fork(config, run, plain),
+            fork=_fork(run, config.paths.outputs, as_yaml(plain)),
         ),
         precision=precision,
         settings=settings if to_train else replace(settings, max_steps=1),
@@ -260,22 +260,22 @@ def step_plan(
     )
 
 
-def build_model(config: DictConfig) -> nn.Module:
+def build_model(node: DictConfig) -> nn.Module:
     """Build the configured model.
 
     Raises:
         ConfigError: the configuration names something else than a module.
     """
-    model = instantiate(config)
+    model = instantiate(node)
     if not isinstance(model, nn.Module):
         raise ConfigError(
-            f"model._target_={config._target_}: should make a torch.nn.Module; it made"
+            f"model._target_={node._target_}: should make a torch.nn.Module; it made"
             f" {described(model)}."
         )
     return model
 
 
-def build_optimizer(config: DictConfig, model: nn.Module) -> torch.optim.Optimizer:
+def build_optimizer(node: DictConfig, model: nn.Module) -> torch.optim.Optimizer:
     """Call the configured optimizer factory.
 
     It gets the model if that is the name of its first parameter, else the trainable parameters, as
@@ -285,10 +285,10 @@ def build_optimizer(config: DictConfig, model: nn.Module) -> torch.optim.Optimiz
         ConfigError: there is nothing to train, or the factory returns something else than an
             optimizer.
     """
-    optimizer: torch.optim.Optimizer = call_factory(_factory(config), model)
+    optimizer: torch.optim.Optimizer = call_factory(_factory(node), model)
     if not hasattr(optimizer, "param_groups"):
         raise ConfigError(
-            f"optimizer._target_={config._target_}: should make a torch.optim.Optimizer; it made "
+            f"optimizer._target_={node._target_}: should make a torch.optim.Optimizer; it made "
             f"{described(optimizer)}."
         )
     return optimizer
@@ -370,11 +370,11 @@ def in_steps(schedule: object, dataset: object, batch_size: int) -> object:
 
 
 def _optimizer_factory(
-    config: DictConfig, plan: StepPlan
+    node: DictConfig, plan: StepPlan
 ) -> Callable[[nn.Module], torch.optim.Optimizer]:
     def build(model: nn.Module) -> torch.optim.Optimizer:
         with kernels_for_any_shard() if plan.lanes is not None else nullcontext():
-            return build_optimizer(config.optimizer, model)
+            return build_optimizer(node, model)
 
     return build
 
@@ -394,15 +394,10 @@ def _check_validation(plain: dict[str, Any], data: Any) -> None:
         raise ConfigError(*map(str, issues))
 
 
-def _fork(config: DictConfig, run: RunSettings, plain: dict[str, Any]) -> Fork | None:
+def _fork(run: RunSettings, outputs: str, config: str) -> Fork | None:
     if run.fork_from is None:
         return None
-    return Fork(
-        run.fork_from,
-        expanded(config.paths.outputs),
-        tuple(run.fork_without or ()),
-        as_yaml(plain),
-    )
+    return Fork(run.fork_from, expanded(outputs), tuple(run.fork_without or ()), config)
 
 
 def _no_optimizer(model: nn.Module) -> torch.optim.Optimizer:

@@ -235,7 +235,7 @@ class BaseTrainer(HookCaller):
         self.strategy = self.build_strategy()
         if isinstance(self.optimizer, OptimizerParts):
             retries = self.max_non_finite_grad_retries
-            check_turns(self.optimizer, self.lr_scheduler, self.hooks, retries)
+            check_turns(self.strategy, self.optimizer, self.lr_scheduler, self.hooks, retries)
             check_takes_name(self._forward(), self._forward_name(), list(self.optimizer.parts))
             self._turns = Turns(self.optimizer, self.strategy, self._forward_for)
         self._agreement = Agreement()

@@ -112,6 +112,7 @@ class Turns:
 
 
 def check_turns(
+    strategy: Strategy,
     optimizers: OptimizerParts,
     schedules: AnyScheduler | None,
     hooks: Sequence[BaseHook],
@@ -120,15 +121,21 @@ def check_turns(
     """Check that a run with several optimizers has nothing that supports only one.
 
     Args:
+        strategy: the strategy.
         optimizers: the optimizers.
         schedules: the schedule of the run, if any.
         hooks: the hooks of the run.
         retries: `max_non_finite_grad_retries`.
     Raises:
-        ConfigError: steps are repeated, the schedule is not one of several optimizers, or a hook
-            does not support them.
+        ConfigError: steps are repeated, the schedule is not one of several optimizers, or the
+            strategy or a hook does not support them.
     """
     names = ", ".join(optimizers.parts)
+    if not strategy.supports_parts:
+        raise ConfigError(
+            f"strategy={strategy.name}: does not support several optimizers ({names}); use one"
+            " optimizer, or strategy=ddp."
+        )
     if retries is not None:
         raise ConfigError(
             f"max_non_finite_grad_retries={retries}: a step of several optimizers ({names}) is not"

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
 from launcher.dispatch import forced_exit
 from launcher.process import deadline
@@ -44,7 +43,7 @@ def test_only_rank_0_of_a_job_asks_slurm(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    forced_exit.arm(OmegaConf.create({"dispatch": dispatch}))
+    forced_exit.arm(dispatch)
     assert armed[0] == grace and (len(armed) == 2) == asks
 
 

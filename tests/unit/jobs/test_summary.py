@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
 from torch import nn
 
 from launcher.jobs.summary import end_lines, model_lines, time_taken
@@ -63,9 +62,8 @@ def finished(folder: Path, outcome: str, losses: list[float]) -> RunRecord:
 
 def test_the_end_of_a_run(tmp_path: Path) -> None:
     record = finished(tmp_path, "completed", [4.0, 3.0, 2.0, 1e-7])
-    config = OmegaConf.create({"paths": {"outputs": "my runs"}})
     stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-    assert list(end_lines(record, config, stream)) == [
+    assert list(end_lines(record, "my runs", stream)) == [
         "Best: val/loss 1.5000e-09 at step 8",
         "Loss: 4.000 to 1.000e-07  ███▁",
         f"Checkpoint: {record.folder.checkpoints}/step-00000010",
@@ -79,9 +77,8 @@ def test_the_end_of_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("losses", [[], [2.0]])
 def test_a_stopped_run_names_the_way_to_resume_it(tmp_path: Path, losses: list[float]) -> None:
     record = finished(tmp_path, "preempted", losses)
-    config = OmegaConf.create({"paths": {"outputs": "outputs"}})
     ascii_stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    assert list(end_lines(record, config, ascii_stream))[2:] == [
+    assert list(end_lines(record, "outputs", ascii_stream))[2:] == [
         "To resume: python -m launcher.runs resume 1a2b",
         "To plot: python -m launcher.runs plot 1a2b",
     ]
@@ -94,5 +91,6 @@ def test_a_run_that_saved_nothing_names_no_command_that_needs_it(
     record = finished(tmp_path, outcome, [])
     shutil.rmtree(record.folder.checkpoints)
     record.folder.metrics_path.unlink()
-    config = OmegaConf.create({"paths": {"outputs": "outputs"}})
-    assert not [line for line in end_lines(record, config, io.StringIO()) if line.startswith("To ")]
+    assert not [
+        line for line in end_lines(record, "outputs", io.StringIO()) if line.startswith("To ")
+    ]

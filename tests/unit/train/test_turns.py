@@ -18,6 +18,7 @@ from launcher.hooks.nan_report import NanReportHook
 from launcher.process import signals
 from launcher.process.rng import restore_rng, rng_state
 from launcher.rundir.folder import RunFolder
+from launcher.strategies.base import Strategy
 from launcher.train.build import build_trainer
 from launcher.train.trainer import BaseTrainer as Loop
 from support.composition import composed
@@ -213,6 +214,15 @@ class Together(Pair):
         super().__init__(**settings)
         self.misuse = misuse
 
+    def build_strategy(self) -> Strategy:
+        strategy = super().build_strategy()
+        if self.misuse == "a strategy":
+            kind: Any = type(strategy)
+            strategy.__class__ = type(
+                "Single", (kind,), {"supports_parts": False, "name": "single"}
+            )
+        return strategy
+
     def build_optimizer(self) -> Any:
         model: Any = self.model
         one: Any = {
@@ -248,6 +258,7 @@ class Together(Pair):
         ("another name", {}, "build_lr_scheduler: c is not one of the optimizers (a, b)."),
         ("a metric", {}, "scheduler.parts.b: ReduceLROnPlateau follows a metric"),
         ("retries", {"max_non_finite_grad_retries": 1}, "max_non_finite_grad_retries=1: a step of"),
+        ("a strategy", {}, "strategy=single: does not support several optimizers (a, b); use one"),
         ("a hook", {"hooks": [NanReportHook()]}, "NanReportHook: does not support several"),
     ],
 )
