@@ -368,7 +368,7 @@ def _run(plain: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _as_command(hydra: dict[str, Any]) -> Iterator[None]:
+def _as_command(hydra: dict[str, object]) -> Iterator[None]:
     """Act as the process of a command within the context.
 
     Signals stop the run, and Hydra's node is the node of its command line. Afterwards the previous

@@ -121,7 +121,7 @@ class GridSweeper(Sweeper):
             config=config, hydra_context=hydra_context, task_function=task_function
         )
 
-    def sweep(self, arguments: list[str]) -> Any:
+    def sweep(self, arguments: list[str]) -> object:
         from launcher.cli.sweep import check_jobs, conclude
         from launcher.config.grid import expand
 

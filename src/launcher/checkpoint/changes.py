@@ -25,7 +25,7 @@ SOURCES = "sources.json"
 """The file of a checkpoint with the digests of the user's own source files."""
 
 
-def changes_since(checkpoint: Path, config: dict[str, Any], code: dict[str, Any]) -> list[str]:
+def changes_since(checkpoint: Path, config: dict[str, Any], code: dict[str, object]) -> list[str]:
     """Return the differences between a checkpoint and the current process, each as a message.
 
     They are differences in configuration, code and versions.
@@ -33,7 +33,7 @@ def changes_since(checkpoint: Path, config: dict[str, Any], code: dict[str, Any]
     messages: list[str] = []
     for name, present in (("config.yaml", config), ("code.yaml", code)):
         if (file := checkpoint / name).exists() and _loaded_fast(file) != present:
-            saved: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+            saved: object = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
             messages += drift(unescaped(saved), present)
     return [message for message in messages if not message.startswith(OF_THE_ATTEMPT)]
 

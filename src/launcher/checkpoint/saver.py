@@ -52,7 +52,7 @@ class Payload:
     step: int
     manifest: Manifest
     tensors: Mapping[str, torch.Tensor]
-    rank_state: Any
+    rank_state: object
     global_state: object
     parts: Mapping[str, ShardSpec] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
@@ -225,7 +225,7 @@ class Saver:
         """
         try:
             writing.advance()
-            mine: tuple[Any, str | None] = (act(), None)
+            mine: tuple[object, str | None] = (act(), None)
         except Exception as error:
             mine = (None, f"rank {self.ranks.rank}: {type(error).__name__}: {error}")
         answers = [mine]

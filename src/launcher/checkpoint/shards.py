@@ -72,7 +72,7 @@ def write_tensors(
     Raises:
         OSError: see `write_file`.
     """
-    header: dict[str, Any] = {}
+    header: dict[str, object] = {}
     metadata: dict[str, str] = {}
     if parts:
         described = {

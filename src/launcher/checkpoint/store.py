@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 from launcher.checkpoint.files import FileEntry
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint, verify
@@ -458,7 +457,7 @@ def _step_of_copy(folder: Path) -> int | None:
         return None
 
 
-def noted(folder: Path) -> dict[str, Any] | None:
+def noted(folder: Path) -> dict[str, object] | None:
     """The checkpointing hook's state in a checkpoint: `best`. None if it is unreadable."""
     try:
         hooks = json.loads((folder / "rank-00000.json").read_bytes())["hooks"]

@@ -71,7 +71,7 @@ def _add(tensors: dict[str, torch.Tensor], path: str, tensor: torch.Tensor) -> s
 _SEQUENCES: dict[str, type] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 
 
-def decode(data: object, tensors: Mapping[str, torch.Tensor]) -> Any:
+def decode(data: object, tensors: Mapping[str, torch.Tensor]) -> object:
     """The inverse of `encode`."""
     if isinstance(data, list):
         return [decode(value, tensors) for value in data]

@@ -127,7 +127,7 @@ def _reported(error: BaseException, arguments: Namespace | None) -> int:
     return BAD_COMMAND if messages else 1
 
 
-def task(config: DictConfig) -> Any:
+def task(config: DictConfig) -> object:
     """Function that Hydra runs for each job.
 
     It is importable, so that any of Hydra's launchers can send it to another process.
@@ -166,7 +166,7 @@ def _returned(config: DictConfig, metrics: dict[str, Any] | None) -> object:
     from launcher.runs.objective import job_value, objective_of
 
     sweeper = HydraConfig.get().runtime.choices["hydra/sweeper"] if _is_sweep() else None
-    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    plain: dict[str, object] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     if (objective := objective_of(plain, sweeper)) is not None:
         return job_value(plain, objective)
     return _metrics(RunFolder(config.run.dir)) if metrics is None else metrics

@@ -38,7 +38,7 @@ PICKLES = {".pt", ".pth", ".ckpt", ".bin", ".pkl"}
 PICKLES_OF_FOLDERS = ("pytorch_model.bin", "pytorch_model.pt", "model.pt")
 
 
-def crosschecks(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """The errors of a resolved configuration. Values of a wrong type are reported by the schema."""
     job = get(tree, "job._target_")
     if job not in NO_TRAINING:
@@ -67,7 +67,7 @@ def crosschecks(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     yield from deepspeed_file.crosschecks(tree)
 
 
-def _count(tree: dict[str, Any], path: str) -> int | None:
+def _count(tree: dict[str, object], path: str) -> int | None:
     value = get(tree, path)
     return value if type(value) is int and value > 0 else None
 
@@ -96,7 +96,7 @@ def _nearest(size: int, unit: int) -> str:
     return " or ".join(str(multiple) for multiple in sizes if multiple)
 
 
-def _batch(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+def _batch(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """Check that the samples of a step divide evenly over any number of ranks.
 
     With lanes it is enough that the number of ranks divides the lanes.
@@ -110,16 +110,16 @@ def _batch(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
         yield issue
 
 
-def _node_range(tree: dict[str, Any]) -> NodeRange:
+def _node_range(tree: dict[str, object]) -> NodeRange:
     return NodeRange.parse(get(tree, "dispatch.nodes")) or NodeRange(1, 1)
 
 
-def _tasks_per_node(tree: dict[str, Any]) -> int:
+def _tasks_per_node(tree: dict[str, object]) -> int:
     tasks, gpus = _count(tree, "dispatch.tasks_per_node"), _count(tree, "dispatch.gpus_per_node")
     return ranks_per_node(tasks, gpus, _count(tree, "dispatch.runs_per_job") or 1)
 
 
-def _fewest_ranks(tree: dict[str, Any]) -> tuple[int, str]:
+def _fewest_ranks(tree: dict[str, object]) -> tuple[int, str]:
     """The smallest number of ranks that an attempt may have, and the keys that it comes from.
 
     `nproc=auto` counts as one rank, so no batch size is rejected.
@@ -202,7 +202,7 @@ def _warmup(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
         yield issue
 
 
-def _without_checkpoints(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+def _without_checkpoints(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """Reject settings that need hooks.checkpointing, which saves and resumes."""
     if has_checkpointing(tree):
         return
@@ -252,7 +252,7 @@ def replays_random_state(backend: str) -> bool:
     return backend in ("inductor", "cudagraphs") or backend.startswith("aot_")
 
 
-def _recomputed(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+def _recomputed(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """Check activation checkpointing in a compiled model."""
     backend = get(tree, "trainer.compile.backend")
     if not isinstance(backend, str) or replays_random_state(backend):
@@ -278,7 +278,7 @@ def no_file(key: str, pattern: str) -> ConfigIssue:
     return ConfigIssue(key, show(pattern, 200), f"matches no file{where}.")
 
 
-def _files(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+def _files(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """Check `data.files`, and keys like `data.val_files`."""
     data = get(tree, "data")
     for key, value in data.items() if isinstance(data, dict) else ():
@@ -286,7 +286,7 @@ def _files(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
             yield from _patterns(f"data.{key}", value)
 
 
-def _new_data(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+def _new_data(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """`data.predict`, the only data that job=predict reads."""
     data, value = get(tree, "data"), get(tree, "data.predict")
     if value is None and isinstance(data, dict) and "predict" in data:
@@ -314,7 +314,7 @@ def _matches(path: Path) -> bool:
     return path.exists() or any(True for _ in iglob(str(path), recursive=True))
 
 
-def _names(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+def _names(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     for key in ("run.name", "run.id", "run.tag", "hpo.name"):
         value = get(tree, key)
         if isinstance(value, str) and not NAME.fullmatch(value):
@@ -375,7 +375,7 @@ def no_weights(source: Path) -> str | None:
     )
 
 
-def _fork(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+def _fork(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """Check the checkpoint that a fork starts from.
 
     Once the fork has checkpoints of its own, it is not needed.
@@ -400,7 +400,7 @@ def _fork(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
         yield ConfigIssue("run.fork_from", show(source, 200), text)
 
 
-def _folders(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+def _folders(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """Check that a folder that is written to exists, or can be created."""
     keys = ["paths.outputs"]
     keys += ["job.folder"] if get(tree, "job._target_") == "launcher.jobs.lr_find.LRFindJob" else []

@@ -21,7 +21,7 @@ def task_overrides() -> list[str]:
     return [str(word) for word in overrides]
 
 
-def command_record(config: Mapping[str, Any], hydra: Mapping[str, Any] | None) -> dict[str, Any]:
+def command_record(config: Mapping[str, Any], hydra: Mapping[str, object] | None) -> dict[str, Any]:
     """Return the data about a command that its run stores.
 
     Args:
@@ -48,7 +48,7 @@ def command_record(config: Mapping[str, Any], hydra: Mapping[str, Any] | None) -
     }
 
 
-def stored_identity(run: Mapping[Any, Any]) -> tuple[str, dict[str, Any]] | None:
+def stored_identity(run: Mapping[Any, Any]) -> tuple[str, dict[str, object]] | None:
     """Return the id that a configuration gives its run, and the run's identity.
 
     The identity has no values from the environment. Both are None if they are not known.
@@ -61,5 +61,5 @@ def stored_identity(run: Mapping[Any, Any]) -> tuple[str, dict[str, Any]] | None
     return None if known is None else (known["id"], known["identity"])
 
 
-def for_json(tree: Mapping[str, object]) -> Any:
+def for_json(tree: Mapping[str, object]) -> object:
     return mapped(tree, lambda value, keys: json_value(value))

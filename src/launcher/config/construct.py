@@ -29,7 +29,7 @@ def decided_here() -> AbstractContextManager[object]:
     """
     if UNCHECKED is None:
         return nullcontext()
-    context: AbstractContextManager[Any] = hydra_utils.execution_whitelist(UNCHECKED)  # type: ignore[attr-defined]
+    context: AbstractContextManager[object] = hydra_utils.execution_whitelist(UNCHECKED)  # type: ignore[attr-defined]
     return context
 
 

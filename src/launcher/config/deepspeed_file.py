@@ -70,7 +70,7 @@ REQUIRED_ZERO_DEFAULTS = {
 checkpoint's."""
 
 
-def crosschecks(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """The errors of a resolved configuration with `strategy=deepspeed`."""
     strategy = tree.get("strategy")
     if not isinstance(strategy, dict) or strategy.get("_target_") != TARGET:
@@ -111,7 +111,7 @@ def read_file(path: Path) -> dict[str, object]:
     return file
 
 
-def _parse(path: Path) -> tuple[dict[str, Any], list[ConfigIssue]]:
+def _parse(path: Path) -> tuple[dict[str, object], list[ConfigIssue]]:
     """Read the file and check its keys.
 
     Returns:
@@ -172,7 +172,7 @@ def _unsupported(file: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _options(path: Path, strategy: dict[str, Any]) -> Iterator[ConfigIssue]:
+def _options(path: Path, strategy: dict[str, object]) -> Iterator[ConfigIssue]:
     """Reject options that are set next to the file, which replaces them all."""
     known = signature(TARGET)
     for option in known.parameters if known else ():

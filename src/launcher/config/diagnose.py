@@ -278,7 +278,7 @@ def _bad_key(override: Override, config: DictConfig, error: Exception) -> str:
     return _wrong_type(key, _select(config, key), first_line(cause))
 
 
-def _wrong_type(key: str, current: Any, message: str) -> str:
+def _wrong_type(key: str, current: object, message: str) -> str:
     """Explain that a value has another type than a key, which is typed only if it is Hydra's own.
 
     Args:

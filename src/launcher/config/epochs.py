@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
 
 from launcher.config.tree import mapped
 
@@ -20,10 +19,10 @@ def number_of_epochs(value: object) -> Fraction | None:
     return Fraction(match[1]) if match else None
 
 
-def with_epochs(tree: object, convert: Callable[[Fraction, str], object]) -> Any:
+def with_epochs(tree: object, convert: Callable[[Fraction, str], object]) -> object:
     """A value, list or mapping in which each number of epochs is converted, with its dotted key."""
 
-    def change(value: object, keys: tuple[object, ...]) -> Any:
+    def change(value: object, keys: tuple[object, ...]) -> object:
         epochs = number_of_epochs(value)
         return value if epochs is None else convert(epochs, ".".join(map(str, keys)))
 

@@ -46,11 +46,11 @@ def canonical(identity: Mapping[str, object], renames: Mapping[str, str]) -> dic
     tree: Any = identity
     for table in (*RENAMES.values(), renames):
         tree = renamed(tree, table)
-    reduced: dict[str, Any] = _reduced(tree, "")
+    reduced: dict[str, object] = _reduced(tree, "")
     return reduced
 
 
-def renamed(identity: Mapping[str, object], renames: Mapping[str, str]) -> dict[str, Any]:
+def renamed(identity: Mapping[str, object], renames: Mapping[str, str]) -> dict[str, object]:
     """An identity with the keys and the targets renamed, and whatever is below them.
 
     A key that would replace another key keeps its name.

@@ -84,7 +84,7 @@ def digest(hashed: Mapping[str, object]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 
-def identity(config: DictConfig) -> dict[str, Any]:
+def identity(config: DictConfig) -> dict[str, object]:
     """Return the tree that is hashed.
 
     It is the resolved configuration without the keys of `run.identity_exclude`, and with the keys
@@ -100,7 +100,7 @@ def identity(config: DictConfig) -> dict[str, Any]:
     tree = to_plain(config)
     excluded -= _steering(_without(tree, excluded), config)
 
-    def value(written: Any, keys: tuple[Any, ...]) -> Any:
+    def value(written: Any, keys: tuple[object, ...]) -> Any:
         if is_interpolation(written):
             if any(prefix in written for prefix in LOCATION_PREFIXES):
                 return written
@@ -169,7 +169,7 @@ def _no_recursion() -> Iterator[None]:
         _computing = False
 
 
-def choices(config: DictConfig) -> dict[str, Any]:
+def choices(config: DictConfig) -> dict[str, object]:
     """Return the chosen option of each group (`{"model": "gpt", ...}`).
 
     It comes from the configuration while Hydra composes it, and from Hydra afterwards. It is empty
@@ -220,7 +220,7 @@ def _class_name(config: DictConfig, group: str) -> str:
 
 def _file_name(choice: object) -> str:
     """Join `nested/option` or several options into the name of one folder."""
-    parts: Iterable[Any] = choice if isinstance(choice, list) else [choice]
+    parts: Iterable[object] = choice if isinstance(choice, list) else [choice]
     return "+".join(str(part).replace("/", "-") for part in parts)
 
 
@@ -230,7 +230,7 @@ def changed_keys(saved: Mapping[str, object], present: Mapping[str, object]) -> 
     return [key for key in sorted(before.keys() | after.keys()) if not _same(before, after, key)]
 
 
-def _same(before: dict[str, Any], after: dict[str, Any], key: str) -> bool:
+def _same(before: dict[str, object], after: dict[str, object], key: str) -> bool:
     if key not in before or key not in after:
         return False
     return before[key] == after[key] and isinstance(before[key], bool) == isinstance(

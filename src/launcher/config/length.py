@@ -59,7 +59,7 @@ def with_steps(config: Mapping[str, Any], steps: float) -> dict[str, Any]:
     """
     before = config["trainer"]["max_steps"]
 
-    def change(value: object, keys: tuple[object, ...]) -> Any:
+    def change(value: object, keys: tuple[object, ...]) -> object:
         is_length = SCHEDULE_LENGTH.fullmatch(".".join(map(str, keys)))
         return steps if is_length and value == before else value
 

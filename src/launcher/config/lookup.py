@@ -37,7 +37,7 @@ class Known:
 
     @property
     def identity(self) -> dict[str, Any]:
-        identity: dict[str, Any] = self.record["identity"]
+        identity: dict[str, object] = self.record["identity"]
         return identity
 
     @property

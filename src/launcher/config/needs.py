@@ -76,7 +76,7 @@ def _needed(tree: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         )
 
 
-def _targets(tree: dict[str, Any]) -> dict[str, str]:
+def _targets(tree: dict[str, object]) -> dict[str, str]:
     return {
         f"{group}.{name}": node["_target_"]
         for group in COLLECTIONS

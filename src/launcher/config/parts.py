@@ -5,7 +5,6 @@ The code that depends on a rule checks it as well.
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from launcher.config.messages import ConfigIssue, show
 from launcher.config.needs import parts
@@ -23,7 +22,7 @@ THROUGHPUT = "launcher.hooks.throughput.ThroughputHook"
 TEXT = "does not support several optimizers (optimizer.parts)"
 
 
-def part_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+def part_issues(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """The issues of several optimizers with parts that do not support them.
 
     Args:

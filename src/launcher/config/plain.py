@@ -16,7 +16,7 @@ def to_plain(config: object) -> dict[str, Any]:
     return {str(key): value for key, value in tree.items()}
 
 
-def resolved_at(config: Any, keys: Iterable[Any]) -> object:
+def resolved_at(config: Any, keys: Iterable[object]) -> object:
     """The resolved value under nested keys of a configuration; a container is returned as written.
 
     Raises:

@@ -23,7 +23,7 @@ OPENING = re.compile(r"(\\*)\$\{")
 """The beginning of an interpolation, with the backslashes before it."""
 
 
-def resolve(config: DictConfig) -> tuple[dict[str, Any], list[ConfigIssue]]:
+def resolve(config: DictConfig) -> tuple[dict[str, object], list[ConfigIssue]]:
     """Return the configuration as plain containers, and the errors of values that do not resolve.
 
     Hydra's node is left out.
@@ -33,7 +33,7 @@ def resolve(config: DictConfig) -> tuple[dict[str, Any], list[ConfigIssue]]:
 
 def resolve_tree(
     config: DictConfig, tree: Mapping[str, object]
-) -> tuple[dict[str, Any], list[ConfigIssue]]:
+) -> tuple[dict[str, object], list[ConfigIssue]]:
     """Resolve a configuration whose plain containers are known; see `resolve`."""
     written = {key: value for key, value in tree.items() if key != "hydra"}
     resolver = _Resolver(config, tree)
@@ -43,7 +43,7 @@ def resolve_tree(
     return {key: tree[key] for key in written}, resolver.all_issues()
 
 
-def without_unresolved(tree: dict[str, Any]) -> dict[str, Any]:
+def without_unresolved(tree: dict[str, object]) -> dict[str, object]:
     """The tree without the keys whose values do not resolve."""
     known = {key: value for key, value in tree.items() if value is not UNRESOLVED}
     return {
@@ -72,12 +72,12 @@ def resolved_yaml(config: DictConfig) -> str:
     return as_yaml(resolved(config))
 
 
-def as_yaml(plain: Mapping[str, Any]) -> str:
+def as_yaml(plain: Mapping[str, object]) -> str:
     """The text of a configuration that `resolved` has returned."""
     return OmegaConf.to_yaml(OmegaConf.create(escaped(plain)))
 
 
-def escaped(tree: Any, key: Any = "") -> Any:
+def escaped(tree: Any, key: object = "") -> Any:
     r"""Escape a tree for storage, so that `${HOME}` becomes `\${HOME}`.
 
     OmegaConf then reads only the expressions of `launcher.config.secrets` as interpolations.
@@ -93,7 +93,7 @@ def escaped(tree: Any, key: Any = "") -> Any:
     )
 
 
-def unescaped(tree: Any, key: Any = "") -> Any:
+def unescaped(tree: Any, key: object = "") -> Any:
     """The reverse of `escaped`. Nothing is resolved: a variable may not be set any more."""
     if isinstance(tree, Mapping):
         return {key: unescaped(value, key) for key, value in tree.items()}
@@ -104,7 +104,7 @@ def unescaped(tree: Any, key: Any = "") -> Any:
     return OPENING.sub(lambda match: "\\" * (len(match[1]) // 2) + "${", tree)
 
 
-def references(tree: Any) -> dict[str, str]:
+def references(tree: object) -> dict[str, str]:
     """Return the keys that take their value from another key.
 
     For example, `{"model.vocab_size": "data.vocab_size"}`.
@@ -116,7 +116,7 @@ def references(tree: Any) -> dict[str, str]:
 
 
 class _Resolver:
-    def __init__(self, config: DictConfig, tree: Mapping[str, Any]):
+    def __init__(self, config: DictConfig, tree: Mapping[str, object]):
         self.config, self.tree = config, tree
         self.issues: list[ConfigIssue] = []
         self.lacking: dict[str, dict[str, str]] = {}

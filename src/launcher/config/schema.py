@@ -36,7 +36,7 @@ from launcher.types import NonNegativeFloat
 OPEN_SECTIONS = ("paths",)
 """Sections to which users may add keys."""
 GROUPS = ("job", "data", "model", "optimizer", "scheduler", "strategy", "precision", "dispatch")
-HYDRA_KEYS: dict[str, Any] = {
+HYDRA_KEYS: dict[str, object] = {
     "hydra.run.dir": "${run.dir}",
     "hydra.sweep.dir": "${launcher.path:${paths.outputs}}",
     "hydra.sweep.subdir": "${run.name}/${run.id}",
@@ -98,7 +98,7 @@ def validate_tree(config: DictConfig, written: dict[str, Any]) -> dict[str, Any]
 
 
 def _with_length_issues(
-    issues: list[ConfigIssue], tree: dict[str, Any], sources: dict[str, str]
+    issues: list[ConfigIssue], tree: dict[str, object], sources: dict[str, str]
 ) -> list[ConfigIssue]:
     """Check the length.
 
@@ -136,7 +136,7 @@ def check_hydra(config: DictConfig) -> None:
     _check_hydra(to_plain(config))
 
 
-def _check_hydra(tree: dict[str, Any]) -> None:
+def _check_hydra(tree: dict[str, object]) -> None:
     hydra = tree.get("hydra", {})
     issues = []
     for key, expected in HYDRA_KEYS.items():
@@ -164,7 +164,7 @@ def _check_hydra(tree: dict[str, Any]) -> None:
         raise ConfigError(*map(str, issues))
 
 
-def _several_options(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+def _several_options(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """Report overrides that choose several options of a group that has one.
 
     Hydra would merge them into one node.
@@ -224,7 +224,7 @@ def without_own_keys(node: DictConfig) -> DictConfig:
     )
 
 
-def _at_their_source(issues: list[ConfigIssue], written: dict[str, Any]) -> list[ConfigIssue]:
+def _at_their_source(issues: list[ConfigIssue], written: dict[str, object]) -> list[ConfigIssue]:
     """Deduplicate errors.
 
     If a key refers to another key with an error, only that key is reported. If it refers to a valid
@@ -248,7 +248,7 @@ def _at_their_source(issues: list[ConfigIssue], written: dict[str, Any]) -> list
     return kept
 
 
-def _from_environment(issue: ConfigIssue, written: dict[str, Any]) -> ConfigIssue:
+def _from_environment(issue: ConfigIssue, written: dict[str, object]) -> ConfigIssue:
     """Return the error of a value of the wrong type. A value of the environment is always text."""
     value = get(written, issue.key)
     if not (
@@ -263,12 +263,12 @@ def _from_environment(issue: ConfigIssue, written: dict[str, Any]) -> ConfigIssu
     return replace(issue, text=way)
 
 
-def _trains(tree: dict[str, Any]) -> bool:
+def _trains(tree: dict[str, object]) -> bool:
     job = tree.get("job")
     return not (isinstance(job, dict) and job.get("_target_") in NO_TRAINING)
 
 
-def _sections(tree: dict[str, Any], trains: bool) -> Iterator[ConfigIssue]:
+def _sections(tree: dict[str, object], trains: bool) -> Iterator[ConfigIssue]:
     tops = {key: value for key, value in tree.items() if key in section(Top).names}
     yield from _keys("", tops, replace(section(Top), name="a run"), partial=False)
     for name, keys in SECTIONS.items():
@@ -292,7 +292,7 @@ def _sections(tree: dict[str, Any], trains: bool) -> Iterator[ConfigIssue]:
             )
 
 
-def _groups(tree: dict[str, Any], written: dict[str, Any]) -> Iterator[ConfigIssue]:
+def _groups(tree: dict[str, object], written: dict[str, object]) -> Iterator[ConfigIssue]:
     """Report unknown keys at the top, missing groups, and groups without a `_target_`."""
     known = [*section(Top).names, *SECTIONS, *GROUPS, *COLLECTIONS]
     for key, value in tree.items():
@@ -389,7 +389,9 @@ def target_not_found(path: str, target: str, error: NotFound) -> ConfigIssue:
     return ConfigIssue(join(path, "_target_"), show(target, 200), text)
 
 
-def _keys(path: str, node: dict[str, Any], spec: Signature, partial: bool) -> Iterator[ConfigIssue]:
+def _keys(
+    path: str, node: dict[str, object], spec: Signature, partial: bool
+) -> Iterator[ConfigIssue]:
     """Compare the keys of a node with a signature.
 
     With `partial`, missing arguments are not errors, since training adds them.
@@ -411,7 +413,7 @@ def _keys(path: str, node: dict[str, Any], spec: Signature, partial: bool) -> It
 
 
 def _missing(
-    path: str, node: dict[str, Any], owner: str, parameters: Iterable[Parameter]
+    path: str, node: dict[str, object], owner: str, parameters: Iterable[Parameter]
 ) -> Iterator[ConfigIssue]:
     for parameter in parameters:
         if parameter.name not in node:

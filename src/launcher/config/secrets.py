@@ -37,7 +37,7 @@ RESOLVED = (
 """Keys that are stored resolved: where the run is stored, and the lengths that listings read."""
 
 
-def as_stored(written: Mapping[str, Any], resolved: Mapping[str, Any]) -> dict[str, Any]:
+def as_stored(written: Mapping[str, object], resolved: Mapping[str, object]) -> dict[str, object]:
     """Return a resolved configuration with expressions in place of secrets.
 
     Values from the environment are replaced too. An expression refers to no other key.
@@ -48,7 +48,9 @@ def as_stored(written: Mapping[str, Any], resolved: Mapping[str, Any]) -> dict[s
     """
     if not any(_may_be_kept(path, value) for path, value in walk(written, lists=True)):
         return dict(resolved)
-    stored: dict[str, Any] = _Expressions(written, resolved).of(dict(written), dict(resolved), ())
+    stored: dict[str, object] = _Expressions(written, resolved).of(
+        dict(written), dict(resolved), ()
+    )
     return stored
 
 
@@ -118,10 +120,10 @@ def _literal(value: str, path: str, tree: Mapping[str, Any]) -> str | None:
 class _Expressions:
     """Values of a configuration with interpolations (`tree`), and after resolution."""
 
-    def __init__(self, tree: Mapping[str, Any], resolved: Mapping[str, Any]):
+    def __init__(self, tree: Mapping[str, object], resolved: Mapping[str, object]):
         self.tree, self.resolved = tree, resolved
 
-    def of(self, written: Any, resolved: Any, keys: tuple[str, ...], depth: int = 0) -> Any:
+    def of(self, written: Any, resolved: object, keys: tuple[str, ...], depth: int = 0) -> Any:
         """A node or a value as it is stored."""
         if ".".join(keys) in RESOLVED or depth > DEEPEST:
             return resolved

@@ -36,7 +36,7 @@ COMPOSITION_ERRORS = (
 @contextmanager
 def session(config_dir: str | Path | None, overrides: Sequence[str] = ()) -> Iterator[None]:
     """Set Hydra up with our configuration folder and the user's, as its command line does."""
-    folders: list[Any] = [f"file://{Path(config_dir).absolute()}"] if config_dir else []
+    folders: list[object] = [f"file://{Path(config_dir).absolute()}"] if config_dir else []
     for override in overrides:
         if override.startswith("hydra.searchpath="):
             folders += parse(override).value()  # type: ignore[arg-type]

@@ -40,7 +40,7 @@ PLAIN_BASES = {"object", "ABC", "Generic", "Protocol", "Module"}
 @dataclass(frozen=True)
 class Parameter:
     name: str
-    annotation: Any = Any
+    annotation: object = Any
     default: Any = REQUIRED
 
     @property

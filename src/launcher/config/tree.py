@@ -21,7 +21,7 @@ def get(tree: object, path: str) -> Any:
     return tree
 
 
-def walk(tree: object, path: str = "", lists: bool = False) -> Iterator[tuple[str, Any]]:
+def walk(tree: object, path: str = "", lists: bool = False) -> Iterator[tuple[str, object]]:
     """Yield every value with its dotted path, outer ones first.
 
     With `lists`, the items of lists too.
@@ -39,12 +39,12 @@ def walk(tree: object, path: str = "", lists: bool = False) -> Iterator[tuple[st
         yield from walk(value, here, lists)
 
 
-def leaves(tree: Mapping[str, object]) -> dict[str, Any]:
+def leaves(tree: Mapping[str, object]) -> dict[str, object]:
     """The values by dotted path. Lists and empty mappings count as values."""
     return {path: value for path, value in walk(tree) if not (isinstance(value, Mapping) and value)}
 
 
-def of_the_run(tree: Mapping[Any, Any]) -> dict[str, Any]:
+def of_the_run(tree: Mapping[Any, Any]) -> dict[str, object]:
     """Return a resolved configuration without the nodes that a run does not depend on.
 
     They are `hydra`, the settings of a search, and `run.identity`, which follows from the others.
@@ -55,7 +55,7 @@ def of_the_run(tree: Mapping[Any, Any]) -> dict[str, Any]:
     return kept
 
 
-def flat(tree: Mapping[str, object], path: str = "") -> dict[str, Any]:
+def flat(tree: Mapping[str, object], path: str = "") -> dict[str, object]:
     """The values by dotted path, from which `nested` makes the same tree.
 
     A mapping is a value if it is empty or has a key with a dot.

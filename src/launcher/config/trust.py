@@ -102,7 +102,7 @@ class Code:
     path: str
     key: str
     value: Any
-    written: Any
+    written: object
 
     @property
     def names(self) -> set[Name]:

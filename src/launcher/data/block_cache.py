@@ -138,7 +138,7 @@ def rows_of(data: bytes) -> list[dict[str, object]]:
     """The rows of a table in Arrow's stream format."""
     from pyarrow import ipc
 
-    rows: list[dict[str, Any]] = ipc.open_stream(data).read_all().to_pylist()
+    rows: list[dict[str, object]] = ipc.open_stream(data).read_all().to_pylist()
     return rows
 
 

@@ -48,7 +48,7 @@ class Files:
         key: str,
         patterns: str | Sequence[str],
         retries: int,
-        options: dict[str, Any] | None = None,
+        options: dict[str, object] | None = None,
     ):
         self.key, self.retries = key, retries
         self.patterns = [patterns] if isinstance(patterns, str) else list(patterns)

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import xxhash
 
@@ -183,7 +182,7 @@ class DocumentData(TokenizedSource):
         encoder = self.encoder(has_labels=not is_new)
         size = len(encoder.tokenizer)
         logger.info("Tokenizing %d files of %s; the tokens stay in %s.", len(files), key, folder)
-        meta: dict[str, Any] = {"vocab_size": size, "pad": encoder.pad}
+        meta: dict[str, object] = {"vocab_size": size, "pad": encoder.pad}
         try:
             write_store(folder, self._documents(encoder, key, files), val_fraction, meta)
         except OSError as error:

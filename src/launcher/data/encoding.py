@@ -103,7 +103,7 @@ class Encoder:
         names = self.fields.names()
         return names if self.has_labels else [name for name in names if name != self.fields.label]
 
-    def __call__(self, record: dict[str, Any], where: str) -> Document:
+    def __call__(self, record: dict[str, object], where: str) -> Document:
         """Encode a record.
 
         Raises:
@@ -134,7 +134,7 @@ class Encoder:
             return ids
         return np.append(ids, self.end)
 
-    def _label(self, record: dict[str, Any], where: str) -> int:
+    def _label(self, record: dict[str, object], where: str) -> int:
         label = _field(record, "label", str(self.fields.label), int, where)
         if not 0 <= label < (self.num_classes or 0):
             raise ConfigError(
@@ -184,7 +184,7 @@ class Encoder:
             is_target |= (offsets[:, 0] >= len(before)) & (offsets[:, 1] <= len(after))
         return Document(np.array(encoded["input_ids"], dtype=np.int64), is_target)
 
-    def _template(self, messages: list[dict[str, Any]], answer: bool) -> str:
+    def _template(self, messages: list[dict[str, object]], answer: bool) -> str:
         if not messages:
             return ""
         return str(
@@ -194,7 +194,7 @@ class Encoder:
         )
 
 
-def _field(record: dict[str, Any], name: str, field: str, kind: type, where: str) -> Any:
+def _field(record: dict[str, object], name: str, field: str, kind: type, where: str) -> Any:
     value = record.get(field)
     if value is None:
         raise ConfigError(

@@ -18,7 +18,7 @@ from launcher.data.sampler import mix
 from launcher.errors import ConfigError
 from launcher.process.rng import seed_host
 
-Collate = Callable[[list[Any]], Any]
+Collate = Callable[[list[object]], object]
 
 
 def is_stream(dataset: object) -> bool:
@@ -94,7 +94,7 @@ class StreamSamples:
     def __iter__(self) -> StreamSamples:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         while True:
             if self._iterator is None:
                 self._set_epoch()
@@ -208,7 +208,7 @@ class TrainingStream:
                 state_there = self._pickled(samples.state() | {"random": generators.state()})
             yield state_there, batch
 
-    def _pickled(self, state: dict[str, Any]) -> bytes:
+    def _pickled(self, state: dict[str, object]) -> bytes:
         """Pickle a state, since the dataset may change what its `state_dict` has returned."""
         try:
             return pickle.dumps(state)
@@ -248,7 +248,7 @@ class EvaluationStream:
         self.seed = seed
         self.max_samples = max_samples
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         return self._chunks() if self.has_chunks else self._shares()
 
     def _chunks(self) -> Iterator[tuple[int, object]]:
@@ -265,7 +265,7 @@ class EvaluationStream:
     def _shares(self) -> Iterator[object]:
         generators = _generators(self.seed)
         samples = self._samples()
-        chunk: list[Any] = []
+        chunk: list[object] = []
         ended = False
         while not ended:
             # Read one sample per rank ahead, so that the last chunk has at least one for each.

@@ -50,7 +50,7 @@ class MixtureData(DataSource):
     num_classes: PositiveInt | None = None
 
     def __post_init__(self) -> None:
-        self._built: dict[str, Any] = {}
+        self._built: dict[str, object] = {}
         self.collate = make(self.collate_fn)
         self.val_names = [name for name in self.sources or () if self._has_val(name)]
 
@@ -125,7 +125,7 @@ class MixtureData(DataSource):
         node = self.sources[name]
         return "val_dataset" in node or is_data_source(node)
 
-    def _part(self, name: str, method: str) -> Any:
+    def _part(self, name: str, method: str) -> object:
         """Return a source's dataset.
 
         If the source is a data source, it is the result of the method.

@@ -38,7 +38,7 @@ class PlainLoader:
         loader: one that `is_plain`.
     """
 
-    def __init__(self, loader: DataLoader[Any], logger: logging.Logger):
+    def __init__(self, loader: DataLoader[object], logger: logging.Logger):
         self.loader = loader
         self.logger = logger
         self.consumed = 0
@@ -53,13 +53,13 @@ class PlainLoader:
         """
         return self.loader.num_workers > 0
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         if self._epochs is None:
             self._epochs = with_order(self.loader, self._order)
         self.consumed = self._order.position or 0
         return self._counted(iter(self._epochs))
 
-    def _counted(self, batches: Iterator[object]) -> Iterator[Any]:
+    def _counted(self, batches: Iterator[object]) -> Iterator[object]:
         for batch in batches:
             self.consumed += 1
             yield batch
@@ -111,17 +111,17 @@ class ResumableSampler:
     before its beginning.
     """
 
-    def __init__(self, loader: DataLoader[Any]):
+    def __init__(self, loader: DataLoader[object]):
         self.inner: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
         self.loader = loader
         self.state: dict[str, Any] | None = None
         self.position: int | None = None
         self._initial = own_numbers(loader)
 
-    def begin_at(self, state: dict[str, Any], position: int) -> None:
+    def begin_at(self, state: dict[str, object], position: int) -> None:
         self.state, self.position = state, position
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         position, self.position = self.position, None
         if position is None:
             self.state = self._noted()
@@ -133,7 +133,7 @@ class ResumableSampler:
     def __len__(self) -> int:
         return len(self.inner)
 
-    def _watched(self, order: Iterator[object]) -> Iterator[Any]:
+    def _watched(self, order: Iterator[object]) -> Iterator[object]:
         """Note whether the sampler draws from the global generators with its second item too."""
         assert self.state is not None
         yield from islice(order, 1)
@@ -143,7 +143,7 @@ class ResumableSampler:
         yield from second
         yield from order
 
-    def _from(self, position: int) -> Iterator[Any]:
+    def _from(self, position: int) -> Iterator[object]:
         assert self.state is not None
         restore_rng(self.state["global"])
         set_own_numbers(self.loader, self.state.get("numbers", {}))
@@ -158,7 +158,7 @@ class ResumableSampler:
         next(islice(rest, position - 1, position - 1), None)
         return rest
 
-    def _noted(self) -> dict[str, Any]:
+    def _noted(self) -> dict[str, object]:
         state = rng_state()
         generators = {
             name: _get_state(generator) for name, generator in own_generators(self.loader).items()
@@ -177,7 +177,7 @@ class ResumableSampler:
         }
 
 
-def global_states() -> list[Any]:
+def global_states() -> list[object]:
     """The states of the global generators of the CPU, comparable by `==`."""
     of_python, of_numpy, of_torch = host_state()
     return [of_python, [np.asarray(part).tolist() for part in of_numpy], of_torch.tolist()]
@@ -211,7 +211,7 @@ def why_not_exact(loader: object) -> str:
     return f"{type(loader).__name__} is not a plain DataLoader and has no state_dict()"
 
 
-def with_order(loader: DataLoader[Any], order: object) -> DataLoader[Any]:
+def with_order(loader: DataLoader[object], order: object) -> DataLoader[object]:
     """Return the loader with another order of its batches.
 
     If it makes no batches, the order is of its samples.
@@ -249,7 +249,7 @@ def set_epoch(loader: object, epoch: int) -> None:
             method(epoch)
 
 
-def own_generators(loader: object) -> dict[str, Any]:
+def own_generators(loader: object) -> dict[str, object]:
     """List the random generators that are attributes of a loader or of its samplers.
 
     The keys are their paths.
@@ -320,7 +320,7 @@ def unchanged(loader: object) -> Iterator[None]:
         set_own_numbers(loader, numbers)
 
 
-def _get_state(generator: Any) -> Any:
+def _get_state(generator: Any) -> object:
     if isinstance(generator, torch.Generator):
         return generator.get_state()
     if isinstance(generator, np.random.Generator):

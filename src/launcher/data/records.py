@@ -12,7 +12,7 @@ from launcher.config.messages import reason
 from launcher.errors import ConfigError
 from launcher.rundir.files import parse_json
 
-Record = tuple[dict[str, Any], str]
+Record = tuple[dict[str, object], str]
 """Values by field, and their place in the files, for messages."""
 ROWS = 1000
 FILES = "data.files"

@@ -33,7 +33,7 @@ def map_tensors(
     return batch
 
 
-def on_device(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
+def on_device(batches: Iterable[object], device: torch.device) -> Iterator[Any]:
     """Yield the batches on `device`.
 
     For the CPU they are unchanged. The caller closes `batches`.

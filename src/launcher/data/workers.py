@@ -97,7 +97,7 @@ class WorkerBatches:
         num_workers: int,
         pin_memory: bool = False,
     ):
-        loader: DataLoader[Any] = DataLoader(
+        loader: DataLoader[object] = DataLoader(
             GuardedStream(source) if requests is None else GuardedFetch(source),  # type: ignore[arg-type]
             sampler=requests,
             batch_size=None,
@@ -115,7 +115,7 @@ class WorkerBatches:
     def __iter__(self) -> WorkerBatches:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         batch = next(self._iterator)
         if isinstance(batch, Failure):
             batch.reraise()

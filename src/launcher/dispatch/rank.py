@@ -58,7 +58,7 @@ def main() -> None:
     signals.on_first(report_signal)
     begin_as_child()
 
-    def write(report: dict[str, Any]) -> None:
+    def write(report: dict[str, object]) -> None:
         report["time"] = time.monotonic()
         (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(report, default=str))
 
@@ -78,7 +78,7 @@ def main() -> None:
     sys.exit(code)
 
 
-def work(folder: Path) -> tuple[dict[str, Any], int]:
+def work(folder: Path) -> tuple[dict[str, object], int]:
     """Run the job; return the report and the exit code."""
     from launcher.config.explain import explain, user_traceback
     from launcher.errors import TrainingError

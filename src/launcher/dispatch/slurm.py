@@ -38,8 +38,8 @@ class Job(Protocol):
     """One job of a sweep, see `launcher.cli.sweep.SweepJob`."""
 
     overrides: list[str]
-    plain: dict[str, Any]
-    hydra: dict[str, Any]
+    plain: dict[str, object]
+    hydra: dict[str, object]
 
     @property
     def label(self) -> str: ...
@@ -110,7 +110,7 @@ class SlurmDispatch:
     container_runtime: Literal["pyxis", "apptainer"] = "pyxis"
     container_mounts: list[str] | None = None
     interface: str | None = None
-    sbatch: dict[str, Any] | None = None
+    sbatch: dict[str, object] | None = None
     srun: list[str] | None = None
     max_preemptions: NonNegativeInt | None = None
     max_timeouts: NonNegativeInt | None = None
@@ -177,7 +177,7 @@ class SlurmDispatch:
     def _jobs_at_once(self) -> int | None:
         return self.array_parallelism and self.array_parallelism // self.runs_per_job
 
-    def flags(self) -> dict[str, Any]:
+    def flags(self) -> dict[str, object]:
         """Return the flags of sbatch by their long names, with None for flags that are not set."""
         return {
             **self.size.flags(self._cpus_per_task),

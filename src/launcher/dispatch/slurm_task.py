@@ -102,7 +102,7 @@ def named_folder(folder: Any) -> Path | None:
     return None if folder.path.resolve().is_relative_to(run_folder.resolve()) else run_folder
 
 
-def work(folder: Any) -> Any:
+def work(folder: Any) -> object:
     from hydra.core.hydra_config import HydraConfig
 
     from launcher.config import identity  # noqa: F401 - registers the resolvers
@@ -141,7 +141,7 @@ def ranks_of(config: Mapping[str, Any]) -> int:
     )
 
 
-def recorded(folder: Any, job: Callable[[], object]) -> Any:
+def recorded(folder: Any, job: Callable[[], object]) -> object:
     """Do a job that does not train, and write its attempt and its result into its own folder."""
     from launcher.rundir.files import replace_file
     from launcher.rundir.record import RunRecord

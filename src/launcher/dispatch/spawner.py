@@ -206,9 +206,9 @@ def _next_signal(taken: set[signal.Signals], timeout: float) -> int:
     return signal.sigwait(pending) if pending else 0
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, object]:
     try:
-        report: dict[str, Any] = json.loads(path.read_text())
+        report: dict[str, object] = json.loads(path.read_text())
         return report
     # It was killed before or while it wrote.
     except (OSError, ValueError):

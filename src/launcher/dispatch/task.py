@@ -46,7 +46,7 @@ def task(config: DictConfig) -> Any:
     plain = resolved(config)
     dispatch = construct(plain["dispatch"])
 
-    def work() -> Any:
+    def work() -> object:
         if alone:
             signals.check()
         return dispatch.run(config)

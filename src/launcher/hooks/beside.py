@@ -40,7 +40,7 @@ class Beside:
     """
 
     def __init__(
-        self, key: str, where: str, device: str | None, dispatch: Mapping[str, Any] | None
+        self, key: str, where: str, device: str | None, dispatch: Mapping[str, object] | None
     ):
         if dispatch is not None and where != "job":
             raise ConfigError(f"{key}.dispatch: is for {key}.where=job; set it, or leave it out.")
@@ -196,7 +196,7 @@ class Beside:
 
     def _taken(self, trainer: TrainerView, step: int) -> dict[str, object]:
         """Record that values take effect now, and return them."""
-        metrics: dict[str, Any] | None = None
+        metrics: dict[str, object] | None = None
         if self._process is not None and self._files is not None:
             metrics = self._files.result(step)
             if self._arrivals.get(step) != trainer.step:

@@ -51,7 +51,7 @@ class CompiledGraphsHook(BaseHook):
             folder.
     """
 
-    def __init__(self, parts: dict[str, Any], rank: int, folder: Path | None = None):
+    def __init__(self, parts: dict[str, object], rank: int, folder: Path | None = None):
         self.path = (folder or cache_folder()) / f"{_key(parts)}-{rank}.bin"
         self._known: set[str] = set()
         self._has_saved = False

@@ -76,7 +76,7 @@ class EvaluationHook(BaseHook):
         )
         self._interval = Interval(interval, "hooks.evaluation.interval")
         self.metrics = Metrics(metrics or {})
-        self._batches: dict[str, Iterable[Any]] = {}
+        self._batches: dict[str, Iterable[object]] = {}
         self._done_at = -1
         self._times = Times()
         self.where = where
@@ -202,7 +202,7 @@ class EvaluationHook(BaseHook):
         self._done_at = trainer.step
         self._log(trainer, metrics)
 
-    def _log(self, trainer: TrainerView, metrics: dict[str, Any]) -> None:
+    def _log(self, trainer: TrainerView, metrics: dict[str, object]) -> None:
         numbers, matrices = split_matrices(metrics)
         flat = flatten(numbers, "val/")
         is_late = trainer.logged_step < trainer.step

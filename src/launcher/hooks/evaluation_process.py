@@ -36,7 +36,7 @@ class EvaluationProcess:
         env: variables of its environment.
     """
 
-    def __init__(self, folder: RunFolder, options: Mapping[str, Any], env: Mapping[str, str]):
+    def __init__(self, folder: RunFolder, options: Mapping[str, object], env: Mapping[str, str]):
         self.folder, self.files = folder, Evaluations(folder)
         self.options, self.env = dict(options), {**without_rank(os.environ), **env}
         self.ready = 0
@@ -178,7 +178,9 @@ class EvaluationJobs(EvaluationProcess):
         dispatch: settings of `dispatch=slurm`.
     """
 
-    def __init__(self, folder: RunFolder, options: Mapping[str, Any], dispatch: Mapping[str, Any]):
+    def __init__(
+        self, folder: RunFolder, options: Mapping[str, object], dispatch: Mapping[str, Any]
+    ):
         super().__init__(folder, options, {})
         self.dispatch = dict(dispatch)
 

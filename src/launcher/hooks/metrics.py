@@ -69,7 +69,7 @@ class Metrics:
                     f" {tuple(targets.shape)}: {' '.join(str(error).split()).rstrip('.')}."
                 ) from error
 
-    def compute(self) -> dict[str, Any]:
+    def compute(self) -> dict[str, object]:
         """Numbers, dicts of numbers, and matrices as lists of rows."""
         return {name: _numbers(metric.compute()) for name, metric in self.metrics.items()}
 
@@ -95,7 +95,7 @@ def scores(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, t
     return logits[counted].float().softmax(-1), targets[counted]
 
 
-def _numbers(value: Any) -> Any:
+def _numbers(value: Any) -> object:
     if isinstance(value, Mapping):
         return {str(key): _numbers(item) for key, item in value.items()}
     if isinstance(value, torch.Tensor) and value.ndim == 2 and value.numel() > 1:

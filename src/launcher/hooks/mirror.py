@@ -46,7 +46,7 @@ class TrackerHook(BaseHook):
     name: ClassVar[str]
     tracker: ClassVar[type[Tracker]]
 
-    def __init__(self, config: Mapping[str, Any] | None = None, **options: Any):
+    def __init__(self, config: Mapping[str, object] | None = None, **options: object):
         self.config, self.options = dict(config or {}), options
         # This rejects options that it does not have.
         self.tracker(**options)

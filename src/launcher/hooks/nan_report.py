@@ -38,7 +38,7 @@ class NanReportHook(BaseHook):
     def __init__(self, max_reports: PositiveInt = 3):
         self.max_reports = max_reports
         self.reports = 0
-        self._batches: dict[int, list[Any]] = {}
+        self._batches: dict[int, list[object]] = {}
         self._skipped = 0
 
     def on_start(self, trainer: TrainerView) -> None:
@@ -95,7 +95,7 @@ class NanReportHook(BaseHook):
             trainer.step,
         )
 
-    def _repeat(self, trainer: TrainerView, batches: list[Any]) -> str | None:
+    def _repeat(self, trainer: TrainerView, batches: list[object]) -> str | None:
         """Return a message on the first value that is not finite on this rank, or None.
 
         All ranks make the same passes.
@@ -186,7 +186,7 @@ def _watched_gradients(model: torch.nn.Module) -> Iterator[list[str]]:
 
 @contextmanager
 def _forward_hooks(
-    model: torch.nn.Module, hook: Callable[[str, torch.nn.Module, Any, Any], None]
+    model: torch.nn.Module, hook: Callable[[str, torch.nn.Module, object, object], None]
 ) -> Iterator[None]:
     handles = [
         module.register_forward_hook(partial(hook, name)) for name, module in model.named_modules()

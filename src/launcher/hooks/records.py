@@ -49,7 +49,7 @@ def key_average(
         exclude_nan: leave NaN out of the mean. This reads tensors, and so waits for the device. A
             key with only NaN is NaN.
     """
-    result: dict[str, Any] = {}
+    result: dict[str, object] = {}
     keys = list(dict.fromkeys(key for records in list_of_dicts for key in records))
     for key in keys:
         values = [records[key] for records in list_of_dicts if records.get(key) is not None]

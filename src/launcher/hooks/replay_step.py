@@ -84,7 +84,7 @@ class ReplayStepHook(BaseHook):
         on_difference: Literal["stop", "warn", "requeue_elsewhere"] = "stop",
     ):
         self.interval, self.on_difference = interval, on_difference
-        self._batches: list[Any] = []
+        self._batches: list[object] = []
 
     def on_start(self, trainer: TrainerView) -> None:
         reject_flat_buffers(trainer, "hooks.replay_step", "gradients")
@@ -134,7 +134,9 @@ class ReplayStepHook(BaseHook):
             raise TrainingError(f"{text} All nodes differ, so none is excluded.")
         raise NodeFault(text, faulty)
 
-    def _pass(self, trainer: TrainerView, batches: list[Any], state: dict[str, Any]) -> Passes:
+    def _pass(
+        self, trainer: TrainerView, batches: list[object], state: dict[str, object]
+    ) -> Passes:
         restore_rng(state)
         parameters = dict(unwrap(trainer.model).named_parameters())
         for p in parameters.values():

@@ -35,7 +35,7 @@ def hook_states(
     states = {}
     for name, hook in named(trainer.hooks):
         if overrides(hook, "on_state_dict"):
-            state: dict[str, Any] = {"model": model, "training_state": training_state}
+            state: dict[str, object] = {"model": model, "training_state": training_state}
             hook.on_state_dict(trainer, state)
             if (
                 state.pop("model", None) is not model

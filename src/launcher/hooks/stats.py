@@ -128,7 +128,7 @@ def means(steps: Sequence[StepInfo], param_groups: Sequence[dict[str, Any]]) -> 
     return stats
 
 
-def _means(steps: Sequence[StepInfo], param_groups: Sequence[dict[str, Any]]) -> Stats:
+def _means(steps: Sequence[StepInfo], param_groups: Sequence[dict[str, object]]) -> Stats:
     values, count = _values(steps), len(steps)
     losses, norms, records, memory = (
         values[name] for name in ("losses", "norms", "records", "memory")

@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from launcher.errors import TrainingError
 from launcher.process import signals
@@ -142,7 +141,7 @@ def _commands(verbs: Sequence[str], has_test_set: bool) -> Iterator[list[str]]:
             yield [verb, "--split", "test"]
 
 
-def _noted(folder: Path, step: int) -> list[Any]:
+def _noted(folder: Path, step: int) -> list[object]:
     """The commands that are noted as done at this step."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         noted = parse_json((folder / DONE).read_bytes())

@@ -132,7 +132,7 @@ def _no_skipped_step(record: logging.LogRecord) -> bool:
 
 
 class _Watch(BaseHook):
-    def __init__(self, vocab_size: object, num_classes: Any, scales: bool):
+    def __init__(self, vocab_size: object, num_classes: object, scales: bool):
         self.vocab_size, self.num_classes, self.scales = vocab_size, num_classes, scales
         self.issues: list[str] = []
         self._is_first = True

@@ -179,7 +179,7 @@ class EvaluateJob:
         self._write(model, folder, {**(note or {}), **flatten(metrics, f"{self.split}/")})
         return flatten(split_matrices(metrics)[0])
 
-    def _write(self, model: StoredModel, folder: RunFolder, found: Mapping[str, Any]) -> None:
+    def _write(self, model: StoredModel, folder: RunFolder, found: Mapping[str, object]) -> None:
         """Write and print a line with the checkpoint and what was found of it."""
         line = {"checkpoint": str(model.path), "step": model.step, "time": time.time()}
         if self.weights is not None:

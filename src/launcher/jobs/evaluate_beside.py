@@ -85,7 +85,7 @@ class Evaluator:
             self._shares = self._hook.shares(world_size)
         return trainer
 
-    def _measured(self, trainer: Trainer) -> dict[str, Any] | None:
+    def _measured(self, trainer: Trainer) -> dict[str, object] | None:
         if not self._shares:
             return self._hook.measure(trainer)
         metrics: dict[str, Any] = {}

@@ -63,7 +63,7 @@ class ExportJob:
         )
         self.trust = trust
 
-    def run(self, config: DictConfig) -> dict[str, Any]:
+    def run(self, config: DictConfig) -> dict[str, object]:
         """Write the export.
 
         Raises:
@@ -122,7 +122,7 @@ def write_model(
     folder: Path,
     model: Any,
     tensors: dict[str, Any],
-    extra: Mapping[str, Any] | None = None,
+    extra: Mapping[str, object] | None = None,
     max_shard_size: str = "5GB",
     tied: Mapping[str, str] | None = None,
 ) -> tuple[Path, Any]:

@@ -19,7 +19,7 @@ OURS = ("model", "model_args", "tasks", "task_manager", "device", "log_samples",
 """Arguments of `simple_evaluate` that are not options."""
 
 
-def check_tasks(tasks: Sequence[str], options: Mapping[str, Any], world_size: int) -> None:
+def check_tasks(tasks: Sequence[str], options: Mapping[str, object], world_size: int) -> None:
     """Check what needs no model.
 
     Raises:
@@ -50,7 +50,7 @@ def check_tasks(tasks: Sequence[str], options: Mapping[str, Any], world_size: in
 
 
 def evaluate_tasks(
-    config: DictConfig, trainer: Trainer, tasks: Sequence[str], options: Mapping[str, Any]
+    config: DictConfig, trainer: Trainer, tasks: Sequence[str], options: Mapping[str, object]
 ) -> dict[str, float]:
     """Return the metrics of tasks, as `<task>/<metric>`.
 
@@ -161,7 +161,7 @@ def _tokenizer(config: DictConfig) -> object:
     )
 
 
-def _flat(results: Mapping[str, Mapping[str, Any]]) -> Any:
+def _flat(results: Mapping[str, Mapping[str, object]]) -> Any:
     """Yield the names and numbers of lm-eval's results, which has names such as `acc,none`."""
     for task, metrics in results.items():
         for key, value in metrics.items():

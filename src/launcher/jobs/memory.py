@@ -277,7 +277,7 @@ class _Gathered:
         assert layout.units is not None
         self.model, self.layout = model, layout
         self.units = [*layout.units(model), model]
-        self.weights: dict[int, Any] = {}
+        self.weights: dict[int, object] = {}
         self.buffer: object = None
         self.ahead: object = None
         self.reduced: object = None
@@ -348,6 +348,6 @@ class _Gathered:
                         )
                     )
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         for handle in self.handles:
             handle.remove()

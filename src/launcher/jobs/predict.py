@@ -265,7 +265,7 @@ class Parts:
     target: Path
     count: int
     size: int
-    request: dict[str, Any]
+    request: dict[str, object]
 
     def __post_init__(self) -> None:
         batches = -(-self.count // self.size)

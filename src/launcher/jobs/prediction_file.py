@@ -92,7 +92,7 @@ def pyarrow() -> Any:
     return pyarrow
 
 
-def nested(arrow: Any, array: np.ndarray) -> Any:
+def nested(arrow: Any, array: np.ndarray) -> object:
     """An array of Arrow: a list for each axis but the first."""
     values = arrow.array(array.reshape(-1))
     for axis in range(array.ndim - 1, 0, -1):

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -26,7 +25,7 @@ from launcher.train.composed import Trainer
 from launcher.train.length import with_max_steps
 
 
-def train(config: DictConfig, device_memory: str | None = None) -> dict[str, Any] | None:
+def train(config: DictConfig, device_memory: str | None = None) -> dict[str, object] | None:
     """See `TrainJob.run`."""
     folder = RunFolder(config.run.dir)
     setup_logging(None, Ranks.from_env().rank, keep=True)

@@ -83,7 +83,7 @@ class TraceHook(BaseHook):
     def on_step_boundary(self, trainer: TrainerView) -> None:
         self._write(trainer, {PARTS: parts_of(trainer)})
 
-    def _write(self, trainer: TrainerView, line: dict[str, Any]) -> None:
+    def _write(self, trainer: TrainerView, line: dict[str, object]) -> None:
         with open(self.folder / f"rank-{trainer.strategy.ranks.rank}.jsonl", "a") as file:
             file.write(json.dumps({"step": trainer.step, **line}) + "\n")
 

@@ -154,7 +154,7 @@ class HuggingFaceModel(Model):
             return loss, {"accuracy": correct.mean()} | outputs(self, logits, (target > 0.5).long())
         return loss, outputs(self, logits.squeeze(-1), target)
 
-    def _options(self) -> dict[str, Any]:
+    def _options(self) -> dict[str, object]:
         return {"use_cache": False} if self.task in WRITES_TEXT else {}
 
     def logits(self, input: Tensor) -> Tensor:
@@ -260,7 +260,7 @@ def _without_weights(settings: Mapping[str, Any]) -> object:
     )
 
 
-def _changes(config: object) -> dict[str, Any]:
+def _changes(config: object) -> dict[str, object]:
     """Settings of a pretrained model that differ from its stored ones."""
     changes = {} if config is None else transformers_models.plain(config)
     if "model_type" in changes:

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from numbers import Number
-from typing import Any
 
 import numpy as np
 import torch
@@ -90,7 +89,7 @@ def _loss_fault(loss: object) -> str | None:
     return None
 
 
-def _leaves(records: Mapping[Any, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+def _leaves(records: Mapping[object, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     for key, value in records.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{prefix}{key}/")

@@ -114,7 +114,9 @@ class Supervised(Model):
     def _of_classes(self) -> bool:
         return self._is_named and self.loss in OF_CLASSES
 
-    def forward(self, batch: tuple[Tensor, Tensor] | Mapping[str, Any]) -> tuple[Tensor, Records]:
+    def forward(
+        self, batch: tuple[Tensor, Tensor] | Mapping[str, object]
+    ) -> tuple[Tensor, Records]:
         """Compute the mean loss of `(input, target)`, and `accuracy` for losses of classes and bce.
 
         In evaluation the records also have `logits` and `targets`.

@@ -38,7 +38,7 @@ HUB_SECONDS = 10
 
 
 def from_config(
-    task: str, settings: dict[str, Any], vocab_size: int | None, num_labels: int | None
+    task: str, settings: dict[str, object], vocab_size: int | None, num_labels: int | None
 ) -> Any:
     """A model with new weights.
 
@@ -114,7 +114,9 @@ def _example(known: Mapping[str, object]) -> str:
     )
 
 
-def from_pretrained(task: str, name: str, changes: dict[str, Any], num_labels: int | None) -> Any:
+def from_pretrained(
+    task: str, name: str, changes: dict[str, object], num_labels: int | None
+) -> object:
     """Return a model with the weights of a folder or of the hub, in float32.
 
     `precision` chooses the format of its computations.
@@ -136,7 +138,7 @@ def from_pretrained(task: str, name: str, changes: dict[str, Any], num_labels: i
 
 
 def from_stored_config(
-    task: str, name: str, changes: dict[str, Any], num_labels: int | None
+    task: str, name: str, changes: dict[str, object], num_labels: int | None
 ) -> object:
     """A model with the configuration of a pretrained one, and new weights."""
     transformers = library()
@@ -160,7 +162,7 @@ def copy_tokenizer(name: str, folder: Path) -> None:
     logger.warning("The export has no tokenizer: %s.", reason(error or ConfigError(name)))
 
 
-def _load(name: str, load: Callable[[str], Any]) -> Any:
+def _load(name: str, load: Callable[[str], object]) -> Any:
     """Call `load` with a folder.
 
     For a name on the hub, its cache is tried before the network.

@@ -21,7 +21,7 @@ class MuonAdamW(CombinedOptimizer):
     def __init__(
         self,
         muon_groups: list[dict[str, Any]],
-        adamw_groups: list[dict[str, Any]],
+        adamw_groups: list[dict[str, object]],
         muon: dict[str, Any],
         adamw: dict[str, Any],
     ):

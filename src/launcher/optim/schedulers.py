@@ -254,7 +254,7 @@ def set_rate(group: dict[str, Any], rate: Any) -> None:
     group["lr"] = lr.fill_(rate) if isinstance(lr, Tensor) else rate
 
 
-def _is_of_step(saved: dict[str, Any] | None) -> bool:
+def _is_of_step(saved: dict[str, object] | None) -> bool:
     """Return whether the stored schedule was a function of the step."""
     return saved is not None and "lr_lambdas" in saved
 

@@ -299,7 +299,7 @@ def _wait_until_read(key: str, readers: int) -> None:
         time.sleep(0.02)
 
 
-def _described(error: BaseException) -> list[Any]:
+def _described(error: BaseException) -> list[object]:
     """Describe rank 0's error, for the other ranks to raise."""
     if isinstance(error, ConfigError):
         return ["rejected", error.messages]

@@ -99,7 +99,7 @@ def isolated(function: Callable[[], T]) -> T:
             raise
 
 
-def rng_state() -> dict[str, Any]:
+def rng_state() -> dict[str, object]:
     """Return the state of every generator as a tree of plain values and tensors, for a checkpoint.
 
     See `restore_rng`.
@@ -112,7 +112,7 @@ def rng_state() -> dict[str, Any]:
     return state
 
 
-def host_tree(state: HostState) -> dict[str, Any]:
+def host_tree(state: HostState) -> dict[str, object]:
     """Return what `host_state` returned as a tree of plain values and tensors."""
     python, (kind, keys, pos, has_gauss, cached), cpu = state
     return {
@@ -136,7 +136,7 @@ def host_of(tree: dict[str, Any]) -> HostState:
     return (version, tuple(internal), gauss), numpy_state, tree["torch"]
 
 
-def fresh_rng(step: int) -> dict[str, Any]:
+def fresh_rng(step: int) -> dict[str, object]:
     """Return the state for a rank that resumes at `step` and did not exist before.
 
     It is a function of the run's seed, the rank and the step, since this process's generator was

@@ -81,7 +81,7 @@ def _note(signum: int, frame: FrameType | None) -> None:
         raise Interrupted
 
 
-def install(signums: Iterable[int] = HANDLED) -> dict[int, Any]:
+def install(signums: Iterable[int] = HANDLED) -> dict[int, object]:
     """Let these signals set the flag; return the previous handlers, for `restore`.
 
     Does nothing outside the main thread, where Python allows no handlers (a trainer in a notebook's

@@ -139,7 +139,7 @@ def check_ended(code: int, log: Path, what: str, origin: str = "") -> None:
     raise ConfigError(f"{what}: the training ended with exit code {code}:", *lines)
 
 
-def lines_of(folder: RunFolder, start: int, end: int) -> dict[int, dict[str, Any]]:
+def lines_of(folder: RunFolder, start: int, end: int) -> dict[int, dict[str, object]]:
     """The newest line of each step after `start`, without times."""
     lines = {}
     for row in read_rows(folder.metrics_path):

@@ -44,7 +44,7 @@ class Evaluations:
                 return metrics
         return None
 
-    def write(self, step: int, manifest: str, metrics: dict[str, Any]) -> None:
+    def write(self, step: int, manifest: str, metrics: dict[str, object]) -> None:
         """Write the metrics of a step.
 
         Args:

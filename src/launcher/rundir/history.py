@@ -81,7 +81,7 @@ class History:
     """
 
     def __init__(
-        self, rows: Sequence[Mapping[str, Any]], starts: Mapping[int, float] | None = None
+        self, rows: Sequence[Mapping[str, object]], starts: Mapping[int, float] | None = None
     ):
         self.rows = rows
         self._elapsed = list(_elapsed(rows, starts or {}))
@@ -155,7 +155,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
         return
 
 
-def parsed(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+def parsed(lines: Iterable[bytes]) -> Iterator[dict[str, object]]:
     for line in lines:
         try:
             row = _loads(line)

@@ -25,7 +25,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from launcher.errors import ConfigError
 from launcher.rundir.files import patiently
@@ -356,7 +355,7 @@ def place(source: Path, target: Path) -> bool:
         return False
 
 
-def read_attempts(folder: RunFolder) -> list[dict[str, Any]]:
+def read_attempts(folder: RunFolder) -> list[dict[str, object]]:
     """The attempts in run.json; empty without a valid one."""
     try:
         return list(read_record(folder.record_path).get("attempts", []))

@@ -134,7 +134,7 @@ class _TerminalHandler(logging.Handler):
         except Exception:
             self.handleError(record)
 
-    def colored(self, record: logging.LogRecord) -> Any:
+    def colored(self, record: logging.LogRecord) -> object:
         """The line with its level in colour. rich leaves colours out for NO_COLOR and TERM=dumb."""
         from rich.text import Text
 

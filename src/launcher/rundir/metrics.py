@@ -23,7 +23,7 @@ class Value(NamedTuple):
     step: int | None
 
 
-def summary(path: Path) -> dict[str, Any] | None:
+def summary(path: Path) -> dict[str, object] | None:
     """Return `curve_and_newest` for run.json.
 
     Returns:

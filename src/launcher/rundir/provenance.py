@@ -8,7 +8,6 @@ import sys
 from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 # Modules and distributions that may change a run's numbers. They are recorded only if imported,
 # since not every run uses them.
@@ -142,7 +141,7 @@ def machine_state(
     return state | ({} if data is None else {"data": data})
 
 
-def described(machine: Mapping[str, Any]) -> str:
+def described(machine: Mapping[str, object]) -> str:
     """Format `machine_state` without the data, in a line.
 
     Two machines with the same line should compute the same bits.

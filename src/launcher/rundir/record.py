@@ -219,7 +219,7 @@ class RunRecord:
         attempt.outcome, attempt.reason, attempt.exit_code = outcome, reason[:500], exit_code
         self.attempts.append(attempt)
 
-    def queue(self, command: Mapping[str, Any] = MappingProxyType({})) -> None:
+    def queue(self, command: Mapping[str, object] = MappingProxyType({})) -> None:
         """Note that the run waits for a scheduler.
 
         The stored data of the command that submitted it are written too.
@@ -274,7 +274,7 @@ class RunRecord:
         step: int,
         *,
         loss: float | None = None,
-        best: dict[str, Any] | None = None,
+        best: dict[str, object] | None = None,
         force: bool = False,
     ) -> bool:
         """Note the progress of the run; return True if it was written.

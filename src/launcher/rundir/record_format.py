@@ -183,7 +183,7 @@ def plain_number(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def json_value(value: object) -> Any:
+def json_value(value: object) -> object:
     """Convert a value for JSON.
 
     Values that JSON readers interpret differently become text: infinite and huge numbers, and

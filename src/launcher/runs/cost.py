@@ -5,7 +5,6 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from launcher.runs.du import GROUPS
 from launcher.runs.filters import FILTER_HELP, select
@@ -63,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def as_json(names: dict[str, str], total: Spent, prices: Prices | None) -> dict[str, Any]:
+def as_json(names: dict[str, str], total: Spent, prices: Prices | None) -> dict[str, object]:
     known = {
         **names,
         **{part: round(total.seconds[part], 3) for part in PARTS},

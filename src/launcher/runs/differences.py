@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from launcher.config.messages import as_typed
 from launcher.runs.stored_run import StoredRun
@@ -78,7 +77,7 @@ def without_defaults(runs: Sequence[StoredRun], rows: Sequence[Row]) -> list[Row
 def varying(rows: Iterable[Mapping[str, object]]) -> set[str]:
     """Return the keys whose value is not the same in all rows, or that not all rows have."""
     keys: set[str] = set()
-    base: Mapping[str, Any] | None = None
+    base: Mapping[str, object] | None = None
     for row in rows:
         base = row if base is None else base
         keys |= row.keys() ^ base.keys()

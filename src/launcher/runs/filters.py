@@ -132,7 +132,7 @@ def is_named(run: StoredRun, word: str) -> bool:
     return word in run.name or run.id.startswith(word)
 
 
-def compared(run: StoredRun, key: str, value: str) -> Any:
+def compared(run: StoredRun, key: str, value: str) -> object:
     """Return the value that a condition compares. `job=198` means all tasks of the array 198."""
     found = value_of(run, key)
     if key == "label" and found is not None:  # one of several

@@ -39,7 +39,7 @@ def number(value: Any) -> str:
         return str(value)
 
 
-def progress(record: dict[str, Any]) -> str:
+def progress(record: dict[str, object]) -> str:
     """Format step/max_steps."""
     last = record.get("max_steps")
     return f"{record.get('step', 0)}/{last if last is not None else '?'}"

@@ -68,7 +68,7 @@ def checkpoints(run: StoredRun) -> list[dict[str, Any]]:
 
 
 def _row(folder: Path) -> dict[str, Any]:
-    row: dict[str, Any] = {
+    row: dict[str, object] = {
         "folder": folder.name,
         "path": str(folder),
         "time": folder.stat().st_mtime,

@@ -190,7 +190,7 @@ def draw(
     axis: Axis,
     log: bool = False,
     groups: Sequence[Group] | None = None,
-) -> Any:
+) -> object:
     """Draw a figure with a panel for each metric, and in it a curve of each run.
 
     Args:
@@ -321,7 +321,12 @@ def default_smoothing(points: int) -> float:
 
 
 def draw_curve(
-    panel: Any, curve: Curve, metric: str, smoothing: float | None, log: bool, style: dict[str, Any]
+    panel: Any,
+    curve: Curve,
+    metric: str,
+    smoothing: float | None,
+    log: bool,
+    style: dict[str, object],
 ) -> None:
     """Draw a metric.
 

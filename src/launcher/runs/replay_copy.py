@@ -42,7 +42,7 @@ class Copier:
     source: Path
     ranks: int
     root: Path
-    dispatch: Mapping[str, Any] | None
+    dispatch: Mapping[str, object] | None
 
     @classmethod
     @contextmanager

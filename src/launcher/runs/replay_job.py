@@ -86,7 +86,7 @@ def train(
     folder: RunFolder,
     dispatch: Mapping[str, Any],
     what: str,
-    poll: Callable[[], Any] | None,
+    poll: Callable[[], object] | None,
 ) -> None:
     """Train a copy as a SLURM job, and wait for its end.
 

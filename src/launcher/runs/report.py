@@ -189,7 +189,7 @@ def report_data(
     }
 
 
-def add_matrices(runs: Sequence[StoredRun], pages: Sequence[dict[str, Any]]) -> None:
+def add_matrices(runs: Sequence[StoredRun], pages: Sequence[dict[str, object]]) -> None:
     """Add the newest matrices of each run to its page, as long as there is room."""
     cells = 0
     for run, page_of_run in zip(runs, pages, strict=True):
@@ -224,7 +224,7 @@ def mode_of(metric: str, modes: Mapping[str, Mode]) -> Mode:
     return modes.get(metric) or direction(metric) or "min"
 
 
-def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, Any]:
+def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, object]:
     """Return the data of a search for its report.
 
     Raises:
@@ -270,7 +270,7 @@ def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, Any]:
     }
 
 
-def typed(params: dict[str, Any]) -> dict[str, str]:
+def typed(params: dict[str, object]) -> dict[str, str]:
     return {key: as_typed(value) for key, value in params.items()}
 
 
@@ -292,7 +292,7 @@ def shown_metrics(logged: Counter[str], metric: str | None, judged: str | None) 
     return list(dict.fromkeys([first, LOSS, *sorted(validation)]))[:MOST_METRICS]
 
 
-def parameters(rows: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
+def parameters(rows: Sequence[dict[str, str]]) -> list[dict[str, object]]:
     """List the keys that differ.
 
     A key with numbers only gets a numeric axis, others a list of words.

@@ -43,7 +43,7 @@ def media_of(runs: Sequence[StoredRun]) -> dict[str, Any]:
     return {"keys": found, "left_out": left_out}
 
 
-def _histogram(row: dict[str, Any]) -> dict[str, Any] | None:
+def _histogram(row: dict[str, object]) -> dict[str, Any] | None:
     counts, edges = row.get("counts"), row.get("edges")
     is_one = isinstance(counts, list) and isinstance(edges, list) and len(edges) == len(counts) + 1
     return {"counts": counts, "edges": edges} if is_one else None

@@ -101,7 +101,7 @@ def parse_changes(overrides: Sequence[str]) -> dict[str, object]:
     Raises:
         ConfigError: not an override, or one that `retry` cannot use.
     """
-    changes: dict[str, Any] = {}
+    changes: dict[str, object] = {}
     for text in overrides:
         try:
             (parsed,) = OverridesParser.create().parse_overrides([text])
@@ -168,7 +168,7 @@ def submit(
             )
 
 
-def check_frozen(run: StoredRun, config: dict[str, Any], changes: Mapping[str, object]) -> None:
+def check_frozen(run: StoredRun, config: dict[str, object], changes: Mapping[str, object]) -> None:
     """Check what a run's job would run (see `launcher.config.trust`).
 
     Raises:

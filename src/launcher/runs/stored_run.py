@@ -260,7 +260,7 @@ class StoredRun:
         return History.of(self.folder, known)
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """The configuration by dotted keys: {"optimizer.lr": 0.001}."""
         return dict(zip(self.keys, self.values, strict=True))
 

@@ -89,7 +89,7 @@ def rounded(value: Value, among: "BaseDistribution") -> Value:
     return min(max(short, among.low), among.high)
 
 
-def params_of(trial: "optuna.trial.FrozenTrial") -> dict[str, Any]:
+def params_of(trial: "optuna.trial.FrozenTrial") -> dict[str, object]:
     """Return a trial's values as they are on the command line of its run."""
     return {key: rounded(value, trial.distributions[key]) for key, value in trial.params.items()}
 

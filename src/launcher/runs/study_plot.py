@@ -13,7 +13,7 @@ from launcher.rundir.history import is_wide
 from launcher.runs.stored_study import StoredStudy
 
 
-def draw_study(study: StoredStudy) -> Iterator[tuple[str, Any]]:
+def draw_study(study: StoredStudy) -> Iterator[tuple[str, object]]:
     """Yield the name of each picture, and its figure.
 
     Trials that were paused or pruned count by their values so far, and in the importances by their
@@ -55,7 +55,7 @@ def pictures(study: StoredStudy) -> dict[str, Callable[[], Any]]:
     if len(study.objectives) > 1:
         of_first["target"] = lambda trial: trial.values[0]
 
-    def history() -> Any:
+    def history() -> object:
         axes = optuna_plots.plot_optimization_history(now, **of_first)
         if is_wide([trial.values[0] for trial in now.trials if trial.values]):
             axes.set_yscale("log")
@@ -67,7 +67,7 @@ def pictures(study: StoredStudy) -> dict[str, Callable[[], Any]]:
             axes.set_title(f"Importances for the value at step {step}")
         return axes
 
-    drawn: dict[str, Callable[[], Any]] = {"history": history}
+    drawn: dict[str, Callable[[], object]] = {"history": history}
     if len(study.objectives) > 1:
         drawn["front"] = lambda: optuna_plots.plot_pareto_front(now, target_names=study.objectives)
     else:

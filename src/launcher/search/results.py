@@ -74,7 +74,7 @@ def write_results(search: Search, best: Sequence[Trial], loader: object) -> None
     replace_file(search.folder / PRESET, preset(best[0], search, loader).encode())
 
 
-def plain(params: dict[str, Any]) -> dict[str, Any]:
+def plain(params: dict[str, object]) -> dict[str, Any]:
     """Values as the command line's YAML reads them: the category `128` is a number."""
     return {
         key: yaml.safe_load(value) if isinstance(value, str) else value
@@ -84,7 +84,7 @@ def plain(params: dict[str, Any]) -> dict[str, Any]:
 
 def preset(trial: Trial, search: Search, loader: Any) -> str:
     """The content of a file for `conf/experiment/` that trains the trial's run."""
-    defaults: list[Any] = []
+    defaults: list[object] = []
     values: dict[str, Any] = {}
     for override in map(parse, search.overrides(trial.params)):
         key, value = override.key_or_group, override.value()

@@ -231,7 +231,7 @@ class Search:
         """
         return [*self.fixed, *overrides_of(params)]
 
-    def _extend(self, params: dict[str, Any], trial: optuna.Trial) -> None:
+    def _extend(self, params: dict[str, object], trial: optuna.Trial) -> None:
         try:
             job = self.compose(self.overrides(params), trial.number)
         except ConfigError:

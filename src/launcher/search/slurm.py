@@ -107,7 +107,7 @@ class SlurmRunner:
                 self._register(number, Submitted(folder, job.id, was_ending=job.state == ENDING))
                 self._report_phase(number, StoredRun.read(folder.path), job)
 
-    def start(self, number: int, config: dict[str, Any], hydra: dict[str, Any]) -> None:
+    def start(self, number: int, config: dict[str, Any], hydra: dict[str, object]) -> None:
         self.due[number] = SubmittedRun(
             f"{config['run']['name']}/{config['run']['id']}", config, hydra
         )

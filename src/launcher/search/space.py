@@ -204,5 +204,5 @@ def value_at(among: BaseDistribution, share: float) -> Value:
     return rounded(among.low + share * (among.high - among.low), among)
 
 
-def as_json(space: Space) -> dict[str, Any]:
+def as_json(space: Space) -> dict[str, object]:
     return {key: json.loads(distribution_to_json(dist)) for key, dist in sorted(space.items())}

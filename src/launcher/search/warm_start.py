@@ -49,7 +49,7 @@ def _is_run_of(trial: Trial, search: Search) -> bool:
 
 def params_of(run: StoredRun, space: Space) -> dict[str, object] | None:
     """Return a run's values for the keys of the space, or None if one is outside its range."""
-    params: dict[str, Any] = {}
+    params: dict[str, object] = {}
     for key, among in space.items():
         name = bare(key)
         text = run.choices.get(name, run.text(name))

@@ -30,7 +30,7 @@ class Journal:
             self.data: dict[str, Any] = parse_json(self.path.read_bytes())
         except (OSError, ValueError):
             self.data = {}
-        self.job: dict[str, list[dict[str, Any]]] = self.data.setdefault(
+        self.job: dict[str, list[dict[str, object]]] = self.data.setdefault(
             job, {"starts": [], "requeues": []}
         )
 

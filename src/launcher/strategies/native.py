@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
@@ -305,7 +304,7 @@ class NativeStrategy(Strategy):
                 tensors[name], part = shard
                 if part is not None:
                     parts[name] = part
-        meta: dict[str, Any] = {"optimizer_groups": groups, "scaler": self.scaler.state_dict()}
+        meta: dict[str, object] = {"optimizer_groups": groups, "scaler": self.scaler.state_dict()}
         meta |= {EXTRA: extra_state(self.model), TIED: tied_names(self.model)}
         return Snapshot(tensors, meta, parts)
 

@@ -166,7 +166,7 @@ def _read(
     saved: TensorReader,
     full: str,
     param: torch.Tensor,
-    group: dict[str, Any],
+    group: dict[str, object],
     present: object = None,
 ) -> torch.Tensor:
     """Read a state tensor.

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
@@ -208,7 +207,7 @@ def extra_state(model: nn.Module) -> dict[str, object]:
     }
 
 
-def load_extra_state(model: nn.Module, stored: dict[str, Any], strict: bool = True) -> list[str]:
+def load_extra_state(model: nn.Module, stored: dict[str, object], strict: bool = True) -> list[str]:
     """Pass stored values to `set_extra_state()`.
 
     Returns:

@@ -68,7 +68,7 @@ class MetricsReader:
         self.after = self._after_at_start = after
         self._metrics, self._media = _File(folder.metrics_path), _File(folder.path / "media.jsonl")
         self._lines: dict[int, Line] = {}
-        self._items: dict[int, list[dict[str, Any]]] = {}
+        self._items: dict[int, list[dict[str, object]]] = {}
         self._dropped_path, self._dropped = dropped_path(folder.metrics_path), dict[int, Line]()
         self.changed: int | None = None
         """First step whose values changed after it was sent, since the run was resumed before

@@ -68,7 +68,7 @@ class MlflowTracker(Tracker):
         tracking_uri: str | None = None,
         experiment: str | None = None,
         name: str | None = None,
-        tags: dict[str, Any] | None = None,
+        tags: dict[str, object] | None = None,
         config_exclude: list[str] | None = None,
         artifacts: list[Literal["best", "last", "export"]] | None = None,
         registered_model_name: str | None = None,

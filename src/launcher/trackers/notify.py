@@ -90,7 +90,7 @@ class NotifyTracker(Tracker):
             self._send(event, text)
             self._remember(end=f"{event} {number}")
 
-    def _ending(self, event: str, record: dict[str, Any], attempt: dict[str, Any]) -> str:
+    def _ending(self, event: str, record: dict[str, Any], attempt: dict[str, object]) -> str:
         at = f"At step {record.get('step')} of {record.get('max_steps')}"
         best = record.get("best")
         if event == "failed":

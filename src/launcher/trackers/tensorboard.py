@@ -171,7 +171,7 @@ class TensorBoardTracker(Tracker):
             )
         )
 
-    def _hparams(self) -> dict[str, Any]:
+    def _hparams(self) -> dict[str, object]:
         from launcher.config.tree import get
 
         if self.hparams is None:
@@ -179,7 +179,7 @@ class TensorBoardTracker(Tracker):
         return {key: get(self.run.config, key) for key in self.hparams}
 
 
-def _statistics(counts: list[float], edges: list[float]) -> dict[str, Any]:
+def _statistics(counts: list[float], edges: list[float]) -> dict[str, object]:
     """Return the fields of a histogram's protocol buffer.
 
     Its sums are computed from the middles of the buckets.

@@ -247,7 +247,7 @@ class WandbTracker(Tracker):
             # It exits with the code of its own process, if that was killed.
             logger.debug("wandb.teardown: %s", error)
 
-    def _image(self, path: Path) -> Any:
+    def _image(self, path: Path) -> object:
         import wandb
 
         if self.image_format == "png":

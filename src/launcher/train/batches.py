@@ -30,7 +30,7 @@ class Batches:
         self._is_interruptible = self._plain is None or self._plain.interruptible
         self._counts_samples = False
         self._epoch_size: int | None = None
-        self._iterator: Iterator[Any]
+        self._iterator: Iterator[object]
         self._before: tuple[int | None, object, int | None] = None, None, None
 
     def start(self, state: TrainState) -> None:

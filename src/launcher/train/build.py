@@ -153,7 +153,9 @@ def build_trainer(
     return trainer
 
 
-def compile_options(setting: bool | dict[str, Any], strategy: Strategy) -> dict[str, object] | None:
+def compile_options(
+    setting: bool | dict[str, object], strategy: Strategy
+) -> dict[str, object] | None:
     """Return the arguments of torch.compile, or None if nothing is compiled.
 
     Raises:
@@ -294,7 +296,7 @@ def build_optimizer(node: DictConfig, model: nn.Module) -> torch.optim.Optimizer
     return optimizer
 
 
-def _factory(node: Any) -> Callable[..., Any]:
+def _factory(node: Any) -> Callable[..., object]:
     """The configured factory; its `parts` are factories as well, with or without `_partial_`."""
     if isinstance(node.get("parts"), dict | DictConfig):
         plain: Any = node
@@ -305,7 +307,7 @@ def _factory(node: Any) -> Callable[..., Any]:
             for name, part in plain["parts"].items()
         }
         node = escaped(plain | {"parts": parts})
-    factory: Callable[..., Any] = instantiate(node, _partial_=True)
+    factory: Callable[..., object] = instantiate(node, _partial_=True)
     return factory
 
 
@@ -331,7 +333,7 @@ def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -
         and "mode" in inspect.signature(getattr(factory, "func", factory)).parameters
     ):
         options.setdefault("mode", schedule_metric(metric).mode)
-    scheduler: Any = _factory(options)(optimizer)
+    scheduler: object = _factory(options)(optimizer)
     name = type(scheduler).__name__
     if not hasattr(scheduler, "step"):
         target = options["_target_"]
@@ -383,7 +385,7 @@ def schedule_metric(metric: str, mode: Any = "auto") -> Best:
     return Best(metric, mode, keys=("scheduler.metric", "scheduler.mode"))
 
 
-def _check_validation(plain: dict[str, Any], data: Any) -> None:
+def _check_validation(plain: dict[str, object], data: Any) -> None:
     """Check that the data have a validation set if a hook follows one of its metrics.
 
     Raises:

@@ -123,7 +123,7 @@ class BaseTrainer(HookCaller):
         self.context = RunContext()
         # `build` makes the parts.
         self.is_built = self._is_stepped_elsewhere = False
-        self.data_loader: Any = None
+        self.data_loader: object = None
         self.model: nn.Module
         self.optimizer: torch.optim.Optimizer
         self.lr_scheduler: AnyScheduler | None = None
@@ -134,9 +134,9 @@ class BaseTrainer(HookCaller):
         self._agreement: Agreement
         self._epoch: Interval | None = None
         # The hook that restores a checkpoint sets these.
-        self.restored: dict[str, Any] | None = None
+        self.restored: dict[str, object] | None = None
         self.resumed_from: Path | None = None
-        self.resumed_rng: dict[str, Any] | None = None
+        self.resumed_rng: dict[str, object] | None = None
         self.is_fork = False
         # The current step and its boundary.
         self.step_info: StepInfo = {}
@@ -417,7 +417,7 @@ class BaseTrainer(HookCaller):
         self._has_checked_forward = True
         return result
 
-    def _forward_for(self, input: Any, optimizer: str) -> tuple[torch.Tensor | None, Records]:
+    def _forward_for(self, input: object, optimizer: str) -> tuple[torch.Tensor | None, Records]:
         """`forward` for one of several optimizers, checked in the first step."""
         forward: Any = self.forward
         output: tuple[torch.Tensor | None, Records] = forward(input, optimizer=optimizer)
@@ -457,7 +457,7 @@ class BaseTrainer(HookCaller):
         if buffers is not None:
             buffers.check()
 
-    def _forward_backward(self, batch: Any, weight: torch.Tensor | None) -> bool:
+    def _forward_backward(self, batch: object, weight: torch.Tensor | None) -> bool:
         """Run forward and backward for one micro-batch.
 
         Returns:
@@ -629,7 +629,7 @@ class BaseTrainer(HookCaller):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         load_full_state(self, state, self.state_dict_options)
 
-    def training_state(self) -> dict[str, Any]:
+    def training_state(self) -> dict[str, object]:
         """Return counters, scheduler, scaler and data position.
 
         Model, optimizer and hooks have their own states.
@@ -651,7 +651,7 @@ class BaseTrainer(HookCaller):
         self._batches.load_position(saved.get("data_loader"), self.state)
 
     @property
-    def source(self) -> Any:
+    def source(self) -> object:
         return self._batches.source
 
     @property

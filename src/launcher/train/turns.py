@@ -6,7 +6,6 @@ turn.
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
@@ -55,7 +54,7 @@ class Turns:
             TrainingError: there was no loss for any optimizer, or only for some micro-batches.
         """
         losses: list[list[torch.Tensor]] = [[] for _ in batches]
-        records: list[dict[str, Any]] = [{} for _ in batches]
+        records: list[dict[str, object]] = [{} for _ in batches]
         norms, is_skipped = [], False
         for name in self.optimizers.parts:
             self.strategy.take_turn(name)
@@ -83,7 +82,7 @@ class Turns:
         name: str,
         batches: Sequence[tuple[object, torch.Tensor | None]],
         losses: list[list[torch.Tensor]],
-        records: list[dict[str, Any]],
+        records: list[dict[str, object]],
     ) -> bool:
         """Run forward and backward for each micro-batch; return whether there were losses."""
         without = 0

@@ -107,7 +107,7 @@ class DeepSpeedStrategy(NativeStrategy):
         config_file: str | None = None,
         timeout: PositiveFloat = 1800.0,
     ):
-        self.zero: dict[str, Any] = {
+        self.zero: dict[str, object] = {
             "stage": zero_stage,
             "overlap_comm": overlap_comm,
             "contiguous_gradients": contiguous_gradients,
@@ -346,7 +346,7 @@ def autocast_within(module: nn.Module, precision: Precision, device: torch.devic
     forward = module.forward
 
     @functools.wraps(forward)
-    def within(*args: object, **kwargs: object) -> Any:
+    def within(*args: object, **kwargs: object) -> object:
         with precision.autocast(device):
             return forward(*args, **kwargs)
 

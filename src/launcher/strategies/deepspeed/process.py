@@ -117,7 +117,7 @@ def scaler_state(engine: Any) -> dict[str, object]:
     return {key: getattr(scaler, key) for key in MOVING_SCALER_STATE if hasattr(scaler, key)}
 
 
-def load_scaler_state(engine: Any, state: dict[str, Any]) -> None:
+def load_scaler_state(engine: Any, state: dict[str, object]) -> None:
     for key, value in state.items():
         setattr(engine.optimizer.loss_scaler, key, value)
 

@@ -66,7 +66,7 @@ class EngineState:
     # --------------------------------------------------------------------------------------- saving
     def snapshot(
         self,
-    ) -> tuple[dict[str, torch.Tensor], dict[str, ShardSpec], list[dict[str, Any]]]:
+    ) -> tuple[dict[str, torch.Tensor], dict[str, ShardSpec], list[dict[str, object]]]:
         """Return this rank's tensors, the position of each shard, and the optimizer's groups.
 
         A position is in the full tensor. Only rank 0 has the values that are equal on all ranks.
