@@ -15,8 +15,6 @@ def trained(cache: Path, place: Path) -> str:
     kept = {
         "XDG_CACHE_HOME": str(cache),
         "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"),
-        # Otherwise it starts processes, which import torch.
-        "TORCHINDUCTOR_COMPILE_THREADS": "1",
     }
     (options := place / "conf" / "model").mkdir(parents=True)
     (options / "products.yaml").write_text("_target_: support.modules.Products")
@@ -28,7 +26,7 @@ def trained(cache: Path, place: Path) -> str:
         f"paths.outputs={place / 'outputs'}",
         *COMMAND,
     )
-    process = start(*command, env={**ENVIRONMENT, **kept}, real=True)
+    process = start(*command, env={**ENVIRONMENT, **kept})
     output = process.communicate()[0]
     assert process.returncode == 0, output
     return output

@@ -66,16 +66,13 @@ def test_commands_print_what_the_page_shows(
     where `...` stands for anything: alone for any lines, within a line for any of its text. The
     commands of the README have interpreters of their own."""
     path = [str(Path(sys.executable).parent), os.environ["PATH"]]
+    shell = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
     if page.stem != "README":
         folder = tmp_path_factory.mktemp("bin")
-        python.command(folder, PRELOADED.get(page.stem, ()), CHILDREN.get(page.stem, ()))
+        preloaded, children = PRELOADED.get(page.stem, ()), CHILDREN.get(page.stem, ())
+        shell[python.PYTHON] = str(python.command(folder, preloaded, children))
         path.insert(0, str(folder))
-    shell = {
-        **os.environ,
-        "PATH": os.pathsep.join(path),
-        "OMP_NUM_THREADS": "1",
-        "COLUMNS": "160",
-    }
+    shell["PATH"] = os.pathsep.join(path)
     for language, title, block in BLOCK.findall(page.read_text()):
         if title:
             (tmp_path / title).parent.mkdir(parents=True, exist_ok=True)

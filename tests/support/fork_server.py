@@ -34,6 +34,7 @@ import sys
 import tempfile
 import threading
 import types
+import weakref
 from pathlib import Path
 
 from support.proxy import NUMBER
@@ -45,8 +46,12 @@ PRELOADED = (
     "numpy",
     "rich.progress",
     "safetensors.torch",
+    "tabulate",
     "torch",
     "torch._dynamo",
+    "torch._dynamo.backends.debugging",
+    "torch._dynamo.repro.after_aot",
+    "torch._inductor.compile_fx",
     "torch.distributed.fsdp",
     "torch.nn.parallel.distributed",
     "xxhash",
@@ -184,7 +189,7 @@ def with_children(module: str, count: int) -> dict | None:
         """Its own children are forked already."""
 
         def _execute_child(self, args, *how):  # type: ignore[no-untyped-def, override]
-            if not waiting or list(args[:3]) != [sys.executable, "-m", module]:
+            if not waiting or list(args[1:3]) != ["-m", module]:
                 return super()._execute_child(args, *how)  # type: ignore[misc]
             pass_fds, cwd, env = how[3:6]
             pipes = how[9:15]
@@ -283,6 +288,9 @@ def serve() -> None:
     from support.composition import composed
 
     validate(composed(["model=mlp", "data=digits"]))
+    # torch would unregister its operators one by one at each child's end.
+    for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
+        finalizer.atexit = False
     threads = os.listdir("/proc/self/task")
     assert len(threads) == 1, f"{len(threads)} threads: a fork would have none of them"
     gc.collect()

@@ -1,10 +1,12 @@
 """`python ...` as a user types it, forked from a process that has imported torch where that is
 possible."""
 
+import atexit
 import errno
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,6 +30,8 @@ TRANSFORMERS = (
     *(f"transformers.models.{name}.modeling_{name}" for name in ("bert", "gpt2", "llama", "vit")),
 )
 """Imports of models of transformers, which take longer than what the tests do with them."""
+PYTHON = "LAUNCHER_TESTS_PYTHON"
+"""The variable with which `sys.executable` of a forked process is another command."""
 SESSION = os.environ.get("LAUNCHER_TESTS_SESSION", str(os.getpid()))
 """The first process of pytest, of which the others inherit it."""
 
@@ -67,6 +72,9 @@ def start(
             text=True,
         )
     kind, what, *arguments = words if words[0] in ("-m", "-c") else ("", *words)
+    if (kind, what) == ("-m", "launcher.runs"):
+        # It replaces itself by another command.
+        environment.setdefault(PYTHON, str(interpreter()))
     request = {
         "program": (kind, what, arguments),
         "env": environment,
@@ -216,6 +224,14 @@ def command(folder: Path, preloaded: tuple[str, ...] = (), children: proxy.Child
     return proxy.write(path, address(preloaded), children)
 
 
+@cache
+def interpreter(children: proxy.Children = ()) -> Path:
+    """A command for those that a forked process starts or becomes (see `command`)."""
+    folder = Path(tempfile.mkdtemp(prefix="tests-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return command(folder, children=children)
+
+
 def address(preloaded: tuple[str, ...] = ()) -> str:
     """The server's name among the abstract sockets, which all namespaces of nodes share."""
     return f"\0launcher-tests-{SESSION}-{'-'.join(preloaded)}"[:100]
@@ -248,7 +264,14 @@ def start_server(listening: int, preloaded: tuple[str, ...]) -> None:
     """Start one that ends with the session."""
     process = start(
         *("-m", "support.fork_server", str(listening), SESSION, *preloaded),
-        env={**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
+        env={
+            **os.environ,
+            "PYTHONPATH": "",
+            "OMP_NUM_THREADS": "1",
+            "DS_ACCELERATOR": "cpu",
+            # Otherwise inductor starts processes that import torch.
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        },
         cwd=TESTS,
         stdout=1,
         stderr=2,

@@ -57,11 +57,12 @@ def start(
         children = ((JOB, 4), (RANK, 2))  # as many as the run had
     elif "job=resume_check" in words:
         children = ((JOB, 4), *children)
+    env = ENVIRONMENT if env is None else env
     if any(word.startswith("job.after=") for word in words):
+        env = {**env, python.PYTHON: str(python.interpreter(children))}
         children = (*children, (RUNS, 3))
     if "hooks.evaluation.where=process" in words and count == 1:
         children = ((EVALUATOR, 1),)
-    env = ENVIRONMENT if env is None else env
     return python.start(
         *words, env=env, cwd=cwd, preloaded=python.preloaded(words), children=children, real=real
     )
