@@ -23,11 +23,8 @@ READERS = {
     "fsdp x3": (3, ["strategy=fsdp"]),
     "fsdp x3 again": (3, ["strategy=fsdp"]),
 }
-AGAIN, VARIANTS = "fsdp x3 again", ("no_shard x2", "fsdp x1")
-"""A reader of one writer's checkpoint alone, for its random numbers; readers of the checkpoint with
-the most shards alone, since they lay out their tensors as others do."""
-REJECTING = ("none", "fsdp x3")
-"""Readers that get what does not fit: the check is made before any strategy lays out its
+REJECTING = "ddp x2"
+"""The reader that gets what does not fit: the check is made before any strategy lays out its
 tensors."""
 PHASES = [(1, "w"), (4, "w"), (2, "wr"), (1, "r"), (3, "r")]
 """Ranks that are started one group after the other, and whether they write, read or both: starting
@@ -42,12 +39,21 @@ MISFITS = {
 }
 STEPS = 3
 PAIRS = [
-    (writer, reader)
-    for writer in WRITERS
-    for reader in READERS
-    if writer == "fsdp x2"
-    or (reader != AGAIN and (reader not in VARIANTS or writer == "hybrid 2x2"))
+    ("none", "none"),
+    ("none", "fsdp x2"),
+    ("ddp x2", "none"),
+    ("ddp x2", "fsdp x3"),
+    ("fsdp x2", "none"),
+    ("fsdp x2", "ddp x2"),
+    ("fsdp x2", "fsdp x2"),
+    ("fsdp x2", "fsdp x3"),
+    ("fsdp x2", "fsdp x3 again"),
+    ("hybrid 2x2", "fsdp x1"),
+    ("hybrid 2x2", "fsdp x2"),
+    ("hybrid 2x2", "no_shard x2"),
 ]
+"""Writers have whole tensors or shards, and so do readers: each kind meets each. One pair is read
+again, for its random numbers."""
 CHAIN = ("fsdp x2", "none", "ddp x3")
 """Two ranks wrote, one took it up and wrote again, three go on from there."""
 
@@ -76,10 +82,10 @@ def read(root: Path) -> dict[tuple[str, ...], list[Any]]:
         for writer, reader in pairs:
             paths = {"source": place(root, writer), "folder": place(root, f"{writer}-{reader}")}
             tasks.append(("loaded", {**paths, "overrides": READERS[reader][1]}))
-        for reader in (reader for reader in readers if reader in REJECTING):
-            paths = {"source": place(root, "none"), "folder": place(root, f"misfits-{reader}")}
-            tasks.append(("misfits", {**paths, "overrides": READERS[reader][1]}))
-            pairs.append(("misfits", reader))
+        if REJECTING in readers:
+            paths = {"source": place(root, "none"), "folder": place(root, "misfits")}
+            tasks.append(("misfits", {**paths, "overrides": READERS[REJECTING][1]}))
+            pairs.append(("misfits", REJECTING))
         if (count, acts) == PHASES[-1]:
             paths = {
                 "source": place(root, f"{CHAIN[0]}-{CHAIN[1]}"),
@@ -92,12 +98,11 @@ def read(root: Path) -> dict[tuple[str, ...], list[Any]]:
     return found
 
 
-@pytest.mark.parametrize("reader", REJECTING)
 def test_a_changed_model_or_optimizer_is_rejected_on_all_ranks(
-    read: dict[tuple[str, ...], list[Any]], reader: str
+    read: dict[tuple[str, ...], list[Any]],
 ) -> None:
-    for sentences in read["misfits", reader]:
-        assert sentences == read["misfits", reader][0]
+    for sentences in read["misfits", REJECTING]:
+        assert sentences == read["misfits", REJECTING][0]
         for change, why in MISFITS.items():
             assert (
                 "does not fit this configuration: " in sentences[change]
