@@ -47,7 +47,6 @@ COMMON = (
 )
 
 
-BACKWARD, EVALUATION = (4, "backward"), (30, "evaluation")
 EPOCH_ENDS = (23, "after_step"), (47, "before_step")
 """Some 1,400 training digits: 60 steps of 60 samples cross the ends of two epochs."""
 
@@ -56,19 +55,20 @@ EPOCH_ENDS = (23, "after_step"), (47, "before_step")
     ("overrides", "stops"),
     [
         pytest.param(
-            [*TINY_GPT, "data.num_workers=2", "trainer.micro_batch_size=20"],
-            [BACKWARD, EVALUATION],
+            [
+                *TINY_GPT,
+                "data.num_workers=2",
+                "trainer.micro_batch_size=20",
+                "trainer.max_steps=12",
+                "hooks.evaluation.interval=5",
+            ],
+            [(4, "backward"), (10, "evaluation")],
             id="gpt-workers-accumulation",
         ),
         pytest.param(
-            [*DIGITS, "data.num_workers=0", "trainer.micro_batch_size=20"],
-            [BACKWARD, *EPOCH_ENDS],
-            id="digits-accumulation",
-        ),
-        pytest.param(
-            [*DIGITS, "data.num_workers=2", "precision=fp16"],
-            [EPOCH_ENDS[0], EVALUATION, EPOCH_ENDS[1]],
-            id="digits-workers-fp16-scaler",
+            [*DIGITS, "data.num_workers=0", "trainer.micro_batch_size=30", "precision=fp16"],
+            [*EPOCH_ENDS],
+            id="digits-accumulation-fp16-scaler",
         ),
     ],
 )
@@ -108,7 +108,6 @@ def test_interruptions_leave_no_trace(
     ("step", "moment", "code"),
     [
         (0, "before_train", 143),
-        (1, "forward", 143),
         (30, "optimizer", 143),
         (60, "after_step", 0),
         (60, "after_train", 0),
@@ -122,9 +121,10 @@ def test_a_signal_at_any_moment_is_honoured(
     now = record(tmp_path)
     assert now["state"] == ("completed" if code == 0 else "preempted")
     assert now["step"] == step
-    assert launch(tmp_path, *COMMON, *DIGITS).returncode == 0
-    assert record(tmp_path)["state"] == "completed"
-    assert len(record(tmp_path)["attempts"]) == (1 if code == 0 else 2)
+    if step == 0:
+        assert launch(tmp_path, *COMMON, *DIGITS).returncode == 0
+        assert record(tmp_path)["state"] == "completed"
+        assert len(record(tmp_path)["attempts"]) == 2
 
 
 AT_IMPORT = """
@@ -163,7 +163,7 @@ def test_a_signal_while_the_model_is_compiled(tmp_path: Path) -> None:
 
 def test_a_signal_from_outside(tmp_path: Path) -> None:
     command = (*DIGITS, "trainer.max_steps=100000", "hooks.progress.interval=5")
-    stopped = interrupt(tmp_path, *command, at="Step     20/", signum=signal.SIGINT, real=True)
+    stopped = interrupt(tmp_path, *command, at="Step     20/", signum=signal.SIGINT)
     assert stopped.returncode == 130, stopped.output
     assert "Traceback" not in stopped.output
     again = interrupt(tmp_path, *command, at="Training from step", signum=signal.SIGUSR1)
@@ -171,8 +171,7 @@ def test_a_signal_from_outside(tmp_path: Path) -> None:
     assert "Resuming from" in again.output
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_stalled_data_source_cannot_hold_a_signal(tmp_path: Path, workers: int) -> None:
+def test_a_stalled_data_source_cannot_hold_a_signal(tmp_path: Path) -> None:
     wait = tmp_path / "wait"
     command = (
         "data=custom",
@@ -180,26 +179,26 @@ def test_a_stalled_data_source_cannot_hold_a_signal(tmp_path: Path, workers: int
         "+data.dataset.at=200",
         "data.dataset._target_=support.interrupter.Stalling",
         "data.batch_size=32",
-        f"data.num_workers={workers}",
         "model=mlp",
         "model.num_features=64",
         "model.num_classes=10",
         "trainer.max_steps=30",
         "hooks.progress.interval=1",
     )
-    wait.touch()
-    stopped = interrupt(tmp_path / "parts", *command, at="Stalled")
-    assert stopped.returncode == 143, stopped.output
-    wait.unlink()
-    assert launch(tmp_path / "parts", *command).returncode == 0
-    assert launch(tmp_path / "whole", *command).returncode == 0
-    assert record(tmp_path / "parts")["attempts"][1]["start_step"] > 0
-    assert final_state(tmp_path / "parts") == final_state(tmp_path / "whole")
+    assert launch(tmp_path / "whole", *command, "data.num_workers=0").returncode == 0
+    for count in (0, 2):
+        parts, workers = tmp_path / f"parts-{count}", f"data.num_workers={count}"
+        wait.touch()
+        stopped = interrupt(parts, *command, workers, at="Stalled")
+        assert stopped.returncode == 143, stopped.output
+        wait.unlink()
+        assert launch(parts, *command, workers).returncode == 0
+        assert record(parts)["attempts"][1]["start_step"] > 0
+        assert final_state(parts) == final_state(tmp_path / "whole")
 
 
 def test_a_completed_run(tmp_path: Path) -> None:
-    """It is left alone; what has changed since is reported; refusals leave no trace; asked for more
-    steps it trains."""
+    """It is left alone; what has changed since is reported; asked for more steps it trains."""
     command = (*DIGITS, "trainer.max_steps=3", "hooks.evaluation.interval=0")
     assert launch(tmp_path, *command).returncode == 0
     folder = run_folder(tmp_path)
@@ -211,8 +210,6 @@ def test_a_completed_run(tmp_path: Path) -> None:
     assert "complete already" in again.output and "run.tag=" in again.output
     assert "Changed since it was trained: optimizer.lr=0.02: was 0.003." in again.output
     assert "hooks.logging.interval" not in again.output, "that cannot change the numbers"
-    never = launch(tmp_path, *command, "run.resume=never")
-    assert never.returncode == 2 and "run.resume=never: " in never.output, never.output
     assert (folder / "run.json").read_bytes() == before
     more = launch(
         tmp_path, *command, f"run.id={folder.name}", "trainer.max_steps=5", "data.batch_size=32"
@@ -234,7 +231,7 @@ def test_a_completed_run(tmp_path: Path) -> None:
 
 
 def test_an_earlier_command_does_not_end_an_extension(tmp_path: Path) -> None:
-    """The same holds for a run that was killed, whose run.json does not have its last step."""
+    """It was killed, so run.json does not have its last step."""
     command = (
         *DIGITS,
         "run.id=a",
@@ -243,19 +240,15 @@ def test_an_earlier_command_does_not_end_an_extension(tmp_path: Path) -> None:
     )
     saved = ("hooks.checkpointing.interval=2", "hooks.checkpointing.keep_previous=9")
     assert launch(tmp_path, *command, *saved, "trainer.max_steps=3").returncode == 0
-    for signum, code in (("SIGTERM", 143), ("SIGKILL", -signal.SIGKILL)):
-        step = 5 if signum == "SIGTERM" else 7
-        longer = launch(
-            tmp_path, *command, *saved, "trainer.max_steps=90", *stop_at(step, signum=signum)
-        )
-        assert longer.returncode == code, longer.output
-        before = (run_folder(tmp_path) / "run.json").read_bytes()
-        earlier = launch(tmp_path, *command, *saved, "trainer.max_steps=3")
-        assert earlier.returncode == 0, earlier.output
-        assert re.search(
-            r"is at step \d, past trainer.max_steps=3: nothing to do", earlier.output
-        ), earlier.output
-        assert (run_folder(tmp_path) / "run.json").read_bytes() == before
+    longer = launch(
+        tmp_path, *command, *saved, "trainer.max_steps=90", *stop_at(7, signum="SIGKILL")
+    )
+    assert longer.returncode == -signal.SIGKILL, longer.output
+    before = (run_folder(tmp_path) / "run.json").read_bytes()
+    earlier = launch(tmp_path, *command, *saved, "trainer.max_steps=3")
+    assert earlier.returncode == 0, earlier.output
+    assert "is at step 6, past trainer.max_steps=3: nothing to do" in earlier.output
+    assert (run_folder(tmp_path) / "run.json").read_bytes() == before
     back = launch(tmp_path, *command, *saved, "trainer.max_steps=3", "run.resume=2")
     assert (
         back.returncode == 0
@@ -355,8 +348,6 @@ def test_a_run_without_checkpoints_trains_again_and_says_so(tmp_path: Path) -> N
     assert lines[0] == lines[1]
     saved = launch(tmp_path, *command)
     assert saved.returncode == 0 and record(tmp_path)["checkpoint"] == 4, saved.output
-    again = launch(tmp_path, *unsaved)
-    assert "complete already (step 4)" in again.output
     longer = launch(tmp_path, *unsaved, "trainer.max_steps=6")
     assert longer.returncode == 2 and "cannot resume its checkpoint of step 4" in longer.output, (
         longer.output
@@ -398,26 +389,32 @@ OTHER = ("seed=7", "optimizer.lr=1", "trainer.max_steps=60")
 """They must not get into the run's configuration."""
 
 
-@pytest.mark.parametrize("name", ["paused", "complete"])
 @pytest.mark.parametrize(
-    ("overrides", "sentence"),
+    ("name", "overrides", "sentence"),
     [
-        (["run.resume=99"], "run.resume=99: .*has no such checkpoint"),
-        (["run.resume=never"], "run.resume=never: "),
+        ("complete", ["run.resume=99"], "run.resume=99: .*has no such checkpoint"),
+        ("complete", ["run.resume=never"], "run.resume=never: "),
         (
+            "paused",
             ["optimizer=sgd"],
             "The optimizer is SGD, 2 groups; the checkpoint was written with AdamW, 2 groups",
         ),
-        (["model.hidden_dim=16"], "The weights do not fit the model: "),
+        ("complete", ["model.hidden_dim=16"], "The weights do not fit the model: "),
         (
+            "paused",
             ["model.hidden_dim=16", "run.resume=15"],
             "run.resume=15: .*The weights do not fit the model: ",
         ),
         (
+            "complete",
             ["strategy=ddp", "dispatch.nproc=2", "hooks.evaluation.max_samples=1"],
             "max_samples=1: is fewer",
         ),
-        (["strategy=ddp", "dispatch.nproc=2", "optimizer=lion"], "The optimizer is Lion, 2 groups"),
+        (
+            "paused",
+            ["strategy=ddp", "dispatch.nproc=2", "optimizer=lion"],
+            "The optimizer is Lion, 2 groups",
+        ),
     ],
     ids=str,
 )
@@ -477,9 +474,6 @@ def test_resume_modes(tmp_path: Path) -> None:
     assert misfit.returncode == 2 and "none of its weights" in misfit.output, misfit.output
     assert not outputs.exists()
     assert launch(outputs, *command, *stop_at(20)).returncode == 143
-    rejected = launch(outputs, *command, "run.resume=never")
-    assert rejected.returncode == 2
-    assert "run.tag" in rejected.output and "Traceback" not in rejected.output
     folder = run_folder(outputs)
     named = launch(outputs, *command, f"run.id={folder.name}", "optimizer.lr=0.02")
     assert named.returncode == 0, named.output
@@ -511,7 +505,7 @@ def test_a_broken_newest_checkpoint_is_set_aside(tmp_path: Path) -> None:
 def test_pauses_leave_no_trace(tmp_path: Path, whole: Path) -> None:
     """`trainer.pause_at` is not part of the identity, and may be any step."""
     parts = tmp_path / "parts"
-    for pause_at, step in (("13", 13), ("30", 30), ("30", 30), ("8", 30)):
+    for pause_at, step in (("13", 13), ("30", 30), ("8", 30)):
         done = launch(parts, *COMMON, *DIGITS, f"trainer.pause_at={pause_at}")
         assert done.returncode == 0, done.output
         now = record(parts)

@@ -6,11 +6,10 @@ import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,15 +40,12 @@ class Chaos:
 
     def __init__(self, outputs: Path, seed: int):
         self.outputs, self.draw = outputs, random.Random(seed)
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Any = None
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "launcher", *COMMAND, f"paths.outputs={self.outputs}"]
-        log = open(self.outputs / "screen.log", "ab")  # noqa: SIM115 - the process has it
-        self.process = subprocess.Popen(
-            command, env={**ENVIRONMENT, **os.environ}, stdout=log, stderr=log
-        )
-        log.close()
+        command = ["-m", "launcher", *COMMAND, f"paths.outputs={self.outputs}"]
+        with open(self.outputs / "screen.log", "ab") as log:
+            self.process = python.start(*command, env={**ENVIRONMENT, **os.environ}, stdout=log)
 
     def lines(self) -> list[dict]:
         path = run_folder(self.outputs) / "metrics.jsonl"
