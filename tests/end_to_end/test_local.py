@@ -249,6 +249,16 @@ def test_error_of_rank_0_is_printed_once(tmp_path: Path) -> None:
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "launcher")
 
 
+@pytest.fixture
+def forked_by_torchrun(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ranks are processes that have imported torch."""
+    interpreter = python.command(tmp_path_factory.mktemp("bin"))
+    monkeypatch.setitem(ENVIRONMENT, "PYTHON_EXEC", str(interpreter))
+
+
+@pytest.mark.usefixtures("forked_by_torchrun")
 def test_a_signal_to_torchrun_saves_the_same_step_on_all(tmp_path: Path) -> None:
     with Command(f"paths.outputs={tmp_path}", *LONG, "strategy=ddp", start=TORCHRUN) as command:
         command.read_until("Step ")
@@ -260,18 +270,12 @@ def test_a_signal_to_torchrun_saves_the_same_step_on_all(tmp_path: Path) -> None
     assert record(tmp_path)["state"] == "preempted"
 
 
-def test_launcher_joins_the_ranks_that_torchrun_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(ENVIRONMENT, "PYTHON_EXEC", str(python.command(tmp_path)))
+@pytest.mark.usefixtures("forked_by_torchrun")
+def test_launcher_joins_the_ranks_that_torchrun_started(tmp_path: Path) -> None:
     with Command(
-        f"paths.outputs={tmp_path / 'outputs'}",
-        *TINY,
-        "strategy=ddp",
-        "trainer.max_steps=4",
-        start=TORCHRUN,
+        f"paths.outputs={tmp_path}", *TINY, "strategy=ddp", "trainer.max_steps=4", start=TORCHRUN
     ) as command:
         assert command.wait() == 0, command.output
-    now = record(tmp_path / "outputs")
+    now = record(tmp_path)
     assert (now["state"], now["world_size"], len(now["attempts"])) == ("completed", 2, 1)
     assert command.output.count("Completed at step 4") == 1

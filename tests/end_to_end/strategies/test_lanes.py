@@ -34,6 +34,7 @@ LLAMA = [
     "digits", "data=synthetic", "data.seq_len=12", "data.vocab_size=19", "data.num_samples=64",
     "data.num_val_samples=10", "model=huggingface", "model.config.model_type=llama",
     "model.config.n_embd=16", "model.config.n_head=2", "+model.config.intermediate_size=24",
+    "model.config.n_layer=1",
     "+model.config.attention_dropout=0.1",
 ]  # fmt: skip
 PAIRS = [
@@ -52,12 +53,12 @@ MIXTURE = [
     " b: {_target_: support.indexed.Indexed, size: 7, weight: 0.3}}",
 ]  # fmt: skip
 RUNS: dict[str, tuple[list[str], list[str]]] = {
-    "gpt, dropout": (["model.dropout=0.1"], []),  # the chain's
+    "gpt, dropout": (["model.dropout=0.1", "model.num_layers=1"], []),  # the chain's
     "gpt, bf16, epochs": (
         ["model.dropout=0.1", "precision=bf16", "optimizer=sgd", "data.num_samples=40"],
         ["fsdp x2"],
     ),
-    "gpt, fp16": (["precision=fp16", "precision.init_scale=1e9"], ["ddp x2"]),
+    "gpt, fp16": (["precision=fp16", "precision.init_scale=1e9", "model.num_layers=1"], ["ddp x2"]),
     "mlp, hooks": (["digits", "optimizer.lr=0.3", *HOOKS], ["ddp x2"]),
     "own module, workers": (OWN, ["no_shard x2"]),
     "llama": (LLAMA, ["fsdp x2"]),
