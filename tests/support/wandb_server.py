@@ -28,8 +28,8 @@ VIEWER = {
 class WandbServer:
     """Used by `with`.
 
-    `runs` has what arrived, by run id; `mode` is ok, 500, hang or "no uploads"; `stopped`: somebody
-    pressed "Stop run".
+    `runs` has what arrived, by run id; `mode` is ok, 403, 429, 500, hang or "no uploads"; `stopped`:
+    somebody pressed "Stop run".
     """
 
     def __init__(self, port: int = 0) -> None:
@@ -125,6 +125,21 @@ class WandbServer:
             "historyLineCount": len(run["history"]),
         }  # fmt: skip
         return {"upsertBucket": {"bucket": bucket, "inserted": inserted}}
+
+    def on_Run(self, given: dict[str, Any]) -> dict[str, Any]:
+        run = self.runs[given["name"]]
+        keys = {"lastStep": run["history"][-1]["_step"] if run["history"] else -1, "keys": {}}
+        bucket = {
+            "id": "s", "projectId": 1, "tags": [], "name": given["name"], "historyKeys": keys,
+            "displayName": given["name"], "sweepName": None, "state": "finished", "config": "{}",
+            "group": None, "jobType": None, "commit": None, "readOnly": False, "notes": None,
+            "createdAt": "2026-01-01T00:00:00", "heartbeatAt": "2026-01-01T00:00:00",
+            "description": None, "systemMetrics": "{}", "summaryMetrics": "{}", "user": VIEWER,
+            "historyLineCount": len(run["history"]),
+        }  # fmt: skip
+        return {"project": {"run": bucket}}
+
+    on_RunHistoryKeys = on_Run
 
     def on_RunStoppedStatus(self, given: dict[str, Any]) -> dict[str, Any]:
         return {"project": {"run": {"stopped": self.stopped}}}
@@ -234,8 +249,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _is_up(self) -> bool:
         while self.owner.mode == "hang":
             time.sleep(0.05)
-        if self.owner.mode == "500":
-            self._reply({"error": "down"}, 500)
+        if self.owner.mode in ("403", "429", "500"):
+            self._reply({"error": "refused or down"}, int(self.owner.mode))
         return self.owner.mode in ("ok", "no uploads")
 
     def _body(self) -> bytes:

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +29,8 @@ from launcher.trackers.base import (
 )
 
 DEFAULT_PROJECT, DEFAULT_URL = "launcher", "https://api.wandb.ai"
+ARRIVAL_CHECKS = 10
+"""How often, once a second, a server that lacks steps is asked again before they are sent again."""
 ENDED_EARLY = ("failed", "preempted", "killed")
 
 logger = logging.getLogger("launcher.trackers")
@@ -211,7 +214,31 @@ class WandbTracker(Tracker):
             run.mark_preempting()
         run.finish(exit_code=0 if state in ("completed", *NOT_ENDED) else 1)
         self._is_connecting = False
+        self._check_arrival()
         self._stored = self.run.store("wandb", {**self._stored, "end": end, "artifacts": sent})
+
+    def _check_arrival(self) -> None:
+        """Compare the last step that the server has with the last one that was sent.
+
+        After a refusal of the server (HTTP 403, say), wandb drops the rest of a run's history, and
+        `finish` does not report it.
+
+        Raises:
+            ConnectionError: the server lacks steps.
+        """
+        import wandb
+
+        run = self._wandb_run
+        overrides = {"base_url": run.settings.base_url}
+        api = wandb.Api(overrides, api_key=self.settings.get("api_key"))
+        arrived = -1
+        for _ in range(ARRIVAL_CHECKS):
+            # A new object each time, since wandb keeps the answer.
+            arrived = int(api.run(f"{run.entity}/{run.project}/{run.id}").lastHistoryStep)
+            if arrived >= self._step:
+                return
+            time.sleep(1.0)
+        raise ConnectionError(f"the server has the steps up to {arrived}, not to {self._step}")
 
     def stop(self) -> None:
         """Stop the training process, which saves first.

@@ -182,6 +182,26 @@ def test_a_server_that_hangs_is_left_after_a_while(run, server):
     tracker.close("running")
 
 
+def test_steps_that_the_server_refused_are_reported_and_sent_again(run, server, monkeypatch):
+    """wandb drops the rest of a history after such a refusal, and `finish` does not raise."""
+    monkeypatch.setattr("launcher.trackers.wandb.ARRIVAL_CHECKS", 1)
+    run.log(*range(0, 30, 10))
+    tracker = tracker_of(run, server)
+    lines = MetricsReader(run.folder, tracker.open())
+    tracker.write(lines.read())
+    server.mode = "403"
+    run.log(*range(30, 60, 10))
+    run.end()
+    tracker.write(lines.read(final=True))
+    with pytest.raises(Exception, match=r"403|not to 50"):
+        tracker.close("completed")
+    server.mode = "ok"
+    with pytest.raises(ConnectionError, match="not to 50"):
+        tracker._check_arrival()
+    arrived = mirror(run, server)
+    assert [line["_step"] for line in arrived["history"]] == [*range(0, 60, 10)]
+
+
 def test_an_artifact_that_did_not_arrive_is_sent_again(run, server):
     """The follower and wandb's own process are lost before `finish` has returned."""
     run.log(0)
