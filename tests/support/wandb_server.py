@@ -28,7 +28,7 @@ VIEWER = {
 class WandbServer:
     """Used by `with`.
 
-    `runs` has what arrived, by run id; `mode` is ok, 403, 429, 500, hang or "no uploads"; `stopped`:
+    `runs` has what arrived, by run id; `mode` is ok, 403, 429, 500, hang, "no uploads"; `stopped`:
     somebody pressed "Stop run".
     """
 
