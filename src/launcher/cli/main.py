@@ -9,6 +9,7 @@ import traceback
 import warnings
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,9 @@ from omegaconf import DictConfig, OmegaConf
 from launcher.cli.flags import read, with_own_folder
 from launcher.config import schema
 from launcher.config.compose import compose, explicit
+from launcher.config.compositions import values
 from launcher.config.construct import decided_here
+from launcher.config.diagnose import apply_to_groups
 from launcher.config.explain import explain, log_traceback, report, user_traceback
 from launcher.config.identity import fix_name
 from launcher.config.lookup import Runs, continues, name_run, nearest
@@ -32,6 +35,7 @@ from launcher.config.session import (
     COMPOSITION_ERRORS,
     VERSION,
     first_line,
+    loader,
     returned,
     run_application,
     session,
@@ -48,6 +52,9 @@ BAD_COMMAND = 2
 
 _task_started = False
 _existing_folders: frozenset[Path] = frozenset()
+_values_of: Sequence[str] = ()
+"""The overrides of a command line whose values `Validation` applies, after Hydra has composed the
+groups. An error in them is then explained without another composition."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -93,6 +100,7 @@ def _main(argv: Sequence[str]) -> None:
 
 
 def _execute(arguments: Namespace) -> None:
+    global _values_of
     if arguments.for_hydra is not None:
         # Overrides come first, since Hydra's parser does not accept `a=1 -m b=2`.
         sys.argv[1:] = [*arguments.overrides, *arguments.for_hydra]
@@ -102,7 +110,18 @@ def _execute(arguments: Namespace) -> None:
     if arguments.config_dir is not None and not Path(arguments.config_dir).is_dir():
         raise ConfigError(f"--config-dir={arguments.config_dir}: there is no such folder.")
     with decided_here(), session(arguments.config_dir):
-        run_application(task, arguments)
+        _values_of = () if _may_add_groups(arguments) else arguments.overrides
+        run_application(task, arguments, values(_values_of, loader()))
+
+
+def _may_add_groups(arguments: Namespace) -> bool:
+    """Return whether `hydra.searchpath` may add groups, which look like values without it."""
+    own = Path(arguments.config_dir or "", f"{arguments.config_name}.yaml")
+    return (
+        arguments.config_name != "config"
+        or (arguments.config_dir is not None and own.exists())
+        or any(text.startswith("hydra.searchpath=") for text in arguments.overrides)
+    )
 
 
 def _reported(error: BaseException, arguments: Namespace | None) -> int:
@@ -207,6 +226,8 @@ class Validation(Callback):
     """Checks the configuration before Hydra makes a folder."""
 
     def on_run_start(self, config: DictConfig, **kwargs: object) -> None:
+        if _values_of:
+            _check(partial(apply_to_groups, _values_of), config)
         fix_name(config)
         _check(schema.validate, config)
         _check(_find_run, config)

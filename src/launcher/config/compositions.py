@@ -113,8 +113,29 @@ def is_group(override: Override, loader: ConfigLoader) -> bool:
     return not isinstance(override.value(), dict) and _names_group(override.key_or_group, loader)
 
 
-def _names_group(key: str, loader: ConfigLoader) -> bool:
-    return bool(loader.get_group_options(key))
+def values(overrides: Sequence[str], loader: ConfigLoader) -> list[str]:
+    """Return the overrides that Hydra applies after it has composed the groups.
+
+    An override of Hydra's own node is never such a value.
+    """
+    return [
+        text
+        for text in overrides
+        if not _is_hydras(parsed := parse(text)) and not is_group(parsed, loader)
+    ]
+
+
+def _is_hydras(override: Override) -> bool:
+    return (
+        override.is_hydra_override()
+        or override.key_or_group == "hydra"
+        or override.is_sweep_override()
+    )
+
+
+def _names_group(key: str, loader: Any) -> bool:
+    # The method `get_group_options` of the loader parses the main configuration each time.
+    return bool(loader.repository.group_exists(key))
 
 
 def task_words(overrides: Sequence[Override]) -> list[str]:
@@ -164,10 +185,7 @@ class Compositions:
             config = self._compose(self.explicit(overrides))
         else:
             apply_values(values, config)
-        config.hydra.overrides.task = task_words(parsed)
-        # Since Hydra 1.4, it follows the list.
-        if not OmegaConf.is_interpolation(config.hydra.job, "override_dirname"):
-            config.hydra.job.override_dirname = dirname(parsed, config.hydra.job)
+        record_overrides(parsed, config)
         return config
 
     def explicit(self, overrides: Sequence[str]) -> list[str]:
@@ -202,13 +220,8 @@ class Compositions:
         return config
 
     def is_value(self, override: Override) -> bool:
-        """Return whether Hydra applies an override after it has composed the groups.
-
-        An override of Hydra's own node is never such a value.
-        """
-        key = override.key_or_group
-        is_hydras = override.is_hydra_override() or key == "hydra" or override.is_sweep_override()
-        return not is_hydras and not self.is_group(override)
+        """Return whether an override is one of the `values`, with a cache of the lookups."""
+        return not _is_hydras(override) and not self.is_group(override)
 
     def is_group(self, override: Override) -> bool:
         """Return whether an override chooses an option of a group, with a cache of the lookups.
@@ -216,6 +229,14 @@ class Compositions:
         The function `is_group` has no cache.
         """
         return not isinstance(override.value(), dict) and self._is_group(override.key_or_group)
+
+
+def record_overrides(overrides: Sequence[Override], config: DictConfig) -> None:
+    """Record all overrides of a command line in Hydra's node, as Hydra does."""
+    config.hydra.overrides.task = task_words(overrides)
+    # Since Hydra 1.4, it follows the list.
+    if not OmegaConf.is_interpolation(config.hydra.job, "override_dirname"):
+        config.hydra.job.override_dirname = dirname(overrides, config.hydra.job)
 
 
 def apply_values(overrides: Sequence[Override], config: DictConfig) -> None:
@@ -272,9 +293,12 @@ def _apply(override: Override, config: DictConfig) -> None:
         return
     if override.is_add() and not isinstance(value, dict | list) and _value(config, key) is not None:
         raise ConfigCompositionException(f"{override.input_line}: the key exists already.")
-    OmegaConf.update(
-        config, key, value, merge=True, force_add=override.is_add() or override.is_force_add()
-    )
+    is_added = override.is_add() or override.is_force_add()
+    parent = key.rpartition(".")[0]
+    # `OmegaConf.update` would replace it by an empty node before it fails.
+    if not is_added and parent and not OmegaConf.is_config(OmegaConf.select(config, parent)):
+        raise ConfigCompositionException(f"{override.input_line}: {parent} has no keys.")
+    OmegaConf.update(config, key, value, merge=True, force_add=is_added)
 
 
 def _delete(override: Override, config: DictConfig) -> None:

@@ -16,7 +16,13 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from launcher.config.compositions import Compositions, apply_values, parameters, parse
+from launcher.config.compositions import (
+    Compositions,
+    apply_values,
+    parameters,
+    parse,
+    record_overrides,
+)
 from launcher.config.grid import GRID_SWEEPERS, expand
 from launcher.config.messages import hint, nearest, show
 from launcher.config.options import composed_from, options_with
@@ -63,6 +69,21 @@ def diagnose(
                 seen.update(job)
                 diagnosis.examine(job)
     return list(dict.fromkeys(issues))
+
+
+def apply_to_groups(overrides: Sequence[str], config: DictConfig) -> None:
+    """Apply the values of a command line to the composition of its groups, in Hydra's session.
+
+    Raises:
+        ConfigError: a value does not apply; with a message for every error.
+    """
+    parsed = [parse(text) for text in overrides]
+    diagnosis = _Diagnosis("config", [])
+    diagnosis.apply([value for value in parsed if diagnosis.compositions.is_value(value)], config)
+    if diagnosis.issues:
+        diagnosis.validate(config)
+        raise ConfigError(*dict.fromkeys(diagnosis.issues))
+    record_overrides(parsed, config)
 
 
 def _searches(overrides: Sequence[str]) -> bool:
@@ -143,23 +164,26 @@ class _Diagnosis:
         options = self._choose(groups)
         if options is None:
             return
-        config, applied = self.compositions.groups(options), list[Override]()
-        for override in parsed:
-            if override in groups or override.key_or_group in self.bad_keys:
+        config = self.compositions.groups(options)
+        self.apply([override for override in parsed if override not in groups], config)
+        self.validate(config)
+
+    def apply(self, values: Sequence[Override], config: DictConfig) -> None:
+        """Apply those values that apply."""
+        for override in values:
+            if override.key_or_group in self.bad_keys:
                 continue
             try:
                 apply_values([override], config)
-                applied.append(override)
             except COMPOSITION_ERRORS as error:
-                # An override that fails may have changed something.
-                config = self.compositions.groups(options)
-                apply_values(applied, config)
                 self.bad_keys.add(override.key_or_group)
                 if (
                     group := nearest(override.key_or_group, loader().list_groups(""))
                 ) and "." not in override.key_or_group:
                     self.bad_groups.add(group)
                 self.issues.append(f"{override.input_line}: {_bad_key(override, config, error)}")
+
+    def validate(self, config: DictConfig) -> None:
         try:
             validate(config)
         except ConfigError as error:

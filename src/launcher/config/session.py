@@ -54,17 +54,23 @@ def session(config_dir: str | Path | None, overrides: Sequence[str] = ()) -> Ite
         yield
 
 
-def run_application(task: TaskFunction, arguments: Namespace) -> None:
+def run_application(task: TaskFunction, arguments: Namespace, values: Sequence[str]) -> None:
     """Run or sweep as `hydra.main` does, in the current session.
 
     The configuration is composed once.
+
+    Args:
+        task: the function to run.
+        arguments: the command line.
+        values: overrides that a callback applies to a run, in place of Hydra.
     """
     application: Any = GlobalHydra.instance().hydra
     name, overrides = arguments.config_name, arguments.overrides
     if not arguments.multirun:
         mode = ["hydra.mode=RUN"] if arguments.run else []
+        composed = [text for text in overrides if text not in values]
         try:
-            application.run(config_name=name, task_function=task, overrides=[*overrides, *mode])
+            application.run(config_name=name, task_function=task, overrides=[*composed, *mode])
             return
         except (AssertionError, HydraException) as error:
             if not (_is_about_mode(error, overrides) and _sets_multirun(name, overrides)):

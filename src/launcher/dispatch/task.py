@@ -1,6 +1,6 @@
 """Hydra's entry point for each job.
 
-It validates the configuration, and passes it to its dispatch.
+It passes the configuration to its dispatch.
 """
 
 import os
@@ -22,7 +22,7 @@ from launcher.slurm.requeue import guarded
 
 
 def task(config: DictConfig) -> Any:
-    """Validate a configuration, and run it through its dispatch.
+    """Validate a configuration that nothing has validated, and run it through its dispatch.
 
     Raises:
         ConfigError: the configuration is invalid, and nothing was written.
@@ -31,9 +31,9 @@ def task(config: DictConfig) -> Any:
     # In a process of a Hydra launcher, which has its own handlers.
     if not signals.installed():
         signals.install()
-    schema.validate(config)
-    # A launcher of another package has composed it.
+    # A launcher of another package has composed it. Launcher's own have checked it.
     if config.run.get("identity") is None:
+        schema.validate(config)
         made = config.run.dir
         if name_run(config, Runs()) is not None:
             # It is not empty.
