@@ -269,9 +269,13 @@ def show_ranking(jobs: Sequence[SweepJob]) -> None:
         return
     ((metric, mode),) = judged
     print(f"Ranked by {metric}:")
-    table(
-        ranked(runs, lambda run: run.best.get("value"), mode), time.time(), terminal_width()
-    ).print()
+
+    def value(run: StoredRun) -> float | None:
+        # JSON has no infinity, so run.json has it as text.
+        best = run.best.get("value")
+        return None if best is None else float(best)
+
+    table(ranked(runs, value, mode), time.time(), terminal_width()).print()
 
 
 def conclude(jobs: Sequence[SweepJob], results: Sequence[JobReturn]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher.config.tree import flat, get, mapped, of_the_run
-from launcher.rundir.record_format import json_value
+from launcher.rundir.record_format import RecordData, json_value
 
 
 def task_overrides() -> list[str]:
@@ -21,7 +21,7 @@ def task_overrides() -> list[str]:
     return [str(word) for word in overrides]
 
 
-def command_record(config: Mapping[str, Any], hydra: Mapping[str, object] | None) -> dict[str, Any]:
+def command_record(config: Mapping[str, Any], hydra: Mapping[str, object] | None) -> RecordData:
     """Return the data about a command that its run stores.
 
     Args:
@@ -61,5 +61,6 @@ def stored_identity(run: Mapping[Any, Any]) -> tuple[str, dict[str, object]] | N
     return None if known is None else (known["id"], known["identity"])
 
 
-def for_json(tree: Mapping[str, object]) -> object:
-    return mapped(tree, lambda value, keys: json_value(value))
+def for_json(tree: Mapping[str, object]) -> dict[str, object]:
+    plain: dict[str, object] = mapped(tree, lambda value, keys: json_value(value))
+    return plain

@@ -255,9 +255,10 @@ def check_identity(run: Mapping[Any, Any]) -> None:
         record = read_record(folder / "run.json")
     except (OSError, ValueError):
         return
-    if record.get("identity") is None or record.get("identity_version") != IDENTITY_VERSION:
+    identity = record.get("identity")
+    if identity is None or record.get("identity_version") != IDENTITY_VERSION:
         return
-    if different := _differences(record["identity"], known[1]):
+    if different := _differences(identity, known[1]):
         more = ", ..." if len(different) > MAX_SHOWN else ""
         raise ConfigError(
             f"run.dir='{folder}': is of another configuration"

@@ -11,7 +11,13 @@ from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.records import flatten
 from launcher.process.times import Times
 from launcher.rundir.record import RunRecord
-from launcher.rundir.record_format import read_record, run_names
+from launcher.rundir.record_format import (
+    BestData,
+    ForkedFromData,
+    RecordData,
+    read_record,
+    run_names,
+)
 
 OF_THE_RUN = ("run.", "paths.")
 """Keys whose values always differ between runs."""
@@ -101,7 +107,7 @@ def is_own(checkpoint: Path, workspace: Path | None) -> bool:
     return Manifest.read(checkpoint).run in run_names(workspace)
 
 
-def source_of(checkpoint: Path, step: int) -> dict[str, object]:
+def source_of(checkpoint: Path, step: int) -> ForkedFromData:
     """The run that a checkpoint belongs to: its id, its name and the step."""
     if run := Manifest.read(checkpoint).run:
         name, _, run_id = run.rpartition("/")
@@ -110,7 +116,7 @@ def source_of(checkpoint: Path, step: int) -> dict[str, object]:
     try:
         record = read_record(folder / "run.json")
     except (OSError, ValueError):
-        record = {}
+        record = RecordData()
     return {
         "id": record.get("id", folder.name),
         "name": record.get("name", folder.parent.name),
@@ -118,7 +124,7 @@ def source_of(checkpoint: Path, step: int) -> dict[str, object]:
     }
 
 
-def _best(trainer: TrainerView) -> dict[str, Any] | None:
+def _best(trainer: TrainerView) -> BestData | None:
     best = trainer.state.best
     if best is None or best.value is None:
         return None

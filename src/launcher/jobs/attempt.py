@@ -39,7 +39,7 @@ from launcher.rundir.lock import RunLock
 from launcher.rundir.logs import setup_logging
 from launcher.rundir.provenance import is_restart
 from launcher.rundir.record import RunRecord
-from launcher.rundir.record_format import Outcome
+from launcher.rundir.record_format import Outcome, RecordData
 from launcher.train.build import logger
 from launcher.train.composed import Trainer
 
@@ -273,7 +273,7 @@ def strategy_name(config: DictConfig) -> str:
 
 
 @contextmanager
-def hydra_record(config: DictConfig, folder: RunFolder) -> Iterator[dict[str, object]]:
+def hydra_record(config: DictConfig, folder: RunFolder) -> Iterator[RecordData]:
     """Write `.hydra/config.yaml` (resolved), `overrides.yaml` and `hydra.yaml`.
 
     Hydra's own tools read them. They are written when the context begins, and get their names at

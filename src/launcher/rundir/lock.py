@@ -37,7 +37,7 @@ from launcher.rundir.holder import (
     read_holder,
     rejection,
 )
-from launcher.rundir.record_format import read_record
+from launcher.rundir.record_format import AttemptData, read_record
 
 # Seconds between two heartbeats.
 BEAT = 5.0
@@ -211,7 +211,7 @@ class RunLock:
         logger.warning("%s was removed; this process put it back.", self.path)
         return True
 
-    def _new_attempts(self) -> list[dict[str, object]]:
+    def _new_attempts(self) -> list[AttemptData]:
         """The attempts that began after this process acquired the lock."""
         return read_attempts(self.folder)[self._attempts_before :]
 
@@ -355,7 +355,7 @@ def place(source: Path, target: Path) -> bool:
         return False
 
 
-def read_attempts(folder: RunFolder) -> list[dict[str, object]]:
+def read_attempts(folder: RunFolder) -> list[AttemptData]:
     """The attempts in run.json; empty without a valid one."""
     try:
         return list(read_record(folder.record_path).get("attempts", []))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.rundir.history import SMALL, parsed, read_rows, sampled, sparkline, values_of
-from launcher.rundir.record_format import json_value
+from launcher.rundir.record_format import LoggedData, json_value
 
 LOSS, CURVE_WIDTH = "train/loss", 10
 TAIL_BYTES = 1 << 20
@@ -23,7 +23,7 @@ class Value(NamedTuple):
     step: int | None
 
 
-def summary(path: Path) -> dict[str, object] | None:
+def summary(path: Path) -> LoggedData | None:
     """Return `curve_and_newest` for run.json.
 
     Returns:

@@ -13,8 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from launcher.errors import ConfigError
 from launcher.rundir import metrics
@@ -22,12 +21,13 @@ from launcher.rundir.files import patiently, replace_file, unused
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.provenance import git_state, slurm_job_id, versions
 from launcher.rundir.record_format import (
-    ATTEMPT_TYPES,
     FORMAT_VERSION,
     IDENTITY_VERSION,
     Attempt,
+    BestData,
     NewerRecord,
     Outcome,
+    RecordData,
     iso,
     plain_number,
     read_record,
@@ -76,7 +76,7 @@ class RunRecord:
         self._began_at = self._began = 0.0
         self.interval = interval
         self.written_at: float | None = None
-        self.data: dict[str, Any] = {
+        self.data: RecordData = {
             "format_version": FORMAT_VERSION,
             "id": folder.path.name,
             "name": folder.path.parent.name,
@@ -113,13 +113,11 @@ class RunRecord:
 
         It is one of queued, running, paused, preempted, cancelled, completed and failed.
         """
-        state: str | None = self.data["state"]
-        return state
+        return self.data["state"]
 
     @property
     def step(self) -> int:
-        step: int = self.data["step"]
-        return step
+        return self.data["step"]
 
     @property
     def attempt(self) -> Attempt | None:
@@ -144,7 +142,7 @@ class RunRecord:
         machine: str | None = None,
         micro_batch_size: int | None = None,
         code: str | os.PathLike[str] | None = None,
-        command: Mapping[str, object] = MappingProxyType({}),
+        command: RecordData | None = None,
     ) -> int:
         """Open an attempt that resumes from `start_step`; returns its number (1 for the first).
 
@@ -179,14 +177,16 @@ class RunRecord:
             )
         )
         self.data.update(
-            state="running",
-            step=start_step,
-            max_steps=max_steps,
-            world_size=world_size,
-            strategy=strategy,
-            git=git_state(code or Path.cwd()),
-            versions=versions(),
-            logged=None,
+            {
+                "state": "running",
+                "step": start_step,
+                "max_steps": max_steps,
+                "world_size": world_size,
+                "strategy": strategy,
+                "git": git_state(code or Path.cwd()),
+                "versions": versions(),
+                "logged": None,
+            }
         )
         self._note_command(command)
         self._write()
@@ -219,7 +219,7 @@ class RunRecord:
         attempt.outcome, attempt.reason, attempt.exit_code = outcome, reason[:500], exit_code
         self.attempts.append(attempt)
 
-    def queue(self, command: Mapping[str, object] = MappingProxyType({})) -> None:
+    def queue(self, command: RecordData | None = None) -> None:
         """Note that the run waits for a scheduler.
 
         The stored data of the command that submitted it are written too.
@@ -227,7 +227,7 @@ class RunRecord:
         Raises OSError when the record cannot be written.
         """
         self._close_killed()
-        self.data.update(state="queued", queued=self._time())
+        self.data.update({"state": "queued", "queued": self._time()})
         self._note_command(command)
         self._write()
 
@@ -274,7 +274,7 @@ class RunRecord:
         step: int,
         *,
         loss: float | None = None,
-        best: dict[str, object] | None = None,
+        best: BestData | None = None,
         force: bool = False,
     ) -> bool:
         """Note the progress of the run; return True if it was written.
@@ -314,7 +314,7 @@ class RunRecord:
         exit_code: int | None = None,
         reason: str | None = None,
         loss: float | None = None,
-        best: dict[str, Any] | None = None,
+        best: BestData | None = None,
     ) -> None:
         """Close the open attempt.
 
@@ -355,23 +355,23 @@ class RunRecord:
         Raises:
             OSError: the record cannot be written.
         """
-        self.data.update(
-            identity=dict(identity), identity_id=configured_id, identity_version=IDENTITY_VERSION
-        )
+        self._name(dict(identity), configured_id)
         self._write()
 
-    def _note_command(self, command: Mapping[str, object]) -> None:
+    def _note_command(self, command: RecordData | None) -> None:
         """Note the newest command.
 
         The identity stays the identity of the first command, since it names the run.
         """
         is_named = self.data["identity"] is not None
-        named_by = self.data if is_named else command
+        named_by = self.data if is_named else command or {}
         identity, configured_id = named_by.get("identity"), named_by.get("identity_id")
-        version = None if identity is None else IDENTITY_VERSION
-        self.data.update(
-            command, identity=identity, identity_id=configured_id, identity_version=version
-        )
+        self.data.update(command or {})
+        self._name(identity, configured_id)
+
+    def _name(self, identity: dict[str, object] | None, configured_id: str | None) -> None:
+        self.data["identity"], self.data["identity_id"] = identity, configured_id
+        self.data["identity_version"] = None if identity is None else IDENTITY_VERSION
 
     def _roll_back(self, step: int) -> None:
         """Forget what was recorded of steps after `step`, which are computed again."""
@@ -379,10 +379,10 @@ class RunRecord:
             self.data["checkpoint"] = None
         if step < self.step:
             self.data["loss"] = None
-            if (self.data["best"] or {}).get("step", 0) > step:
+            if (best := self.data["best"]) is not None and best["step"] > step:
                 self.data["best"] = None
 
-    def _note(self, step: int, loss: float | None, best: dict[str, Any] | None) -> None:
+    def _note(self, step: int, loss: float | None, best: BestData | None) -> None:
         self.data["step"] = step
         if loss is not None:
             self.data["loss"] = plain_number(loss)
@@ -414,11 +414,8 @@ class RunRecord:
             self._damage = "it is a folder" if isinstance(error, OSError) else str(error)
             self.data["step"] = self.folder.newest_step()
             return
-        self.attempts = [
-            Attempt(**{name: old.get(name) for name in ATTEMPT_TYPES})
-            for old in data.pop("attempts", [])
-        ]
-        self.data = {**self.data, **data}
+        self.attempts = [Attempt.of(old) for old in data.pop("attempts", [])]
+        self.data.update(data)
 
     def _write(self) -> None:
         if self.check_lock is not None:

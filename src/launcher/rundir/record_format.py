@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import orjson
 
@@ -55,6 +55,79 @@ ATTEMPT_TYPES: dict[str, object] = {
 }  # fmt: skip
 
 
+class BestData(TypedDict, total=False):
+    metric: str
+    value: float | str
+    step: int
+
+
+class ForkedFromData(TypedDict):
+    id: str
+    name: str
+    step: int
+
+
+class LoggedData(TypedDict):
+    curve: str
+    newest: dict[str, list[Any]]
+    """The step and the value of each metric."""
+
+
+class AttemptData(TypedDict, total=False):
+    """An attempt in run.json, see `Attempt`."""
+
+    number: int
+    started: str
+    host: str
+    pid: int
+    start_step: int
+    ended: str | None
+    slurm_job_id: str | None
+    end_step: int | None
+    outcome: Outcome | None
+    signal: str | None
+    exit_code: int | None
+    reason: str | None
+    world_size: int | None
+    resume: str | None
+    queued: str | None
+    launched: str | None
+    device: str | None
+    machine: str | None
+    micro_batch_size: int | None
+    seconds: dict[str, float] | None
+
+
+class RecordData(TypedDict, total=False):
+    """The keys of run.json. A record of an earlier version lacks some."""
+
+    format_version: int
+    id: str
+    name: str
+    state: str | None
+    queued: str | None
+    step: int
+    max_steps: int | None
+    checkpoint: int | None
+    world_size: int | None
+    strategy: str | None
+    git: dict[str, Any] | None
+    versions: dict[str, str]
+    loss: float | str | None
+    best: BestData | None
+    forked_from: ForkedFromData | None
+    logged: LoggedData | None
+    attempts: list[AttemptData]
+    overrides: list[str] | None
+    choices: dict[str, object]
+    config_dir: str | None
+    config: dict[str, object]
+    identity: dict[str, object] | None
+    identity_id: str | None
+    identity_version: int | None
+    folder: str | None
+
+
 @dataclass
 class Attempt:
     """One process (or group of ranks) that worked on the run.
@@ -95,13 +168,19 @@ class Attempt:
     """Seconds that it was `starting` (until its first step), `evaluating` and `saving` while
     training waited."""
 
+    @classmethod
+    def of(cls, data: AttemptData) -> "Attempt":
+        """Read an attempt of run.json. Keys that it does not have are of a later version."""
+        known: Mapping[str, Any] = data
+        return cls(**{name: known[name] for name in ATTEMPT_TYPES if name in known})
+
 
 class NewerRecord(ValueError):
     """A record in a format that only a later version of Launcher reads."""
 
 
-def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a `run.json` as a dictionary.
+def read_record(path: str | os.PathLike[str]) -> RecordData:
+    """Read a `run.json`.
 
     Raises:
         FileNotFoundError: there is none.
@@ -122,13 +201,13 @@ def run_names(folder: Path) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def parse_record(content: bytes) -> dict[str, object]:
+def parse_record(content: bytes) -> RecordData:
     """Parse a run record.
 
     Raises:
         ValueError: it is not a run record.
     """
-    data = orjson.loads(content)
+    data: RecordData = orjson.loads(content)
     if not isinstance(data, dict):
         raise ValueError("not a mapping")
     version = data.get("format_version", FORMAT_VERSION)
@@ -143,9 +222,9 @@ def parse_record(content: bytes) -> dict[str, object]:
         _check(data["best"], BEST_TYPES, "best.", every_key=True)
     if data.get("forked_from") is not None:
         _check(data["forked_from"], FORKED_FROM_TYPES, "forked_from.", every_key=True)
-    if data.get("logged") is not None:
-        _check(data["logged"], LOGGED_TYPES, "logged.", every_key=True)
-        for name, value in data["logged"]["newest"].items():
+    if (logged := data.get("logged")) is not None:
+        _check(logged, LOGGED_TYPES, "logged.", every_key=True)
+        for name, value in logged["newest"].items():
             if not (isinstance(value, list) and len(value) == 2):
                 raise ValueError(f"logged.newest.{name} is {value!r:.40}")
     for override in data.get("overrides") or ():
@@ -174,7 +253,7 @@ def iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
-def plain_number(value: float) -> float | str:
+def plain_number(value: float | str) -> float | str:
     """Convert a number for JSON, which has no nan and inf.
 
     They become the strings "nan", "inf" and "-inf".

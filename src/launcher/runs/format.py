@@ -3,6 +3,8 @@
 from datetime import datetime
 from typing import Any
 
+from launcher.rundir.record_format import RecordData
+
 
 def duration(seconds: float) -> str:
     """Format a duration in one unit: 12s, 5m, 3h, 2d."""
@@ -39,15 +41,15 @@ def number(value: Any) -> str:
         return str(value)
 
 
-def progress(record: dict[str, object]) -> str:
+def progress(record: RecordData) -> str:
     """Format step/max_steps."""
     last = record.get("max_steps")
     return f"{record.get('step', 0)}/{last if last is not None else '?'}"
 
 
-def best(record: dict[str, Any]) -> str:
+def best(record: RecordData) -> str:
     """Format the best value and its step: `1.234 (val/loss, step 400)`."""
     value = record.get("best")
-    if not isinstance(value, dict):
+    if value is None:
         return "-"
     return f"{number(value.get('value'))} ({value.get('metric')}, step {value.get('step')})"

@@ -21,6 +21,7 @@ from launcher.config.messages import as_typed, hint
 from launcher.errors import ConfigError
 from launcher.rundir.files import replace_file
 from launcher.rundir.history import evenly, is_wide
+from launcher.rundir.record_format import AttemptData
 from launcher.runs.differences import differences, without_defaults
 from launcher.runs.filters import FILTER_HELP, number, select
 from launcher.runs.find import ask_queue, find_runs, uncollected
@@ -382,7 +383,7 @@ def best_of(
     }
 
 
-def attempt_of(run: StoredRun, attempt: dict[str, Any]) -> dict[str, object]:
+def attempt_of(run: StoredRun, attempt: AttemptData) -> dict[str, object]:
     ended = seconds_of(attempt.get("ended")) or run.updated
     return {
         "started": seconds_of(attempt.get("started")),

@@ -4,11 +4,11 @@ import argparse
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
+from launcher.rundir.record_format import AttemptData, RecordData
 from launcher.rundir.space import folder_size, size
 from launcher.runs.differences import is_group
 from launcher.runs.expected import described
@@ -89,7 +89,7 @@ def cost(run: StoredRun) -> str:
     return known.line() + ("" if prices is None or money is None else f", {prices.text(money)}")
 
 
-def forked_from(record: dict[str, Any]) -> str:
+def forked_from(record: RecordData) -> str:
     """Return the run and the step that a fork started from, or "" for other runs."""
     source = record.get("forked_from")
     return f"{source['name']}/{source['id']} at step {source['step']}" if source else ""
@@ -117,7 +117,7 @@ def attempts(run: StoredRun) -> Table:
     return table
 
 
-def attempt_cells(attempt: dict[str, Any], run: StoredRun) -> list[object]:
+def attempt_cells(attempt: AttemptData, run: StoredRun) -> list[object]:
     """Return one attempt as a row.
 
     An attempt without an outcome is running, or its process was killed (`stale`).

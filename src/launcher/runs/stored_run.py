@@ -16,7 +16,7 @@ from launcher.rundir.history import History
 from launcher.rundir.holder import ENDED_SILENCE, SILENCE, is_held
 from launcher.rundir.metrics import Value, curve_and_newest
 from launcher.rundir.note import Note
-from launcher.rundir.record_format import read_record
+from launcher.rundir.record_format import AttemptData, BestData, RecordData, read_record
 from launcher.runs.format import seconds_of
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.submission import JobNote
@@ -29,7 +29,7 @@ class StoredRun:
     """A run as its folder describes it. `record` is empty if run.json cannot be read."""
 
     path: str
-    record: dict[str, Any]
+    record: RecordData
     """run.json without `config`, `choices` and `identity`."""
     choices: dict[str, str] = field(default_factory=dict)
     """The option of each config group: {"model": "gpt"}."""
@@ -55,12 +55,15 @@ class StoredRun:
         choices = {group: as_typed(option) for group, option in record.pop("choices", {}).items()}
         config = record.pop("config", {})
         record.pop("identity", None)
-        record |= {key: shared(record[key]) for key in ("git", "versions") if key in record}
+        if "git" in record:
+            record["git"] = shared(record["git"])
+        if "versions" in record:
+            record["versions"] = shared(record["versions"])
         for attempt in record.get("attempts", ()):
             if attempt.get("machine"):
                 attempt["machine"] = shared(attempt["machine"])
-        if record.get("overrides"):
-            record["overrides"] = [shared(override) for override in record["overrides"]]
+        if overrides := record.get("overrides"):
+            record["overrides"] = [shared(override) for override in overrides]
         return cls(
             path,
             record,
@@ -178,9 +181,8 @@ class StoredRun:
         return self.attempts[-1].get("host") if self.attempts else None
 
     @property
-    def attempts(self) -> list[dict[str, Any]]:
-        attempts: list[dict[str, Any]] = self.record.get("attempts", [])
-        return attempts
+    def attempts(self) -> list[AttemptData]:
+        return self.record.get("attempts", [])
 
     @property
     def failure(self) -> str | None:
@@ -205,10 +207,9 @@ class StoredRun:
             return None
 
     @property
-    def best(self) -> dict[str, Any]:
+    def best(self) -> BestData:
         """`metric`, `value` and `step` of the best checkpoint; empty if there is none."""
-        best = self.record.get("best")
-        return best if isinstance(best, dict) else {}
+        return self.record.get("best") or {}
 
     @property
     def judged_by(self) -> tuple[str, Mode] | None:
@@ -280,8 +281,7 @@ class StoredRun:
     @property
     def overrides(self) -> list[str]:
         """The overrides of the command line that started it."""
-        overrides: list[str] | None = self.record.get("overrides")
-        return overrides or []
+        return self.record.get("overrides") or []
 
     @property
     def identity_exclude(self) -> list[str]:

@@ -17,7 +17,7 @@ from launcher.config.tree import get, nested
 from launcher.errors import ConfigError
 from launcher.rundir.files import replace_file
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.record_format import read_record
+from launcher.rundir.record_format import AttemptData, RecordData, read_record
 
 Line = dict[str, Any]
 """A line of metrics.jsonl. `media` has the lines of media.jsonl with the same step, if there are
@@ -63,7 +63,7 @@ class TrackedRun:
         return str(sweep) if sweep else None
 
     @property
-    def record(self) -> dict[str, Any]:
+    def record(self) -> RecordData:
         """Read the current run.json, which is empty if it cannot be read."""
         try:
             return read_record(self.folder.record_path)
@@ -71,10 +71,10 @@ class TrackedRun:
             return {}
 
     @property
-    def attempt(self) -> dict[str, Any]:
+    def attempt(self) -> AttemptData:
         """The newest attempt."""
         attempts = self.record.get("attempts") or [{}]
-        return dict(attempts[-1])
+        return attempts[-1]
 
     @property
     def swept(self) -> dict[str, Any]:

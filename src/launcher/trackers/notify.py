@@ -7,6 +7,7 @@ each message goes out once, over all attempts and `runs sync`.
 from typing import Any, ClassVar, Literal, get_args
 
 from launcher.errors import ConfigError
+from launcher.rundir.record_format import AttemptData, RecordData
 from launcher.trackers.base import Line, Tracker
 from launcher.types import PositiveInt
 
@@ -90,7 +91,7 @@ class NotifyTracker(Tracker):
             self._send(event, text)
             self._remember(end=f"{event} {number}")
 
-    def _ending(self, event: str, record: dict[str, Any], attempt: dict[str, object]) -> str:
+    def _ending(self, event: str, record: RecordData, attempt: AttemptData) -> str:
         at = f"At step {record.get('step')} of {record.get('max_steps')}"
         best = record.get("best")
         if event == "failed":
