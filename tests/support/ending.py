@@ -63,6 +63,9 @@ def watch_calls() -> None:
     number, calls = CALLS.get(point, 1), Path(sys.argv[3])
     while len(calls.read_text().splitlines()) <= number:  # the first call is that of the start
         time.sleep(0.01)
+    if point in CALLS:
+        # The signal itself asks for the cause too, perhaps before the forced exit begins.
+        forced_has_begun.wait(60)
     first_is_there.set()
 
 
@@ -119,7 +122,12 @@ def work() -> None:
 
 signals.install()
 config: Any = OmegaConf.create(
-    {"run": {"dir": sys.argv[1]}, "trainer": {"max_steps": 10}, "dispatch": {}}
+    {
+        "run": {"dir": sys.argv[1]},
+        "trainer": {"max_steps": 10},
+        "dispatch": {},
+        "paths": {"outputs": "outputs"},
+    }
 )
 if point in CALLS or point == DISARMED:
     threading.Thread(target=watch_calls, daemon=True).start()

@@ -30,7 +30,7 @@ from launcher.trackers.base import (
 
 DEFAULT_PROJECT, DEFAULT_URL = "launcher", "https://api.wandb.ai"
 ARRIVAL_CHECKS = 10
-"""How often, once a second, a server that lacks steps is asked again before they are sent again."""
+"""Number of checks, a second apart, after which the steps that a server lacks are sent again."""
 ENDED_EARLY = ("failed", "preempted", "killed")
 
 logger = logging.getLogger("launcher.trackers")
