@@ -294,7 +294,7 @@ class StoredRun:
         return named + sorted(without_effect(self.settings.get("trainer.lanes")))
 
 
-_SHARED: dict[str, object] = {}
+_SHARED: dict[object, object] = {}
 
 
 def shared(value: object) -> Any:
@@ -302,4 +302,10 @@ def shared(value: object) -> Any:
 
     With this, ten thousand runs need 67 % less memory.
     """
-    return sys.intern(value) if isinstance(value, str) else _SHARED.setdefault(repr(value), value)
+    if isinstance(value, str):
+        return sys.intern(value)
+    kind = type(value)
+    if kind is bool or value is None:
+        return value
+    # A float is looked up by its text, since 0.0 == -0.0.
+    return _SHARED.setdefault(value if kind is int or kind is tuple else repr(value), value)
