@@ -127,7 +127,7 @@ def process_as_it_was() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def torch_as_it_was() -> Iterator[None]:
-    """Settings of torch that a run makes for its whole process."""
+    """Settings of torch that a run makes for its whole process, and its process group."""
     if "torch" not in sys.modules:
         yield
         return
@@ -143,6 +143,8 @@ def torch_as_it_was() -> Iterator[None]:
     )
     before = [value() for value, _ in settings]
     yield
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
     for (value, change), first in zip(settings, before, strict=True):
         if value() != first:
             change(first)

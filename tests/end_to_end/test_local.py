@@ -46,6 +46,24 @@ def steps_saved(outputs: Path) -> list[str]:
     ]
 
 
+LATE = """import os, time
+from launcher.jobs.train import TrainJob
+from launcher.process.ranks import on_main
+
+class Late(TrainJob):
+    def run(self, config):
+        time.sleep(2 * (os.environ["RANK"] == "1"))
+        return {"decided": on_main(lambda: 1)}
+"""
+
+
+def test_rank_0_leaves_when_all_have_read_its_last_decision(tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text(LATE)
+    words = (*TINY, *DDP, "job._target_=late.Late", "paths.outputs=outputs")
+    done = python.run("-m", "launcher", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("whom", ["the command", "the group"])
 def test_a_signal_to_any_saves_the_same_step_on_all(tmp_path: Path, whom: str) -> None:
     with Command(f"paths.outputs={tmp_path}", *LONG, *DDP, "data.num_workers=2") as command:

@@ -24,8 +24,12 @@ def run_job(config: DictConfig) -> object:
         signals.SignalExit: a signal ended it.
     """
     deadline.progress(IMPORTS)
-    # This imports torch.
+    # These import torch.
     importlib.import_module("launcher.train.build")
+    from launcher.process import ranks
+
     forced_exit.arm(config.dispatch)
     with exits_are_errors():
-        return instantiate(config.job).run(config)
+        value = instantiate(config.job).run(config)
+    ranks.wait_for_readers()
+    return value

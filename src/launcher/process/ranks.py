@@ -20,8 +20,7 @@ from launcher.process.device import get_device
 
 T = TypeVar("T")
 STARTING = 120.0
-"""Seconds for which rank 0, when it leaves after a signal, waits for ranks that are still
-starting."""
+"""Seconds for which rank 0, when it leaves, waits for ranks that are still starting."""
 TIMEOUT = 1800.0
 """Seconds that a rank waits for the others."""
 PARENT = "LAUNCHER_PARENT"
@@ -286,6 +285,17 @@ def on_main(act: Callable[[], T]) -> T:
         raise TrainingError(f"Rank 0 failed: {answer}")
     agreed: T = answer
     return agreed
+
+
+def wait_for_readers() -> None:
+    """Wait on rank 0 until the other ranks have read its last decision.
+
+    A job may end with a decision (a run is complete already, say), and a slow rank would find the
+    store gone with rank 0.
+    """
+    ranks = Ranks.from_env()
+    if ranks.is_main and ranks.world_size > 1 and _meeting.decisions:
+        _wait_until_read(f"launcher/decision-{_meeting.decisions}", ranks.world_size - 1)
 
 
 def _wait_until_read(key: str, readers: int) -> None:
