@@ -28,6 +28,7 @@ from launcher.config.session import returned
 from launcher.config.tree import get, of_the_run
 from launcher.errors import ConfigError, TrainingError
 from launcher.process import signals
+from launcher.runs.filters import number
 from launcher.runs.listing import table
 from launcher.runs.objective import OWN_SWEEPERS
 from launcher.runs.stored_run import StoredRun
@@ -269,13 +270,9 @@ def show_ranking(jobs: Sequence[SweepJob]) -> None:
         return
     ((metric, mode),) = judged
     print(f"Ranked by {metric}:")
-
-    def value(run: StoredRun) -> float | None:
-        # JSON has no infinity, so run.json has it as text.
-        best = run.best.get("value")
-        return None if best is None else float(best)
-
-    table(ranked(runs, value, mode), time.time(), terminal_width()).print()
+    # JSON has no infinity, so run.json has it as text.
+    in_order = ranked(runs, lambda run: number(run.best.get("value")), mode)
+    table(in_order, time.time(), terminal_width()).print()
 
 
 def conclude(jobs: Sequence[SweepJob], results: Sequence[JobReturn]) -> None:

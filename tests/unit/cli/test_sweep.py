@@ -100,6 +100,9 @@ def test_the_runs_of_a_sweep_are_ranked(
     show_ranking(jobs)
     title, _, *lines = capsys.readouterr().out.splitlines()
     assert title == f"Ranked by {metric}:" and "".join(line.split()[1] for line in lines) == order
+    show_ranking([*jobs, Job(tmp_path / "gpt" / "d", float("inf"), "completed", metric)])
+    title, _, *lines = capsys.readouterr().out.splitlines()
+    assert "".join(line.split()[1] for line in lines) == order[:2] + "cd", "text in run.json"
     show_ranking(jobs[:1])
     assert capsys.readouterr().out == "", "one run needs no ranking"
 

@@ -215,12 +215,9 @@ class Together(Pair):
         self.misuse = misuse
 
     def build_strategy(self) -> Strategy:
-        strategy = super().build_strategy()
+        strategy: Any = super().build_strategy()
         if self.misuse == "a strategy":
-            kind: Any = type(strategy)
-            strategy.__class__ = type(
-                "Single", (kind,), {"supports_parts": False, "name": "single"}
-            )
+            strategy.supports_parts, strategy.name = False, "single"
         return strategy
 
     def build_optimizer(self) -> Any:
