@@ -46,7 +46,6 @@ PRELOADED = (
     "numpy",
     "rich.progress",
     "safetensors.torch",
-    "tabulate",
     "torch",
     "torch._dynamo",
     "torch._dynamo.backends.debugging",
