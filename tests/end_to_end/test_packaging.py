@@ -1,12 +1,15 @@
 """The built and installed package: the wheel is complete, and the tested versions are the required
 ones."""
 
+import ast
 import os
 import re
 import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib.metadata import packages_distributions
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import launcher
+from support.fork_server import PRELOADED
 from support.paths import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -124,6 +128,45 @@ def test_each_dependency_has_a_tested_version(extra):
             assert requirement.extras <= set(EXTRAS)
         else:
             assert requirement.specifier.contains(pins()[canonicalize_name(requirement.name)]), text
+
+
+def imported(folder: str) -> dict[str, str]:
+    """Packages of others that the files of a folder import, each with one of these files."""
+    files = list((ROOT / folder).rglob("*.py"))
+    ours = {name for path in files for name in (path.stem, path.parent.name)} | {"launcher", "conf"}
+    found = {}
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Import(names=names):
+                    modules = [each.name for each in names]
+                case ast.ImportFrom(module=str(module), level=0):
+                    modules = [module]
+                case _:
+                    continue
+            for module in modules:
+                found[module.partition(".")[0]] = path.relative_to(ROOT).as_posix()
+    return {name: found[name] for name in found.keys() - ours - sys.stdlib_module_names}
+
+
+@pytest.mark.parametrize("folder", ["src", "conf", "docs", "tests"])
+def test_each_imported_package_is_a_dependency(folder):
+    names = imported(folder)
+    if folder == "tests":
+        names |= {name.partition(".")[0]: "PRELOADED" for name in PRELOADED}
+    extras = [name for name in EXTRAS if folder in ("docs", "tests") or name != "dev"]
+    required = {
+        canonicalize_name(Requirement(text).name)
+        for text in [*PROJECT["dependencies"], *chain.from_iterable(map(EXTRAS.get, extras))]
+    }
+    of_module = packages_distributions()
+    undeclared = {
+        name: path
+        for name, path in names.items()
+        if name not in sys.stdlib_module_names
+        and not required & set(map(canonicalize_name, of_module.get(name, [name])))
+    }
+    assert undeclared == {}
 
 
 def test_tested_versions_are_the_same_everywhere():

@@ -2,13 +2,13 @@
 does not fall."""
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from launcher.jobs.lr_find import find_lr, suggestion
 from support.toy import BAD, GOOD, Recorder, Toy
@@ -85,18 +85,14 @@ def test_the_suggestion_is_where_the_loss_falls_fastest() -> None:
 def loaders() -> dict[str, Callable[[], Any]]:
     data = [torch.full((2,), float(number)) for number in range(8)]
     generator = lambda: torch.Generator().manual_seed(7)  # noqa: E731
-    made: dict[str, Callable[[], Any]] = {
+    return {
         "shuffled": lambda: DataLoader(data, 2, shuffle=True),
         "own generator": lambda: DataLoader(data, 2, shuffle=True, generator=generator()),
         "own generator, worker": lambda: DataLoader(
             data, 2, shuffle=True, generator=generator(), num_workers=1
         ),
+        "stateful": lambda: StatefulDataLoader(data, 2, shuffle=True),
     }
-    if find_spec("torchdata"):
-        from torchdata.stateful_dataloader import StatefulDataLoader
-
-        made["stateful"] = lambda: StatefulDataLoader(data, 2, shuffle=True)
-    return made
 
 
 @pytest.mark.parametrize("name", loaders())
