@@ -31,7 +31,31 @@ PAUSE = 2.0
 GONE_LOOKS = 3
 """Number of consecutive calls that do not list a job until it counts as gone. SLURM may leave a job
 out for a moment."""
+RETRY_LOOKS = 30
+"""Number of calls of squeue after which SLURM is asked for room again although the queue is the
+same: a limit may count the jobs of other users, too."""
 ENDED = ("completed", "paused", "failed", "cancelled")
+
+
+class Room:
+    """When to ask again for room in SLURM's queue, after it had none for some runs.
+
+    Each try is a call of sbatch, so it is not made at each look at the queue.
+    """
+
+    def __init__(self) -> None:
+        self._full: set[str] | None = None
+        """Jobs in the queue at the last try, if it submitted nothing."""
+        self._looks = 0
+
+    def may_be_there(self, jobs: set[str]) -> bool:
+        """Return whether to try now, with these jobs in the queue."""
+        self._looks += 1
+        return jobs != self._full or self._looks >= RETRY_LOOKS
+
+    def has_tried(self, jobs: set[str], has_submitted: bool) -> None:
+        # Jobs that were submitted may end before the next look, which then sees the same queue.
+        self._full, self._looks = None if has_submitted else jobs, 0
 
 
 def wait_for(
@@ -56,7 +80,7 @@ def wait_for(
     from rich.live import Live
 
     missing: dict[str, int] = {}
-    num_jobs: int | None = None
+    room = Room()
     with Live(console=console(), auto_refresh=False, transient=False) as live:
         while True:
             stored = [StoredRun.read(run.folder.path) for run in runs]
@@ -85,9 +109,9 @@ def wait_for(
                 )
                 print(text, file=sys.stderr, flush=True)
                 raise signals.SignalExit(signals.received())
-            if rest and queue is not None and (num_jobs is None or len(queue) < num_jobs):
+            if rest and queue is not None and room.may_be_there(jobs := {*queue}):
                 submit_rest(rest)
-            num_jobs = num_jobs if queue is None else len(queue)
+                room.has_tried(jobs, has_submitted=any(run.limit is None for run in rest))
             sleep(PAUSE)
         live.update(_shown(stored), refresh=True)
     return [_result(run, state) for run, state in pairs]

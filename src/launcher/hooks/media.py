@@ -75,11 +75,9 @@ class MediaHook(BaseHook):
                 for row in self._rows
                 if "path" not in row or (self._folder / row["path"]).exists()
             ]
-            drop_lines_after(
-                self._path,
-                min([row["step"] - 1 for row in self._rows], default=trainer.step),
-                once=False,
-            )
+            # Rows of a step whose evaluation is still to come are written again with it.
+            again = [*(row["step"] for row in self._rows), *trainer.state.awaited]
+            drop_lines_after(self._path, min(again, default=trainer.step + 1) - 1, once=False)
             remove_steps_after(self._folder / self.image_folder, trainer.step)
 
     def on_log_images(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
