@@ -15,6 +15,7 @@ import os
 import pickle
 import signal
 import threading
+import time
 import traceback
 import weakref
 from collections.abc import Iterable, Iterator
@@ -27,6 +28,8 @@ from launcher.process import signals
 
 CLOSE_SECONDS = 2.0
 """Seconds after `close()` until a worker that is still busy is killed."""
+PARENT_SECONDS = 1.0
+"""Seconds between two looks of a worker for its parent."""
 
 _open: weakref.WeakSet[WorkerBatches] = weakref.WeakSet()
 
@@ -152,12 +155,21 @@ class WorkerBatches:
 
 def _begin(worker_id: int) -> None:
     signals.ignore_in_child()
-    # From here on torch's worker watches for a change of its parent, but it would miss that the
-    # parent has died before.
     parent = multiprocessing.parent_process()
     by_server = multiprocessing.get_start_method(allow_none=True) == "forkserver"
-    if parent is not None and not by_server and os.getppid() != parent.pid:
-        os._exit(1)
+    if parent is not None and not by_server:
+        threading.Thread(target=_end_after, args=(parent.pid,), daemon=True).start()
+
+
+def _end_after(parent: int | None) -> None:
+    """End this worker once its parent has ended.
+
+    Torch's worker looks for that between two batches, and never ends if its parent has died before
+    the first look.
+    """
+    while os.getppid() == parent:
+        time.sleep(PARENT_SECONDS)
+    os._exit(1)
 
 
 def _as_it_is(batch: object) -> object:

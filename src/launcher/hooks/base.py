@@ -309,8 +309,14 @@ class BaseHook:
     def on_after_step(self, trainer: TrainerView) -> None:
         """Called after the update; `trainer.step_info` describes the step."""
 
+    def on_last_step(self, trainer: TrainerView) -> None:
+        """Called after every hook's `on_after_step` if training ends with this step.
+
+        Log here what would otherwise be missing, whatever the interval.
+        """
+
     def on_step_boundary(self, trainer: TrainerView) -> None:
-        """Called after every hook's `on_after_step`: the step is complete, its state is final."""
+        """Called after all of these: the step is complete, its state is final."""
 
     def on_evaluation_start(self, trainer: TrainerView) -> None:
         """Called before the validation set is evaluated. Change the weights for it here."""

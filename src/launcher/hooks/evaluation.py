@@ -127,7 +127,8 @@ class EvaluationHook(BaseHook):
             self._beside.open(trainer)
         if not self._take_arrived(trainer):
             return
-        missed = trainer.step > 0 and self._is_due(trainer)
+        is_due = trainer.state.is_at_end() or self._interval.is_due(trainer, trainer.step)
+        missed = trainer.step > 0 and is_due and self._done_at != trainer.step
         if missed or (trainer.step == 0 and self.at_start):
             # This step may have no checkpoint of this run.
             self._evaluate(trainer)
@@ -135,22 +136,18 @@ class EvaluationHook(BaseHook):
     def on_after_step(self, trainer: TrainerView) -> None:
         if self._beside.pending and not self._take_arrived(trainer):
             return
-        if self._is_due(trainer):
+        if self._interval.is_due(trainer, trainer.state.step):
             if self._runs_beside(trainer):
                 self._done_at = trainer.step
                 self._beside.schedule(trainer)
             else:
                 self._evaluate(trainer)
 
-    def on_step_boundary(self, trainer: TrainerView) -> None:
-        # A hook after this one may have ended the training.
-        if trainer.state.is_at_end():
-            self.on_after_step(trainer)
-
-    def _is_due(self, trainer: TrainerView) -> bool:
-        state = trainer.state
-        is_due = state.is_at_end() or self._interval.is_due(trainer, state.step)
-        return is_due and self._done_at != state.step
+    def on_last_step(self, trainer: TrainerView) -> None:
+        if self._beside.pending and not self._take_arrived(trainer):
+            return
+        if self._done_at != trainer.step:
+            self._evaluate(trainer)
 
     def _take_arrived(self, trainer: TrainerView) -> bool:
         """Log the values of evaluations beside training that take effect now.

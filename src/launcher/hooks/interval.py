@@ -28,6 +28,7 @@ class Interval:
                 f"{key}={value}: must be a number of steps, or of epochs such as 1epoch or"
                 " 0.5epoch."
             )
+        self._steps = int(value) if self.epochs is None else 0
 
     def is_due(self, trainer: object, step: int) -> bool:
         """Return whether the interval is due at the current step.
@@ -36,7 +37,7 @@ class Interval:
             ConfigError: it is in epochs, and the training data have no length.
         """
         if self.epochs is None:
-            return bool(self.value) and step % int(self.value) == 0
+            return self._steps > 0 and step % self._steps == 0
         length = self._length(trainer) * self.epochs
         return step > 0 and step // length > (step - 1) // length
 

@@ -44,8 +44,8 @@ class MemoryHook(BaseHook):
         if trainer.step % self.interval == 0:
             self._log(trainer)
 
-    def on_step_boundary(self, trainer: TrainerView) -> None:
-        if trainer.is_last_step and self._peak:
+    def on_last_step(self, trainer: TrainerView) -> None:
+        if self._peak:
             self._log(trainer)
 
     def _log(self, trainer: TrainerView) -> None:

@@ -87,13 +87,11 @@ class SamplesHook(BaseHook):
         self._tokens = [self._encoded(prompt) for prompt in self.prompts]
 
     def on_after_step(self, trainer: TrainerView) -> None:
-        if trainer.step % self.interval == 0 or trainer.is_last_step:
+        if trainer.step % self.interval == 0:
             self._write(trainer)
 
-    def on_step_boundary(self, trainer: TrainerView) -> None:
-        # A hook after this one may have ended the training.
-        if trainer.is_last_step:
-            self._write(trainer)
+    def on_last_step(self, trainer: TrainerView) -> None:
+        self._write(trainer)
 
     def _write(self, trainer: TrainerView) -> None:
         if self._done_at == trainer.step:

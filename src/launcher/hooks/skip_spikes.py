@@ -116,8 +116,14 @@ class SkipSpikesHook(BaseHook):
                 setattr(self, name, getattr(self, name).to(device))
 
     def on_after_step(self, trainer: TrainerView) -> None:
-        if trainer.step % self.interval and not trainer.is_last_step:
-            return
+        if trainer.step % self.interval == 0:
+            self._log(trainer)
+
+    def on_last_step(self, trainer: TrainerView) -> None:
+        if trainer.step % self.interval:
+            self._log(trainer)
+
+    def _log(self, trainer: TrainerView) -> None:
         skipped, last = torch.stack([self._skipped, self._last]).tolist()
         trainer.log({"spikes": {"skipped": skipped}})
         if skipped > self._reported:

@@ -59,13 +59,11 @@ class StatsHook(BaseHook):
 
     def on_after_step(self, trainer: TrainerView) -> None:
         self._steps.append(trainer.step_info)
-        state = trainer.state
-        if state.step % self.interval == 0 or state.is_at_end():
+        if trainer.state.step % self.interval == 0:
             self._report(trainer)
 
-    def on_step_boundary(self, trainer: TrainerView) -> None:
-        # A hook after this one has ended the training.
-        if self._steps and trainer.state.is_at_end():
+    def on_last_step(self, trainer: TrainerView) -> None:
+        if self._steps:
             self._report(trainer)
 
     def _report(self, trainer: TrainerView) -> None:

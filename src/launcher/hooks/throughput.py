@@ -71,7 +71,11 @@ class ThroughputHook(BaseHook):
             self._measure(trainer)
         if self._since is None:
             self._restart(trainer)
-        elif trainer.step % self.interval == 0 or trainer.is_last_step:
+        elif trainer.step % self.interval == 0:
+            self._log(trainer)
+
+    def on_last_step(self, trainer: TrainerView) -> None:
+        if self._since is not None and self._since[1] < trainer.step:
             self._log(trainer)
 
     def _measure(self, trainer: TrainerView) -> None:

@@ -1,7 +1,7 @@
 """Train: a subclass's methods, the step, the boundary between steps, and a trainer's state.
 
     train -> build -> restore -> [before_step -> accumulate -> strategy.step -> after_step ->
-        boundary] -> after_train
+        (last_step) -> boundary] -> after_train
 
 The loop itself never reads a value from the device. Losses, norms and records stay there until a
 hook reads them.
@@ -342,12 +342,9 @@ class BaseTrainer(HookCaller):
                 self._boundary()
             while not (self.is_paused or self.state.is_at_end()):
                 self._run_step()
-                if self.state.is_at_end() and self.update_was_skipped():
-                    raise TrainingError(
-                        f"Training ended with {self.state.skipped_in_row} skipped updates in a row:"
-                        f" the gradient was not finite ({format_step(self.step_info)}). This state"
-                        f" is not saved. {ADVICE}"
-                    )
+                if self.state.is_at_end():
+                    self.fire("on_last_step")
+                    self._check_last_update()
                 self._boundary()
         except signals.Interrupted:
             # Nothing of the next step had been computed, so the state still belongs to the previous
@@ -561,6 +558,14 @@ class BaseTrainer(HookCaller):
             return bool(self.state.skipped_in_row)
         is_finite = all(bool(loss.isfinite()) for loss in self.step_info.get("loss", ()))
         return bool(maximum(not is_finite))
+
+    def _check_last_update(self) -> None:
+        if self.update_was_skipped():
+            raise TrainingError(
+                f"Training ended with {self.state.skipped_in_row} skipped updates in a row: the"
+                f" gradient was not finite ({format_step(self.step_info)}). This state is not"
+                f" saved. {ADVICE}"
+            )
 
     def _count_retry(self) -> None:
         """Count that the gradient of this attempt was not finite.

@@ -73,16 +73,22 @@ def test_exit_without_close_waits_for_no_worker():
     assert (done.stdout, done.stderr, done.returncode) == ("0\n", "", 0)
 
 
-def test_workers_end_with_their_parent():
-    """Killed without a word, and while they start, it leaves no process behind."""
-    script = """
+@pytest.mark.parametrize(
+    "when",
+    [
+        "threading.Thread(target=report).start(); list(loader(0))",
+        "batches = iter(loader(1000)); next(batches); report(); next(batches)",
+    ],
+    ids=["while they start", "within a sample"],
+)
+def test_workers_end_with_their_parent(when):
+    """Killed without a word, it leaves no process behind."""
+    script = f"""
         def report():
             while len(multiprocessing.active_children()) < 2:
                 time.sleep(0.001)
             print(*(child.pid for child in multiprocessing.active_children()), flush=True)
-        threading.Thread(target=report).start()
-        for batch in loader(0):
-            pass
+        {when}
     """
     process = python.start("-c", PRELUDE + textwrap.dedent(script), env=ENVIRONMENT)
     workers = [int(pid) for pid in process.stdout.readline().split()]

@@ -66,8 +66,8 @@ def test_every_event_of_a_run_in_its_order(tmp_path: Path) -> None:
         "on_start", "on_restore", "on_before_train",
         "on_evaluation_start", "on_evaluation_end", "on_log_scalars",  # of the first weights
         "on_ready", "on_epoch_start", "on_before_step", "on_batch", "on_before_optimizer_step",
-        "on_evaluation_start", "on_evaluation_end", "on_log_scalars",
-        "on_after_step", "on_state_dict", "on_checkpoint_saved", "on_step_boundary",
+        "on_after_step", "on_evaluation_start", "on_evaluation_end", "on_log_scalars",
+        "on_last_step", "on_state_dict", "on_checkpoint_saved", "on_step_boundary",
         "on_after_train", "on_close",
     ]  # fmt: skip
 
