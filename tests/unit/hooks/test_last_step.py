@@ -1,4 +1,4 @@
-"""What a hook logs at the last step is there whichever step turns out to be the last, and once."""
+"""Logs of the last step are there whichever step turns out to be the last, and once."""
 
 from collections import Counter
 from collections.abc import Callable
