@@ -20,7 +20,7 @@ from launcher.process.device import get_device
 
 T = TypeVar("T")
 STARTING = 120.0
-"""Seconds for which rank 0, when it leaves, waits for ranks that are still starting."""
+"""Seconds for which a rank that has received a signal waits for ranks that are still starting."""
 TIMEOUT = 1800.0
 """Seconds that a rank waits for the others."""
 PARENT = "LAUNCHER_PARENT"
@@ -141,6 +141,7 @@ def join(device: torch.device, timeout: float = TIMEOUT) -> None:
 
     Raises:
         ConfigError: process groups do not support the device.
+        signals.SignalExit: a rank has received a signal. Here all can leave together.
     """
     if is_initialized():
         return
@@ -153,6 +154,8 @@ def join(device: torch.device, timeout: float = TIMEOUT) -> None:
     _meeting.groups += 1
     _meeting.timeout = timeout
     on_gpu = device.type == "cuda"
+    # It waits for ranks that are still importing torch.
+    deadline.progress(STARTING)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
         # A later group of this process must not read the keys of an earlier one.
@@ -163,6 +166,9 @@ def join(device: torch.device, timeout: float = TIMEOUT) -> None:
         device_id=device if on_gpu else None,
     )
     _meeting.joined = True
+    if signum := maximum(signals.received()):
+        leave()
+        raise signals.SignalExit(signum)
 
 
 def leave() -> None:
