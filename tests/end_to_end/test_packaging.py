@@ -131,10 +131,9 @@ def test_each_dependency_has_a_tested_version(extra):
 
 
 def imported(folder: str) -> dict[str, str]:
-    """Packages of others that the files of a folder import, each with one of these files."""
-    files = list((ROOT / folder).rglob("*.py"))
-    ours = {name for path in files for name in (path.stem, path.parent.name)} | {"launcher", "conf"}
+    """Packages that the files of a folder import, each with one of these files."""
     found = {}
+    files = (ROOT / folder).rglob("*.py")
     for path in files:
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
@@ -146,7 +145,14 @@ def imported(folder: str) -> dict[str, str]:
                     continue
             for module in modules:
                 found[module.partition(".")[0]] = path.relative_to(ROOT).as_posix()
-    return {name: found[name] for name in found.keys() - ours - sys.stdlib_module_names}
+    return found
+
+
+def ours() -> set[str]:
+    """Packages of this project. Examples and tests import files beside them, too."""
+    beside = [path for folder in ("docs", "tests") for path in (ROOT / folder).rglob("*.py")]
+    folders = [path for folder in (ROOT, ROOT / "src", ROOT / "tests") for path in folder.iterdir()]
+    return {path.stem for path in [*beside, *folders]}
 
 
 @pytest.mark.parametrize("folder", ["src", "conf", "docs", "tests"])
@@ -163,7 +169,7 @@ def test_each_imported_package_is_a_dependency(folder):
     undeclared = {
         name: path
         for name, path in names.items()
-        if name not in sys.stdlib_module_names
+        if name not in sys.stdlib_module_names | ours()
         and not required & set(map(canonicalize_name, of_module.get(name, [name])))
     }
     assert undeclared == {}

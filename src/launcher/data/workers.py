@@ -15,7 +15,6 @@ import os
 import pickle
 import signal
 import threading
-import time
 import traceback
 import weakref
 from collections.abc import Iterable, Iterator
@@ -25,11 +24,10 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from launcher.process import signals
+from launcher.process.parent import when_parent_ends
 
 CLOSE_SECONDS = 2.0
 """Seconds after `close()` until a worker that is still busy is killed."""
-PARENT_SECONDS = 1.0
-"""Seconds between two looks of a worker for its parent."""
 
 _open: weakref.WeakSet[WorkerBatches] = weakref.WeakSet()
 
@@ -155,21 +153,12 @@ class WorkerBatches:
 
 def _begin(worker_id: int) -> None:
     signals.ignore_in_child()
+    # Torch's worker looks for its parent between two batches only, and never ends if the parent has
+    # died before the first look.
     parent = multiprocessing.parent_process()
     by_server = multiprocessing.get_start_method(allow_none=True) == "forkserver"
-    if parent is not None and not by_server:
-        threading.Thread(target=_end_after, args=(parent.pid,), daemon=True).start()
-
-
-def _end_after(parent: int | None) -> None:
-    """End this worker once its parent has ended.
-
-    Torch's worker looks for that between two batches, and never ends if its parent has died before
-    the first look.
-    """
-    while os.getppid() == parent:
-        time.sleep(PARENT_SECONDS)
-    os._exit(1)
+    if parent is not None and parent.pid is not None and not by_server:
+        when_parent_ends(parent.pid, lambda: os._exit(1))
 
 
 def _as_it_is(batch: object) -> object:

@@ -21,6 +21,7 @@ from typing import Any
 
 from launcher.dispatch.spawner import JOB, SIGNAL
 from launcher.process import collector, deadline, signals
+from launcher.process.parent import when_parent_ends
 from launcher.rundir.logs import prepare_output
 
 PR_SET_PDEATHSIG = 1
@@ -124,14 +125,8 @@ def end_with_parent(parent: int) -> None:
         # The parent may have ended before the call, which then has no effect.
         if os.getppid() != parent:
             os.kill(os.getpid(), signal.SIGTERM)
-        return
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+    else:
+        when_parent_ends(parent, lambda: os.kill(os.getpid(), signal.SIGTERM))
 
 
 if __name__ == "__main__":

@@ -316,7 +316,7 @@ class BaseHook:
         """
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
-        """Called after all of these: the step is complete, its state is final."""
+        """Called after these events of every hook: the step is complete, its state is final."""
 
     def on_evaluation_start(self, trainer: TrainerView) -> None:
         """Called before the validation set is evaluated. Change the weights for it here."""
