@@ -258,14 +258,24 @@ def test_restarts_without_progress_end(cluster, tmp_path):
         wait_for(
             lambda number=restart + 1: len(starts(tmp_path, job)) == number, "a start to be noted"
         )
-        step = lab.run("squeue", "--steps", "-h", "-j", job, "-o", "%i").split()[0]
-        lab.run("scancel", "--signal=KILL", step, check=False)
-        lab.run("scontrol", "requeue", job, check=False)
+        lab.run("scancel", "--signal=KILL", last_step(lab, job))
+        # SLURM may refuse to requeue a job that is about to end.
+        assert lab.wait_until_ended(job) == "FAILED"
+        lab.run("scontrol", "requeue", job)
+    wait_for(lambda: lab.info(job)["Restarts"] == "2", "the last start")
     assert lab.wait_until_ended(job) == "FAILED"
     assert record(tmp_path)["state"] == "failed" and steps_done(run_folders(tmp_path)[0]) < INTERVAL
     assert (
         "without a new checkpoint"
         in (run_folders(tmp_path)[0] / "logs" / f"slurm-{job}.log").read_text()
+    )
+
+
+def last_step(lab, job):
+    """The step of the ranks; those before it are empty, and the script's has no number."""
+    listed = lab.run("squeue", "--steps", "-h", "-j", job, "-o", "%i").split()
+    return max(
+        (step for step in listed if step[-1].isdigit()), key=lambda step: int(step.split(".")[1])
     )
 
 
