@@ -3,7 +3,7 @@
 The id is a hash of the configuration.
 
 Importing this registers the resolvers that conf/config.yaml uses: `${launcher.name:}`,
-`${launcher.id:}`, `${launcher.path:...}` and `${launcher.steps:...}`. They see the whole
+`${launcher.id:}`, `${launcher.path:...}` and `${launcher.steps:}`. They see the whole
 configuration, so they resolve to the same value while Hydra composes, inside the run, and in a
 sweep's child process.
 """
@@ -64,18 +64,12 @@ _computing = False
 
 
 def run_id(config: DictConfig) -> str:
-    """The first 12 hex digits of a hash over `identity`.
+    """The first 12 hex digits of a hash over `hashed_identity`.
 
     Raises:
         omegaconf.errors.OmegaConfBaseException: an interpolation does not resolve.
     """
-    return digest(hashed_identity(config))
-
-
-def hashed_identity(config: DictConfig) -> dict[str, object]:
-    """The tree that is hashed (see `identity`)."""
-    with _no_recursion():
-        return identity(config)
+    return digest(hashed_identity(config, to_plain(config)))
 
 
 def digest(hashed: Mapping[str, object]) -> str:
@@ -84,12 +78,28 @@ def digest(hashed: Mapping[str, object]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 
-def identity(config: DictConfig) -> dict[str, object]:
+@contextmanager
+def _no_recursion() -> Iterator[None]:
+    """A hashed value that refers to `run.id` indirectly sees a constant instead of recursing."""
+    global _computing
+    _computing = True
+    try:
+        yield
+    finally:
+        _computing = False
+
+
+@_no_recursion()
+def hashed_identity(config: DictConfig, written: dict[str, Any]) -> dict[str, object]:
     """Return the tree that is hashed.
 
     It is the resolved configuration without the keys of `run.identity_exclude`, and with the keys
     of `HASHED_RUN_KEYS` that are set. Whole floats become ints (`lr=1.0` is `lr=1`), and the values
     of `HASHED_AS_NULL` become null.
+
+    Args:
+        config: composed, and not resolved.
+        written: the same as plain containers, interpolations as written.
     """
     # The schema rejects everything but a list.
     listed = OmegaConf.select(config, "run.identity_exclude")
@@ -97,25 +107,24 @@ def identity(config: DictConfig) -> dict[str, object]:
         str(path) for path in (listed if isinstance(listed, ListConfig) else ())
     } | NEVER_HASHED
     excluded |= without_effect(OmegaConf.select(config, "trainer.lanes"))
-    tree = to_plain(config)
-    excluded -= _steering(_without(tree, excluded), config)
+    excluded -= _steering(_without(written, excluded), config)
 
-    def value(written: Any, keys: tuple[object, ...]) -> Any:
-        if is_interpolation(written):
-            if any(prefix in written for prefix in LOCATION_PREFIXES):
-                return written
-            written = resolved_at(config, keys)
-            if isinstance(written, dict | list):
-                return mapped(_without(written, excluded, keys), value, keys)
-        if isinstance(written, str):
+    def hashed_value(value: Any, keys: tuple[object, ...]) -> Any:
+        if is_interpolation(value):
+            if any(prefix in value for prefix in LOCATION_PREFIXES):
+                return value
+            value = resolved_at(config, keys)
+            if isinstance(value, dict | list):
+                return mapped(_without(value, excluded, keys), hashed_value, keys)
+        if isinstance(value, str):
             key = ".".join(map(str, keys))
             if key in HASHED_FILES:
-                return _content(expanded(written))
-            if HASHED_AS_NULL.get(key) == written:
+                return _content(expanded(value))
+            if HASHED_AS_NULL.get(key) == value:
                 return None
-        return int(written) if isinstance(written, float) and written.is_integer() else written
+        return int(value) if isinstance(value, float) and value.is_integer() else value
 
-    hashed: dict[str, Any] = mapped(_without(tree, excluded), value)
+    hashed: dict[str, Any] = mapped(_without(written, excluded), hashed_value)
     for key in HASHED_RUN_KEYS:
         if (setting := OmegaConf.select(config, key)) is not None:
             hashed[key] = str(setting)
@@ -158,17 +167,6 @@ def _content(file: Path) -> object:
         return text
 
 
-@contextmanager
-def _no_recursion() -> Iterator[None]:
-    """A hashed value that refers to `run.id` indirectly sees a constant instead of recursing."""
-    global _computing
-    _computing = True
-    try:
-        yield
-    finally:
-        _computing = False
-
-
 def choices(config: DictConfig) -> dict[str, object]:
     """Return the chosen option of each group (`{"model": "gpt", ...}`).
 
@@ -201,14 +199,15 @@ def fix_name(config: DictConfig) -> None:
     interpolations that are hashed as written. If they do not resolve, validation reports why.
     """
     try:
-        hashed = hashed_identity(config)
+        written = to_plain(config)
+        hashed = hashed_identity(config, written)
         hashed_id = digest(hashed)
         name = config.run.name
-        run_id = hashed_id if to_plain(config.run)["id"] == DERIVED else config.run.id
+        run_id = hashed_id if written["run"]["id"] == DERIVED else config.run.id
     except Exception:
         return
     config.run.name, config.run.id = name, run_id
-    kept = for_json(as_stored(to_plain(config), hashed))
+    kept = for_json(as_stored(written, hashed))
     text = json.dumps({"id": hashed_id, "identity": kept}, separators=(",", ":"))
     OmegaConf.update(config, "run.identity", text.replace("${", ESCAPED), force_add=True)
 
@@ -256,6 +255,10 @@ def _resolve_id(config: DictConfig) -> str:
     return "<id>" if _computing else run_id(config)
 
 
+def _resolve_steps(config: DictConfig) -> int | None:
+    return default_steps(OmegaConf.select(config, "trainer.max_epochs"))
+
+
 def _resolve_path(path: object) -> str:
     return str(expanded(str(path)))
 
@@ -268,4 +271,4 @@ register("launcher.id", lambda *, _root_: _resolve_id(_root_), replace=True)
 register("launcher.name", lambda *, _root_: run_name(_root_), replace=True)
 register("launcher.path", _resolve_path, replace=True)
 register("launcher.count", len, replace=True)
-register("launcher.steps", default_steps, replace=True)
+register("launcher.steps", lambda *, _root_: _resolve_steps(_root_), replace=True)

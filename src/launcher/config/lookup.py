@@ -122,11 +122,10 @@ def name_run(config: DictConfig, runs: Runs) -> Known | None:
     fix_name(config)
     runs.declare_renames(config)
     known = stored_identity(config.run)
-    if known is None or known[0] != config.run.id or _has_files(Path(config.run.dir)):
+    if known is None or known[0] != config.run.id or _has_files(folder := Path(config.run.dir)):
         return None
-    run_folder = Path(config.run.dir).parent
     renames = project_renames(config)
-    equivalent = runs.equivalent(run_folder, identity_key(known[1], renames), renames)
+    equivalent = runs.equivalent(folder.parent, identity_key(known[1], renames), renames)
     equivalent = [run for run in equivalent if _has_equal_secrets(config, known, run)]
     equivalent = [run for run in equivalent if run.record["identity_id"] == known[0]] or equivalent
     if len(equivalent) > 1:
@@ -156,7 +155,7 @@ def _has_equal_secrets(config: DictConfig, known: tuple[str, dict[str, Any]], ru
     """
     if not any(_is_kept(path, value) for path, value in leaves(run.identity).items()):
         return True
-    values = leaves(hashed_identity(config))
+    values = leaves(hashed_identity(config, to_plain(config)))
 
     def value(stored: object, keys: tuple[object, ...]) -> Any:
         path = ".".join(map(str, keys))
@@ -233,7 +232,8 @@ def is_same(before: DictConfig, now: DictConfig) -> bool:
     if run_id(before) == run_id(now):
         return True
     one, other = (
-        identity_key(hashed_identity(tree), project_renames(now)) for tree in (before, now)
+        identity_key(hashed_identity(config, to_plain(config)), project_renames(now))
+        for config in (before, now)
     )
     return one == other
 

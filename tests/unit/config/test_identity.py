@@ -9,7 +9,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from launcher.config.compose import compose
-from launcher.config.identity import drift, identity, run_id
+from launcher.config.identity import drift, hashed_identity, run_id
+from launcher.config.plain import to_plain
 from launcher.hooks.base import BaseHook
 from launcher.hooks.early_stopping import EarlyStoppingHook
 from support.composition import composed
@@ -198,7 +199,7 @@ def test_a_resolved_configuration_keeps_name_and_id(in_task: DictConfig) -> None
 
 def test_identity_leaves_the_run_and_hydra_out() -> None:
     config = compose()
-    hashed = identity(config)
+    hashed = hashed_identity(config, to_plain(config))
     assert not {"run", "hydra", "job", "paths"} & hashed.keys()
     assert {"seed", "data", "model", "optimizer", "trainer"} <= hashed.keys()
     assert run_id(config) == config.run.id
