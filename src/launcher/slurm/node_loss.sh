@@ -72,8 +72,9 @@ watch_first_node() { # NODE: SLURM would keep the job without its script, until 
 		[[ -z $sign || $sign == "$last" ]] && ((++missed)) || missed=0
 		((missed >= silence)) && is_ours && ! answers "$1" && answers "$SLURMD_NODENAME" && is_ours || continue
 		echo "SLURM job ${__launcher_job:-$SLURM_JOB_ID} has lost $1, on which its script ran: requeueing it"
+		record_loss requeued # before the requeued job can begin its attempt
 		trap "" TERM
-		scontrol requeue "${__launcher_job:-$SLURM_JOB_ID}" && record_loss requeued && exit
+		is_ours && scontrol requeue "${__launcher_job:-$SLURM_JOB_ID}" && exit
 		trap "exit 0" TERM
 	done
 }

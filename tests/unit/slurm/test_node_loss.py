@@ -1,5 +1,6 @@
 """A job that loses nodes: what its script does, and what run.json says."""
 
+import json
 import subprocess
 import sys
 
@@ -154,6 +155,17 @@ def test_a_job_whose_first_node_is_lost_is_requeued_by_its_watcher(folder, slurm
     assert slurm.calls.count("requeue 6") == 1, output
     assert "SLURM job 6 has lost node1, on which its script ran: requeueing it" in output
     assert RunRecord(folder).attempt.reason == "lost node1: requeued"
+
+
+def test_the_loss_of_the_first_node_is_recorded_before_the_next_start_can_begin(
+    folder, slurm, watched
+):
+    lose(slurm, "node1")
+    copy = folder.path / "as-requeued.json"
+    copying = f'[[ $1 != requeue ]] || cp "{folder.record_path}" "{copy}"'
+    output = watched(f'scontrol() {{ {copying}; command scontrol "$@"; }}')
+    attempts = json.loads(copy.read_text())["attempts"]
+    assert [attempt["reason"] for attempt in attempts] == ["lost node1: requeued"], output
 
 
 @pytest.mark.parametrize(
