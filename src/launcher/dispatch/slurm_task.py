@@ -172,10 +172,10 @@ def close(folder: Any, reason: str, exit_code: int = 1) -> None:
 
     An attempt records its own end.
     """
-    from launcher.rundir.holder import is_held
+    from launcher.rundir.holder import is_held_in_job
     from launcher.rundir.record import RunRecord
 
-    if int(os.environ.get("RANK", 0)) != 0 or is_held(folder):
+    if int(os.environ.get("RANK", 0)) != 0 or is_held_in_job(folder):
         return
     record = RunRecord(folder)
     if record.state in ("queued", "preempted"):

@@ -97,6 +97,17 @@ def is_held(folder: RunFolder, silence: float = SILENCE) -> bool:
     return time.time() - beat < silence
 
 
+def is_held_in_job(folder: RunFolder) -> bool:
+    """Return whether a live process is on the run, for a process of the run's SLURM job.
+
+    An earlier launch of this job has ended. Its last heartbeat on another node may be recent.
+    """
+    held = read_holder(folder.lock_path)
+    if held is not None and not held.is_local() and is_earlier_start(held):
+        return False
+    return is_held(folder)
+
+
 def held_here(folder: RunFolder) -> Holder | None:
     """The live process of this machine that is on the run, if any.
 

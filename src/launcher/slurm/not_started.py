@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import is_held
+from launcher.rundir.holder import is_held_in_job
 from launcher.rundir.provenance import slurm_job_id
 from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import Outcome
@@ -64,7 +64,7 @@ def record_silent_end(folder: RunFolder, reason: str = SILENT_END) -> bool:
         attempt is None
         or attempt.outcome is not None
         or attempt.slurm_job_id != job
-        or is_held(folder)
+        or is_held_in_job(folder)
     ):
         return False
     print(f"SLURM job {job}: failed: {reason}", flush=True)
@@ -86,7 +86,7 @@ def record_failure(
         log: the job's log. Default None: in the run's folder.
     """
     record, job = RunRecord(folder), slurm_job_id()
-    if record.state not in OPEN or is_held(folder) or job is None:
+    if record.state not in OPEN or is_held_in_job(folder) or job is None:
         return
     try:
         cause = cause_of(

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from launcher.errors import NodeFault
 from launcher.process import deadline, signals
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import held_here, is_held
+from launcher.rundir.holder import held_here, is_held_in_job
 from launcher.rundir.provenance import slurm_job_id
 from launcher.rundir.record import RunRecord
 from launcher.slurm import scheduler
@@ -391,7 +391,7 @@ class Requeue:
             holder = held_here(run)
             # This is a forced exit.
             is_ours = holder is not None and holder.pid == os.getpid()
-            if not run.record_path.exists() or (is_held(run) and not is_ours):
+            if not run.record_path.exists() or (is_held_in_job(run) and not is_ours):
                 continue
             try:
                 RunRecord(run).revise(

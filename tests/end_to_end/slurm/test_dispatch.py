@@ -252,18 +252,23 @@ def test_a_requeue_that_fails_is_the_jobs_failure(cluster, tmp_path):
 
 
 def test_restarts_without_progress_end(cluster, tmp_path):
+    """The last one is on another node than the killed process whose lock it finds."""
     lab = cluster
     job = lab.submit(tmp_path, "dispatch.max_fruitless_restarts=1", "trainer.max_steps=5000")
     for restart in range(2):  # before anything is saved
         wait_for(
             lambda number=restart + 1: len(starts(tmp_path, job)) == number, "a start to be noted"
         )
+        wait_for(lambda: list(tmp_path.glob("*/*/run.lock")), "the run to be locked")
         lab.run("scancel", "--signal=KILL", last_step(lab, job))
         # SLURM may refuse to requeue a job that is about to end.
         assert lab.wait_until_ended(job) == "FAILED"
-        lab.run("scontrol", "requeue", job)
+        node = lab.info(job)["NodeList"]
+        lab.run("scontrol", "requeuehold", job)
+        lab.run("scontrol", "update", f"jobid={job}", f"excnodelist={node}")
+        lab.run("scontrol", "release", job)
     wait_for(lambda: lab.info(job)["Restarts"] == "2", "the last start")
-    assert lab.wait_until_ended(job) == "FAILED"
+    assert lab.wait_until_ended(job) == "FAILED" and lab.info(job)["NodeList"] != node
     assert record(tmp_path)["state"] == "failed" and steps_done(run_folders(tmp_path)[0]) < INTERVAL
     assert (
         "without a new checkpoint"

@@ -1,10 +1,23 @@
 """A job that fails before Python: what run.json says afterwards."""
 
+import json
+from dataclasses import asdict, replace
+
 import pytest
 
+from launcher.dispatch.slurm_task import close
 from launcher.rundir.folder import RunFolder
+from launcher.rundir.holder import Holder
 from launcher.rundir.record import RunRecord
-from launcher.slurm.not_started import ENDS, last_line, record_failure, task_end
+from launcher.slurm.causes import Budget
+from launcher.slurm.not_started import (
+    ENDS,
+    last_line,
+    record_failure,
+    record_silent_end,
+    task_end,
+)
+from launcher.slurm.requeue import Requeue
 from support.scripted_slurm import ScriptedSlurm
 
 
@@ -99,3 +112,37 @@ def test_the_end_of_a_task(tmp_path, task, how):
     assert task_end(tmp_path / "log") == f"node1: {task}: {how}"
     (tmp_path / "log").write_text("06:47 INFO Training\n")
     assert task_end(tmp_path / "log") == task_end(tmp_path / "no log") == ""
+
+
+def reject_start(folder):
+    policy = Requeue(folder, "6", Budget(max_fruitless_restarts=0))
+    policy.begin()
+    with pytest.raises(SystemExit):
+        policy.begin()
+
+
+def end_silently(folder):
+    RunRecord(folder).begin_attempt(start_step=0, max_steps=9, world_size=1, strategy="none")
+    record_silent_end(folder)
+
+
+@pytest.mark.parametrize(("job", "is_earlier_launch"), [("6", True), ("5", False)])
+@pytest.mark.parametrize(
+    "fail",
+    [
+        reject_start,
+        end_silently,
+        lambda folder: close(folder, "ended with exit code 1"),
+        lambda folder: record_failure(folder, 1, "srun"),
+    ],
+)
+def test_a_failure_is_recorded_though_an_earlier_launch_on_another_node_was_killed_just_now(
+    folder, slurm, monkeypatch, fail, job, is_earlier_launch
+):
+    """It was killed while it had the lock, which looks fresh for a while."""
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    folder.lock_path.write_text(
+        json.dumps(asdict(replace(Holder.current(), host="node7", slurm_job_id=job)))
+    )
+    fail(folder)
+    assert (RunRecord(folder).state == "failed") is is_earlier_launch
