@@ -15,7 +15,7 @@ from launcher.config.messages import as_typed, show
 from launcher.config.plain import to_plain
 from launcher.config.project_renames import KEY, project_renames, renames_in_files
 from launcher.config.secrets import is_expression
-from launcher.config.tree import leaves, mapped
+from launcher.config.tree import is_interpolation, leaves, mapped
 from launcher.errors import ConfigError
 from launcher.rundir.folder import is_copy
 from launcher.rundir.record_format import IDENTITY_VERSION, read_record
@@ -108,7 +108,7 @@ def _known(folder: Path) -> Iterator[Known]:
 
 
 def name_run(config: DictConfig, runs: Runs) -> Known | None:
-    """Set a run's name and id.
+    """Set a run's name, id and folder.
 
     The id is a hash of the configuration. If no run of this configuration exists and one of an
     equivalent configuration does, the new run gets its id.
@@ -122,7 +122,13 @@ def name_run(config: DictConfig, runs: Runs) -> Known | None:
     fix_name(config)
     runs.declare_renames(config)
     known = stored_identity(config.run)
-    if known is None or known[0] != config.run.id or _has_files(folder := Path(config.run.dir)):
+    if known is None or known[0] != config.run.id:
+        return None
+    folder = Path(directory := config.run.dir)
+    if not is_interpolation(directory):
+        # Each access would resolve it again.
+        config.run.dir = directory
+    if _has_files(folder):
         return None
     renames = project_renames(config)
     equivalent = runs.equivalent(folder.parent, identity_key(known[1], renames), renames)
@@ -136,7 +142,8 @@ def name_run(config: DictConfig, runs: Runs) -> Known | None:
         )
     if not equivalent:
         return None
-    config.run.id = equivalent[0].folder.name
+    found = equivalent[0].folder
+    config.run.id, config.run.dir = found.name, str(found)
     return equivalent[0]
 
 

@@ -80,7 +80,7 @@ def validate_tree(config: DictConfig, written: dict[str, Any]) -> dict[str, Any]
     """
     _check_hydra(written)
     tree, issues = resolve_tree(config, written)
-    sources = references(written)
+    sources = references({key: written[key] for key in tree})
     issues += _sections(tree, _trains(tree))
     issues += _groups(tree, written)
     for path, node in [("", tree), *walk(tree, lists=True)]:

@@ -46,7 +46,8 @@ def as_stored(written: Mapping[str, object], resolved: Mapping[str, object]) -> 
         written: the same configuration, interpolations as written.
         resolved: the configuration after resolution.
     """
-    if not any(_may_be_kept(path, value) for path, value in walk(written, lists=True)):
+    nodes = {key: value for key, value in written.items() if key in resolved}
+    if not any(_may_be_kept(path, value) for path, value in walk(nodes, lists=True)):
         return dict(resolved)
     stored: dict[str, object] = _Expressions(written, resolved).of(
         dict(written), dict(resolved), ()

@@ -28,7 +28,7 @@ def walk(tree: object, path: str = "", lists: bool = False) -> Iterator[tuple[st
     """
     items = (
         tree.items()
-        if isinstance(tree, Mapping)
+        if isinstance(tree, dict)
         else enumerate(tree)
         if lists and isinstance(tree, list)
         else ()
@@ -90,7 +90,7 @@ def mapped(
     keys: tuple[object, ...] = (),
 ) -> Any:
     """The tree with each leaf replaced by `change(leaf, keys)`; `keys` is the path to the leaf."""
-    if isinstance(tree, Mapping):
+    if isinstance(tree, dict):
         return {str(key): mapped(value, change, (*keys, key)) for key, value in tree.items()}
     if isinstance(tree, list):
         return [mapped(value, change, (*keys, index)) for index, value in enumerate(tree)]
