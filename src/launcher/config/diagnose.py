@@ -285,7 +285,8 @@ def _bad_key(override: Override, config: DictConfig, error: Exception) -> str:
         node = _select(config, path) if path else config
         if not isinstance(node, DictConfig):
             return f"{path} is {show(node)} and has no keys."
-        if part not in node:
+        # Unlike `part in node`, these have the keys whose value is missing.
+        if part not in node.keys():  # noqa: SIM118
             return (
                 _unknown_key(override, config)
                 if not path
@@ -314,7 +315,8 @@ def _wrong_type(key: str, current: object, message: str) -> str:
         return f"should be a mapping of keys to values; e.g. '{key}={{key: value}}'."
     if isinstance(current, ListConfig) or "List[" in message:
         return f"should be a list; e.g. '{key}=[value]'."
-    return f"{message.rstrip('.')}; e.g. {key}={show(current)}."
+    example = "" if current is None else f"; e.g. {key}={show(current)}"
+    return f"{message.rstrip('.')}{example}."
 
 
 def _select(config: DictConfig, path: str) -> Any:

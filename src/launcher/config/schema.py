@@ -148,6 +148,10 @@ def _check_hydra(tree: dict[str, object]) -> None:
                 else "set paths.outputs instead"
             )
             issues.append(ConfigIssue(key, show(value), f"cannot be changed; {way}."))
+    verbose = get(hydra, "verbose")
+    if hydra and not isinstance(verbose, bool | str | list):
+        text = "should be true, false, the name of a logger, or a list of names."
+        issues.append(ConfigIssue("hydra.verbose", show(verbose), text))
     searchpath = get(hydra, "searchpath")
     is_path = searchpath is None or isinstance(searchpath, list)
     issues += [] if is_path else [bad_searchpath(searchpath)]

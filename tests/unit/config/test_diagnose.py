@@ -62,6 +62,13 @@ MISTAKES = {
         "hydra.job.env_copy=3: should be a list; e.g. 'hydra.job.env_copy=[value]'.",
         "hydra.sweeper.max_batch_size=x: Value 'x' of type 'str' could not be converted to Int",
     ],
+    # A key without a value, and a key that Hydra checks only where it reads it.
+    "hydra.job.num=x model=mlp data=digits": [
+        "hydra.job.num=x: Value 'x' of type 'str' could not be converted to Integer."
+    ],
+    "hydra.verbose=3 model=mlp data=digits": [
+        "hydra.verbose=3: should be true, false, the name of a logger, or a list of names."
+    ],
     "dispatch.runs_per_job=2 model=mlp data=digits data.target=x": [
         "dispatch.runs_per_job=2: no key dispatch.runs_per_job; dispatch=slurm has it.",
         "data.target=x: no key data.target; data=table has it.",
