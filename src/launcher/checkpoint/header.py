@@ -70,7 +70,24 @@ def _header_fault(text: bytes, size: int, length: int) -> str | None:
     for name, entry in header.items():
         if name != "__metadata__" and (issue := _entry_fault(entry, size - 8 - length)):
             return f"{name} {issue}"
-    return None
+    return _span_fault(header, size - 8 - length)
+
+
+def _span_fault(header: dict[str, Any], num_bytes: int) -> str | None:
+    """Explain why tensors do not take exactly `num_bytes` of data, one after the other.
+
+    Returns:
+        None if they do.
+    """
+    spans = [
+        (entry["data_offsets"], name) for name, entry in header.items() if name != "__metadata__"
+    ]
+    position = 0
+    for (start, end), name in sorted(spans):
+        if start != position:
+            return f"{name} should begin at byte {position} of its data, not at {start}"
+        position = end
+    return None if position == num_bytes else f"its data have {num_bytes} bytes, not {position}"
 
 
 def _entry_fault(entry: Any, num_bytes: int) -> str | None:

@@ -108,6 +108,7 @@ def header(text: str, length: int | None = None) -> bytes:
 
 
 BAD = '{"w":{"dtype":"F31","shape":[1],"data_offsets":[0,4]}}'
+F32 = BAD.replace("F31", "F32")
 
 
 @pytest.mark.parametrize(
@@ -139,6 +140,16 @@ BAD = '{"w":{"dtype":"F31","shape":[1],"data_offsets":[0,4]}}'
         (header('{"__metadata__":[]}'), "its header is not a table of tensors"),
         (header(BAD.replace("F31", "F32")), "w should end at byte 4 of 0"),
         (header('{"w":3}'), "w has no dtype, shape and data_offsets"),
+        (header(F32) + b"junk" * 2, "its data have 8 bytes, not 4"),
+        (header("{}") + b"junk", "its data have 4 bytes, not 0"),
+        (
+            header(F32.replace("[0,4]", "[4,8]")) + b"junk" * 2,
+            "w should begin at byte 0 of its data, not at 4",
+        ),
+        (
+            header(F32[:-1] + f",{F32[1:].replace('w', 'v')}") + b"junk",
+            "w should begin at byte 4 of its data, not at 0",
+        ),
     ],
 )
 def test_a_broken_file_is_one_sentence(tmp_path: Path, content: bytes, reason: str) -> None:
