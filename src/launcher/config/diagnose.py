@@ -54,7 +54,7 @@ def diagnose(
         return [f"--config-dir={config_dir}: there is no such folder."]
     issues: list[str] = []
     readable = _readable(overrides, multirun, issues)
-    with session(config_dir, readable):
+    with session(config_dir, readable, config_name):
         # A glob needs the loader of the session.
         arguments = [text for text in readable if not text.startswith("hydra.searchpath=")]
         parsed = [replace(parse(text), config_loader=loader()) for text in arguments]

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra import __version__, initialize_config_dir, initialize_config_module
 from hydra.core.config_search_path import SearchPathQuery
@@ -13,6 +13,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.utils import JobReturn
 from hydra.errors import HydraException
 from hydra.types import RunMode, TaskFunction
+from omegaconf import ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
@@ -34,24 +35,48 @@ COMPOSITION_ERRORS = (
 
 
 @contextmanager
-def session(config_dir: str | Path | None, overrides: Sequence[str] = ()) -> Iterator[None]:
-    """Set Hydra up with our configuration folder and the user's, as its command line does."""
-    folders: list[object] = [f"file://{Path(config_dir).absolute()}"] if config_dir else []
-    for override in overrides:
-        if override.startswith("hydra.searchpath="):
-            folders += parse(override).value()  # type: ignore[arg-type]
+def session(
+    config_dir: str | Path | None, overrides: Sequence[str] = (), config_name: str | None = None
+) -> Iterator[None]:
+    """Set Hydra up with our configuration folder and the user's, as its command line does.
+
+    Args:
+        config_dir: the user's folder.
+        overrides: with the folders of a typed `hydra.searchpath`.
+        config_name: of a configuration that may set `hydra.searchpath` itself. Hydra searches those
+            folders only while it composes.
+    """
+    own: list[object] = [f"file://{Path(config_dir).absolute()}"] if config_dir else []
+    typed = [parse(text).value() for text in overrides if text.startswith("hydra.searchpath=")]
     path = config_path()
     if path.startswith("pkg://"):
         hydra: Any = initialize_config_module(path.removeprefix("pkg://"), **VERSION)
     else:
         hydra = initialize_config_dir(path, **VERSION)
     with hydra:
-        config_loader = loader()
-        for folder in folders:
-            anchor = SearchPathQuery(provider="schema")
-            config_loader.config_search_path.prepend("command-line", folder, anchor=anchor)
-        config_loader.repository.initialize_sources(config_loader.config_search_path)
+        _search(own + [folder for folders in typed for folder in cast(list[str], folders)])
+        if config_name is not None and not typed:
+            _search(_searchpath(config_name))
         yield
+
+
+def _search(folders: Sequence[object]) -> None:
+    """Let the current session find options in these folders."""
+    config_loader = loader()
+    for folder in folders:
+        anchor = SearchPathQuery(provider="schema")
+        config_loader.config_search_path.prepend("command-line", folder, anchor=anchor)
+    config_loader.repository.initialize_sources(config_loader.config_search_path)
+
+
+def _searchpath(config_name: str) -> list[object]:
+    """The folders in `hydra.searchpath` of a file, none if it does not exist or is no list."""
+    try:
+        file = loader().repository.load_config(config_name)
+        folders = file and OmegaConf.select(file.config, "hydra.searchpath")
+    except COMPOSITION_ERRORS:
+        return []
+    return list(folders) if isinstance(folders, ListConfig) else []
 
 
 def run_application(task: TaskFunction, arguments: Namespace, values: Sequence[str]) -> None:

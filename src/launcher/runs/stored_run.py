@@ -55,6 +55,7 @@ class StoredRun:
         choices = {group: as_typed(option) for group, option in record.pop("choices", {}).items()}
         config = record.pop("config", {})
         record.pop("identity", None)
+        record = with_shared_keys(record)
         if "git" in record:
             record["git"] = shared(record["git"])
         if "versions" in record:
@@ -295,6 +296,13 @@ class StoredRun:
 
 
 _SHARED: dict[object, object] = {}
+
+
+def with_shared_keys(tree: Any) -> Any:
+    """A tree whose keys are the strings that other runs have. JSON makes new ones for each file."""
+    if isinstance(tree, dict):
+        return {sys.intern(key): with_shared_keys(value) for key, value in tree.items()}
+    return [with_shared_keys(item) for item in tree] if isinstance(tree, list) else tree
 
 
 def shared(value: object) -> Any:

@@ -103,3 +103,19 @@ def test_several_overrides_in_one_argument_are_named_as_that(tmp_path: Path) -> 
         assert diagnose([text], tmp_path) == [
             f"{text}: is one argument with several overrides; type them without these quotes."
         ]
+
+
+def test_options_of_a_search_path_in_the_users_own_configuration_are_known(tmp_path: Path) -> None:
+    (tmp_path / "more" / "model").mkdir(parents=True)
+    (tmp_path / "more" / "model" / "mine.yaml").write_text("defaults:\n  - mlp\n")
+    own = (
+        f"defaults:\n  - config\n  - _self_\nhydra:\n  searchpath:\n    - file://{tmp_path}/more\n"
+    )
+    (tmp_path / "mine.yaml").write_text(own)
+    words = ["model=mine", "data=digits", "seed=x"]
+    (message,) = diagnose(words, tmp_path, "mine")
+    assert message.startswith("seed='x': should be")
+    # A typed one takes the place of the file's.
+    assert diagnose([*words, "hydra.searchpath=[]"], tmp_path, "mine")[0].startswith(
+        "model=mine: no option mine; "
+    )
