@@ -1,5 +1,9 @@
-"""Executes docs/notebook.ipynb in an empty folder, and stores what its cells show."""
+"""Executes docs/notebook.ipynb in an empty folder, and stores what its cells show.
 
+`python docs/make_notebook.py [FILE]` stores the executed notebook in FILE, by default in its place.
+"""
+
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -28,4 +32,4 @@ def executed(folder: Path) -> Any:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as temporary:
-        nbformat.write(executed(Path(temporary)), NOTEBOOK)
+        nbformat.write(executed(Path(temporary)), sys.argv[1] if sys.argv[1:] else NOTEBOOK)
