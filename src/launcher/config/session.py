@@ -70,7 +70,7 @@ def _search(folders: Sequence[object]) -> None:
 
 
 def _searchpath(config_name: str) -> list[object]:
-    """The folders in `hydra.searchpath` of a file, none if it does not exist or is no list."""
+    """The folders in `hydra.searchpath` of a file, none if it does not exist or is not a list."""
     try:
         file = loader().repository.load_config(config_name)
         folders = file and OmegaConf.select(file.config, "hydra.searchpath")

@@ -239,20 +239,23 @@ class RunRecord:
         reason: str,
         exit_code: int | None = None,
         slurm_job_id: str | None = None,
+        num_earlier: int = 0,
     ) -> None:
         """Correct how the newest attempt ended.
 
         The cause of a signal is known only after the attempt was closed.
 
-        An attempt of another SLURM job than `slurm_job_id`, the job of this process, is not
-        changed. Neither is a completed or cancelled run. Raises OSError when the record cannot be
-        written.
+        Not changed are an attempt of another SLURM job than `slurm_job_id`, the job of this
+        process, the first `num_earlier` attempts, which are of earlier launches of the job, and a
+        completed or cancelled run. Raises OSError when the record cannot be written.
         """
         attempt = self.attempt
         if self.state in ("completed", "cancelled"):
             return
-        if attempt is not None and attempt.slurm_job_id == slurm_job_id:
+        is_of_job = attempt is not None and attempt.slurm_job_id == slurm_job_id
+        if is_of_job:
             self._close_killed()
+        if attempt is not None and is_of_job and len(self.attempts) > num_earlier:
             attempt.outcome, attempt.reason = outcome, reason[:500]
             attempt.exit_code = attempt.exit_code if exit_code is None else exit_code
         # It failed before it began an attempt.

@@ -386,8 +386,11 @@ class Requeue:
         return bool(runs) and all(is_cancel_noted(run, self.job) for run in runs)
 
     def _revise(self, state: Any, reason: str, exit_code: int | None = None) -> None:
-        """Correct the end of this job's attempt in run.json. Other attempts are not changed."""
-        for run in self._open_runs():
+        """Correct the end of this launch's attempt in run.json. Other attempts are not changed."""
+        open_runs = self._open_runs()
+        for run, num_earlier in zip(self.runs, self.attempts_before, strict=True):
+            if run not in open_runs:
+                continue
             holder = held_here(run)
             # This is a forced exit.
             is_ours = holder is not None and holder.pid == os.getpid()
@@ -400,6 +403,7 @@ class Requeue:
                     reason=reason + self.forced,
                     exit_code=exit_code,
                     slurm_job_id=self.job,
+                    num_earlier=num_earlier,
                 )
             except OSError as error:
                 logger.warning("%s could not be written: %s", run.record_path, error)

@@ -301,15 +301,18 @@ def test_job_that_slurm_ends_without_a_grace_is_requeued_during_the_save(slurm, 
 
 def test_slow_requeue_is_requested_when_the_signal_comes(slurm, folder):
     """It is done before the save is, and the budget holds."""
-    slurm.answer("preempted without a grace, CANCEL")
     deadline.arm(None)
     handlers = signals.install([TERM])
     try:
 
         def save():
+            slurm.answer("preempted without a grace, CANCEL")
             os.kill(os.getpid(), TERM)
             while "requeue 6" not in slurm.calls:
                 time.sleep(0.02)
+            record = RunRecord(folder)
+            record.begin_attempt(start_step=4, max_steps=10, world_size=1, strategy="none")
+            record.end_attempt("preempted", end_step=5, signal="SIGTERM", exit_code=143)
             raise signals.SignalExit(TERM)
 
         with pytest.raises(signals.SignalExit):
@@ -459,6 +462,36 @@ def test_restarts_without_progress_end(slurm, folder):
     with pytest.raises(SystemExit) as end:
         policy.begin()
     assert end.value.code == 1 and "3 times in a row without a new checkpoint" in state(folder)[1]
+
+
+@pytest.mark.parametrize("outcome", ["preempted", "killed"])
+@pytest.mark.parametrize(
+    ("budget", "states"),
+    [
+        (Budget(max_fruitless_restarts=0), ["failed"]),
+        (Budget(), []),
+    ],
+    ids=["rejected", "preempted"],
+)
+def test_a_launch_that_ends_before_its_attempt_leaves_the_attempt_of_the_launch_before(
+    slurm, folder, outcome, budget, states
+):
+    Requeue(folder, "6", budget).begin()
+    record = RunRecord(folder)
+    record.begin_attempt(start_step=4, max_steps=10, world_size=1, strategy="none")
+    if outcome != "killed":
+        record.end_attempt(outcome, end_step=5, signal="SIGTERM", exit_code=143)
+    policy = Requeue(folder, "6", budget, sleep=lambda seconds: None)
+    if not states:
+        slurm.answer("preempted, with a grace")
+        slurm.requeue_as("preempted without a grace, REQUEUE")
+    with pytest.raises(SystemExit if states else signals.SignalExit) as end:
+        policy.begin()
+    if not states:
+        policy.leave(end.value)
+    record = RunRecord(folder)
+    assert record.state == (states or ["preempted"])[0]
+    assert [attempt.outcome for attempt in record.attempts[1:]] == [outcome, *states]
 
 
 @pytest.mark.parametrize(
