@@ -235,7 +235,6 @@ INCIDENTS = [  # the longest start first
         outcome="failed",
         reason="max_preemptions=0",
         final="FAILED",
-        starts=1,
     ),
     Incident(
         "preempted, SLURM does not answer",

@@ -25,8 +25,10 @@ def test_a_run_resumes_as_if_nothing_had_happened(happened, incident, undisturbe
         assert len(attempts) <= incident.starts, logs
     else:
         assert len(attempts) == incident.starts, logs
-        assert first["outcome"] == incident.outcome and incident.reason in (
-            first["reason"] or ""
+        # A launch that is not restarted any more is the last one.
+        ended = first if final == "COMPLETED" else last
+        assert ended["outcome"] == incident.outcome and incident.reason in (
+            ended["reason"] or ""
         ), logs
     assert {one["slurm_job_id"] for one in attempts} == {job}
     (folder,) = run_folders(outputs)
