@@ -254,7 +254,8 @@ def test_a_requeue_that_fails_is_the_jobs_failure(cluster, tmp_path):
 def test_restarts_without_progress_end(cluster, tmp_path):
     """The last one is on another node than the killed process whose lock it finds."""
     lab = cluster
-    job = lab.submit(tmp_path, "dispatch.max_fruitless_restarts=1", "trainer.max_steps=5000")
+    slow = ("tracker.pace.seconds=5", "+tracker.pace.starts=3")
+    job = lab.submit(tmp_path, "dispatch.max_fruitless_restarts=1", "trainer.max_steps=5000", *slow)
     for restart in range(2):  # before anything is saved
         wait_for(
             lambda number=restart + 1: len(starts(tmp_path, job)) == number, "a start to be noted"
