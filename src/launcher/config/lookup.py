@@ -125,9 +125,18 @@ def name_run(config: DictConfig, runs: Runs) -> Known | None:
     if known is None or known[0] != config.run.id:
         return None
     folder = Path(directory := config.run.dir)
-    if not is_interpolation(directory):
+    if (run := _equivalent(config, known, folder, runs)) is not None:
+        config.run.id = run.folder.name
+    if folder.name == known[0] and not is_interpolation(directory):
         # Each access would resolve it again.
-        config.run.dir = directory
+        config.run.dir = directory if run is None else str(run.folder)
+    return run
+
+
+def _equivalent(
+    config: DictConfig, known: tuple[str, dict[str, Any]], folder: Path, runs: Runs
+) -> Known | None:
+    """The run of an equivalent configuration, if the run's own folder has none yet."""
     if _has_files(folder):
         return None
     renames = project_renames(config)
@@ -140,11 +149,7 @@ def name_run(config: DictConfig, runs: Runs) -> Known | None:
             f"run.id={known[0]}: {len(equivalent)} runs have an equivalent configuration, {listed};"
             " choose one with run.id=<id>, or start another run with run.tag=<word>."
         )
-    if not equivalent:
-        return None
-    found = equivalent[0].folder
-    config.run.id, config.run.dir = found.name, str(found)
-    return equivalent[0]
+    return equivalent[0] if equivalent else None
 
 
 def _has_files(folder: Path) -> bool:

@@ -55,8 +55,8 @@ def session(
         hydra = initialize_config_dir(path, **VERSION)
     with hydra:
         _search(own + [folder for folders in typed for folder in cast(list[str], folders)])
-        if config_name is not None and not typed:
-            _search(_searchpath(config_name))
+        if config_name is not None and not typed and (named := _searchpath(config_name)):
+            _search(named)
         yield
 
 

@@ -185,6 +185,16 @@ def test_the_run_of_the_own_id_comes_before_an_equivalent_one(tmp_path: Path) ->
     assert named(tmp_path)[0].run.id == config.run.id
 
 
+@pytest.mark.parametrize("own", ["here", "${run.id}-here"])
+def test_a_folder_of_another_name_stays_beside_an_equivalent_run(tmp_path: Path, own: str) -> None:
+    first = config_of(tmp_path, "~model.dropout")
+    begin(first)
+    folder = Path(first.run.dir).parent
+    config, found = named(tmp_path, f"run.dir='{folder}/{own}'")
+    assert found == first.run.id
+    assert Path(config.run.dir) == folder / own.replace("${run.id}", first.run.id)
+
+
 def test_several_equivalent_runs_are_rejected_and_a_copy_is_none(tmp_path: Path) -> None:
     first = config_of(tmp_path, "~model.dropout")
     begin(first)
