@@ -48,6 +48,12 @@ LEAVE = {
     "a sentence": ("sys.exit('wrong')", 1),
     "an error": ("raise LookupError('lost')", 1),
     "killed": ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+    "interrupted": ("raise KeyboardInterrupt", -signal.SIGINT),
+    "a code of two bytes": ("sys.exit(259)", 3),
+    "a thread that still runs": (
+        "import threading; threading.Timer(0.1, print, ['of the thread']).start()",
+        0,
+    ),
 }
 
 
