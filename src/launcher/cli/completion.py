@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources.abc import Traversable
-from itertools import pairwise
 from pathlib import Path
 
 import yaml
@@ -99,9 +98,7 @@ def candidates(arguments: Sequence[str], current: str) -> list[str]:
         current: the word.
     """
     previous = arguments[-1] if arguments else ""
-    named = [value for flag, value in pairwise(arguments) if flag in FOLDER_FLAGS]
-    named += [word.partition("=")[2] for word in arguments if word.startswith("--config-dir=")]
-    folders = folders_of(named[-1] if named else None)
+    folders = folders_of(arguments)
     if previous in FLAG_VALUES:
         return _matching(current, (f"{value} " for value in FLAG_VALUES[previous]))
     if previous in FOLDER_FLAGS:

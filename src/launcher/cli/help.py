@@ -8,32 +8,57 @@ import string
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import yaml
+from yaml import YAMLError
 
-from launcher.config.options import groups, installed, main_folder, own_folder
+from launcher.config.options import groups, installed, main_folder, own_folder, searched
+from launcher.config.tree import get
 from launcher.errors import ConfigError
 
+SEARCHPATH = "hydra.searchpath="
 
-def help_text(config_dir: str | None = None) -> str:
-    """The general help, which also lists the groups of the user's configuration folder."""
-    folders = folders_of(config_dir)
+
+def help_text(folders: Sequence[Traversable]) -> str:
+    """The general help, with the options of all groups in these folders."""
     file = folders[0] / "hydra" / "help" / "launcher.yaml"
     template = yaml.safe_load(file.read_text(encoding="utf-8"))["template"]
     lines = [f"{group}: {', '.join(options)}" for group, options in groups(folders).items()]
     return string.Template(template).substitute(APP_CONFIG_GROUPS="\n".join(lines) + "\n")
 
 
-def folders_of(config_dir: str | None) -> list[Traversable]:
-    config_folder = Path(config_dir) if config_dir else own_folder()
-    others = [folder for folder in installed().values() if folder is not None]
+def folders_of(arguments: Sequence[str]) -> list[Traversable]:
+    """The configuration folders of a command line: ours, the user's, and the folders of packages.
+
+    Among them are the folders of `hydra.searchpath`, typed or in the user's own configuration.
+    """
+    known, words = _flags().parse_known_args(arguments)
+    own = Path(known.config_dir) if known.config_dir else own_folder()
+    typed = [word for word in words if word.startswith(SEARCHPATH)]
+    named = own / f"{known.config_name}.yaml" if own and known.config_name else None
+    paths: object = []
+    # What cannot be read, a run reports.
+    with suppress(OSError, ValueError, YAMLError):
+        if typed:
+            paths = yaml.safe_load(typed[-1].removeprefix(SEARCHPATH))
+        elif named is not None:
+            paths = get(yaml.safe_load(named.read_text(encoding="utf-8")), "hydra.searchpath")
+    others = [*searched(paths), *installed().values()]
     return [
         main_folder(),
-        *([config_folder] if config_folder is not None and config_folder.is_dir() else []),
-        *others,
+        *([own] if own is not None and own.is_dir() else []),
+        *(folder for folder in others if folder is not None),
     ]
+
+
+def _flags() -> ArgumentParser:
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config-dir", "-cd", nargs="?")
+    parser.add_argument("--config-name", "-cn", nargs="?")
+    return parser
 
 
 def print_help(argv: Sequence[str] | None = None) -> None:
@@ -43,21 +68,17 @@ def print_help(argv: Sequence[str] | None = None) -> None:
         SystemExit: with code 2, for a topic that does not exist.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--config-dir", "-cd")
-    known, rest = parser.parse_known_args(arguments)
+    folders, (_, rest) = folders_of(arguments), _flags().parse_known_args(arguments)
     asked = next((index for index, word in enumerate(rest) if word in ("-h", "--help")), 0)
-    topics = [word for word in rest[asked + 1 :] if not word.startswith("-")]
+    topics = [word for word in rest[asked + 1 :] if not word.startswith(("-", SEARCHPATH))]
     if not topics:
-        print(help_text(known.config_dir), end="")
+        print(help_text(folders), end="")
         return
     from launcher.cli.topics import topic_text
 
     try:
         width = min(shutil.get_terminal_size().columns, 120)
-        texts = [
-            topic_text(topic, folders_of(known.config_dir), max(width, 40)) for topic in topics
-        ]
+        texts = [topic_text(topic, folders, max(width, 40)) for topic in topics]
     except ConfigError as error:
         print("\n".join(error.messages), file=sys.stderr)
         raise SystemExit(2) from None

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Any
 
 from launcher.config.tree import get
 
@@ -59,6 +60,28 @@ def installed() -> dict[str, Path | None]:
         name: Path(package.folders[0]) if package and package.folders else None
         for name, package in sorted(packages.items())
     }
+
+
+def searched(searchpath: object) -> list[Path]:
+    """Return the folders of a `hydra.searchpath` that exist. Nothing is imported."""
+    if not isinstance(searchpath, list) or not searchpath:
+        return []
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    from launcher.config.source import find_module
+
+    try:
+        # It may have variables of the environment.
+        paths: Any = OmegaConf.to_container(OmegaConf.create(searchpath), resolve=True)
+    except OmegaConfBaseException:
+        return []
+    folders: list[str] = []
+    for path in map(str, paths):
+        scheme, _, name = path.rpartition("://")
+        package = find_module(name) if scheme == "pkg" else None
+        folders += [name] if scheme != "pkg" else package.folders if package else []
+    return [Path(folder) for folder in folders if Path(folder).is_dir()]
 
 
 def composed_from(tree: Mapping[str, object]) -> list[Traversable]:

@@ -6,14 +6,10 @@ It may be a user, or torchrun, srun or submitit, which start all ranks themselve
 import os
 import re
 from collections.abc import Mapping, MutableMapping
-from zlib import crc32
 
 from launcher.errors import ConfigError
+from launcher.process.meeting import ports_of
 from launcher.process.visible import visible_devices
-
-PORTS = range(15000, 32768)
-"""Ports below the range that systems use for outgoing connections. A job's batch script chooses a
-free one."""
 
 
 def join_ranks(env: MutableMapping[str, str] = os.environ) -> bool:
@@ -74,8 +70,7 @@ def _translate(env: MutableMapping[str, str]) -> None:
     # There is no batch script of ours here. srun's own port makes the port differ between launches,
     # and from a job with the same id of another cluster on this host.
     names = ("SLURM_SRUN_COMM_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID")
-    port = crc32(" ".join(env.get(name, "") for name in names).encode()) % len(PORTS)
-    env.setdefault("MASTER_PORT", str(PORTS[port]))
+    _choose_port(env, " ".join(env.get(name, "") for name in names))
 
 
 def _translate_local(env: MutableMapping[str, str]) -> None:
@@ -83,7 +78,13 @@ def _translate_local(env: MutableMapping[str, str]) -> None:
     env["RANK"] = env["LOCAL_RANK"] = env["SUBMITIT_LOCAL_GLOBALID"]
     env["WORLD_SIZE"] = env["SUBMITIT_LOCAL_NTASKS"]
     env.setdefault("MASTER_ADDR", "127.0.0.1")
-    env.setdefault("MASTER_PORT", str(PORTS[int(env.get("SUBMITIT_LOCAL_JOB_ID", 0)) % len(PORTS)]))
+    _choose_port(env, f"submitit {env.get('SUBMITIT_LOCAL_JOB_ID', '')}")
+
+
+def _choose_port(env: MutableMapping[str, str], job: str) -> None:
+    """Let the ranks of a job find each other by `process.meeting`, unless they have a port."""
+    if "MASTER_PORT" not in env:
+        env["MASTER_PORT"], env["LAUNCHER_MEETING"] = str(ports_of(job)[0]), job
 
 
 def first_node(nodes: str) -> str:

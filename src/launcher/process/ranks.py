@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from launcher.errors import ConfigError, TrainingError
-from launcher.process import deadline, signals
+from launcher.process import deadline, meeting, signals
 from launcher.process.device import get_device
 
 T = TypeVar("T")
@@ -29,6 +29,8 @@ process."""
 LISTEN_FD = "LAUNCHER_LISTEN_FD"
 """Environment variable with a listening socket that rank 0 inherits, so that no other process can
 take the port before it is used."""
+MEETING = "LAUNCHER_MEETING"
+"""Environment variable with the job of ranks that were given no port (see `process.meeting`)."""
 FAILURE = "launcher/failure"
 
 
@@ -128,9 +130,25 @@ def _open_store(ranks: Ranks, timeout: timedelta) -> object:
             wait_for_workers=False,
             master_listen_fd=int(os.environ[LISTEN_FD]) if ranks.is_main else None,
         )
+    job = os.environ.get(MEETING, "")
+    # It may be inherited from a job in which torchrun, say, has started these ranks.
+    if job and os.environ["MASTER_PORT"] == str(meeting.ports_of(job)[0]):
+        return _meet(job, ranks, timeout)
     from torch.distributed.rendezvous import rendezvous
 
     store, _, _ = next(rendezvous("env://", ranks.rank, ranks.world_size, timeout=timeout))
+    return store
+
+
+def _meet(job: str, ranks: Ranks, timeout: timedelta) -> Any:
+    """Open the store of ranks that were given no port for it."""
+    address = os.environ["MASTER_ADDR"]
+    port = 0 if ranks.is_main else meeting.find(job, address, timeout.total_seconds())
+    store = dist.TCPStore(
+        address, port, ranks.world_size, ranks.is_main, timeout=timeout, wait_for_workers=False
+    )
+    if ranks.is_main:
+        meeting.announce(job, store.port, ranks.world_size - 1)
     return store
 
 

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.dispatch.environment import PORTS, check_ranks, first_node, join_ranks
+from launcher.dispatch.environment import check_ranks, first_node, join_ranks
 from launcher.dispatch.gpus import count_gpus
 from launcher.errors import ConfigError
+from launcher.process.meeting import PORTS
 
 STEP = {
     "SLURM_JOB_ID": "12", "SLURM_STEP_ID": "1", "SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "5",

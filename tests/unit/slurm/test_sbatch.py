@@ -18,10 +18,10 @@ from launcher.config.construct import construct
 from launcher.config.options import TRAIN_JOB
 from launcher.config.resolve import escaped, resolve, resolved_yaml
 from launcher.config.schema import validate
-from launcher.dispatch.environment import PORTS
 from launcher.dispatch.slurm import SlurmDispatch
 from launcher.dispatch.submitted_runs import SubmittedRun
 from launcher.errors import ConfigError
+from launcher.process.meeting import PORTS
 from launcher.rundir.folder import RunFolder
 from launcher.slurm.journal import Journal
 from launcher.slurm.sbatch import Script, seconds

@@ -1,0 +1,98 @@
+"""Let ranks find rank 0 if whatever started them has given them no port.
+
+They have exchanged nothing yet, so each derives the same ports from the job's id. At the first free
+one, rank 0 announces where its store is. At the others another program may listen, or another job.
+"""
+
+import socket
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+from zlib import crc32
+
+from launcher.errors import ConfigError, TrainingError
+
+PORTS = range(15000, 32768)
+"""Ports below the range that systems use for outgoing connections."""
+COUNT = 8
+FOUND = b"+"
+BOTH: Any = (
+    {"family": socket.AF_INET6, "dualstack_ipv6": True} if socket.has_dualstack_ipv6() else {}
+)
+"""Listen for IPv4 and IPv6."""
+PATIENCE = 30.0
+"""Maximum seconds that a program at one of the ports may take to answer."""
+
+
+def ports_of(job: str) -> list[int]:
+    """Return the ports of a job in the order in which rank 0 tries them.
+
+    Args:
+        job: text that all ranks of a job know, and that differs between jobs.
+    """
+    numbers = (crc32(f"{job} {number}".encode()) for number in range(COUNT))
+    return [PORTS[number % len(PORTS)] for number in numbers]
+
+
+def announce(job: str, port: int, count: int) -> None:
+    """Tell so many ranks of the job where rank 0 serves its store.
+
+    Raises:
+        ConfigError: none of the ports is free.
+    """
+    for place in (places := ports_of(job)):
+        with suppress(OSError):
+            listening = socket.create_server(("", place), **BOTH)
+            text = f"{job} {port}\n".encode()
+            threading.Thread(target=_tell, args=(listening, text, count), daemon=True).start()
+            return
+    listed = ", ".join(map(str, places))
+    raise ConfigError(
+        f"The ports {listed} of this machine are in use; set MASTER_PORT=<free port>."
+    )
+
+
+def _tell(listening: socket.socket, text: bytes, count: int) -> None:
+    with listening:
+        while count:
+            connection, _ = listening.accept()
+            with connection, suppress(OSError):
+                connection.settimeout(PATIENCE)
+                connection.sendall(text)
+                count -= connection.recv(1) == FOUND
+
+
+def find(job: str, address: str, timeout: float) -> int:
+    """Return the port that rank 0 of the job announces, once it does.
+
+    Raises:
+        TrainingError: it does not within so many seconds.
+    """
+    ends, patience = time.monotonic() + timeout, 1.0
+    while time.monotonic() < ends:
+        for place in ports_of(job):
+            with suppress(OSError, ValueError):
+                return _asked(job, address, place, patience)
+        time.sleep(0.1)
+        patience = min(2 * patience, PATIENCE)
+    listed = ", ".join(map(str, ports_of(job)))
+    raise TrainingError(
+        f"Rank 0 was not found at {address} in {timeout:g} s, at the ports {listed}."
+    )
+
+
+def _asked(job: str, address: str, place: int, patience: float) -> int:
+    """Ask whoever listens at a port.
+
+    Raises:
+        OSError: nobody answers.
+        ValueError: it is not rank 0 of the job.
+    """
+    with socket.create_connection((address, place), patience) as connection:
+        line = connection.makefile("rb").readline(1000).decode()
+        found, _, port = line.rpartition(" ")
+        if found != job:
+            raise ValueError(line)
+        connection.sendall(FOUND)
+        return int(port)

@@ -1,0 +1,109 @@
+"""Ranks that were given no port find rank 0, whoever listens at its ports."""
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from launcher.errors import ConfigError, TrainingError
+from launcher.process import meeting
+from launcher.process.meeting import announce, find, ports_of
+from support import python
+from support.runner import ENVIRONMENT
+
+JOB = f"test {os.getpid()}"
+STRANGERS: dict[str, Callable[[socket.socket], object]] = {
+    "that closes": lambda connection: connection.close(),
+    "that is silent": lambda connection: connection.recv(1),
+    "of another job": lambda connection: connection.sendall(b"test 1 20000\n"),
+    "with a line": lambda connection: connection.sendall(b"220 mail ready\r\n"),
+    "with bytes": lambda connection: connection.sendall(b"\xff\xfe\n"),
+    "with a job and no port": lambda connection: connection.sendall(f"{JOB} x\n".encode()),
+}
+
+
+@pytest.fixture
+def listen() -> Iterator[Callable[[int, Callable[[socket.socket], object]], None]]:
+    """Let a program listen at a port, which does something with each connection."""
+    opened = []
+
+    def start(port: int, act: Callable[[socket.socket], object]) -> None:
+        opened.append(listening := socket.create_server(("", port)))
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                opened.append(connection)
+                act(connection)
+
+        threading.Thread(target=serve, daemon=True).start()
+
+    yield start
+    for each in opened:
+        each.close()
+
+
+def test_ranks_find_rank_0_behind_every_other_program(
+    listen: Callable[[int, Callable[[socket.socket], object]], None],
+) -> None:
+    for port, act in zip(ports_of(JOB), STRANGERS.values(), strict=False):
+        listen(port, act)
+    announce(JOB, 12345, 2)
+    assert [find(JOB, "127.0.0.1", 60) for _ in range(2)] == [12345] * 2
+
+
+def test_rank_0_needs_a_free_port(
+    listen: Callable[[int, Callable[[socket.socket], object]], None],
+) -> None:
+    for port in ports_of(f"{JOB} full"):
+        listen(port, STRANGERS["that closes"])
+    with pytest.raises(ConfigError, match=r"The ports .* of this machine are in use; set MASTER_"):
+        announce(f"{JOB} full", 12345, 1)
+
+
+def test_a_rank_0_that_does_not_come_is_a_sentence() -> None:
+    with pytest.raises(TrainingError, match=r"Rank 0 was not found at 127.0.0.1 in 0.2 s, at the"):
+        find(f"{JOB} alone", "127.0.0.1", 0.2)
+
+
+def test_ports_of_a_job_are_its_own_and_below_those_of_outgoing_connections() -> None:
+    assert ports_of(JOB) == ports_of(JOB) != ports_of(f"{JOB}0")
+    assert all(port in meeting.PORTS for job in map(str, range(1000)) for port in ports_of(job))
+
+
+RANK = """
+import sys
+
+from launcher.dispatch.environment import join_ranks
+from launcher.process import ranks
+
+assert join_ranks()
+store, own = ranks.store(120), sys.argv[1]
+store.set(own, own)
+# Rank 0 serves the store until the other has read.
+print(store.get(str(1 - int(own))).decode())
+store.set(f"{own} read", own)
+store.get(f"{1 - int(own)} read")
+"""
+
+
+def test_tasks_of_submitit_meet_although_another_program_has_their_port(
+    listen: Callable[[int, Callable[[socket.socket], object]], None],
+) -> None:
+    job = str(os.getpid())
+    listen(ports_of(f"submitit {job}")[0], STRANGERS["that is silent"])
+    env = ENVIRONMENT | {
+        "SUBMITIT_EXECUTOR": "local",
+        "SUBMITIT_LOCAL_NTASKS": "2",
+        "SUBMITIT_LOCAL_JOB_ID": job,
+    }
+    tasks = [
+        python.start("-c", RANK, rank, env=env | {"SUBMITIT_LOCAL_GLOBALID": rank}) for rank in "01"
+    ]
+    assert [task.communicate()[0].split() for task in tasks] == [["1"], ["0"]]
+    assert [task.wait() for task in tasks] == [0, 0]
