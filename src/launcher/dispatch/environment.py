@@ -67,8 +67,8 @@ def _translate(env: MutableMapping[str, str]) -> None:
     env["LOCAL_RANK"] = str(local)
     nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "localhost")
     env.setdefault("MASTER_ADDR", first_node(nodes))
-    # There is no batch script of ours here. srun's own port makes the port differ between launches,
-    # and from a job with the same id of another cluster on this host.
+    # The port of srun makes it differ between launches, and from a job with the same id of another
+    # cluster on this host.
     names = ("SLURM_SRUN_COMM_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID")
     _choose_port(env, " ".join(env.get(name, "") for name in names))
 

@@ -44,16 +44,6 @@ ended() { # EXIT_CODE COMMAND
 		[[ $? != 100 ]] || exit 1 # the run has failed although its process ended with 0
 	done
 }
-choose_port() { # the port on which rank 0 will listen, on this node. It is random, since another job may be choosing too
-	local used pattern
-	used="$(</proc/net/tcp) $([[ ! -r /proc/net/tcp6 ]] || echo "$(</proc/net/tcp6)")"
-	while
-		MASTER_PORT=$((15000 + (RANDOM << 15 | RANDOM) % (32768 - 15000))) # below the ports of outgoing connections
-		printf -v pattern ": [0-9A-F]+:%04X " $MASTER_PORT
-		[[ $used =~ $pattern ]]
-	do :; done
-	export MASTER_PORT
-}
 one_task() { # SRUN_FLAG... COMMAND: run a step of one task, without resources
 	(
 		unset ${!SLURM_GPU*} ${!SLURM_MEM*} ${!SLURM_NTASKS*} ${!SLURM_TRES*} SLURM_NPROCS SLURM_CPUS_PER_TASK
@@ -74,7 +64,6 @@ skip_numbers() { # STEPS_OF_A_START: begin a restart with empty steps. SLURM cou
 guarded() { # run a command and exit with its code
 	local code
 	skip_numbers 1
-	[[ -n ${MASTER_PORT:-} ]] || choose_port
 	__launcher_guarded=$1
 	"$@" &
 	while wait $! && code=0 || code=$?; kill -0 $! 2>/dev/null; do :; done

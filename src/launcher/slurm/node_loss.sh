@@ -82,7 +82,7 @@ usable_of_nodes() { # without the spares, which replace lost nodes
 	usable "$((${#nodes[@]} < most ? ${#nodes[@]} : most))" "$ranks" "$lanes"
 }
 on_nodes_left() { # LEAST SPARES RANKS_PER_NODE LANES SRUN_FLAG...: as `on_nodes`, and again each time nodes are lost
-	local least=$1 spares=$2 ranks=$3 lanes=$4 user_port=${MASTER_PORT:-} most count pid code names next left lost watcher=
+	local least=$1 spares=$2 ranks=$3 lanes=$4 most count pid code names next left lost watcher=
 	shift 4
 	__launcher_guarded=srun
 	skip_numbers 2 # the ranks and the watcher
@@ -96,7 +96,6 @@ on_nodes_left() { # LEAST SPARES RANKS_PER_NODE LANES SRUN_FLAG...: as `on_nodes
 		count=$(usable_of_nodes)
 		say_unused "$((${#nodes[@]} < most ? ${#nodes[@]} : most))" "$count" "$lanes"
 		names=$(IFS=, && echo "${nodes[*]:0:count}")
-		[[ -n $user_port ]] || choose_port
 		rm -f "$LAUNCHER_RANK_ENDED"
 		lost=()
 		if ((${#nodes[@]} > 1)) && [[ ${nodes[-1]} != "$watcher" ]]; then

@@ -40,6 +40,24 @@ def test_steps_with_the_same_ids_meet_on_different_ports():
     assert int(first["MASTER_PORT"]) in PORTS and first["MASTER_PORT"] != second["MASTER_PORT"]
 
 
+@pytest.mark.parametrize(
+    "variables",
+    [
+        STEP,
+        {
+            "SUBMITIT_EXECUTOR": "local",
+            "SUBMITIT_LOCAL_NTASKS": "2",
+            "SUBMITIT_LOCAL_GLOBALID": "1",
+        },
+    ],
+)
+def test_a_users_port_stays(variables: dict[str, str]):
+    env, given = dict(variables), {**variables, "MASTER_PORT": "29500"}
+    assert join_ranks(env) and "LAUNCHER_MEETING" in env
+    assert join_ranks(given) and given["MASTER_PORT"] == "29500"
+    assert "LAUNCHER_MEETING" not in given
+
+
 def test_a_task_bound_to_its_gpu_takes_the_only_one():
     env = {**STEP, "CUDA_VISIBLE_DEVICES": "3"}
     assert join_ranks(env)

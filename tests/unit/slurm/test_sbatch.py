@@ -1,11 +1,7 @@
 """The flags and the script for sbatch."""
 
-import contextlib
-import errno
 import json
-import os
 import shlex
-import socket
 import subprocess
 import sys
 
@@ -21,7 +17,6 @@ from launcher.config.schema import validate
 from launcher.dispatch.slurm import SlurmDispatch
 from launcher.dispatch.submitted_runs import SubmittedRun
 from launcher.errors import ConfigError
-from launcher.process.meeting import PORTS
 from launcher.rundir.folder import RunFolder
 from launcher.slurm.journal import Journal
 from launcher.slurm.sbatch import Script, seconds
@@ -240,33 +235,6 @@ def test_a_run_that_ends_without_recording_it_has_failed(tmp_path, monkeypatch, 
         == bool(code)
         == ("os._exit" in done.stdout)
     )
-
-
-def port_of_a_start(**variables):
-    """With the same random numbers each time."""
-    script = (
-        f"__launcher_run=/nowhere; source {GUARD}; RANDOM={os.getpid()}; guarded bash -c 'echo"
-        " $MASTER_PORT'"
-    )
-    clean = {name: value for name, value in os.environ.items() if name != "MASTER_PORT"}
-    return int(subprocess.check_output(["bash", "-c", script], env=clean | variables, timeout=60))
-
-
-@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_the_ranks_meet_on_a_port_that_is_free(family):
-    port = port_of_a_start()
-    assert port in PORTS
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(socket.create_server(("", port), family=family))
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:  # somebody else may have taken it since
-                pytest.skip(f"no IPv6 here: {error}")
-        assert port_of_a_start() != port
-
-
-def test_a_users_port_stays():
-    assert port_of_a_start(MASTER_PORT="29500") == 29500
 
 
 @pytest.mark.parametrize(
