@@ -30,7 +30,11 @@ def listen() -> Iterator[Callable[[int, Callable[[socket.socket], object]], None
     opened = []
 
     def start(port: int, act: Callable[[socket.socket], object]) -> None:
-        opened.append(listening := socket.create_server(("", port)))
+        try:
+            opened.append(listening := socket.create_server(("", port)))
+        except OSError:
+            # Another program of this machine listens there.
+            return
 
         def serve() -> None:
             while True:
