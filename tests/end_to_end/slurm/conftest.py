@@ -28,9 +28,9 @@ def pytest_collection_modifyitems(items):
 
 
 def reserve_ports():
-    """The first of PORTS that nobody uses, below those that the kernel hands out, and a socket:
-    other workers do not get these ports as long as it is open."""
-    for first in range(20000, 30000, PORTS):
+    """The first of PORTS that nobody uses, below those that the kernel hands out or ranks choose, and
+    a socket: other workers do not get these ports as long as it is open."""
+    for first in range(10000, 15000, PORTS):
         try:
             reservation = socket.create_server(("", first + PORTS - 1))
         except OSError:
@@ -42,7 +42,7 @@ def reserve_ports():
             return first, reservation
         except OSError:
             reservation.close()
-    raise RuntimeError(f"no {PORTS} free ports in a row from 20000 to 29999")
+    raise RuntimeError(f"no {PORTS} free ports in a row from 10000 to 14999")
 
 
 @pytest.fixture(scope="session")
