@@ -107,8 +107,10 @@ def _share_records(steps: Sequence[StepInfo], lanes: Lanes | None) -> None:
 
     They become numbers, so the host waits for the device.
     """
-    unshared = [i for i, info in enumerate(steps) if lanes is not None and not info.get("has_all")]
-    if lanes is None or not unshared:
+    if lanes is None:
+        return
+    unshared = [i for i, info in enumerate(steps) if not info.get("has_all")]
+    if not unshared:
         return
     numbers = [[to_numbers(records) for records in steps[i]["records"]] for i in unshared]
     gathered = ranks.all_gather(numbers)
