@@ -4,6 +4,7 @@ They have exchanged nothing yet, so each derives the same ports from the job's i
 one, rank 0 announces where its store is. At the others another program may listen, or another job.
 """
 
+import logging
 import socket
 import threading
 import time
@@ -13,6 +14,7 @@ from zlib import crc32
 
 from launcher.errors import ConfigError, TrainingError
 
+logger = logging.getLogger(__name__)
 PORTS = range(15000, 32768)
 """Ports below the range that systems use for outgoing connections."""
 COUNT = 8
@@ -23,6 +25,8 @@ BOTH: Any = (
 """Listen for IPv4 and IPv6."""
 PATIENCE = 30.0
 """Maximum seconds that a program at one of the ports may take to answer."""
+REPORTED_AFTER = 60.0
+"""Seconds of waiting for rank 0 after which a line says so."""
 
 
 def ports_of(job: str) -> list[int]:
@@ -69,14 +73,18 @@ def find(job: str, address: str, timeout: float) -> int:
     Raises:
         TrainingError: it does not within so many seconds.
     """
-    ends, patience = time.monotonic() + timeout, 1.0
-    while time.monotonic() < ends:
+    start, is_reported = time.monotonic(), False
+    listed = ", ".join(map(str, ports_of(job)))
+    while (waited := time.monotonic() - start) < timeout:
         for place in ports_of(job):
+            # A machine under load answers late, another program perhaps never.
+            patience = min(1.0 + waited / 10, PATIENCE)
             with suppress(OSError, ValueError):
                 return _asked(job, address, place, patience)
+        if waited > REPORTED_AFTER and not is_reported:
+            logger.info("Rank 0 does not answer yet at %s, ports %s.", address, listed)
+            is_reported = True
         time.sleep(0.1)
-        patience = min(2 * patience, PATIENCE)
-    listed = ", ".join(map(str, ports_of(job)))
     raise TrainingError(
         f"Rank 0 was not found at {address} in {timeout:g} s, at the ports {listed}."
     )

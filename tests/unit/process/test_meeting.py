@@ -70,9 +70,16 @@ def test_rank_0_needs_a_free_port(
         announce(f"{JOB} full", 12345, 1)
 
 
-def test_a_rank_0_that_does_not_come_is_a_sentence() -> None:
-    with pytest.raises(TrainingError, match=r"Rank 0 was not found at 127.0.0.1 in 0.2 s, at the"):
+def test_a_rank_0_that_does_not_come_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(meeting, "REPORTED_AFTER", 0.05)
+    with (
+        caplog.at_level("INFO"),
+        pytest.raises(TrainingError, match=r"Rank 0 was not found at 127.0.0.1 in 0.2 s, at the"),
+    ):
         find(f"{JOB} alone", "127.0.0.1", 0.2)
+    assert caplog.text.count("Rank 0 does not answer yet at 127.0.0.1, ports ") == 1
 
 
 def test_ports_of_a_job_are_its_own_and_below_those_of_outgoing_connections() -> None:
