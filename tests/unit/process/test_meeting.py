@@ -102,18 +102,30 @@ store.set("read", own) if own == "1" else store.get("read")
 """
 
 
+def met(env: dict[str, str], of_rank: Callable[[str], dict[str, str]]) -> list[str]:
+    """What each of two ranks has read from the other."""
+    tasks = [python.start("-c", RANK, rank, env=ENVIRONMENT | env | of_rank(rank)) for rank in "01"]
+    texts = [task.communicate()[0] for task in tasks]
+    assert [task.wait() for task in tasks] == [0, 0], texts
+    return [text.split()[0] for text in texts]
+
+
 def test_tasks_of_submitit_meet_although_another_program_has_their_port(
     listen: Callable[[int, Callable[[socket.socket], object]], None],
 ) -> None:
     job = str(os.getpid())
     listen(ports_of(f"submitit {job}")[0], STRANGERS["that is silent"])
-    env = ENVIRONMENT | {
+    env = {
         "SUBMITIT_EXECUTOR": "local",
         "SUBMITIT_LOCAL_NTASKS": "2",
         "SUBMITIT_LOCAL_JOB_ID": job,
     }
-    tasks = [
-        python.start("-c", RANK, rank, env=env | {"SUBMITIT_LOCAL_GLOBALID": rank}) for rank in "01"
-    ]
-    assert [task.communicate()[0].split() for task in tasks] == [["1"], ["0"]]
-    assert [task.wait() for task in tasks] == [0, 0]
+    assert met(env, lambda rank: {"SUBMITIT_LOCAL_GLOBALID": rank}) == ["1", "0"]
+
+
+def test_ranks_of_torchrun_in_a_job_meet_at_their_own_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    env = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    inherited = {"LAUNCHER_MEETING": f"{JOB} around"}
+    assert met(env | inherited, lambda rank: {"RANK": rank}) == ["1", "0"]
