@@ -104,6 +104,8 @@ class WandbTracker(Tracker):
         self.waits_for_sync = (mode or os.environ.get("WANDB_MODE") or "online") != "online"
         self._wandb_run: Any = None
         self._is_connecting = self._is_reported = False
+        self._log_start: int | None = None
+        """The byte of the log from which this connection sends it."""
 
     def check(self, key: str, to_sync: bool = False) -> None:
         super().check(key)
@@ -125,8 +127,10 @@ class WandbTracker(Tracker):
 
         if self._is_connecting:
             self._give_up()
+            self._send_log_again()
         self._is_connecting = True
         stored = self.run.stored("wandb")
+        self._log_start = stored.get("log_bytes", 0)
         if "project" not in stored:
             stored = self.run.store("wandb", {**stored, **self._chosen(stored["id"])})
         holder = held_here(self.run.folder)
@@ -238,6 +242,7 @@ class WandbTracker(Tracker):
             if arrived >= self._step:
                 return
             time.sleep(1.0)
+        self._send_log_again()
         raise ConnectionError(f"the server has the steps up to {arrived}, not to {self._step}")
 
     def stop(self) -> None:
@@ -299,6 +304,15 @@ class WandbTracker(Tracker):
         content = content[: content.rfind(b"\n") + 1]
         self._wandb_run.write_logs(content.decode(errors="replace"))
         self._stored = self.run.store("wandb", {**self._stored, "log_bytes": start + len(content)})
+
+    def _send_log_again(self) -> None:
+        """Let the next connection send what this one has sent of the log.
+
+        The server does not say which lines it has. It may then have some twice, but lacks none.
+        """
+        if self._log_start is not None:
+            stored = self.run.stored("wandb")
+            self._stored = self.run.store("wandb", {**stored, "log_bytes": self._log_start})
 
     def _send_artifact(self, which: str, sent: str | None) -> str | None:
         """Begin to send an artifact, unless the same artifact was sent before.

@@ -103,7 +103,7 @@ store.set("read", own) if own == "1" else store.get("read")
 
 
 def met(env: dict[str, str], of_rank: Callable[[str], dict[str, str]]) -> list[str]:
-    """What each of two ranks has read from the other."""
+    """Let two ranks meet; return the text that each has read from the other."""
     tasks = [python.start("-c", RANK, rank, env=ENVIRONMENT | env | of_rank(rank)) for rank in "01"]
     texts = [task.communicate()[0] for task in tasks]
     assert [task.wait() for task in tasks] == [0, 0], texts

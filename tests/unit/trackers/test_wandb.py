@@ -186,10 +186,12 @@ def test_steps_that_the_server_refused_are_reported_and_sent_again(run, server, 
     """wandb drops the rest of a history after such a refusal, and `finish` does not raise."""
     monkeypatch.setattr("launcher.trackers.wandb.ARRIVAL_CHECKS", 1)
     run.log(*range(0, 30, 10))
+    run.folder.log_path().write_text("first\n")
     tracker = tracker_of(run, server)
     lines = MetricsReader(run.folder, tracker.open())
     tracker.write(lines.read())
     server.mode = "403"
+    run.folder.log_path().write_text("first\nrefused\n")
     run.log(*range(30, 60, 10))
     run.end()
     tracker.write(lines.read(final=True))
@@ -200,6 +202,8 @@ def test_steps_that_the_server_refused_are_reported_and_sent_again(run, server, 
         tracker._check_arrival()
     arrived = mirror(run, server)
     assert [line["_step"] for line in arrived["history"]] == [*range(0, 60, 10)]
+    log = [line.split()[-1] for _, line in sorted(arrived["output"].items()) if line.strip()]
+    assert log[-2:] == ["first", "refused"]
 
 
 def test_an_artifact_that_did_not_arrive_is_sent_again(run, server):
