@@ -70,7 +70,7 @@ def _translate(env: MutableMapping[str, str]) -> None:
     # The port of srun makes it differ between launches, and from a job with the same id of another
     # cluster on this host.
     names = ("SLURM_SRUN_COMM_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID")
-    _choose_port(env, " ".join(env.get(name, "") for name in names))
+    _set_meeting(env, " ".join(env.get(name, "") for name in names))
 
 
 def _translate_local(env: MutableMapping[str, str]) -> None:
@@ -78,10 +78,10 @@ def _translate_local(env: MutableMapping[str, str]) -> None:
     env["RANK"] = env["LOCAL_RANK"] = env["SUBMITIT_LOCAL_GLOBALID"]
     env["WORLD_SIZE"] = env["SUBMITIT_LOCAL_NTASKS"]
     env.setdefault("MASTER_ADDR", "127.0.0.1")
-    _choose_port(env, f"submitit {env.get('SUBMITIT_LOCAL_JOB_ID', '')}")
+    _set_meeting(env, f"submitit {env.get('SUBMITIT_LOCAL_JOB_ID', '')}")
 
 
-def _choose_port(env: MutableMapping[str, str], job: str) -> None:
+def _set_meeting(env: MutableMapping[str, str], job: str) -> None:
     """Let the ranks of a job find each other by `process.meeting`, unless they have a port."""
     if "MASTER_PORT" not in env:
         env["MASTER_PORT"], env["LAUNCHER_MEETING"] = str(ports_of(job)[0]), job
