@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from launcher.config import lookup
 from launcher.config.command import stored_identity
 from launcher.config.compose import compose
-from launcher.config.identity import fix_name
+from launcher.config.identity import HASHED_RUN_KEYS, fix_name
 from launcher.config.lookup import Runs, check_identity, name_run, nearest, news
 from launcher.config.resolve import escaped, stored
 from launcher.errors import ConfigError
@@ -93,6 +93,24 @@ def test_values_from_the_environment_are_not_stored_and_not_compared(
     same = config_of(tmp_path, f"+trainer.own=['{value}']", f"+data.own=a-{value}")
     if same.run.id == config.run.id:  # the id is a hash of the values
         check_identity(same.run)
+
+
+@pytest.mark.parametrize("written", ["${oc.env:OWN_VALUE}", "a-${data.own}", "${..data.own}"])
+@pytest.mark.parametrize("key", HASHED_RUN_KEYS)
+def test_hashed_settings_of_a_run_are_not_stored_with_values_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, written: str
+) -> None:
+    ids = set()
+    for value in ("word-of-mine", "other"):
+        monkeypatch.setenv("OWN_VALUE", value)
+        words = ["model=mlp", "data=digits", f"paths.outputs={tmp_path}", f"++{key}='{written}'"]
+        config = composed([*words, "+data.own='${oc.env:OWN_VALUE}'"])
+        name_run(config, Runs())
+        known = stored_identity(config.run)
+        assert known is not None and "${oc.env:OWN_VALUE}" in known[1][key]
+        assert value not in json.dumps(known[1])
+        ids.add(known[0])
+    assert len(ids) == 2
 
 
 def cases() -> list[tuple[str, str, bool]]:
