@@ -6,7 +6,7 @@ are written at the argument, as in `lr: PositiveFloat`. Nothing heavy is importe
 
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 
 PositiveInt = Annotated[int, Gt(0)]
 NonNegativeInt = Annotated[int, Ge(0)]
@@ -15,4 +15,6 @@ NonNegativeFloat = Annotated[float, Ge(0)]
 Fraction = Annotated[float, Ge(0), Le(1)]
 Size = Annotated[float, Ge(0)] | Literal["auto"]
 """A number of values, which may be written as 5e8. With auto, the library chooses."""
+NonEmptyText = Annotated[str, MinLen(1)]
+"""A path or a URL. An unset variable of the shell leaves an empty one."""
 UnitInterval = Annotated[float, Ge(0), Lt(1)]

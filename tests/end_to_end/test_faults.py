@@ -224,7 +224,7 @@ def test_a_disk_that_stays_full(small_disk: Path) -> None:
         small_disk / "outputs",
         *RUN,
         "hooks.checkpointing.asynchronous=false",
-        fill(small_disk, step=15, free=40 << 10),
+        fill(small_disk, step=15, free=128 << 10),
     )
     assert done.returncode == 1, done.output
     assert done.output.count("No space left on device") >= 3 and "Traceback" not in done.output

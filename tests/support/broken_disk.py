@@ -102,11 +102,25 @@ class FullDisk(BaseHook):
 
     def on_after_step(self, trainer: Any) -> None:
         if trainer.step == self.step:
-            space = os.statvfs(os.path.dirname(self.file))
             with open(self.file, "wb", buffering=0) as file:
-                os.posix_fallocate(file.fileno(), 0, space.f_bavail * space.f_bsize - self.free)
+                while not self._fills(file.fileno()):
+                    pass
         elif trainer.step == self.until:
             os.unlink(self.file)
+
+    def _fills(self, file: int) -> bool:
+        """Give the file all that is free; return False if the lock's heartbeat, say, has taken some
+        of it meanwhile."""
+        space = os.statvfs(os.path.dirname(self.file))
+        size = space.f_bavail * space.f_bsize - self.free
+        try:
+            if size > 0:
+                os.posix_fallocate(file, os.fstat(file).st_size, size)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            return False
+        return True
 
 
 class BrokenHome(BaseHook):

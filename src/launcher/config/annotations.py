@@ -3,10 +3,10 @@
 A name counts by its last part: `nn.Module` is `Module`.
 
 A type is kept if YAML can express it: int, float, bool, str, None, list, dict, Literal, unions and
-`Annotated` bounds. `Path` counts as text; tuples, sets and sequences count as lists. A class that
-YAML cannot express (`Tensor`) is dropped from a union: `lr: float | Tensor` must be a number in a
-configuration. Every other name is `Any`, unless it is an alias in the same module (`Kind =
-Literal["a", "b"]`).
+`Annotated` bounds. `Path` counts as text that is not empty; tuples, sets and sequences count as
+lists. A class that YAML cannot express (`Tensor`) is dropped from a union: `lr: float | Tensor`
+must be a number in a configuration. Every other name is `Any`, unless it is an alias in the same
+module (`Kind = Literal["a", "b"]`).
 """
 
 import ast
@@ -19,7 +19,10 @@ import annotated_types
 
 from launcher import types as bounded
 
-BOUNDS = (annotated_types.Gt, annotated_types.Ge, annotated_types.Lt, annotated_types.Le)
+BOUNDS = (
+    *(annotated_types.Gt, annotated_types.Ge, annotated_types.Lt, annotated_types.Le),
+    annotated_types.MinLen,
+)
 
 
 class Sentinel:
@@ -27,8 +30,8 @@ class Sentinel:
 
 
 NAMES: dict[str, Any] = {
-    "int": int, "float": float, "bool": bool, "str": str, "Path": str, "PurePath": str,
-    "PathLike": str, "AnyStr": str,
+    "int": int, "float": float, "bool": bool, "str": str, "AnyStr": str,
+    **dict.fromkeys(["Path", "PurePath", "PathLike"], bounded.NonEmptyText),
     "Literal": Literal, "Optional": Optional, "Union": Union, "Annotated": Annotated,
     **dict.fromkeys(
         ["Collection", "Iterable", "List", "MutableSequence", "Sequence", "list"], list
@@ -38,7 +41,7 @@ NAMES: dict[str, Any] = {
     **dict.fromkeys(
         ["Generator", "Tensor", "Module", "Parameter", "Optimizer", "timedelta"], Sentinel
     ),
-    **{name: getattr(annotated_types, name) for name in ("Gt", "Ge", "Lt", "Le")},
+    **{name: getattr(annotated_types, name) for name in ("Gt", "Ge", "Lt", "Le", "MinLen")},
     **{name: kind for name, kind in vars(bounded).items() if get_origin(kind) is Annotated},
 }  # fmt: skip
 TYPE_SYNTAX = (
@@ -130,6 +133,8 @@ def _plain(kind: Any) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         members = [member for member in map(_plain, arguments) if member is not Sentinel]
+        if str in members:
+            members = [member for member in members if member != bounded.NonEmptyText]
         return Any if Any in members else Union[tuple(members)] if members else Sentinel  # noqa: UP007
     if origin in (list, tuple):
         items = {_plain(argument) for argument in arguments if argument is not Ellipsis}

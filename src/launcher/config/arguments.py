@@ -18,7 +18,7 @@ def check_bounds(
     positional: Sequence[object],
     named: Mapping[str, object],
 ) -> None:
-    """Check the numbers that a function is about to be called with.
+    """Check the numbers and texts that a function is about to be called with.
 
     Raises:
         ValueError: one is outside the bounds of its parameter's annotation.
@@ -30,7 +30,7 @@ def check_bounds(
     except (TypeError, NameError):
         return
     for name, value in values.items():
-        if type(value) not in (int, float):
+        if type(value) not in (int, float, str):
             continue
         kinds = [
             kind

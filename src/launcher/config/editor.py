@@ -10,7 +10,7 @@ from importlib.resources.abc import Traversable
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 
 from launcher.config.fits import bounds
 from launcher.config.options import groups
@@ -34,6 +34,7 @@ LIMITS: dict[type, tuple[str, str]] = {
     Ge: ("ge", "minimum"),
     Lt: ("lt", "exclusiveMaximum"),
     Le: ("le", "maximum"),
+    MinLen: ("min_length", "minLength"),
 }
 TYPES = {int: "integer", float: "number", bool: "boolean", str: "string", NoneType: "null"}
 OF_MANY = ("hooks", "tracker")

@@ -10,7 +10,13 @@ from typing import Annotated, Any, Literal, get_type_hints
 from annotated_types import Ge, Gt, Lt
 
 from launcher.config.signature import REQUIRED, UNKNOWN, Parameter, Signature
-from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from launcher.types import (
+    NonEmptyText,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
 
 AUTO = "auto"
 
@@ -31,9 +37,9 @@ class RunSettings:
     tag: str | int | float | None = None
     sweep: str | int | None = None
     resume: str | int = "auto"
-    init_from: str | None = None
+    init_from: NonEmptyText | None = None
     init_strict: bool = True
-    fork_from: str | None = None
+    fork_from: NonEmptyText | None = None
     fork_without: list[Literal["optimizer", "data"]] | None = None
     identity_exclude: list[str] = field(default_factory=list)
     note: str | int | float | None = None
@@ -42,9 +48,9 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class PathsSettings:
-    outputs: str
+    outputs: NonEmptyText
     quota: PositiveInt | str | None = None
-    prices: str | None = None
+    prices: NonEmptyText | None = None
 
 
 @dataclass(frozen=True)

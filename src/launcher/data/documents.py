@@ -23,7 +23,7 @@ from launcher.data.tokenized import TokenizedSource
 from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.rundir.files import expanded
-from launcher.types import UnitInterval
+from launcher.types import NonEmptyText, UnitInterval
 
 logger = logging.getLogger("launcher")
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
@@ -53,7 +53,7 @@ class DocumentData(TokenizedSource):
     val_files: str | list[str] | None = None
     val_fraction: UnitInterval = 0.05
     pack: bool = True
-    cache: str = "outputs/.tokens"
+    cache: NonEmptyText = "outputs/.tokens"
     predict: str | list[str] | None = None
 
     def __post_init__(self) -> None:

@@ -26,7 +26,7 @@ from launcher.errors import ConfigError
 from launcher.models.base import IGNORED
 from launcher.rundir.files import expanded
 from launcher.rundir.space import parse_size
-from launcher.types import NonNegativeInt, PositiveInt
+from launcher.types import NonEmptyText, NonNegativeInt, PositiveInt
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,7 +60,7 @@ class StreamingData(TokenizedSource):
     val_files: str | list[str] | None = None
     shuffle_blocks: PositiveInt = 4
     block_bytes: PositiveInt = 8_000_000
-    cache: str = "outputs/.blocks"
+    cache: NonEmptyText = "outputs/.blocks"
     cache_size: str = "10GB"
     retries: NonNegativeInt = 6
     storage_options: dict[str, object] = field(default_factory=dict)

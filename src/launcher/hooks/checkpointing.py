@@ -28,7 +28,13 @@ from launcher.process.rng import rng_state
 from launcher.rundir.folder import RunFolder, place_of, run_name, step_name
 from launcher.rundir.record_format import run_names
 from launcher.rundir.sources import imported_sources, source_changes
-from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from launcher.types import (
+    NonEmptyText,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
 
 BEST_KEYS = "hooks.checkpointing.best_metric", "hooks.checkpointing.best_mode"
 T = TypeVar("T")
@@ -79,7 +85,7 @@ class CheckpointingHook(BaseHook):
         keep_previous: NonNegativeInt = 0,
         keep_interval: NonNegativeInt = 0,
         keep_steps: list[int] | None = None,
-        path: str | Path = "checkpoints",
+        path: NonEmptyText | Path = "checkpoints",
         load: str | int | Path | None = "latest",
         exit_signals: signal.Signals | str | int | list[signal.Signals | str | int] | None = None,
         exit_code: Literal["128+signal"] | int = "128+signal",
@@ -88,7 +94,7 @@ class CheckpointingHook(BaseHook):
         write_timeout: PositiveFloat = 600.0,
         best_metric: str | None = None,
         best_mode: Literal["auto", "min", "max"] = "auto",
-        remote: str | None = None,
+        remote: NonEmptyText | None = None,
     ):
         if isinstance(interval, int) and interval < 1:
             raise ValueError(f"interval={interval}: should be at least 1.")

@@ -24,6 +24,7 @@ from launcher.process import ranks
 from launcher.rundir.files import fsync_file, replace_file, unused
 from launcher.rundir.folder import place_of
 from launcher.trackers.lines import dropped_path
+from launcher.types import NonEmptyText
 
 logger = logging.getLogger(__name__)
 START = b'{"step":'
@@ -51,7 +52,7 @@ class JsonlHook(BaseHook):
 
     def __init__(
         self,
-        path: str = "metrics.jsonl",
+        path: NonEmptyText = "metrics.jsonl",
         clock: Callable[[], float] = time.time,
         keep_dropped: bool = False,
     ):

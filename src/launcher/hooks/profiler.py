@@ -8,7 +8,7 @@ import torch
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.process import ranks
 from launcher.rundir.folder import place_of
-from launcher.types import NonNegativeInt, PositiveInt
+from launcher.types import NonEmptyText, NonNegativeInt, PositiveInt
 
 
 class ProfilerHook(BaseHook):
@@ -35,7 +35,7 @@ class ProfilerHook(BaseHook):
         record_shapes: bool = False,
         profile_memory: bool = False,
         with_stack: bool = False,
-        path: str = "profile",
+        path: NonEmptyText = "profile",
     ):
         self.start, self.steps, self.ranks, self.path = start, steps, ranks or [0], Path(path)
         self._options = {

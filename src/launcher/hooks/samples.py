@@ -17,7 +17,7 @@ from launcher.process.rng import isolated_rng
 from launcher.rundir.files import replace_file
 from launcher.rundir.folder import place_of
 from launcher.strategies.weights import unwrap
-from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveInt
+from launcher.types import NonEmptyText, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 BYTES = 256
 """The vocabulary of `data=text`: the bytes of UTF-8."""
@@ -56,7 +56,7 @@ class SamplesHook(BaseHook):
         seed: NonNegativeInt = 0,
         encode: Callable[[str], Sequence[int]] | None = None,
         decode: Callable[[list[int]], str] | None = None,
-        path: str = "samples",
+        path: NonEmptyText = "samples",
     ):
         self.prompts = [prompts] if isinstance(prompts, str) else list(prompts)
         if not self.prompts:

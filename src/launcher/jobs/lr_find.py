@@ -28,7 +28,7 @@ from launcher.rundir.files import replace_file
 from launcher.rundir.logs import setup_logging
 from launcher.train.build import logger
 from launcher.train.trainer import BaseTrainer
-from launcher.types import PositiveFloat, PositiveInt
+from launcher.types import NonEmptyText, PositiveFloat, PositiveInt
 
 FEWEST = 5
 """Minimum number of points for a suggestion."""
@@ -211,7 +211,7 @@ class LRFindJob:
         num_iterations: PositiveInt = 100,
         smoothing_factor: PositiveFloat = 0.05,
         divergence_threshold: PositiveFloat = 4.0,
-        folder: str = "outputs/lr_find",
+        folder: NonEmptyText = "outputs/lr_find",
     ):
         if start_lr >= end_lr:
             raise ConfigError(

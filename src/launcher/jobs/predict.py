@@ -35,7 +35,7 @@ from launcher.rundir.folder import RunFolder
 from launcher.rundir.logs import setup_logging
 from launcher.train.build import logger
 from launcher.train.composed import Trainer
-from launcher.types import PositiveInt
+from launcher.types import NonEmptyText, PositiveInt
 
 MAX_PARTS, MAX_BATCHES = 64, 32
 """A part has more than one batch if there would be more parts than this, and at most so many."""
@@ -64,7 +64,7 @@ class PredictJob:
         self,
         checkpoint: str | int = "latest",
         weights: str | None = None,
-        file: str | None = None,
+        file: NonEmptyText | None = None,
         columns: list[str] | None = None,
         batch_size: PositiveInt | None = None,
         trust: bool = False,

@@ -33,6 +33,10 @@ class Derived(Own):
             partial(CheckpointingHook, 5, -1),
             "CheckpointingHook: keep_previous=-1: should be a whole number of at least 0.",
         ),
+        (
+            partial(CheckpointingHook, 5, path=""),
+            "CheckpointingHook: path='': should be text that is not empty.",
+        ),
         (partial(Own, 0), "Own: wait=0: should be a number greater than 0."),
         (partial(Derived, -2.5), "Own: wait=-2.5: should be a number greater than 0."),
         (

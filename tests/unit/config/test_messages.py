@@ -1,12 +1,20 @@
 """Values, types and suggestions in messages."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
+from annotated_types import MinLen
 
 from launcher.config.fits import describe, fits
 from launcher.config.messages import hint, nearest, show
-from launcher.types import Fraction, NonNegativeInt, PositiveFloat, PositiveInt, UnitInterval
+from launcher.types import (
+    Fraction,
+    NonEmptyText,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    UnitInterval,
+)
 
 
 @pytest.mark.parametrize(
@@ -36,6 +44,8 @@ def test_long_values_are_cut() -> None:
         (float, [0, 0.5], [True, "0.5", None]),
         (bool, [True], [0, "true"]),
         (str, ["1"], [1, None]),
+        (NonEmptyText, ["1", " "], ["", 1, None]),
+        (Annotated[str, MinLen(2)], ["12"], ["1"]),
         (PositiveInt, [1], [0, 1.5, None]),
         (NonNegativeInt | None, [0, None], [-1]),
         (PositiveFloat, [1, 1e-9], [0, -0.1]),
@@ -58,6 +68,8 @@ def test_types_are_strict(annotation: Any, good: list[Any], bad: list[Any]) -> N
     [
         (PositiveInt, "a whole number greater than 0"),
         (PositiveInt | None, "a whole number greater than 0 or null"),
+        (NonEmptyText | None, "text that is not empty or null"),
+        (Annotated[str, MinLen(2)], "text with a length of at least 2"),
         (Fraction, "a number from 0 to 1"),
         (UnitInterval, "a number from 0 to below 1"),
         (Literal["cos", "linear"], "one of cos, linear"),

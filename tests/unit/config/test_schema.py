@@ -497,6 +497,33 @@ OPTIONS_OF_ONE = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "paths.outputs=",
+        "paths.prices=",
+        "run.init_from=",
+        "run.fork_from=",
+        "hooks.checkpointing.path=",
+        "hooks.checkpointing.remote=",
+        "hooks=[default,profiler] hooks.profiler.path=",
+        "hooks=[default,samples] hooks.samples.path=",
+        "job=lr_find job.folder=",
+        "job=predict job.file=",
+        "model=gpt data=parquet data.files=x data.cache=",
+        "model=gpt data=streaming data.files=x data.cache=",
+    ],
+)
+def test_a_path_that_an_unset_variable_left_empty_is_rejected(words: str) -> None:
+    *others, empty = words.split()
+    with pytest.raises(ConfigError) as caught:
+        validate(composed(["model=mlp", "data=digits", *others, empty]))
+    assert any(
+        message.startswith(f"{empty}'': should be text that is not empty")
+        for message in caught.value.messages
+    )
+
+
 def test_several_options_of_a_group_that_has_one_are_rejected() -> None:
     overrides = [f"{group}=[{chosen}]" for group, chosen in OPTIONS_OF_ONE.items()]
     assert diagnose(overrides) == [
