@@ -79,6 +79,8 @@ def read(argv: Sequence[str]) -> Namespace:
         parser.error(f"--{' and --'.join(commands)} exclude each other")
     if arguments.resolve and not (arguments.cfg or arguments.help):
         parser.error("--resolve needs --cfg job")
+    if arguments.config_dir == "":
+        parser.error("--config-dir is empty: a variable of the shell may be unset")
     for override in arguments.overrides:
         words.remove(override)
     arguments.overrides = [normalize(override) for override in arguments.overrides]

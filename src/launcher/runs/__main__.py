@@ -107,11 +107,17 @@ def verb_parser(verb: str) -> Parser:
 def add_outputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--outputs",
-        type=Path,
+        type=_folder,
         default=OUTPUTS,
         metavar="DIR",
         help="the folder of the runs (default: outputs)",
     )
+
+
+def _folder(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("should be a folder; a variable of the shell may be unset")
+    return Path(text)
 
 
 def with_verb(arguments: Sequence[str]) -> list[str]:

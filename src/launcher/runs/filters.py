@@ -99,7 +99,7 @@ def select(runs: list[StoredRun], words: Sequence[str]) -> list[StoredRun]:
 
     Raises:
         ConfigError: no run has such a key, name or id, there is no such state, or `<` or the like
-            compares with a value that is not a number.
+            compares with a value that is not a number, or a word is empty.
     """
     conditions = [match.groups() for word in words if (match := CONDITION.fullmatch(word))]
     check_keys(runs, [key for key, _, _ in conditions])
@@ -115,6 +115,7 @@ def select(runs: list[StoredRun], words: Sequence[str]) -> list[StoredRun]:
             )
     names = [word for word in words if not is_condition(word)]
     for word in names:
+        check_word(word)
         if runs and not any(is_named(run, word) for run in runs):
             near = hint(word, {run.name for run in runs} | {run.id for run in runs})
             raise ConfigError(
@@ -126,6 +127,18 @@ def select(runs: list[StoredRun], words: Sequence[str]) -> list[StoredRun]:
         if all(is_named(run, word) for word in names)
         and all(holds(compared(run, key, value), sign, value) for key, sign, value in conditions)
     ]
+
+
+def check_word(word: str) -> None:
+    """Check that a word can name a run.
+
+    Raises:
+        ConfigError: it is empty, which every name begins with.
+    """
+    if not word:
+        raise ConfigError(
+            "'': names no run; a variable of the shell may be unset. Give an id or a name."
+        )
 
 
 def is_named(run: StoredRun, word: str) -> bool:

@@ -9,6 +9,7 @@ from launcher.config.messages import hint, nearest
 from launcher.errors import ConfigError
 from launcher.rundir.files import expanded
 from launcher.rundir.folder import run_folders
+from launcher.runs.filters import check_word
 from launcher.runs.stored_run import StoredRun
 from launcher.slurm.scheduler import QueuedJob, cancelled, queue, with_times
 from launcher.slurm.shared_job import ENDED
@@ -92,8 +93,9 @@ def find_run(word: str, outputs: Path) -> StoredRun:
     """Find the run that an id, the beginning of an id, a name, name/id, or a folder names.
 
     Raises:
-        ConfigError: the word names no run, or several. The message lists the nearest.
+        ConfigError: the word is empty, or names no run, or several. The message lists the nearest.
     """
+    check_word(word)
     folder = expanded(word)
     if (folder / "run.json").is_file():
         return StoredRun.read(folder)

@@ -163,6 +163,7 @@ BAD = {
         "--config-name=confg: there is no such configuration; did you mean config?"
     ],
     "--config-dir=nope": ["--config-dir=nope: there is no such folder."],
+    "--config-dir=": ["--config-dir is empty: a variable of the shell may be unset; see --help."],
     "--resolve": ["--resolve needs --cfg job; see --help."],
     "-sc": ["Expecting one subcommand from ['install', 'uninstall', 'query'] to be set; e.g. -sc"],
     "-m model=gpt,gptt optimizer.lrr=1,2 seed=1,x": [

@@ -94,6 +94,23 @@ def test_a_folder_of_runs_must_exist(verb, tmp_path, capsys):
     assert capsys.readouterr().err == f"--outputs={tmp_path / 'none'}: there is no such folder.\n"
 
 
+@pytest.mark.parametrize("verb", sorted({*VERBS} - {"test"}))
+def test_a_run_that_an_unset_variable_left_empty_is_rejected(runs, make_run, verb):
+    """Every name begins with an empty text, so it would mean all runs."""
+    make_run("gpt", "1a2b")
+    words = {"compare": ["", ""], "why": ["", ""], "note": ["", "a text"]}.get(verb, [""])
+    sentence = "'': names no run; a variable of the shell may be unset. Give an id or a name.\n"
+    assert runs(verb, *words) == (2, "", sentence)
+
+
+@pytest.mark.parametrize(
+    "words", [["--outputs", ""], ["--outputs="], ["show", "gpt", "--outputs="]]
+)
+def test_an_empty_folder_of_runs_is_rejected(words, capsys):
+    assert main(words) == 2
+    assert "argument --outputs: should be a folder; a variable" in capsys.readouterr().err
+
+
 def test_the_version_is_printed(capsys):
     assert main(["--version"]) == 0 and capsys.readouterr().out.startswith("torch-launcher ")
 
