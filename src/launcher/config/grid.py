@@ -19,7 +19,7 @@ def expand(overrides: Sequence[Override], with_intervals: bool = False) -> list[
         overrides: the parsed overrides of the command line.
         with_intervals: replace an interval by its first number instead of rejecting it.
     Raises:
-        ConfigError: a sweep over an interval, which has no list of values.
+        ConfigError: a sweep over an interval, which has no list of values, or over no value.
     """
     values: dict[str, list[str]] = {}
     for override in overrides:
@@ -28,6 +28,8 @@ def expand(overrides: Sequence[Override], with_intervals: bool = False) -> list[
             values[key] = [text]
         elif override.is_discrete_sweep():
             values[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            if not values[key]:
+                raise ConfigError(f"{text}: has no value, so there is nothing to run.")
         elif with_intervals and isinstance(interval := override.value(), IntervalSweep):
             # 1 and not 1.0, which a whole number cannot be.
             values[key] = [f"{key}={interval.start:.12g}"]

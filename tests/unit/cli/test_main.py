@@ -171,6 +171,9 @@ BAD = {
         "seed='x': should be a whole number",
         "model=gptt: no option gptt; did you mean model=gpt?",
     ],
+    "-m seed=range(0)": ["seed=range(0): has no value, so there is nothing to run."],
+    "-m seed=range(5,1) optimizer.lr=1,2": ["seed=range(5,1): has no value, so there is nothing"],
+    "-m model=glob(zz*)": ["model=glob(zz*): has no value, so there is nothing to run."],
     "-m seed=interval(1,2) sede=3": [
         "seed=interval(1,2): has no list of values; e.g. seed=0.1,0.2 or seed=range(1,5)"
     ],
