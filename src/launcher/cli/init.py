@@ -15,6 +15,7 @@ from string import Template
 
 from launcher.cli.schema import write_schemas
 from launcher.errors import ConfigError
+from launcher.rundir.files import path_argument
 
 SUFFIX = ".in"
 """The suffix of the files in `cli/project/`: no tool takes them for code."""
@@ -30,7 +31,10 @@ def main(argv: Sequence[str]) -> None:
         "python -m launcher init", description="Make a project of your own that trains at once."
     )
     parser.add_argument(
-        "folder", type=Path, metavar="FOLDER", help="a new or empty folder, e.g. my_project"
+        "folder",
+        type=path_argument,
+        metavar="FOLDER",
+        help="a new or empty folder, e.g. my_project",
     )
     folder: Path = parser.parse_args(argv).folder
     try:

@@ -11,6 +11,7 @@ from xml.sax.saxutils import quoteattr
 from launcher.config.editor import CONFIG, schemas
 from launcher.config.options import installed, main_folder
 from launcher.errors import ConfigError
+from launcher.rundir.files import path_argument
 
 FOLDER, CODE, JETBRAINS = ".schemas", Path(".vscode/settings.json"), Path(".idea/jsonSchemas.xml")
 ENTRY = """\
@@ -59,7 +60,12 @@ def main(argv: Sequence[str]) -> None:
         ),
     )
     parser.add_argument(
-        "folder", type=Path, metavar="FOLDER", nargs="?", default=Path(), help="of the project (.)"
+        "folder",
+        type=path_argument,
+        metavar="FOLDER",
+        nargs="?",
+        default=Path(),
+        help="of the project (.)",
     )
     folder: Path = parser.parse_args(argv).folder
     try:

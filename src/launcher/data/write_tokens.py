@@ -20,7 +20,7 @@ import numpy as np
 
 from launcher.data.files import find_files, hold_out
 from launcher.errors import ConfigError
-from launcher.rundir.files import expanded, replace_file, replacing
+from launcher.rundir.files import expanded, path_argument, replace_file, replacing
 
 # Bytes of text that are read at a time.
 CHUNK = 2**22
@@ -193,7 +193,7 @@ def parser() -> argparse.ArgumentParser:
     )
     usage.add_argument(
         "out",
-        type=Path,
+        type=path_argument,
         metavar="OUT",
         help="folder to write to; it is created if it does not exist",
     )
@@ -202,7 +202,7 @@ def parser() -> argparse.ArgumentParser:
     )
     usage.add_argument(
         "--tokenizer",
-        type=Path,
+        type=path_argument,
         metavar="FOLDER",
         help="folder of a Hugging Face tokenizer (default: bytes, 256 tokens)",
     )

@@ -1,5 +1,6 @@
 """Files: paths with `~`, and durable files, replaced atomically and fsynced."""
 
+import argparse
 import json
 import os
 import time
@@ -28,6 +29,17 @@ def expanded(path: str | Path) -> Path:
     It stays as it is if there is no such user, where `Path.expanduser` raises.
     """
     return Path(os.path.expanduser(path))
+
+
+def path_argument(text: str) -> Path:
+    """The path in an argument of a command line, for argparse.
+
+    Raises:
+        argparse.ArgumentTypeError: it is empty, and `Path("")` would be the current folder.
+    """
+    if not text:
+        raise argparse.ArgumentTypeError("should be a path; a variable of the shell may be unset")
+    return Path(text)
 
 
 def remove_empty(*folders: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from launcher.config.messages import nearest
 from launcher.errors import ConfigError
 from launcher.process.printable import printable_output
+from launcher.rundir.files import path_argument
 from launcher.rundir.logs import ending_with_reader, prepare_output
 from launcher.runs import rerun
 from launcher.runs.filters import is_condition
@@ -107,17 +108,11 @@ def verb_parser(verb: str) -> Parser:
 def add_outputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--outputs",
-        type=_folder,
+        type=path_argument,
         default=OUTPUTS,
         metavar="DIR",
         help="the folder of the runs (default: outputs)",
     )
-
-
-def _folder(text: str) -> Path:
-    if not text:
-        raise argparse.ArgumentTypeError("should be a folder; a variable of the shell may be unset")
-    return Path(text)
 
 
 def with_verb(arguments: Sequence[str]) -> list[str]:

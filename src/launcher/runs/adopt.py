@@ -16,6 +16,7 @@ from launcher.config.messages import as_typed
 from launcher.config.options import own_folder
 from launcher.config.tree import flat
 from launcher.errors import ConfigError
+from launcher.rundir.files import path_argument
 from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord
 from launcher.runs.compare import table
@@ -39,7 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the command line, after --: model=mlp seed=1",
     )
     parser.add_argument(
-        "--config-dir", type=Path, metavar="DIR", help="the folder of the command's own options"
+        "--config-dir",
+        type=path_argument,
+        metavar="DIR",
+        help="the folder of the command's own options",
     )
 
 

@@ -4,8 +4,8 @@ import argparse
 import json
 import sys
 import time
-from pathlib import Path
 
+from launcher.rundir.files import path_argument
 from launcher.runs.du import GROUPS
 from launcher.runs.filters import FILTER_HELP, select
 from launcher.runs.find import ask_queue, find_runs
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--prices",
-        type=Path,
+        type=path_argument,
         metavar="FILE",
         help=(
             "YAML: prices of an hour by a part of the device's name (default: paths.prices of the"

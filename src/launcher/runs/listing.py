@@ -74,7 +74,7 @@ def listed(arguments: argparse.Namespace) -> int:
     if arguments.over is not None:
         over.show(runs, arguments.over, columns, arguments.sort, arguments.reverse, arguments.json)
         return 0
-    if arguments.sort:
+    if arguments.sort is not None:
         runs = sort(runs, arguments.sort, arguments.reverse)
     elif arguments.reverse:
         runs.reverse()

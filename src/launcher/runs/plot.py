@@ -15,6 +15,7 @@ from typing import Any
 
 from launcher.config.messages import hint
 from launcher.errors import ConfigError
+from launcher.rundir.files import path_argument
 from launcher.rundir.history import Curve, is_wide
 from launcher.runs.differences import differences, without_defaults
 from launcher.runs.find import RUN_HELP
@@ -74,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        type=Path,
+        type=path_argument,
         metavar="FILE",
         help=(
             "a .png, .svg or .pdf (default: plot.png in the run's folder; of a search:"

@@ -18,6 +18,7 @@ from launcher.checkpoint.manifest import CorruptCheckpoint, UnsupportedCheckpoin
 from launcher.config.tree import leaves
 from launcher.errors import ConfigError
 from launcher.rundir.copied import line_differences, lines_of
+from launcher.rundir.files import path_argument
 from launcher.rundir.folder import RunFolder, checkpoint_steps, step_name
 from launcher.rundir.provenance import MACHINE
 from launcher.rundir.sources import source_changes
@@ -55,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--scratch",
-        type=Path,
+        type=path_argument,
         metavar="DIR",
         help="where to train (default: the temporary folder; with dispatch=slurm the runs' folder)",
     )

@@ -12,14 +12,13 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from launcher.config.direction import Mode, best_index, direction
 from launcher.config.messages import as_typed, hint
 from launcher.errors import ConfigError
-from launcher.rundir.files import replace_file
+from launcher.rundir.files import path_argument, replace_file
 from launcher.rundir.history import evenly, is_wide
 from launcher.rundir.record_format import AttemptData
 from launcher.runs.differences import differences, without_defaults
@@ -56,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        type=Path,
+        type=path_argument,
         metavar="FILE",
         help="default: report.html in the folder of runs or search",
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint
 from launcher.errors import ConfigError
 from launcher.rundir.copied import line_differences, lines_of
+from launcher.rundir.files import path_argument
 from launcher.rundir.folder import RunFolder, checkpoint_steps, step_name
 from launcher.rundir.provenance import MACHINE
 from launcher.rundir.reproduction import (
@@ -34,7 +35,10 @@ SHOWN = 8
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     parser.add_argument(
-        "--into", type=Path, metavar="DIR", help="the new folder (default: reproduced/<id>)"
+        "--into",
+        type=path_argument,
+        metavar="DIR",
+        help="the new folder (default: reproduced/<id>)",
     )
     parser.add_argument(
         "--here",

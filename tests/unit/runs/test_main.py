@@ -108,7 +108,7 @@ def test_a_run_that_an_unset_variable_left_empty_is_rejected(runs, make_run, ver
 )
 def test_an_empty_folder_of_runs_is_rejected(words, capsys):
     assert main(words) == 2
-    assert "argument --outputs: should be a folder; a variable" in capsys.readouterr().err
+    assert "argument --outputs: should be a path; a variable" in capsys.readouterr().err
 
 
 def test_the_version_is_printed(capsys):
