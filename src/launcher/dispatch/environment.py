@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, MutableMapping
 
 from launcher.errors import ConfigError
-from launcher.process.meeting import ports_of
+from launcher.process.meeting import MEETING, ports_of
 from launcher.process.visible import visible_devices
 
 
@@ -84,7 +84,7 @@ def _translate_local(env: MutableMapping[str, str]) -> None:
 def _set_meeting(env: MutableMapping[str, str], job: str) -> None:
     """Let the ranks of a job find each other by `process.meeting`, unless they have a port."""
     if "MASTER_PORT" not in env:
-        env["MASTER_PORT"], env["LAUNCHER_MEETING"] = str(ports_of(job)[0]), job
+        env["MASTER_PORT"], env[MEETING] = str(ports_of(job)[0]), job
 
 
 def first_node(nodes: str) -> str:

@@ -15,6 +15,8 @@ from zlib import crc32
 from launcher.errors import ConfigError, TrainingError
 
 logger = logging.getLogger(__name__)
+MEETING = "LAUNCHER_MEETING"
+"""Environment variable with the job of ranks that were given no port."""
 PORTS = range(15000, 32768)
 """Ports below the range that systems use for outgoing connections."""
 COUNT = 8
@@ -40,7 +42,12 @@ def ports_of(job: str) -> list[int]:
 
 
 def announce(job: str, port: int, count: int) -> None:
-    """Tell so many ranks of the job where rank 0 serves its store.
+    """Tell the other ranks of the job where rank 0 serves its store.
+
+    Args:
+        job: see `ports_of`.
+        port: of the store.
+        count: the number of other ranks.
 
     Raises:
         ConfigError: none of the ports is free.
@@ -71,7 +78,7 @@ def find(job: str, address: str, timeout: float) -> int:
     """Return the port that rank 0 of the job announces, once it does.
 
     Raises:
-        TrainingError: it does not within so many seconds.
+        TrainingError: it has not done so after `timeout` seconds.
     """
     start, is_reported = time.monotonic(), False
     listed = ", ".join(map(str, ports_of(job)))

@@ -29,8 +29,6 @@ process."""
 LISTEN_FD = "LAUNCHER_LISTEN_FD"
 """Environment variable with a listening socket that rank 0 inherits, so that no other process can
 take the port before it is used."""
-MEETING = "LAUNCHER_MEETING"
-"""Environment variable with the job of ranks that were given no port (see `process.meeting`)."""
 FAILURE = "launcher/failure"
 
 
@@ -130,7 +128,7 @@ def _open_store(ranks: Ranks, timeout: timedelta) -> object:
             wait_for_workers=False,
             master_listen_fd=int(os.environ[LISTEN_FD]) if ranks.is_main else None,
         )
-    job = os.environ.get(MEETING, "")
+    job = os.environ.get(meeting.MEETING, "")
     # It may be inherited from a job in which torchrun, say, has started these ranks.
     if job and os.environ["MASTER_PORT"] == str(meeting.ports_of(job)[0]):
         return _meet(job, ranks, timeout)

@@ -28,8 +28,10 @@ def pytest_collection_modifyitems(items):
 
 
 def reserve_ports():
-    """The first of PORTS that nobody uses, below those that the kernel hands out or ranks choose,
-    and a socket: other workers do not get these ports as long as it is open."""
+    """Return the first of PORTS free ports, and a socket that keeps other workers off them.
+
+    They are below the ports that ranks choose, and below the ports of outgoing connections.
+    """
     for first in range(10000, 15000, PORTS):
         try:
             reservation = socket.create_server(("", first + PORTS - 1))

@@ -104,6 +104,24 @@ def test_a_run_that_an_unset_variable_left_empty_is_rejected(runs, make_run, ver
 
 
 @pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["plot", "gpt", "-o", ""], "argument -o/--output: should be a path"),
+        (["report", "-o", ""], "argument -o/--output: should be a path"),
+        (["replay", "gpt", "--scratch", ""], "argument --scratch: should be a path"),
+        (["cost", "--prices="], "argument --prices: should be a path"),
+        (["reproduce", "gpt", "--into="], "argument --into: should be a path"),
+        (["adopt", "gpt", "--config-dir="], "argument --config-dir: should be a path"),
+        (["list", "--sort="], "'--sort=': no run has this key"),
+    ],
+)
+def test_an_empty_path_or_key_is_a_sentence(runs, make_run, words, option):
+    make_run("gpt", "1a2b")
+    code, output, error = runs(*words)
+    assert (code, output, error.count("\n")) == (2, "", 1) and error.startswith(option)
+
+
+@pytest.mark.parametrize(
     "words", [["--outputs", ""], ["--outputs="], ["show", "gpt", "--outputs="]]
 )
 def test_an_empty_folder_of_runs_is_rejected(words, capsys):
