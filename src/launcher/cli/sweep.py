@@ -105,6 +105,9 @@ def _same_run(first: SweepJob, second: SweepJob) -> str:
     )
     if not keys:
         return f"{' '.join(second.overrides)}: {same}; remove one, or give each its own run.tag."
+    if "run.identity" in keys:
+        run_id = second.plain["run"]["id"]
+        return f"run.id={run_id}: {same}; leave it out, or give each job its own."
     return (
         f"{', '.join(keys)}: {same}, since this key does not count (see docs/naming.md); sweep over"
         " another key, or give each job its own run.tag."

@@ -33,7 +33,8 @@ RESUME = ("auto", "never", "must", "best")
 STEP = re.compile(r"(step-)?\d+")
 SIMILAR = 4
 """A batch size is suggested if it is at most this many times the rejected one."""
-NAME = re.compile(r"\w[\w.+=@-]{0,127}")
+NAME = re.compile(r"\w[\w.+=@-]*")
+MAX_NAME_BYTES = 128
 PICKLES = {".pt", ".pth", ".ckpt", ".bin", ".pkl"}
 PICKLES_OF_FOLDERS = ("pytorch_model.bin", "pytorch_model.pt", "model.pt")
 
@@ -317,11 +318,16 @@ def _matches(path: Path) -> bool:
 def _names(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     for key in ("run.name", "run.id", "run.tag", "hpo.name"):
         value = get(tree, key)
-        if isinstance(value, str) and not NAME.fullmatch(value):
+        if not isinstance(value, str):
+            continue
+        if not NAME.fullmatch(value):
             text = (
                 "should be a valid folder name: letters, digits and . _ - + = @, starting with a"
                 " letter, digit or _."
             )
+            yield ConfigIssue(key, show(value), text)
+        elif (length := len(value.encode())) > MAX_NAME_BYTES:
+            text = f"has {length} bytes; should have at most {MAX_NAME_BYTES}."
             yield ConfigIssue(key, show(value), text)
 
 

@@ -245,8 +245,13 @@ class CheckpointingHook(BaseHook):
             self.best.check_end(trainer, needs_validation=False)
 
     def _is_due(self, trainer: TrainerView, step: int) -> bool:
-        is_due = self.interval.is_due(trainer, step) or self.retention.is_permanent(step)
-        return is_due or self._improved or self._is_postponed or step == self.requested
+        return (
+            self.interval.is_due(trainer, step)
+            or self.retention.is_permanent(step)
+            or self._improved
+            or self._is_postponed
+            or step == self.requested
+        )
 
     def _save_unless_broken(self, trainer: TrainerView, wait: bool) -> None:
         """Save, unless the gradient was not finite.

@@ -12,9 +12,6 @@ from launcher.errors import ConfigError
 from launcher.models.base import IGNORED
 from launcher.models.output import OUTPUTS
 
-"""The records of a forward pass from which metrics are computed in evaluation. They are not
-logged."""
-
 
 class Metrics:
     """Metrics by name.

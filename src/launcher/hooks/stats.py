@@ -166,7 +166,7 @@ def _values(steps: Sequence[StepInfo]) -> dict[str, Any]:
     """
     losses, norms, records, times, memory, retries = [], [], [], [], [], 0
     for info in steps:
-        losses_of_step, fetched, norm = info["loss"], info["data_time"], info["grad_norm"]
+        losses_of_step, norm = info["loss"], info["grad_norm"]
         losses.append(
             losses_of_step[0] if len(losses_of_step) == 1 else torch.stack(losses_of_step).mean()
         )
@@ -174,7 +174,7 @@ def _values(steps: Sequence[StepInfo]) -> dict[str, Any]:
             norms.append(norm)
         if any(info["records"]):
             records.append(info["records"])
-        times.append((info["step_time"], fetched[0] if len(fetched) == 1 else sum(fetched)))
+        times.append((info["step_time"], sum(info["data_time"])))
         if "max_memory" in info:
             memory.append(info["max_memory"])
         retries += info["non_finite_grad_retry_count"]

@@ -379,16 +379,13 @@ class Agreement:
 
     def __init__(self) -> None:
         self._group = host_group() if world_size() > 1 else None
+        self.alone = self._group is None
+        """There is one process, which may act on a signal without an exchange."""
         self._flags = torch.zeros(2, dtype=torch.int32)
         self._work: Any = None
 
-    @property
-    def alone(self) -> bool:
-        """Return whether there is one process, which may act on a signal without an exchange."""
-        return self._group is None
-
     def begin(self, signum: int, notice: int = 0) -> None:
-        if self._group is None or self._work is not None:
+        if self.alone or self._work is not None:
             return
         self._flags[0], self._flags[1] = signum, notice
         self._work = dist.all_reduce(
@@ -397,7 +394,7 @@ class Agreement:
 
     def result(self, signum: int, notice: int = 0) -> tuple[int, int]:
         """Return the agreed numbers, which for one process are the arguments."""
-        if self._group is None:
+        if self.alone:
             return signum, notice
         if self._work is None:
             self.begin(signum, notice)

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -49,6 +50,7 @@ class Interrupted(Exception):
     """Raised only inside `wait_for`, when a signal arrives."""
 
 
+@dataclass
 class _State:
     received: int = 0
     received_at: float = 0.0

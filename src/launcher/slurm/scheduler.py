@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.process import signals
+from launcher.process.identity import RANK_VARIABLES
 
 TIMEOUT = 20.0
 """Seconds per call. SLURM's commands themselves give up after MessageTimeout, 10 s by default."""
@@ -420,16 +421,6 @@ def preempts_by_requeue(partition: str | None, with_grace: bool = False) -> bool
 
 
 LEAKING = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_")
-RANK_VARIABLES = (
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "LAUNCHER_PARENT",
-    "LAUNCHER_MEETING",
-)
 KEPT = {"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT"} | {
     f"SBATCH_{name}" for name in ("ACCOUNT", "PARTITION", "QOS", "RESERVATION")
 }

@@ -22,21 +22,43 @@ class Batches:
     """The loader's batches, without end.
 
     `source` is the loader itself, or a wrapper that knows the position in it.
+
+    Args:
+        loader: the loader.
+        logger: the trainer's logger.
+        num_targets: function that returns the number of targets of a batch, or None.
+        device: the device of the weights of batches.
+        alone: there are no other ranks, so a signal may end the wait for the first batch of a step,
+            before anything has been drawn or computed.
     """
 
-    def __init__(self, loader: Any, logger: logging.Logger):
+    def __init__(
+        self,
+        loader: Any,
+        logger: logging.Logger,
+        num_targets: NumTargets,
+        device: torch.device,
+        alone: bool,
+    ):
         self.loader, self.source, self._logger = loader, resumable(loader, logger), logger
+        self._num_targets, self._device, self._alone = num_targets, device, alone
         self._plain = self.source if isinstance(self.source, PlainLoader) else None
         self._is_interruptible = self._plain is None or self._plain.interruptible
-        self._counts_samples = False
         self._epoch_size: int | None = None
         self._iterator: Iterator[object]
-        self._before: tuple[int | None, object, int | None] = None, None, None
+        self._counters: list[tuple[object, str]] = []
+        """The attributes that are the position: their object and name."""
+        self._noted: list[object] = []
 
     def start(self, state: TrainState) -> None:
         """Begin to iterate. A resume has already set the position."""
         self._state = state
-        self._counts_samples = hasattr(self.loader, "samples")
+        counted = (
+            (self.loader, "samples"),
+            (self.loader, "stream_state"),
+            (self._plain, "consumed"),
+        )
+        self._counters = [(owner, name) for owner, name in counted if hasattr(owner, name)]
         self._epoch_size = getattr(self.loader, "samples_per_epoch", None)
         if state.epoch:
             set_epoch(self.loader, state.epoch)
@@ -46,14 +68,7 @@ class Batches:
         self._iterator = iter(self.source)
         self._next: Callable[[], Any] = self._iterator.__next__
 
-    def of_step(
-        self,
-        count: int,
-        data_time: list[float],
-        alone: bool,
-        num_targets: NumTargets,
-        device: torch.device,
-    ) -> MicroBatches:
+    def of_step(self, count: int, data_time: list[float]) -> MicroBatches:
         """Yield batches until the step has enough of them.
 
         If they count by targets, the first `count` are fetched before the first forward pass, since
@@ -62,17 +77,14 @@ class Batches:
         Args:
             count: the number of micro-batches of a step.
             data_time: list that gets the seconds of each batch.
-            alone: there are no other ranks, so a signal may end the wait for the first batch of a
-                step, before anything has been drawn or computed.
-            num_targets: function that returns the number of targets of a batch, or None.
-            device: the device of the weights of batches.
         """
+        alone, num_targets = self._alone, self._num_targets
         may_interrupt = alone and not data_time
         first = self.next(data_time, may_interrupt)
         if (count > 1 or not alone) and (targets := num_targets(first)) is not None:
             batches = [first, *(self.next(data_time, may_interrupt) for _ in range(count - 1))]
             counts = [targets, *(num_targets(batch) or 0 for batch in batches[1:])]
-            yield from zip(batches, target_weights(counts, device), strict=True)
+            yield from zip(batches, target_weights(counts, self._device), strict=True)
         else:
             yield first, None
         while True:
@@ -118,21 +130,13 @@ class Batches:
 
     def mark(self) -> None:
         """Note the position, for `rewind`."""
-        samples = self.loader.samples if self._counts_samples else None
-        stream_state = getattr(self.loader, "stream_state", None)
-        consumed = None if self._plain is None else self._plain.consumed
-        self._before = samples, stream_state, consumed
+        self._noted = [getattr(owner, name) for owner, name in self._counters]
 
     def rewind(self) -> None:
         """Return to the noted position: a signal may come just after the loader counted a batch."""
-        samples, stream_state, consumed = self._before
-        if samples is not None:
-            self.loader.samples = samples
-            if hasattr(self.loader, "stream_state"):
-                self.loader.stream_state = stream_state
-            self._note_epoch()
-        if self._plain is not None and consumed is not None:
-            self._plain.consumed = consumed
+        for (owner, name), value in zip(self._counters, self._noted, strict=True):
+            setattr(owner, name, value)
+        self._note_epoch()
 
     def close(self) -> None:
         if hasattr(self._iterator, "close"):

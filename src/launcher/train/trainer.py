@@ -265,7 +265,9 @@ class BaseTrainer(HookCaller):
         """List what each event calls. Needed again after a change of hooks or loader."""
         # A hook may replace the loader.
         if not self.is_built or self._batches.loader is not self.data_loader:
-            self._batches = Batches(self.data_loader, self.logger)
+            self._batches = Batches(
+                self.data_loader, self.logger, self.num_targets, self.device, self._agreement.alone
+            )
         self._events = calls(self.hooks)
         length = steps_per_epoch(self)
         self.state.num_epochs = float(self.max_steps / length) if length else None
@@ -364,6 +366,9 @@ class BaseTrainer(HookCaller):
             "loss": [],
             "records": [],
             "data_time": [],
+            "step_time": 0.0,
+            "grad_norm": None,
+            "lr": [],
             "non_finite_grad_retry_count": 0,
         }
         if self._epoch is not None and (step == 1 or self._epoch.is_due(self, step - 1)):
@@ -423,10 +428,7 @@ class BaseTrainer(HookCaller):
         return output
 
     def _micro_batches(self) -> MicroBatches:
-        times, alone = self.step_info["data_time"], self._agreement.alone
-        return self._batches.of_step(
-            self.gradient_accumulation_steps, times, alone, self.num_targets, self.device
-        )
+        return self._batches.of_step(self.gradient_accumulation_steps, self.step_info["data_time"])
 
     def _accumulate(self, micro_batches: MicroBatches) -> None:
         """Run forward and backward until each micro-batch of the step has had a loss."""

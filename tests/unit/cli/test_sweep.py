@@ -188,6 +188,7 @@ def test_a_signal_stops_the_sweep(project: Path, capsys: pytest.CaptureFixture[s
         ),
         (["seed=1,1"], "remove one, or give each its own run.tag."),
         (["seed=1,2", "device=cpu,cuda"], "device: jobs 1 and 2 of the sweep are the same run"),
+        (["seed=1,2", "run.id=mine"], "run.id=mine: jobs 1 and 2 of the sweep are the same run, "),
         (["seed=1,2,x"], "seed='x': should be a whole number"),
         (["model=mine,gpt", "+model.depth=3"], "takes no depth (job 2: model=gpt).\n"),
     ],

@@ -236,6 +236,9 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
                 " starting with a letter, digit or _."
             ),
         ),
+        (["run.name=" + 129 * "x"], "x ...: has 129 bytes; should have at most 128."),
+        (["run.id='" + 65 * "é" + "'"], "é ...: has 130 bytes; should have at most 128."),
+        (["run.tag=''"], "run.tag='': should be a valid folder name"),
         (["run.id=true"], "run.id=true: should be text."),
         (["+run.tga=x"], "run.tga='x': run takes no tga; did you mean run.tag?"),
         (["~model"], "model: the run needs one; choose model="),

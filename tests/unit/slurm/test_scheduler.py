@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from launcher.process.identity import RANK_VARIABLES
 from launcher.slurm import scheduler
 
 
@@ -35,3 +36,11 @@ def test_the_jobs_of_those_who_share_an_output_folder_are_seen(
     assert scheduler.queue([tmp_path, tmp_path / "gone"])["12"].script == "--me"
     monkeypatch.setattr(os, "getuid", lambda: owner + 1)
     assert scheduler.queue([tmp_path])["12"].script == f"--user={owner},{owner + 1}"
+
+
+def test_a_submission_hides_the_rank_of_its_own_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in RANK_VARIABLES:
+        monkeypatch.setenv(name, "1")
+    with scheduler.clean_environment():
+        assert not set(RANK_VARIABLES) & set(os.environ)
+    assert set(RANK_VARIABLES) <= set(os.environ)

@@ -62,7 +62,9 @@ def test_a_rewound_batch_is_not_counted(kind: str) -> None:
     loader: Any = (
         Counting(signum=None) if kind != "plain" else torch.utils.data.DataLoader(torch.arange(6))
     )
-    batches = Batches(loader, logging.getLogger())
+    batches = Batches(
+        loader, logging.getLogger(), lambda batch: None, torch.device("cpu"), alone=True
+    )
     batches.start(TrainState())
     positions = []
     for _ in range(2):
