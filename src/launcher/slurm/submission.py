@@ -369,5 +369,7 @@ def write_script(script: Path, text: str, runs: Sequence[RunFolder]) -> None:
     script.parent.mkdir(parents=True, exist_ok=True)
     script.write_text(text)
     for file in (GUARD, NODE_LOSS):
-        shutil.copyfile(file, script.with_name(file.name))
+        # A job of this submission that has started already may be reading them.
+        if not (functions := script.with_name(file.name)).exists():
+            replace_file(functions, file.read_bytes())
     runs_path(script).write_text("".join(f"{os.path.abspath(run)}\n" for run in runs))
