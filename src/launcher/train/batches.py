@@ -28,8 +28,8 @@ class Batches:
         logger: the trainer's logger.
         num_targets: function that returns the number of targets of a batch, or None.
         device: the device of the weights of batches.
-        alone: there are no other ranks, so a signal may end the wait for the first batch of a step,
-            before anything has been drawn or computed.
+        alone: whether this is the only rank. A signal may then end the wait for the first batch of
+            a step, when nothing has been computed yet.
     """
 
     def __init__(
