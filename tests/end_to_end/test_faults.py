@@ -146,6 +146,14 @@ def test_training_continues_and_retries(tmp_path: Path) -> None:
     assert record(tmp_path)["state"] == "completed"
 
 
+def test_out_of_memory_says_what_needs_less(tmp_path: Path) -> None:
+    """A layer of 256 TB, more than a process can address."""
+    done = launch(tmp_path, *RUN, "model=mlp", "data=digits", "model.hidden_dim=1000000000000")
+    assert done.returncode == 1 and "can't allocate memory" in done.output, done.output
+    assert "Less memory is needed with trainer.micro_batch_size=auto" in done.output
+    assert record(tmp_path)["state"] == "failed"
+
+
 @pytest.mark.parametrize("on_signal", [False, True])
 def test_a_failure_at_the_end_is_in_the_exit_code(tmp_path: Path, on_signal: bool) -> None:
     stop = stop_at(33) if on_signal else []

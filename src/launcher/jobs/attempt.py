@@ -43,6 +43,13 @@ from launcher.rundir.record_format import Outcome, RecordData
 from launcher.train.build import logger
 from launcher.train.composed import Trainer
 
+OUT_OF_MEMORY = ("OutOfMemoryError", "can't allocate memory")
+"""Words of torch's errors on a GPU and on the CPU."""
+LESS_MEMORY = (
+    "Less memory is needed with trainer.micro_batch_size=auto, the most samples that fit;"
+    " trainer.activation_checkpointing=full; or strategy=fsdp on more ranks."
+)
+
 
 class AttemptLog:
     """Keeps run.json up to date about one attempt.
@@ -214,6 +221,8 @@ class AttemptLog:
             return
         if code == 1:
             logger.error("Failed at step %d: %s", self._step, reason)
+            if any(words in reason for words in OUT_OF_MEMORY):
+                logger.error(LESS_MEMORY)
         self.end("failed", self._step, exit_code=code, reason=reason[:500])
 
     def _rejected(self, reason: str, code: int) -> None:

@@ -147,8 +147,7 @@ def build_trainer(
     if compiling is not None:
         if (graphs := _compiled_graphs(plain, compiling, trainer)) is not None:
             trainer.hooks.append(graphs)
-        # It is compiled in place, so the names of its tensors stay unchanged.
-        trainer.model.compile(**compiling)
+        trainer.compile(compiling)
     collector.resume()
     return trainer
 

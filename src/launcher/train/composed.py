@@ -1,7 +1,7 @@
 """The trainer that `build.py` makes of a configuration."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,24 @@ import torch
 from torch import nn
 
 from launcher.config.sections import TrainerSettings
+from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, Records, RunContext
+from launcher.hooks.records import map_nested_tensor
 from launcher.optim.precision import Precision
 from launcher.optim.schedulers import AnyScheduler
 from launcher.strategies.base import Strategy
 from launcher.train.trainer import BaseTrainer
+
+CAPTURING_MODES = ("reduce-overhead", "max-autotune")
+"""Modes of torch.compile that record CUDA graphs, as its documentation says."""
+
+
+def captures_graphs(options: Mapping[str, Any]) -> bool:
+    """Return whether a model that is compiled for a GPU with these options runs CUDA graphs.
+
+    Each call of such a model overwrites the outputs and gradients of the call before.
+    """
+    return options.get("mode") in CAPTURING_MODES or options.get("backend") == "cudagraphs"
 
 
 class Trainer(BaseTrainer):
@@ -68,6 +81,7 @@ class Trainer(BaseTrainer):
         self._strategy, self._loader, self._hooks = strategy, data_loader, hooks
         self._build_model, self._build_optimizer = build_model, build_optimizer
         self._build_scheduler = build_scheduler
+        self._reuses_outputs = False
 
     def build_data_loader(self) -> Iterable[Any]:
         return self._loader
@@ -90,12 +104,34 @@ class Trainer(BaseTrainer):
     def build_strategy(self) -> Strategy:
         return self._strategy
 
+    def compile(self, options: Mapping[str, Any]) -> None:
+        """Compile the model in place, so that the names of its tensors stay unchanged.
+
+        Args:
+            options: arguments of `torch.compile`.
+        Raises:
+            ConfigError: a step has several micro-batches, which CUDA graphs cannot accumulate.
+        """
+        if self.device.type == "cuda" and captures_graphs(options):
+            if self.gradient_accumulation_steps > 1:
+                raise ConfigError(
+                    f"trainer.compile={dict(options)}: records CUDA graphs, in which each of the"
+                    f" step's {self.gradient_accumulation_steps} micro-batches overwrites the"
+                    " gradients of the one before; use mode=max-autotune-no-cudagraphs or"
+                    " default, or trainer.micro_batch_size=null."
+                )
+            self._reuses_outputs = True
+        self.model.compile(**options)
+
     def forward(
         self, input: Any, optimizer: str | None = None
     ) -> tuple[torch.Tensor | None, Records]:
         outputs: tuple[torch.Tensor | None, Records] = (
             self.model(input) if optimizer is None else self.model(input, optimizer=optimizer)
         )
+        if self._reuses_outputs:
+            # The next call overwrites them, and they are logged some steps later.
+            outputs = map_nested_tensor(torch.clone, outputs)
         return outputs
 
     def _forward(self) -> Callable[..., Any]:

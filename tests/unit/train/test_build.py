@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from launcher.optim.precision import Precision
 from launcher.rundir.folder import RunFolder
 from launcher.strategies.ddp import DdpStrategy
 from launcher.train.build import build_trainer, compile_options, in_steps, step_plan
+from launcher.train.composed import captures_graphs
 from support.composition import composed
 
 
@@ -225,3 +227,60 @@ def test_epochs_of_a_composed_run_are_those_of_its_samples(
         json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()
     ]
     assert [line["epoch"] for line in lines if line["step"]] == whole
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, False),
+        ({"mode": "default"}, False),
+        ({"mode": "max-autotune-no-cudagraphs"}, False),
+        ({"mode": "reduce-overhead"}, True),
+        ({"mode": "max-autotune"}, True),
+        ({"backend": "cudagraphs"}, True),
+        ({"backend": "eager"}, False),
+    ],
+)
+def test_options_that_capture_cuda_graphs(options: dict[str, str], expected: bool) -> None:
+    assert captures_graphs(options) is expected
+
+
+def test_cuda_graphs_accumulate_nothing(tmp_path: Path) -> None:
+    """The device is only named here, since this is rejected before the model is compiled."""
+    overrides = ["model=mlp", "data=digits", "device=cpu", f"paths.outputs={tmp_path}"]
+    config = composed([*overrides, "data.batch_size=8", "trainer.micro_batch_size=2"])
+    trainer = build_trainer(config, RunFolder(tmp_path))
+    trainer.device = torch.device("cuda")
+    with pytest.raises(ConfigError, match="each of the step's 4 micro-batches overwrites"):
+        trainer.compile({"mode": "reduce-overhead"})
+    trainer.compile({"mode": "max-autotune-no-cudagraphs"})
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("options", ["{mode:reduce-overhead}", "{backend:cudagraphs}"])
+def test_cuda_graphs_change_no_number(options: str, tmp_path: Path) -> None:
+    """Losses are logged every four steps, and must not be overwritten before."""
+    plain = "{backend:aot_eager}" if "backend" in options else "true"
+    written = []
+    for number, setting in enumerate((plain, options)):
+        config = composed(
+            [
+                "model=gpt",
+                "data=synthetic",
+                "data.batch_size=8",
+                "data.seq_len=32",
+                "trainer.max_steps=12",
+                "trainer.deterministic=true",
+                "hooks.logging.interval=4",
+                "hooks.evaluation.max_samples=16",
+                f"trainer.compile={setting}",
+                "device=cuda",
+                f"paths.outputs={tmp_path}",
+            ]
+        )
+        folder = RunFolder(tmp_path / str(number)).create()
+        trainer = build_trainer(config, folder)
+        trainer.train()
+        written.append([weight.detach().cpu() for weight in trainer.model.parameters()])
+        torch.compiler.reset()
+    assert all(torch.equal(one, other) for one, other in zip(*written, strict=True))
