@@ -2,6 +2,7 @@
 
 import math
 import operator
+import os
 import re
 from collections.abc import Callable, Sequence
 from itertools import groupby
@@ -12,6 +13,7 @@ import yaml
 from launcher.config import plain_yaml
 from launcher.config.messages import hint
 from launcher.errors import ConfigError
+from launcher.rundir.files import expanded
 from launcher.runs.stored_run import StoredRun
 
 FIELDS: dict[str, Callable[[StoredRun], object]] = {
@@ -46,8 +48,8 @@ STATES = (
 ORDERED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 CONDITION = re.compile(r"([^=<>!]+)(<=|>=|!=|=|<|>)(.*)", re.DOTALL)
 FILTER_HELP = (
-    "optimizer.lr=1e-3, val/loss<2, model=mlp, state=running, part of a name, or the beginning of"
-    " an id"
+    "optimizer.lr=1e-3, val/loss<2, model=mlp, state=running, part of a name, the beginning of an"
+    " id, or a run's folder"
 )
 
 
@@ -95,7 +97,7 @@ def select(runs: list[StoredRun], words: Sequence[str]) -> list[StoredRun]:
     """Select the runs that match all words.
 
     `key=value` compares as numbers if both are numbers (1e-3 is 0.001), and so do `!=`, `<`, `<=`,
-    `>` and `>=`. Any other word is part of a name, or begins an id.
+    `>` and `>=`. Any other word is part of a name, begins an id, or is name/id or a run's folder.
 
     Raises:
         ConfigError: no run has such a key, name or id, there is no such state, or `<` or the like
@@ -119,7 +121,8 @@ def select(runs: list[StoredRun], words: Sequence[str]) -> list[StoredRun]:
         if runs and not any(is_named(run, word) for run in runs):
             near = hint(word, {run.name for run in runs} | {run.id for run in runs})
             raise ConfigError(
-                f"'{word}': no run has this in its name, or at the beginning of its id{near}"
+                f"'{word}': no run has this in its name, at the beginning of its id, or as its"
+                f" folder{near}"
             )
     return [
         run
@@ -142,7 +145,15 @@ def check_word(word: str) -> None:
 
 
 def is_named(run: StoredRun, word: str) -> bool:
-    return word in run.name or run.id.startswith(word)
+    """Return whether a word is part of a run's name, or begins its id, or is its folder."""
+    if word in run.name or run.id.startswith(word):
+        return True
+    # Neither a name nor an id has one.
+    return "/" in word and (word == run.label or is_same_folder(word, run.path))
+
+
+def is_same_folder(word: str, path: str) -> bool:
+    return os.path.realpath(expanded(word)) == os.path.realpath(path)
 
 
 def compared(run: StoredRun, key: str, value: str) -> object:

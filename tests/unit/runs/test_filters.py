@@ -40,6 +40,19 @@ def four(make_run, outputs):
 
 
 @pytest.mark.parametrize(
+    ("word", "ids"), [("gpt/b", "b"), ("{outputs}/gpt/c", "c"), ("{outputs}/gpt/../gpt/c/", "c")]
+)
+def test_a_run_is_selected_by_its_folder(four, outputs, word, ids):
+    assert "".join(run.id for run in select(four, [word.format(outputs=outputs)])) == ids
+
+
+@pytest.mark.parametrize("word", ["gpt/", "/", "{outputs}/gpt", "{outputs}/gpt/e"])
+def test_a_folder_of_no_run_is_rejected(four, outputs, word):
+    with pytest.raises(ConfigError, match=r"no run has this .*, or as its folder"):
+        select(four, [word.format(outputs=outputs)])
+
+
+@pytest.mark.parametrize(
     ("words", "ids"),
     [
         (["optimizer.lr>1e-3"], "cd"),

@@ -32,15 +32,15 @@ from launcher.runs.__main__ import VERBS, main, parse
         (
             ["list", "gtp"],
             (
-                "'gtp': no run has this in its name, or at the beginning of its id; did you mean"
-                " gpt?\n"
+                "'gtp': no run has this in its name, at the beginning of its id, or as its folder;"
+                " did you mean gpt?\n"
             ),
         ),
         (
             ["cancel", "1a2c"],
             (
-                "'1a2c': no run has this in its name, or at the beginning of its id; did you mean"
-                " 1a2b?\n"
+                "'1a2c': no run has this in its name, at the beginning of its id, or as its folder;"
+                " did you mean 1a2b?\n"
             ),
         ),
         *(
