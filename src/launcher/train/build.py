@@ -51,7 +51,7 @@ from launcher.rundir.folder import RunFolder
 from launcher.strategies.base import Strategy
 from launcher.strategies.step import StepPlan
 from launcher.trackers.base import is_tracker
-from launcher.train.composed import Trainer
+from launcher.train.composed import Trainer, captures_graphs
 from launcher.train.events import check_hook
 from launcher.train.packing import check_packing
 
@@ -158,7 +158,8 @@ def compile_options(
     """Return the arguments of torch.compile, or None if nothing is compiled.
 
     Raises:
-        ConfigError: there is no such backend, or the strategy allows no whole graph.
+        ConfigError: there is no such backend, the strategy allows no whole graph, or a step has
+            several micro-batches, which CUDA graphs cannot accumulate.
     """
     if setting is False:
         return None
@@ -179,6 +180,13 @@ def compile_options(
         raise ConfigError(
             f"trainer.compile.fullgraph=true: strategy={strategy.name} works between the blocks,"
             " which breaks the graph; use false, or strategy=none."
+        )
+    if captures_graphs(options, strategy.device) and strategy.plan.grad_accum_steps > 1:
+        raise ConfigError(
+            f"trainer.compile={options}: records CUDA graphs, in which each of the step's"
+            f" {strategy.plan.grad_accum_steps} micro-batches overwrites the gradients of the one"
+            " before; use mode=max-autotune-no-cudagraphs or default, or"
+            " trainer.micro_batch_size=null."
         )
     return options
 

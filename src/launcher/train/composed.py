@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from launcher.config.sections import TrainerSettings
-from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, Records, RunContext
 from launcher.hooks.records import map_nested_tensor
 from launcher.optim.precision import Precision
@@ -21,12 +20,13 @@ CAPTURING_MODES = ("reduce-overhead", "max-autotune")
 """Modes of torch.compile that record CUDA graphs, as its documentation says."""
 
 
-def captures_graphs(options: Mapping[str, Any]) -> bool:
-    """Return whether a model that is compiled for a GPU with these options runs CUDA graphs.
+def captures_graphs(options: Mapping[str, Any], device: torch.device) -> bool:
+    """Return whether a model that is compiled with these options runs CUDA graphs.
 
     Each call of such a model overwrites the outputs and gradients of the call before.
     """
-    return options.get("mode") in CAPTURING_MODES or options.get("backend") == "cudagraphs"
+    captures = options.get("mode") in CAPTURING_MODES or options.get("backend") == "cudagraphs"
+    return device.type == "cuda" and captures
 
 
 class Trainer(BaseTrainer):
@@ -109,18 +109,8 @@ class Trainer(BaseTrainer):
 
         Args:
             options: arguments of `torch.compile`.
-        Raises:
-            ConfigError: a step has several micro-batches, which CUDA graphs cannot accumulate.
         """
-        if self.device.type == "cuda" and captures_graphs(options):
-            if self.gradient_accumulation_steps > 1:
-                raise ConfigError(
-                    f"trainer.compile={dict(options)}: records CUDA graphs, in which each of the"
-                    f" step's {self.gradient_accumulation_steps} micro-batches overwrites the"
-                    " gradients of the one before; use mode=max-autotune-no-cudagraphs or"
-                    " default, or trainer.micro_batch_size=null."
-                )
-            self._reuses_outputs = True
+        self._reuses_outputs = captures_graphs(options, self.device)
         self.model.compile(**options)
 
     def forward(

@@ -242,18 +242,19 @@ def test_epochs_of_a_composed_run_are_those_of_its_samples(
     ],
 )
 def test_options_that_capture_cuda_graphs(options: dict[str, str], expected: bool) -> None:
-    assert captures_graphs(options) is expected
+    assert captures_graphs(options, torch.device("cuda")) is expected
+    assert not captures_graphs(options, torch.device("cpu"))
 
 
 def test_cuda_graphs_accumulate_nothing(tmp_path: Path) -> None:
     """The device is only named here, since this is rejected before the model is compiled."""
     overrides = ["model=mlp", "data=digits", "device=cpu", f"paths.outputs={tmp_path}"]
     config = composed([*overrides, "data.batch_size=8", "trainer.micro_batch_size=2"])
-    trainer = build_trainer(config, RunFolder(tmp_path))
-    trainer.device = torch.device("cuda")
+    strategy = build_trainer(config, RunFolder(tmp_path)).strategy
+    strategy.device = torch.device("cuda")
     with pytest.raises(ConfigError, match="each of the step's 4 micro-batches overwrites"):
-        trainer.compile({"mode": "reduce-overhead"})
-    trainer.compile({"mode": "max-autotune-no-cudagraphs"})
+        compile_options({"mode": "reduce-overhead"}, strategy)
+    assert compile_options({"mode": "max-autotune-no-cudagraphs"}, strategy)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
