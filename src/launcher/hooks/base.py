@@ -15,6 +15,8 @@ import torch
 from torch import nn
 
 from launcher.config.arguments import check_bounds
+from launcher.config.messages import hint
+from launcher.errors import ConfigError
 from launcher.hooks.best import Best
 from launcher.hooks.records import to_numbers
 from launcher.optim.schedulers import AnyScheduler
@@ -242,6 +244,16 @@ class BaseHook:
         if (construct := vars(cls).get("__init__")) is not None:
             cls.__init__ = _checked(construct, cls.__name__)  # type: ignore[method-assign]
 
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set an attribute; a function for an event that does not exist is rejected.
+
+        Raises:
+            ConfigError: no event has this name.
+        """
+        if name.startswith("on_") and callable(value):
+            check_event(name, type(self).__name__)
+        super().__setattr__(name, value)
+
     needs: ClassVar[dict[str, str]] = {}
     """Hooks without which this one has no effect, by the setting that makes it need them:
     `{"metric=val/*": "evaluation"}`. A configuration without them is rejected. It is read from the
@@ -415,6 +427,25 @@ def _checked(construct: Callable[..., None], name: str) -> Callable[..., None]:
         construct(self, *args, **options)
 
     return checked
+
+
+EVENTS = tuple(name for name in vars(BaseHook) if name.startswith("on_"))
+
+
+def check_event(name: str, source: str) -> None:
+    """Check that there is an event of this name.
+
+    Args:
+        name: the name of a method.
+        source: the hook that has it, for the message.
+    Raises:
+        ConfigError: there is no such event.
+    """
+    if name not in EVENTS:
+        raise ConfigError(
+            f"{source}.{name} is not an event{hint(name, EVENTS)} A method that is called by other"
+            " code needs a name without on_."
+        )
 
 
 def overrides(hook: BaseHook, event: str) -> bool:

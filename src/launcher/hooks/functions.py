@@ -4,9 +4,7 @@ from collections.abc import Callable
 from importlib import import_module
 
 from launcher.errors import ConfigError
-from launcher.hooks.base import BaseHook
-
-EVENTS = tuple(name for name in vars(BaseHook) if name.startswith("on_"))
+from launcher.hooks.base import EVENTS, BaseHook
 
 
 class FunctionHook(BaseHook):

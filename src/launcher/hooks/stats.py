@@ -164,28 +164,21 @@ def _values(steps: Sequence[StepInfo]) -> dict[str, Any]:
     They are python numbers, since a mean of tensors would round differently once some have been
     restored from a checkpoint.
     """
-    losses, norms, records, times, memory, retries = [], [], [], [], [], 0
-    for info in steps:
-        losses_of_step, norm = info["loss"], info["grad_norm"]
-        losses.append(
-            losses_of_step[0] if len(losses_of_step) == 1 else torch.stack(losses_of_step).mean()
-        )
-        if norm is not None:
-            norms.append(norm)
-        if any(info["records"]):
-            records.append(info["records"])
-        times.append((info["step_time"], sum(info["data_time"])))
-        if "max_memory" in info:
-            memory.append(info["max_memory"])
-        retries += info["non_finite_grad_retry_count"]
+    losses = [
+        loss[0] if len(loss) == 1 else torch.stack(loss).mean()
+        for loss in [info["loss"] for info in steps]
+    ]
+    norms = [info["grad_norm"] for info in steps if info["grad_norm"] is not None]
     numbers = _numbers(losses + norms)
     return {
         "losses": numbers[: len(losses)],
         "norms": numbers[len(losses) :],
-        "records": [to_numbers(_mean_records(record)) for record in records],
-        "times": times,
-        "retries": retries,
-        "memory": memory,
+        "records": [
+            to_numbers(_mean_records(info["records"])) for info in steps if any(info["records"])
+        ],
+        "times": [(info["step_time"], sum(info["data_time"])) for info in steps],
+        "retries": sum([info["non_finite_grad_retry_count"] for info in steps]),
+        "memory": [info["max_memory"] for info in steps if "max_memory" in info],
     }
 
 

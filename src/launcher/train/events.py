@@ -3,16 +3,13 @@
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 
-from launcher.config.messages import hint
 from launcher.errors import ConfigError, TrainingError
-from launcher.hooks.base import BaseHook, Records, TrainState, overrides
+from launcher.hooks.base import EVENTS, BaseHook, Records, TrainState, check_event, overrides
 from launcher.hooks.records import flatten
 from launcher.models.output import described
 
-EVENTS = tuple(
-    name for name in vars(BaseHook) if name.startswith("on_") and name != "on_log_scalars"
-)
 Call = Callable[..., None]
 
 
@@ -140,13 +137,9 @@ def check_hook(hook: object, source: str) -> None:
             f"{source}: a hook should be an instance of a launcher.BaseHook; this is"
             f" {kind}{advice}."
         )
-    known = {*EVENTS, "on_log_scalars"}
-    for name in sorted({*dir(type(hook)), *vars(hook)}):
-        if name.startswith("on_") and name not in known and callable(getattr(hook, name)):
-            raise ConfigError(
-                f"{source}: {type(hook).__name__}.{name} is not an event{hint(name, known)} A"
-                " method that is called by other code needs a name without on_."
-            )
+    for name in dir(type(hook)):
+        if name.startswith("on_") and callable(getattr(hook, name)):
+            check_event(name, f"{source}: {type(hook).__name__}")
 
 
 def calls(hooks: Sequence[BaseHook]) -> dict[str, list[Call]]:
@@ -166,13 +159,14 @@ def calls(hooks: Sequence[BaseHook]) -> dict[str, list[Call]]:
 def _log_method(hook: BaseHook) -> Call | None:
     """Return `on_log` or `on_log_scalars`, whichever was overridden last.
 
-    A method of the instance comes before a method of the most derived class.
+    A function set on the instance comes before a method of the most derived class.
     """
-    for owner in (hook, *type(hook).__mro__):
-        if owner is BaseHook:
-            break
-        for name in ("on_log", "on_log_scalars"):
+    methods: dict[str, Call] = {name: getattr(hook, name) for name in ("on_log", "on_log_scalars")}
+    for name, method in methods.items():
+        if getattr(method, "__func__", None) is not getattr(type(hook), name):
+            return method
+    for owner in takewhile(lambda owner: owner is not BaseHook, type(hook).__mro__):
+        for name, method in methods.items():
             if name in vars(owner):
-                method: Call = getattr(hook, name)
                 return method
     return None

@@ -144,6 +144,7 @@ class BaseTrainer(HookCaller):
         self.stop_signal, self._agreed_at = 0, -1
         self.notice = self._agreed_notice = 0
         self._unsettled: DeferredFlag | None = None
+        self._last_loss: torch.Tensor | None = None
 
     # --------------------------------------------------------------------- what a subclass provides
     def build_data_loader(self) -> Iterable[Any]:
@@ -358,6 +359,7 @@ class BaseTrainer(HookCaller):
             raise signals.SignalExit(signals.received()) from None
         finally:
             self._batches.close()
+            self._last_loss = None
 
     # --------------------------------------------------------------------------------------- a step
     def _run_step(self) -> None:
@@ -473,6 +475,9 @@ class BaseTrainer(HookCaller):
         self.step_info["loss"].append(loss.detach())
         self.step_info["records"].append(records)
         self.strategy.backward(loss)
+        # While its graph lives, the next forward pass uses the same accumulators of gradients;
+        # otherwise autograd makes a new one for each parameter.
+        self._last_loss = loss
         return True
 
     def _first_forward(self, input: object) -> tuple[torch.Tensor | None, Records]:

@@ -166,8 +166,7 @@ def test_the_output_of_forward_is_checked_once(tmp_path: Path) -> None:
         wrong.train()
 
 
-def test_a_misspelled_event_of_an_instance_is_rejected(tmp_path: Path) -> None:
+def test_a_misspelled_event_of_an_instance_is_rejected() -> None:
     hook = BaseHook()
-    hook.on_after_stp = print  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="on_after_stp is not an event; did you mean"):
-        Toy([hook], 1, tmp_path).build()
+        hook.on_after_stp = print  # type: ignore[attr-defined]

@@ -373,3 +373,22 @@ def test_a_paused_trainer_trains_on() -> None:
 def test_an_argument_out_of_bounds_is_rejected(name: str) -> None:
     with pytest.raises(ValueError, match=f"^BaseTrainer: {name}=-1: should be"):
         BaseTrainer(**{"max_steps": 1, name: -1})
+
+
+def test_accumulators_of_gradients_live_from_step_to_step_and_end_with_training() -> None:
+    class Marking(Toy):
+        def accumulator(self) -> Any:
+            weight: Any = self.model.weight
+            return weight.view_as(weight).grad_fn.next_functions[0][0]
+
+        def forward(self, input: Any) -> tuple[torch.Tensor | None, dict[str, Any]]:
+            output = super().forward(input)
+            metadata = self.accumulator().metadata
+            self.calls.append("known" if "mark" in metadata else "new")
+            metadata["mark"] = True
+            return output
+
+    trainer = Marking(GOOD, max_steps=2, gradient_accumulation_steps=2)
+    trainer.train()
+    assert trainer.calls[-4:] == ["new", "known", "known", "known"]
+    assert "mark" not in trainer.accumulator().metadata
