@@ -272,7 +272,8 @@ class BaseTrainer(HookCaller):
         self._events = calls(self.hooks)
         length = steps_per_epoch(self)
         self.state.num_epochs = float(self.max_steps / length) if length else None
-        self._epoch = Interval("1epoch", "epoch") if length else None
+        has_epoch_calls = self._events["on_epoch_start"] or self._events["on_epoch_end"]
+        self._epoch = Interval("1epoch", "epoch") if length and has_epoch_calls else None
         has_calls = self._events["on_before_optimizer_step"]
         self.strategy.before_clip = (
             (lambda: self.fire("on_before_optimizer_step")) if has_calls else None
