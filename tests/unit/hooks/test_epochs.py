@@ -4,8 +4,9 @@ import logging
 from pathlib import Path
 
 import pytest
+import torch
 
-from launcher import CheckpointingHook, EvaluationHook
+from launcher import BaseHook, CheckpointingHook, EvaluationHook
 from launcher.hooks.epochs import EpochSummaryHook
 from support.toy import GOOD, Toy
 
@@ -37,3 +38,23 @@ def test_a_resumed_epoch_has_the_same_line(
     train("parts", 2)
     train("parts", 6)
     assert lines(caplog) == whole
+
+
+@pytest.mark.parametrize("has_hook", [False, True])
+def test_passes_are_counted_at_each_step_only_for_a_hook_of_their_events(
+    has_hook: bool, tmp_path: Path
+) -> None:
+    class Counting(list[torch.Tensor]):
+        lengths = 0
+
+        def __len__(self) -> int:
+            self.lengths += 1
+            return super().__len__()
+
+    def lengths(max_steps: int) -> int:
+        batches = Counting([GOOD] * 3)
+        hooks: list[BaseHook] = [EpochSummaryHook()] if has_hook else []
+        Toy(hooks, max_steps, tmp_path / f"{max_steps}", batches=batches).train()
+        return batches.lengths
+
+    assert (lengths(9) > lengths(3)) is has_hook
