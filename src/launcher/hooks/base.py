@@ -245,10 +245,10 @@ class BaseHook:
             cls.__init__ = _checked(construct, cls.__name__)  # type: ignore[method-assign]
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Set an attribute; a function for an event that does not exist is rejected.
+        """Set an attribute, and check that a function named on_* has the name of an event.
 
         Raises:
-            ConfigError: no event has this name.
+            ConfigError: the name is not an event's.
         """
         if name.startswith("on_") and callable(value):
             check_event(name, type(self).__name__)
@@ -433,13 +433,13 @@ EVENTS = tuple(name for name in vars(BaseHook) if name.startswith("on_"))
 
 
 def check_event(name: str, source: str) -> None:
-    """Check that there is an event of this name.
+    """Check that a hook's method has the name of an event.
 
     Args:
-        name: the name of a method.
-        source: the hook that has it, for the message.
+        name: the name of the method.
+        source: the hook's class, for the message.
     Raises:
-        ConfigError: there is no such event.
+        ConfigError: the name is not an event's.
     """
     if name not in EVENTS:
         raise ConfigError(

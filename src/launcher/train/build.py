@@ -158,8 +158,8 @@ def compile_options(
     """Return the arguments of torch.compile, or None if nothing is compiled.
 
     Raises:
-        ConfigError: there is no such backend, the strategy allows no whole graph, or a step has
-            several micro-batches, which CUDA graphs cannot accumulate.
+        ConfigError: the backend is unknown, the strategy's work breaks a whole graph, or CUDA
+            graphs would overwrite the gradients of a step's micro-batches.
     """
     if setting is False:
         return None

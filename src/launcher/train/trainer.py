@@ -476,8 +476,8 @@ class BaseTrainer(HookCaller):
         self.step_info["loss"].append(loss.detach())
         self.step_info["records"].append(records)
         self.strategy.backward(loss)
-        # While its graph lives, the next forward pass uses the same accumulators of gradients;
-        # otherwise autograd makes a new one for each parameter.
+        # Autograd's node that accumulates a parameter's gradient lives as long as a graph that uses
+        # it. If this graph lives until the next one exists, the node is not built again.
         self._last_loss = loss
         return True
 
