@@ -11,12 +11,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from launcher.errors import NodeFault
 from launcher.process import deadline, signals
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import held_here, is_held_in_job
@@ -77,9 +76,6 @@ def guarded(work: Callable[[], T], folder: RunFolder, budget: Budget) -> T:
                 # Here or in a forced exit, this thread requeues the job and waits for SLURM.
                 deadline.disarm()
                 raise
-            except NodeFault as issue:
-                # The attempt has reported it.
-                raise policy.leave_nodes(issue.nodes) from None
     except signals.SignalExit as stop:
         if stop.signum == signal.SIGINT:
             raise
@@ -108,8 +104,6 @@ class Requeue:
         self.forced = ""
         self.attempts_before = [0] * len(self.runs)
         self.is_reported = False
-        self.faulty_nodes: Sequence[str] = ()
-        self.excluded = ""
         self._requesting = threading.Lock()
         self._requests = 0
 
@@ -174,15 +168,6 @@ class Requeue:
             return end
         code = _await_decision()
         return stop if code is None else signals.SignalExit(stop.signum, code)
-
-    def leave_nodes(self, nodes: Sequence[str]) -> SystemExit:
-        """Requeue the job without these nodes.
-
-        Returns:
-            The exit to raise, once SLURM has confirmed the requeue.
-        """
-        self.faulty_nodes = nodes
-        return self.leave(signals.SignalExit(0, 1))
 
     def leave_by_force(self, signum: int, reason: str) -> None:
         """Requeue the job in a forced exit too, since it resumes from its last checkpoint."""
@@ -252,13 +237,10 @@ class Requeue:
                     return self._fail(
                         f"SLURM job {self.job} {cause}, and could not be requeued: {rejection}"
                     )
-                if self.faulty_nodes and (required := self._required()):
-                    return self._fail(f"SLURM job {self.job} requires the faulty {required}")
                 # Right after the check: a cancelled job must not be requeued.
                 with self._requesting:
                     if self._requests == requests:  # else `request_early` has just requested it
                         self._request(cause)
-                self._exclude()
             except NoAnswer as error:
                 self._report_silence(stop, error)
                 pause = PAUSE
@@ -269,26 +251,6 @@ class Requeue:
                 return stop
             self.sleep(pause)
             waited += max(pause, time.monotonic() - began)
-
-    def _required(self) -> str:
-        """Return the faulty nodes that the job requests by name (--nodelist).
-
-        Without them SLURM would never start it again.
-        """
-        required = scheduler.required_nodes(self.job)
-        return ",".join(node for node in self.faulty_nodes if node in required)
-
-    def _exclude(self) -> None:
-        if not self.faulty_nodes:
-            return
-        names = ",".join(self.faulty_nodes)
-        try:
-            scheduler.exclude(self.job, self.faulty_nodes)
-            self.excluded = names
-        except SchedulerError as error:
-            logger.error(
-                "SLURM job %s is requeued, and may start on %s again: %s.", self.job, names, error
-            )
 
     def _look(self, stop: signals.SignalExit) -> tuple[JobInfo, Cause]:
         """The job as SLURM shows it, and what the signal meant.
@@ -311,8 +273,6 @@ class Requeue:
                 os.environ.get("SLURM_JOB_PARTITION"), with_grace=True
             )
             cause = "cancelled" if with_grace else cause
-        if cause == "ended by hand" and info.is_batch and self.faulty_nodes:
-            cause = "faulty node"
         if cause == "ended by hand" and info.is_batch and stop.signum:
             cause = "cause unknown" if forgets(info, received_at, scheduler.booted_at()) else cause
         if self._is_cancel_noted():
@@ -339,9 +299,7 @@ class Requeue:
             reason = (
                 "requeued by SLURM" if self.requested is None else f"{self.requested}, requeued"
             )
-            self._revise(
-                "preempted", f"{reason} without {self.excluded}" if self.excluded else reason
-            )
+            self._revise("preempted", reason)
 
     def _report_silence(self, stop: signals.SignalExit, error: NoAnswer) -> None:
         if self.is_reported or not stop.signum:

@@ -402,43 +402,6 @@ def job_of(folder):
     return JobNote.read(RunFolder(folder)).job_id
 
 
-def test_a_job_is_requeued_without_a_node_whose_passes_differ(cluster, tmp_path):
-    hooks = [
-        "hooks=[default,replay_step]",
-        "hooks.replay_step.interval=5",
-        "tracker.pace.seconds=0",
-    ]
-    faulty = ["+tracker.faulty._target_=support.faulty_node.FaultyNode", "+tracker.faulty.step=25"]
-    elsewhere = "hooks.replay_step.on_difference=requeue_elsewhere"
-    job = cluster.submit(tmp_path, *hooks, *faulty, elsewhere, "strategy=ddp", "dispatch.nodes=2")
-    assert cluster.wait_until_ended(job) == "COMPLETED"
-
-    first, second = record(tmp_path)["attempts"]
-    log = (run_folder(tmp_path) / "logs" / f"slurm-{job}.log").read_text()
-    faulty = re.findall(r"NodeFault: Step 25: .* differ on rank 1 \((\w+), cpu\): the loss", log)[0]
-    check_replay(cluster, tmp_path)
-    info = cluster.info(job)
-    nodes = cluster.run("scontrol", "show", "hostnames", info["NodeList"]).split()
-    assert (info["ExcNodeList"], info["Restarts"]) == (faulty, "1") and faulty not in nodes
-    assert (first["outcome"], first["end_step"], first["reason"]) == (
-        "preempted",
-        25,
-        f"faulty node, requeued without {faulty}",
-    )
-    assert (second["start_step"], second["outcome"]) == (20, "completed")
-
-
-def check_replay(lab, outputs):
-    """A segment of a run on two ranks is trained again as a job, and nothing of it is left."""
-    segment = ["mlp-digits", "dispatch=slurm", "--to=120", "--json"]
-    wrong = runs(lab, "replay", outputs, "dispatch.nodes=3", *segment)
-    assert (wrong.returncode, "had 2 ranks; use" in wrong.stderr) == (2, True), wrong.stderr
-    done = runs(lab, "replay", outputs, *segment)
-    assert done.returncode == 0 and "as SLURM job" in done.stderr, done.stdout + done.stderr
-    assert json.loads(done.stdout)["equal"]
-    assert {path.name for path in outputs.iterdir()} == {"mlp-digits", ".slurm"}
-
-
 def test_checkpoints_are_evaluated_by_jobs_while_the_run_trains(cluster, tmp_path, undisturbed):
     lab, evaluation = cluster, "hooks.evaluation.interval=40"
     settings = "hooks.evaluation.dispatch={cpus_per_task:1,time:5}"

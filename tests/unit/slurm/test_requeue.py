@@ -597,20 +597,3 @@ def test_a_search_is_requeued_without_end_and_leaves_no_record(slurm, tmp_path):
 def test_outside_of_slurm_nothing_is_asked(slurm, folder, monkeypatch):
     monkeypatch.delenv("SLURM_JOB_NODELIST")
     assert guarded(lambda: 7, folder, Budget()) == 7 and slurm.calls == []
-
-
-@pytest.mark.parametrize(
-    ("requested", "code", "outcome", "reason"),
-    [
-        ("(null)", 1, "preempted", "faulty node, requeued without node7"),
-        ("node7,node8", 1, "failed", "SLURM job 6 requires the faulty node7"),
-    ],
-)
-def test_a_job_that_needs_a_faulty_node_is_not_requeued(
-    slurm, folder, requested, code, outcome, reason
-):
-    job = slurm.folder / "job-1"
-    job.write_text(job.read_text().replace("ReqNodeList=(null)", f"ReqNodeList={requested}"))
-    assert Requeue(folder, "6", Budget(), sleep=lambda _: None).leave_nodes(["node7"]).code == code
-    assert state(folder) == (outcome, reason)
-    assert ("requeue 6" in slurm.calls) == (outcome == "preempted")
