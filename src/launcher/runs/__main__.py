@@ -51,6 +51,7 @@ MODULES = {
     "list": "listing",
     "list-checkpoints": "list_checkpoints",
     "test": "significance",
+    "replay": "launcher.proof.replay",
 } | dict.fromkeys(rerun.VERBS, "rerun")
 """Modules whose name is not the name of their verb."""
 
@@ -68,7 +69,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def module_of(verb: str) -> str:
-    return f"launcher.runs.{MODULES.get(verb, verb)}"
+    module = MODULES.get(verb, verb)
+    return module if "." in module else f"launcher.runs.{module}"
 
 
 def summary(verb: str) -> str:

@@ -279,16 +279,12 @@ def start(command: list[str]) -> int:
     return run_to_end([sys.executable, "-m", "launcher", *command])
 
 
-def run_to_end(words: Sequence[str], cwd: Path | None = None) -> int:
+def run_to_end(words: Sequence[str]) -> int:
     """Run a process and return its exit code.
 
     It gets our SIGINT and SIGTERM, and has unlimited time to save.
-
-    Args:
-        words: the program and its arguments.
-        cwd: the folder in which it runs. Default None: the current one.
     """
-    process = subprocess.Popen(words, cwd=cwd)
+    process = subprocess.Popen(words)
     signums = (signal.SIGINT, signal.SIGTERM)
     before = {
         signum: signal.signal(signum, lambda received, _: process.send_signal(received))

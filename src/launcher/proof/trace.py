@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from launcher.checkpoint.traces import GRADIENTS, LOSS, PARTS, RANDOM, SAMPLES, WEIGHTS
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.jobs.check import named_tensors
 from launcher.process.rng import rng_state
+from launcher.proof.diff import GRADIENTS, LOSS, PARTS, RANDOM, SAMPLES, WEIGHTS
 from launcher.strategies.checksum import checksum
 from launcher.strategies.weights import unwrap
 
