@@ -93,7 +93,6 @@ DOORS = {
     "resume": (*RUNS, "resume", "foreign", "trainer.max_steps=3", "--trust"),
     "fork": (*RUNS, "fork", "foreign", "trainer.max_steps=3", "--trust"),
     "replay": (*RUNS, "replay", "foreign", "--trust"),
-    "replay --samples": (*RUNS, "replay", "foreign", "--samples", "--trust"),
     "sync": (*RUNS, "sync", "foreign", "--trust"),
     "job=evaluate": (*BY_HAND, "job=evaluate", "job.trust=true"),
     "load_model": ("-c", "from launcher import load_model; load_model('foreign', trust=True)"),
@@ -102,7 +101,6 @@ DOORS = {
 it."""
 RUNS_WITH_TRUST = [
     ("evaluate", PICKLE),
-    ("replay --samples", PICKLE),
     ("load_model", PICKLE),
     ("sync", MODULE),
 ]

@@ -1,7 +1,6 @@
 """`dispatch=slurm`, the runs command and the scripts, on a real cluster."""
 
 import json
-import re
 import signal
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from support.lab import (
     wait_for,
     wait_for_step,
 )
-from support.runner import final_state, metrics, metrics_of, record, run_folder
+from support.runner import final_state, metrics, metrics_of, record
 
 HELD = ["+dispatch.sbatch.hold=true"]
 CRASH = "+tracker.crash={_target_: support.crasher.Crasher}"

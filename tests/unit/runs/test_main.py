@@ -187,7 +187,7 @@ ANY_ORDER = {
     "verify": (FILTER, ["--quick"], ["--json"]),
     "digest": (RUNS, ["--checkpoint", "best"]),
     "why": (RUNS,),
-    "replay": (["1a2b", "dispatch=slurm"], ["--from", "0"], ["--json"]),
+    "replay": (FILTER, ["--from", "0"], ["--json"]),
     "test": (["optimizer", *FILTER], ["--json"]),
     "du": (FILTER, ["--by", "sweep"]),
     "clean": (FILTER, ["--older", "3d"]),
@@ -195,7 +195,7 @@ ANY_ORDER = {
     "show": (["1a2b"],),
     "logs": (["1a2b"], ["-n", "3"]),
     "list-checkpoints": (["1a2b"], ["--json"]),
-    "reproduce": (["1a2b"], ["--run"], ["--into", "x"]),
+    "reproduce": (["1a2b"], ["--into", "x"]),
 }
 """A verb, its words, and some of its options."""
 

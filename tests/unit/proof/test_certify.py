@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from launcher.certify import main
+from launcher.proof.certify import main
 
 TRAINING = """
 import json, os, random, signal, sys, time

@@ -1,12 +1,9 @@
-"""Copies of a run: where they write, and how their metrics are compared;
-tests/end_to_end/test_replay.py trains."""
+"""Scratch runs: where they write, and how they fail; tests/end_to_end/test_replay.py trains."""
 
 import pytest
 
 from launcher.errors import ConfigError
-from launcher.rundir.copied import check_ended, is_outside, line_differences
-
-NAMES = "the run", "the replay"
+from launcher.proof.scratch_run import check_ended, is_outside
 
 
 def test_places_outside_the_run_are_not_written(tmp_path):
@@ -19,16 +16,6 @@ def test_places_outside_the_run_are_not_written(tmp_path):
         "a/../b": False,
     }
     assert {path: is_outside(tmp_path / "run", path) for path in outside} == outside
-
-
-def test_line_difference_names_step_key_and_values():
-    assert line_differences({3: {"a": 1, "b": 2}}, {3: {"a": 1, "b": 3, "c": 4}}, NAMES) == [
-        "step 3: b 3 instead of 2",
-        "step 3: c 4 instead of None",
-    ]
-    assert line_differences({3: {"a": 1}}, {}, NAMES) == [
-        "step 3: only the run has a line of metrics.jsonl"
-    ]
 
 
 def test_a_full_scratch_disk_is_one_sentence(tmp_path):

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from launcher.jobs.trace import parts_of, plain
+from launcher.proof.trace import parts_of, plain
 
 
 def test_texts_of_values_are_equal_for_equal_values_alone() -> None:

@@ -4,12 +4,13 @@ from typing import Any
 import pytest
 import torch
 
-from launcher.checkpoint.difference import differences
 from launcher.checkpoint.manifest import Manifest
 from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, Saver
 from launcher.checkpoint.store import CheckpointStore
 from launcher.process.ranks import Ranks
+from launcher.proof.diff import checkpoint_differences, diff
+from launcher.rundir.folder import RunFolder
 
 TENSORS = {
     "model/a": torch.arange(6.0).reshape(2, 3),
@@ -78,5 +79,18 @@ def with_bit(tensor: torch.Tensor, index: int) -> torch.Tensor:
 def test_differences_name_the_tensor_the_element_and_the_state(
     tmp_path: Path, change: Any, expected: list[str]
 ) -> None:
-    found = differences(saved(tmp_path / "a"), saved(tmp_path / "b", **change))
-    assert list(map(str, found)) == expected
+    assert (
+        checkpoint_differences(saved(tmp_path / "a"), saved(tmp_path / "b", **change)) == expected
+    )
+
+
+def test_a_training_that_ended_at_another_step_differs(tmp_path: Path) -> None:
+    run, copy = (RunFolder(tmp_path / name) for name in ("run", "copy"))
+    saved(run.checkpoints)
+    (run.path / "metrics.jsonl").write_text('{"step":1,"train/loss":2.0,"time":3.0}\n')
+    found = diff(run, copy, 0, 1, ("the run", "the replay"))
+    assert found.texts() == [
+        "metrics.jsonl, step 1: only the run has a line of metrics.jsonl",
+        "checkpoint, the last one is of step 0 instead of 1",
+    ]
+    assert not found.is_equal and (found.tensors, found.lines) == (0, 1)

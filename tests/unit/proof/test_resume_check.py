@@ -11,9 +11,10 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from launcher import BaseHook, BaseTrainer
-from launcher.checkpoint.traces import Comparison, Traced
 from launcher.hooks.checkpointing import CheckpointingHook
-from launcher.jobs.trace import TraceHook
+from launcher.proof.diff import Comparison
+from launcher.proof.scratch_run import Traced
+from launcher.proof.trace import TraceHook
 from launcher.rundir.folder import RunFolder
 from support.forgetful import Warmup
 
@@ -142,8 +143,8 @@ def compare(tmp_path: Path, fault: Any) -> Comparison:
 @pytest.mark.parametrize("fault", [None, Saved])
 def test_a_training_that_stores_its_state_is_equal(tmp_path: Path, fault: Any) -> None:
     found = compare(tmp_path, fault)
-    assert (found.differences, found.first(), list(found.report())) == ([], None, [])
-    assert found.tensors == 8
+    assert (found.diff.texts(), found.first(), list(found.report())) == ([], None, [])
+    assert found.diff.tensors == 8
 
 
 BEFORE = "This training does not repeat even without a stop: the dataset, the sampler"
