@@ -52,7 +52,7 @@ CAUSES = {
 
 @dataclass
 class Diff:
-    """What differs between two trainings at the end of the same steps, if anything."""
+    """Differences between two trainings of the same steps, if there are any."""
 
     tensors: int = 0
     """Number of tensors in the last checkpoint."""

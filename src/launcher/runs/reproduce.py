@@ -1,6 +1,7 @@
 """Print the commands that restore a run's code and packages in another folder."""
 
 import argparse
+import os
 import re
 import shlex
 import shutil
@@ -35,10 +36,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the commands of a shell, and comments that say what is missing.
 
     Returns:
-        0, or 1 if the code or the packages are not known.
+        0, or 1 if anything is missing.
     """
     stored = find_run(arguments.run, arguments.outputs)
-    target = Path(arguments.into or Path("reproduced") / stored.id).absolute()
+    target = Path(os.path.abspath(arguments.into or Path("reproduced") / stored.id))
     lines = [*code_lines(stored, target), *package_lines(stored, target)]
     print(f"# {stored.label}", *lines, sep="\n", flush=True)
     return int(any(line.startswith("# Missing") for line in lines))

@@ -1,4 +1,4 @@
-"""What a replay says of another machine, and of a folder that cannot be copied."""
+"""Messages of a replay about another machine, and about a folder that cannot be copied."""
 
 import errno
 import os
