@@ -297,3 +297,4 @@ def test_launcher_joins_the_ranks_that_torchrun_started(tmp_path: Path) -> None:
     now = record(tmp_path)
     assert (now["state"], now["world_size"], len(now["attempts"])) == ("completed", 2, 1)
     assert command.output.count("Completed at step 4") == 1
+    assert "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=120" in command.output
