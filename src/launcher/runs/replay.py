@@ -27,7 +27,7 @@ from launcher.runs.bar import Bar, bar
 from launcher.runs.find import RUN_HELP
 from launcher.runs.page import StdoutConsole
 from launcher.runs.replay_copy import Copier, loaded
-from launcher.runs.rerun import selected_by
+from launcher.runs.rerun import select_runs
 from launcher.runs.stored_run import StoredRun
 from launcher.runs.table import Table
 
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     names = [word for word in arguments.runs if word not in words]
     if not names:
         raise ConfigError("replay: which run? Give a name, the beginning of an id, or a filter.")
-    runs = selected_by(names, arguments.outputs)
+    runs = select_runs(names, arguments.outputs)
     if arguments.samples or arguments.step is not None:
         return max(samples.run(stored, arguments) for stored in runs)
     if len(runs) == 1:
