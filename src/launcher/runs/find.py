@@ -111,7 +111,9 @@ def find_run(word: str, outputs: Path) -> StoredRun:
     if matches:
         some = ", ".join(run.label for run in matches[:8])
         more = f" and {len(matches) - 8} more" if len(matches) > 8 else ""
-        raise ConfigError(f"'{word}': names {len(matches)} runs, {some}{more}; give the id of one.")
+        raise ConfigError(
+            f"'{word}': names {len(matches)} runs, {some}{more}; write name/id, or more of the id."
+        )
     if not runs:
         raise ConfigError(
             f"'{word}': there are no runs in {outputs}; give their folder with --outputs=DIR."

@@ -26,7 +26,7 @@ def test_a_run_of_another_kind_is_not_submitted(make_run, runs, by_hand):
     assert (code, output) == (1, "")
     assert (
         error == "gpt/1a2b0000: was not submitted with dispatch=slurm; resume it with: python -m"
-        " launcher.runs resume 1a2b0000\n"
+        " launcher.runs resume gpt/1a2b0000\n"
     )
 
 
