@@ -26,8 +26,9 @@ from launcher.slurm import scheduler
 from launcher.slurm.cancel_note import is_cancel_noted, remove_cancel_note
 from launcher.slurm.causes import Budget, Cause, cause_of, decide, forgets, was_ended_at
 from launcher.slurm.journal import Journal
+from launcher.slurm.sbatch import SCRIPT
 from launcher.slurm.scheduler import JobInfo, NoAnswer, SchedulerError
-from launcher.slurm.shared_job import ENDED, runs_of
+from launcher.slurm.shared_job import ENDED, own_record, runs_of, state_in
 
 T = TypeVar("T")
 STAY = 300.0
@@ -377,9 +378,9 @@ class Requeue:
 
     def _open_runs(self) -> list[RunFolder]:
         """The runs whose state is still the job's."""
-        if len(self.runs) == 1:
-            return self.runs
-        return [run for run in self.runs if RunRecord(run).state not in ENDED]
+        ended = ENDED if len(self.runs) > 1 else ()
+        script = os.environ.get(SCRIPT)
+        return [run for run in self.runs if state_in(run, script) not in (None, *ended)]
 
     def _is_cancel_noted(self) -> bool:
         runs = self._open_runs()
@@ -397,7 +398,9 @@ class Requeue:
             if not run.record_path.exists() or (is_held_in_job(run) and not is_ours):
                 continue
             try:
-                RunRecord(run).revise(
+                if (record := own_record(run)) is None:
+                    continue
+                record.revise(
                     state,
                     state,
                     reason=reason + self.forced,
