@@ -411,13 +411,16 @@ class SlurmDispatch:
                 chunk, path = rest[: max_tasks * self.runs_per_job], folder / f"job-{part}.sh"
                 try:
                     job = arrays.submit(script, chunk, path, num_jobs > 1, self._jobs_at_once, code)
-                # SLURM rejects the whole array.
-                except submission.LimitReached as reached:
-                    if self._count_jobs(chunk) > 1:
+                except (submission.LimitReached, submission.NotAnswered) as reached:
+                    is_full = isinstance(reached, submission.LimitReached)
+                    # SLURM rejects the whole array.
+                    if is_full and self._count_jobs(chunk) > 1:
                         max_tasks = self._count_jobs(chunk) // 2
                         continue
-                    if part == 0:
+                    if part == 0 and is_full:
                         raise submission.LimitReached(reached.limit, len(rest)) from None
+                    if part == 0:
+                        raise
                     for run in rest:
                         run.limit = reached.limit
                     return

@@ -272,6 +272,8 @@ def queue_of(folders: Iterable[RunFolder]) -> dict[str, QueuedJob]:
 class NotAnswered(ConfigError):
     """SLURM did not answer. A later try may succeed."""
 
+    limit = "no answer"
+
 
 class LimitReached(ConfigError):
     """SLURM accepts no more jobs of the user for now.
