@@ -188,7 +188,7 @@ class Requeue:
     def leave_by_force(self, signum: int, reason: str) -> None:
         """Requeue the job in a forced exit too, since it resumes from its last checkpoint."""
         if self.rank == 0 and signum != signal.SIGINT:
-            self.forced = f"; {reason}"
+            self.forced = f"; {'its last step is saved. ' if self._is_saved() else ''}{reason}"
             self._settle(signals.SignalExit(signum))
 
     def end_by_force(self, signum: int, reason: str) -> None:
@@ -368,6 +368,14 @@ class Requeue:
             for attempt in RunRecord(run).attempts[before:]
         ]
         return any((attempt.end_step or 0) > attempt.start_step for attempt in begun)
+
+    def _is_saved(self) -> bool:
+        """Return whether each run's attempt, whose end is recorded, has saved its last step."""
+        attempts = [RunRecord(run).attempt for run in self.runs]
+        return all(
+            attempt is not None and attempt.end_step == run.newest_step() > 0
+            for attempt, run in zip(attempts, self.runs, strict=True)
+        )
 
     def _newest_step(self) -> int:
         """The step of the newest checkpoint.
