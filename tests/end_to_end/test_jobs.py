@@ -39,7 +39,8 @@ def test_the_log_says_what_ran_and_what_there_is(outputs: Path) -> None:
         "Data: 1,438 samples, 22.47 steps an epoch, batch 64",
         f"Not default: {' '.join(COMMAND)}",
         f"Checkpoint: {run_folder(outputs)}/checkpoints/step-00000008",
-        f"To export: python -m launcher.runs export {run_folder(outputs).name} --outputs {outputs}",
+        f"To export: python -m launcher.runs export {'/'.join(run_folder(outputs).parts[-2:])}"
+        f" --outputs {outputs}",
     ):
         assert expected in lines, lines
     assert any(line.startswith("Completed at step 8 after 0:00:") for line in lines)

@@ -259,6 +259,8 @@ class AttemptLog:
     def _forced(self, signum: int, reason: str) -> None:
         if self.record is not None and self._is_begun_for(deadline.CODE):
             name = signal.Signals(signum).name if signum else None
+            if self._step and self.folder.newest_step() == self._step:
+                reason = f"its last step is saved. {reason}"
             self.end("failed", self._step, signal=name, exit_code=deadline.CODE, reason=reason)
 
     @property

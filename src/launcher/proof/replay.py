@@ -16,7 +16,7 @@ from launcher.rundir.folder import RunFolder, checkpoint_steps
 from launcher.runs.bar import Bar, bar
 from launcher.runs.find import RUN_HELP
 from launcher.runs.page import StdoutConsole
-from launcher.runs.rerun import add_trust, selected_by
+from launcher.runs.rerun import add_trust, select_runs
 from launcher.runs.stored_run import StoredRun
 from launcher.runs.table import Table
 
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.segments < 1:
         raise ConfigError(f"--segments={arguments.segments}: must be at least 1.")
-    runs = selected_by(arguments.runs, arguments.outputs)
+    runs = select_runs(arguments.runs, arguments.outputs)
     if len(runs) == 1:
         results = list(replays(runs[0], arguments))
         return int(not all(result.is_equal for result in results))

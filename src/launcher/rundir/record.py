@@ -316,10 +316,9 @@ class RunRecord:
         signal: str | None = None,
         exit_code: int | None = None,
         reason: str | None = None,
-        loss: float | None = None,
         best: BestData | None = None,
     ) -> None:
-        """Close the open attempt.
+        """Close the open attempt. What is logged is read from metrics.jsonl.
 
         Completed means: no signal, exit code 0, and the last step reached, or a reason why the end
         came earlier (early stopping). Raises ValueError if `completed` is not true, OSError when
@@ -335,7 +334,7 @@ class RunRecord:
                     f"not completed: step {end_step} of {self.data['max_steps']}, signal {signal}, "
                     f"exit code {exit_code}, reason {reason}"
                 )
-        self._note(end_step, loss, best)
+        self._note(end_step, metrics.newest_loss(self.folder.metrics_path), best)
         self.data["logged"] = metrics.summary(self.folder.metrics_path)
         attempt.ended = (
             iso(self._began_at + self.timer() - self._began) if self._began_at else self._time()
@@ -377,13 +376,16 @@ class RunRecord:
         self.data["identity_version"] = None if identity is None else IDENTITY_VERSION
 
     def _roll_back(self, step: int) -> None:
-        """Forget what was recorded of steps after `step`, which are computed again."""
+        """Forget what was recorded of steps after `step`, which are computed again.
+
+        The process that wrote the record may have been killed before it wrote the newest loss.
+        """
         if step == 0:
             self.data["checkpoint"] = None
-        if step < self.step:
-            self.data["loss"] = None
-            if (best := self.data["best"]) is not None and best["step"] > step:
-                self.data["best"] = None
+        loss = metrics.newest_loss(self.folder.metrics_path, step)
+        self.data["loss"] = None if loss is None else plain_number(loss)
+        if (best := self.data["best"]) is not None and best["step"] > step:
+            self.data["best"] = None
 
     def _note(self, step: int, loss: float | None, best: BestData | None) -> None:
         self.data["step"] = step

@@ -170,8 +170,11 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     outputs, (verb, *rest) = _outputs_first(words)
     if verb not in VERBS:
         build_parser().parse_args(words)  # --help ends the process
+    after: list[str] = []
+    if verb in rerun.VERBS and "--" in rest:
+        rest, after = rest[: rest.index("--")], rest[rest.index("--") + 1 :]
     parsed = verb_parser(verb).parse_intermixed_args([*outputs, *rest])
-    parsed.verb = verb
+    parsed.verb, parsed.after = verb, after
     # The default folder may be missing: its first run is still to come.
     if parsed.outputs != OUTPUTS and not parsed.outputs.is_dir():
         raise ConfigError(f"--outputs={parsed.outputs}: there is no such folder.")

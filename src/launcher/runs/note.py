@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from launcher.errors import ConfigError
 from launcher.rundir.note import Note
 from launcher.runs.find import RUN_HELP
-from launcher.runs.rerun import selected
+from launcher.runs.rerun import select_runs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
     for label in (*arguments.label, *arguments.unlabel):
         if not label or not label.replace("-", "").replace("_", "").replace(".", "").isalnum():
             raise ConfigError(f"--label '{label}': should be letters, digits and . _ -.")
-    for chosen in selected(arguments.run, arguments.outputs):
+    for chosen in select_runs([arguments.run], arguments.outputs):
         note = chosen.written
         labels = changed(note.labels, arguments.label, arguments.unlabel)
         new = Note(note.text if arguments.text is None else arguments.text, labels)

@@ -13,7 +13,7 @@ from launcher.rundir.space import size
 from launcher.runs.bar import bar
 from launcher.runs.find import RUN_HELP
 from launcher.runs.page import StdoutConsole
-from launcher.runs.rerun import selected_by
+from launcher.runs.rerun import select_runs
 from launcher.runs.stored_run import StoredRun
 from launcher.runs.table import Table
 
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     Folders that were set aside or left over are only listed.
     """
-    runs = selected_by(arguments.runs, arguments.outputs)
+    runs = select_runs(arguments.runs, arguments.outputs)
     page, verified = StdoutConsole(), []
     with bar(
         sum(len(CheckpointStore(run.folder.checkpoints).steps_with_broken()) for run in runs)

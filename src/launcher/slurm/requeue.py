@@ -25,8 +25,9 @@ from launcher.slurm import scheduler
 from launcher.slurm.cancel_note import is_cancel_noted, remove_cancel_note
 from launcher.slurm.causes import Budget, Cause, cause_of, decide, forgets, was_ended_at
 from launcher.slurm.journal import Journal
+from launcher.slurm.sbatch import SCRIPT
 from launcher.slurm.scheduler import JobInfo, NoAnswer, SchedulerError
-from launcher.slurm.shared_job import ENDED, runs_of
+from launcher.slurm.shared_job import ENDED, own_record, runs_of, state_in
 
 T = TypeVar("T")
 STAY = 300.0
@@ -172,7 +173,7 @@ class Requeue:
     def leave_by_force(self, signum: int, reason: str) -> None:
         """Requeue the job in a forced exit too, since it resumes from its last checkpoint."""
         if self.rank == 0 and signum != signal.SIGINT:
-            self.forced = f"; {reason}"
+            self.forced = f"; {'its last step is saved. ' if self._is_saved() else ''}{reason}"
             self._settle(signals.SignalExit(signum))
 
     def end_by_force(self, signum: int, reason: str) -> None:
@@ -326,6 +327,14 @@ class Requeue:
         ]
         return any((attempt.end_step or 0) > attempt.start_step for attempt in begun)
 
+    def _is_saved(self) -> bool:
+        """Return whether each run's attempt, whose end is recorded, has saved its last step."""
+        attempts = [RunRecord(run).attempt for run in self.runs]
+        return all(
+            attempt is not None and attempt.end_step == run.newest_step() > 0
+            for attempt, run in zip(attempts, self.runs, strict=True)
+        )
+
     def _newest_step(self) -> int:
         """The step of the newest checkpoint.
 
@@ -335,9 +344,9 @@ class Requeue:
 
     def _open_runs(self) -> list[RunFolder]:
         """The runs whose state is still the job's."""
-        if len(self.runs) == 1:
-            return self.runs
-        return [run for run in self.runs if RunRecord(run).state not in ENDED]
+        ended = ENDED if len(self.runs) > 1 else ()
+        script = os.environ.get(SCRIPT)
+        return [run for run in self.runs if state_in(run, script) not in (None, *ended)]
 
     def _is_cancel_noted(self) -> bool:
         runs = self._open_runs()
@@ -355,7 +364,9 @@ class Requeue:
             if not run.record_path.exists() or (is_held_in_job(run) and not is_ours):
                 continue
             try:
-                RunRecord(run).revise(
+                if (record := own_record(run)) is None:
+                    continue
+                record.revise(
                     state,
                     state,
                     reason=reason + self.forced,

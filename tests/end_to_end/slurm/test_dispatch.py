@@ -1,9 +1,12 @@
 """`dispatch=slurm`, the runs command and the scripts, on a real cluster."""
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -146,11 +149,31 @@ def test_more_jobs_than_the_limit_are_submitted_as_room_comes(cluster, tmp_path)
     )
     (job,) = {run["job_id"].partition("_")[0] for run in states(cluster, tmp_path).values()}
     cluster.run("scancel", job)
-    rest = cluster.launcher(*command, "dispatch.wait=true")
+    rest = cluster.launcher(*command, "dispatch.wait=true", PATH=with_busy_sbatch(tmp_path))
     assert rest.returncode == 0, rest.stderr
-    assert "are submitted as other jobs end" in rest.stdout
+    assert "not submitted yet, since SLURM does not answer" in rest.stdout
+    assert "connect failure" in rest.stderr and "Trying again later" in rest.stderr
     assert {run["state"] for run in states(cluster, tmp_path).values()} == {"completed"}
     assert len(run_folders(tmp_path)) == 5
+
+
+def with_busy_sbatch(folder: Path) -> str:
+    """A PATH with an `sbatch` that twice does not reach the controller once a job is accepted."""
+    folder = folder / "bin"
+    folder.mkdir()
+    failure = "Batch job submission failed: Unable to contact slurm controller (connect failure)"
+    (folder / "sbatch").write_text(
+        f"""#!/bin/bash
+if [[ -e {folder}/accepted && $(cat {folder}/failures) != xx ]]; then
+    printf x >>{folder}/failures
+    echo "sbatch: error: {failure}" >&2
+    exit 1
+fi
+{shutil.which("sbatch")} "$@" && touch {folder}/accepted {folder}/failures
+"""
+    )
+    (folder / "sbatch").chmod(0o755)
+    return os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
 
 
 def test_a_crash_is_a_failure_everywhere_and_is_not_repeated(cluster, tmp_path):

@@ -441,8 +441,12 @@ def test_a_late_signal_of_the_previous_start_requeues(slurm, folder):
     assert "requeue 6" in slurm.calls and state(folder) == ("preempted", "cause unknown, requeued")
 
 
-def test_a_forced_exit_records_why_the_job_ended(slurm, folder):
+@pytest.mark.parametrize("saved", [0, 3, 4])
+def test_a_forced_exit_records_why_the_job_ended(slurm, folder, saved):
     """The run's lock is still held, by this process."""
+    if saved:
+        (folder.checkpoints / f"step-{saved:08d}").mkdir(parents=True)
+        (folder.checkpoints / f"step-{saved:08d}" / "manifest.json").touch()
     record = RunRecord(folder)
     record.begin_attempt(start_step=4, max_steps=10, world_size=1, strategy="none")
     record.end_attempt("failed", end_step=4, signal="SIGTERM", exit_code=1, reason="No progress")
@@ -451,7 +455,8 @@ def test_a_forced_exit_records_why_the_job_ended(slurm, folder):
         Requeue(folder, "6", Budget()).leave_by_force(INT, "No progress for 2 s after SIGINT")
         assert slurm.calls == []
         Requeue(folder, "6", Budget()).leave_by_force(TERM, "No progress for 2 s after SIGTERM")
-    expected = "the SLURM job was cancelled; No progress for 2 s after SIGTERM"
+    is_saved = "its last step is saved. " if saved == 4 else ""
+    expected = f"the SLURM job was cancelled; {is_saved}No progress for 2 s after SIGTERM"
     assert state(folder) == ("cancelled", expected)
 
 
