@@ -92,13 +92,7 @@ def build_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Check a command, and print the report.
-
-    Args:
-        argv: the command line. Default None: the command line of this process.
-    Returns:
-        The exit code.
-    """
+    """Check a command, print the report, and return the exit code."""
     try:
         arguments = build_parser().parse_args(argv)
         patterns = Patterns.of(arguments)
@@ -123,11 +117,7 @@ class Patterns:
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> "Patterns":
-        """Compile the patterns of a command line.
-
-        Raises:
-            ConfigError: a pattern is not a regular expression with a group.
-        """
+        """Compile the patterns of a command line."""
         compiled: dict[str, re.Pattern[str] | None] = {}
         for name in ("loss", "step", "epoch"):
             text = getattr(arguments, name)
@@ -212,15 +202,7 @@ class Report:
 
 
 def certify(arguments: argparse.Namespace, patterns: Patterns, folder: Path) -> Report:
-    """Train three times, and compare.
-
-    Args:
-        arguments: of the command line.
-        patterns: see `Patterns`.
-        folder: an empty folder.
-    Raises:
-        ConfigError: the command cannot be started, fails, or prints no losses.
-    """
+    """Train straight, to a stop, and from the stop to the end, and compare."""
     command = arguments.command
     say("Training straight.")
     straight = launch(command, folder / "straight", patterns, arguments)
@@ -259,17 +241,7 @@ def launch(
     arguments: argparse.Namespace,
     at: float | None = None,
 ) -> Launch:
-    """Run the command in a folder.
-
-    Args:
-        command: with `{dir}` for the folder.
-        folder: the folder, which is made.
-        patterns: see `Patterns`.
-        arguments: of the command line.
-        at: the step after which it is stopped. Default None: it runs to its end.
-    Raises:
-        ConfigError: it cannot be started, or takes too long.
-    """
+    """Run the command in a folder to its end, or stop it once it has printed the step `at`."""
     folder.mkdir(exist_ok=True)
     process = start(command, folder)
     result, sent = Launch(), 0.0
@@ -307,11 +279,7 @@ def launch(
 
 
 def start(command: Sequence[str], folder: Path) -> "subprocess.Popen[bytes]":
-    """Start the command in its folder, as the leader of a group of processes.
-
-    Raises:
-        ConfigError: it cannot be started.
-    """
+    """Start the command in its folder, as the leader of a group of processes."""
     argv = [located(word).replace(PLACE, str(folder)) for word in command]
     paths = [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(paths)}
@@ -363,14 +331,7 @@ def output_of(process: "subprocess.Popen[bytes]") -> Iterator[str]:
 def report_of(
     straight: Launch, first: Launch, second: Launch, arguments: argparse.Namespace
 ) -> Report:
-    """Compare the losses of three launches.
-
-    Args:
-        straight: the training without a stop.
-        first: the training up to the stop.
-        second: the training after it.
-        arguments: of the command line.
-    """
+    """Compare the losses of three launches: without a stop, up to it, and after it."""
     known, resumed_at = sorted(straight.steps), min(second.steps, default=None)
     missing = [step for step in known if step not in first.steps and step not in second.steps]
     again = [step for step in second.steps if step in first.steps]

@@ -83,13 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def replays(run: StoredRun, arguments: argparse.Namespace, of: str = "") -> Iterator[Replay]:
-    """Replay the chosen segments of a run, and report each.
-
-    Args:
-        run: what is replayed.
-        arguments: of the command line.
-        of: which of several runs it is, for the progress bar.
-    """
+    """Replay the chosen segments of a run, and report each."""
     for start, end in segments_of(run, arguments):
         with bar(end - start, f"{run.label}{of}, steps {start} to {end}") as shown:
 
@@ -102,11 +96,7 @@ def replays(run: StoredRun, arguments: argparse.Namespace, of: str = "") -> Iter
 
 
 def segments_of(run: StoredRun, arguments: argparse.Namespace) -> list[tuple[int, int]]:
-    """Return the pairs of checkpoints to train between, from the command line or random neighbours.
-
-    Raises:
-        ConfigError: the run has no such checkpoint.
-    """
+    """Return the pairs of checkpoints that the command line names, or random neighbors."""
     steps = checkpoint_steps(run.folder.checkpoints)
     if not steps:
         raise ConfigError(f"{without_checkpoint(run)}, so there is nothing to replay.")
@@ -138,10 +128,7 @@ def segments_of(run: StoredRun, arguments: argparse.Namespace) -> list[tuple[int
 
 
 def without_checkpoint(run: StoredRun) -> str:
-    """Return the beginning of a message for a run without a checkpoint.
-
-    The run's checkpoints may also be on another machine.
-    """
+    """Return the beginning of a message; the run's checkpoints may be on another machine."""
     root = run.folder.checkpoints
     if root.is_symlink() and not root.exists():
         target = f"which points to {os.readlink(root)}, a folder that this machine does not have"

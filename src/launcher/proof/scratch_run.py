@@ -177,13 +177,7 @@ def is_outside(folder: Path, path: object) -> bool:
 
 
 def run_job(file: Path, log: Path, poll: Callable[[], object] | None = None) -> int:
-    """Run the job of a file in a process, and return its exit code.
-
-    Args:
-        file: has the configuration, see `launcher.cli.job`.
-        log: gets what the process prints.
-        poll: function that is called until the process has ended.
-    """
+    """Run the job of a file (see `launcher.cli.job`) in a process, and return its exit code."""
     env = {
         name: value
         for name, value in os.environ.items()
@@ -210,16 +204,7 @@ def run_job(file: Path, log: Path, poll: Callable[[], object] | None = None) -> 
 
 
 def check_ended(code: int, log: Path, label: str, origin: str = "") -> None:
-    """Check that a training has ended without an error.
-
-    Args:
-        code: its exit code.
-        log: what it has printed.
-        label: name of the training in messages.
-        origin: the machine of the run.
-    Raises:
-        ConfigError: the training has failed.
-    """
+    """Raise a ConfigError if a training has failed."""
     if not code:
         return
     lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]

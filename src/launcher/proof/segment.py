@@ -38,7 +38,7 @@ NOT_A_STATE = (
 
 @dataclass
 class Replay:
-    """Result of a segment: what differs, if anything."""
+    """Result of a segment."""
 
     run: str
     start: int
@@ -66,19 +66,18 @@ def replay(
     watch: Callable[[Path], Callable[[], object]] | None = None,
     trust: bool = False,
 ) -> Replay:
-    """Train a copy of the run from one step to another, and compare it with the run's data.
+    """Train a segment of a run again, and compare it with the run's data.
 
     Args:
         run: the run.
-        start: the step of the checkpoint at which the copy begins.
-        end: the step at which it ends.
-        scratch: folder in which the copy is trained. Default None: the temporary folder.
-        watch: gets the copy's folder, and returns a function that is called until the training has
-            ended.
-        trust: whatever code the checkpoint's configuration names may run.
+        start: the step of the checkpoint at which the segment begins, or 0.
+        end: the step of the checkpoint at which it ends.
+        scratch: a folder for the trainings. Default None: the temporary folder.
+        watch: gets the folder of the training, and returns a function that is called until the
+            training has ended. Default None: no function.
+        trust: run whatever code the checkpoint's configuration names.
     Raises:
-        ConfigError: a checkpoint is gone or damaged, its configuration names code that is not
-            allowed, the scratch folder is full, or the training failed.
+        ConfigError: the segment cannot be trained.
     """
     try:
         with tempfile.TemporaryDirectory(prefix=".launcher-replay-", dir=scratch) as root:
@@ -95,18 +94,7 @@ def replay(
 
 
 class Segment:
-    """The steps of a run between two checkpoints, under the configuration that the second stored.
-
-    Args:
-        run: the run.
-        start: the step of the first checkpoint.
-        end: the step of the second checkpoint.
-        root: a folder for the trainings.
-        trust: whatever code the configuration names may run.
-    Raises:
-        CorruptCheckpoint: the second checkpoint is gone or damaged.
-        ConfigError: its configuration names code that is not allowed.
-    """
+    """The steps of a run between two checkpoints, under the configuration of the second."""
 
     def __init__(self, run: StoredRun, start: int, end: int, root: Path, trust: bool):
         from omegaconf import OmegaConf
@@ -136,16 +124,7 @@ class Segment:
         watch: Callable[[Path], Callable[[], object]] | None = None,
         is_traced: bool = False,
     ) -> ScratchRun:
-        """Train from a checkpoint to the end of the segment.
-
-        Args:
-            name: name of the training's folder.
-            first: the step of the checkpoint, or 0.
-            watch: see `replay`.
-            is_traced: trace each step, and also save at the start of the segment.
-        Raises:
-            ConfigError: the training failed.
-        """
+        """Train from the checkpoint of step `first` to the end of the segment."""
         scratch = ScratchRun(
             self.root / name,
             self.config,
@@ -180,16 +159,13 @@ def compared(segment: Segment, copy: ScratchRun) -> Replay:
         if after.is_dir():
             result.circumstances = circumstances(segment.checkpoint, after)
         if all(line.startswith(GIT) for line in result.circumstances):
-            result.causes = causes(segment)
+            found_causes = causes(segment) if start else []
+            result.causes = [*(found_causes or [NOT_A_STATE]), *own_resumes(segment)]
     return result
 
 
 def causes(segment: Segment) -> list[str]:
-    """Describe why a replay differs.
-
-    The segment is trained twice more with each step traced, after a resume and from the checkpoint
-    before, so that the first step of the segment follows no resume.
-    """
+    """Train the segment once more, and once without the resume at its start, and compare these."""
     print(
         f"{segment.label}: different; training twice more to find the cause.",
         file=sys.stderr,
@@ -198,19 +174,16 @@ def causes(segment: Segment) -> list[str]:
     from launcher.proof.diff import Comparison  # late: torch
 
     run, start = segment.run, segment.start
-    found: list[str] = []
-    if start:
-        steps = checkpoint_steps(run.folder.checkpoints)
-        before = max((step for step in steps if step < start), default=0)
-        try:
-            straight = segment.train("straight", before, is_traced=True)
-            resumed = segment.train("resumed", start, is_traced=True)
-            found = list(Comparison(straight, resumed, start, since=start).causes())
-        except ConfigError as error:
-            return [f"not found: {' '.join(error.messages)}"]
-        except OSError as error:
-            return [f"not found: {reason_of(error)}."]
-    return [*(found or [NOT_A_STATE]), *own_resumes(segment)]
+    steps = checkpoint_steps(run.folder.checkpoints)
+    before = max((step for step in steps if step < start), default=0)
+    try:
+        straight = segment.train("straight", before, is_traced=True)
+        resumed = segment.train("resumed", start, is_traced=True)
+        return list(Comparison(straight, resumed, start, since=start).causes())
+    except ConfigError as error:
+        return [f"not found: {' '.join(error.messages)}"]
+    except OSError as error:
+        return [f"not found: {reason_of(error)}."]
 
 
 def own_resumes(segment: Segment) -> Iterator[str]:
@@ -233,10 +206,7 @@ def reason_of(error: OSError) -> str:
 
 
 def circumstances(before: Path, after: Path) -> list[str]:
-    """Return the differences between the records of a checkpoint and its copy.
-
-    They are differences in code, versions and machine.
-    """
+    """List what is recorded as different at two checkpoints: code, versions and machine."""
     edited = source_changes(stored_sources(before), stored_sources(after))
     for file in ("code.yaml", MACHINE):
         then, now = (leaves(loaded(path / file)) for path in (before, after))
