@@ -62,7 +62,7 @@ def record_silent_end(folder: RunFolder, code: int = 0) -> bool:
         False if this job's run has not.
     """
     record, job, reason = own_record(folder), slurm_job_id(), silent_end(code)
-    attempt = record and record.attempt
+    attempt = None if record is None else record.attempt
     if (
         record is None
         or attempt is None
