@@ -33,23 +33,17 @@ VERBS = (
     "plot",
     "report",
     "sync",
-    "list-checkpoints",
-    "verify",
-    "digest",
+    "checkpoints",
     "why",
     "adopt",
     "note",
     "replay",
     "test",
-    "du",
-    "clean",
-    "cost",
     "reproduce",
 )
 """Verbs. Each is a module with `add_arguments` and `run`."""
 MODULES = {
     "list": "listing",
-    "list-checkpoints": "list_checkpoints",
     "test": "significance",
 } | dict.fromkeys(rerun.VERBS, "rerun")
 """Modules whose name is not the name of their verb."""
