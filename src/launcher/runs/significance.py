@@ -133,6 +133,8 @@ def tested(runs: Sequence[StoredRun], key: str, metric: str, step: int | None = 
 
 
 def grouped(runs: Sequence[StoredRun], key: str) -> dict[str, list[StoredRun]]:
+    if key == SEED:
+        raise ConfigError("'seed': the arms of a test differ in another key; e.g. optimizer.lr.")
     check_keys(runs, [key])
     groups: dict[str, list[StoredRun]] = {}
     for stored in runs:

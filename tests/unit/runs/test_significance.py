@@ -169,7 +169,7 @@ def test_keys_that_make_no_arms_are_rejected(make_run: Any, runs: Any) -> None:
     add_arms(make_run, "adamw", "sgd")
     add(make_run, "muon", 0, 0.3)
     for key, message in {
-        "seed": "seed=0: its runs differ in more than the seed: optimizer",
+        "seed": "'seed': the arms of a test differ in another key; e.g. optimizer.lr.",
         "loss": "'loss': a test compares runs with several values of it; found none.",
         "optimzer": "'optimzer': no run has this key; did you mean optimizer",
         "model": "'model': a test compares runs with several values of it; found mlp.",
