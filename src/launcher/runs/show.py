@@ -1,4 +1,4 @@
-"""Show one run: its record, overrides, attempts, checkpoints and newest metrics."""
+"""Show a run: record, overrides, attempts, checkpoints, newest metrics; or write a note."""
 
 import argparse
 import time
@@ -9,33 +9,46 @@ from rich.text import Text
 from launcher.rundir.record_format import AttemptData, RecordData
 from launcher.runs.differences import is_group
 from launcher.runs.expected import described
-from launcher.runs.find import RUN_HELP, ask_queue, find_run
+from launcher.runs.find import RUN_HELP, ask_queue
 from launcher.runs.format import best, duration, local_time, number, progress, seconds_of
 from launcher.runs.found_checkpoints import cells, found_checkpoints
+from launcher.runs.note import add_note_arguments, write_notes
 from launcher.runs.page import StdoutConsole, grid
+from launcher.runs.rerun import selected
 from launcher.runs.spent import spent
 from launcher.runs.stored_run import StoredRun
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
+    parser.add_argument("run", metavar="RUN", help=f"{RUN_HELP}; or a filter: model=mlp")
+    add_note_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    shown = find_run(arguments.run, arguments.outputs)
-    ask_queue([shown])
+    runs = selected(arguments.run, arguments.outputs)
+    if arguments.note is not None or arguments.label or arguments.unlabel:
+        write_notes(runs, arguments)
+        return 0
+    ask_queue(runs)
     console = StdoutConsole()
-    console.print(facts(shown))
+    for index, shown in enumerate(runs):
+        if index:
+            console.print()
+        show(shown, console)
+    return 0
+
+
+def show(run: StoredRun, console: StdoutConsole) -> None:
+    console.print(facts(run))
     for heading, rows in (
-        ("attempts", attempts(shown)),
-        ("checkpoints", checkpoints(shown)),
-        ("metrics", metrics(shown)),
+        ("attempts", attempts(run)),
+        ("checkpoints", checkpoints(run)),
+        ("metrics", metrics(run)),
     ):
         if rows.row_count:
             console.print()
             console.print(Text(heading, style="bold"))
             console.print(rows)
-    return 0
 
 
 def facts(run: StoredRun) -> Table:

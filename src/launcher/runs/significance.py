@@ -107,7 +107,7 @@ class Result:
 
     def __repr__(self) -> str:
         """Return the tables, for a notebook."""
-        with (page := Console(width=200, color_system=None)).capture() as text:
+        with (page := Console(width=200, color_system=None, force_jupyter=False)).capture() as text:
             self.print(page)
         return text.get()
 

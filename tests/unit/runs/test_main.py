@@ -98,7 +98,7 @@ def test_a_folder_of_runs_must_exist(verb, tmp_path, capsys):
 def test_a_run_that_an_unset_variable_left_empty_is_rejected(runs, make_run, verb):
     """Every name begins with an empty text, so it would mean all runs."""
     make_run("gpt", "1a2b")
-    words = {"compare": ["", ""], "why": ["", ""], "note": ["", "a text"]}.get(verb, [""])
+    words = {"compare": ["", ""]}.get(verb, [""])
     sentence = "'': names no run; a variable of the shell may be unset. Give an id or a name.\n"
     assert runs(verb, *words) == (2, "", sentence)
 
@@ -177,16 +177,14 @@ ANY_ORDER = {
     "adopt": (COMMAND, ["--config-dir", "conf"]),
     "cancel": (FILTER, ["--all"]),
     "watch": (FILTER, ["--every", "0.5"]),
-    "note": (["1a2b", "a text"], ["--label", "paper"]),
     "retry": (FILTER, ["--dry-run"]),
-    "compare": (RUNS, ["--json"]),
+    "compare": (RUNS, ["--why"], ["--json"]),
     "plot": (FILTER, ["--log"], ["-o", "a.png"]),
     "report": (FILTER, ["--over", "seed"]),
     "sync": (FILTER, ["--follow"]),
-    "why": (RUNS,),
     "replay": (["1a2b", "dispatch=slurm"], ["--from", "0"], ["--json"]),
     "test": (["optimizer", *FILTER], ["--json"]),
-    "show": (["1a2b"],),
+    "show": (["1a2b"], ["--note", "a text"], ["--label", "paper"]),
     "logs": (["1a2b"], ["-n", "3"]),
     "checkpoints": (FILTER, ["--delete"], ["--older", "3d"]),
     "reproduce": (["1a2b"], ["--run"], ["--into", "x"]),

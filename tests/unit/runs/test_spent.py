@@ -1,4 +1,4 @@
-"""Where the time of attempts goes, and device hours."""
+"""The time of attempts by phase, and device hours."""
 
 import json
 from datetime import UTC, datetime
