@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     everything = find_runs(arguments.outputs)
     ask_queue(everything)
     runs = selected_runs(everything, arguments.words, arguments.outputs)
-    if not runs:
+    if not runs and not arguments.json:
         print(f"There are no runs in {arguments.outputs}.", file=sys.stderr)
         return 0
     if arguments.delete:
@@ -74,6 +74,10 @@ def run(arguments: argparse.Namespace) -> int:
         table(found, reads).print()
     else:
         print("There are no checkpoints.", file=sys.stderr)
+    if not arguments.json:
+        for checkpoint in found:
+            if checkpoint.is_damaged:
+                print(f"{checkpoint.path}: {checkpoint.problem}", file=sys.stderr)
     return int(reads and any(checkpoint.is_damaged for checkpoint in found))
 
 
@@ -148,10 +152,8 @@ def as_json(checkpoint: FoundCheckpoint, with_digest: bool) -> dict[str, object]
 # ---------------------------------------------------------------------------------------- digests
 def print_digests(found: Sequence[FoundCheckpoint]) -> None:
     for checkpoint in found:
-        if checkpoint.is_damaged:
-            print(f"{checkpoint.path}: {checkpoint.problem}", file=sys.stderr)
-        elif not checkpoint.is_aside:
-            print(f"{digest_of(checkpoint)}  {checkpoint.path}", flush=True)
+        if (digest := digest_of(checkpoint)) is not None:
+            print(f"{digest}  {checkpoint.path}", flush=True)
 
 
 def digest_of(checkpoint: FoundCheckpoint) -> str | None:

@@ -26,7 +26,7 @@ from launcher.runs.table import Table
 
 HEADINGS = ("run", "step", "size", "age", "state")
 
-UNFINISHED = "being written, or left by a killed process"
+UNFINISHED = "unfinished"
 ASIDE = {
     CORRUPT: "set aside",
     ABANDONED: "abandoned",
@@ -148,7 +148,7 @@ def table(found: Sequence[FoundCheckpoint], reads: bool) -> Table:
     }
     total = " of ".join(plural(count, noun) for noun, count in counts.items())
     if damaged := sum(checkpoint.is_damaged for checkpoint in found):
-        total += f", {damaged} damaged"
+        total = f"{damaged} damaged of {total}"
     rows.append(["total", "", size(sum(each.size for each in found)), "", total])
     return Table(HEADINGS, rows, right=frozenset((1, 2, 3)), shrinks=(4, 0))
 
@@ -165,12 +165,9 @@ def cells(checkpoint: FoundCheckpoint, reads: bool = False) -> list[str]:
 
 
 def described(checkpoint: FoundCheckpoint, reads: bool) -> str:
-    """Describe a checkpoint's state, such as `latest, best`, `set aside` or `damaged: ...`."""
-    marks = ", ".join(checkpoint.marks)
+    """Describe a checkpoint's state, such as `whole, latest, best` or `set aside`."""
     if checkpoint.written is None:
-        return f"{checkpoint.path.name} {checkpoint.problem}"
-    if checkpoint.is_damaged:
-        return f"{marks}{', ' * bool(marks)}damaged: {checkpoint.problem}"
-    if not reads or marks == UNFINISHED:
-        return marks or "-"
-    return f"{marks}{', ' * bool(marks)}{checkpoint.problem or 'whole'}"
+        return f"damaged, {checkpoint.path.name} leads nowhere"
+    is_whole = reads and not checkpoint.problem and checkpoint.marks != (UNFINISHED,)
+    first = ["damaged"] * checkpoint.is_damaged + ["whole"] * is_whole
+    return ", ".join([*first, *checkpoint.marks]) or "-"

@@ -10,8 +10,10 @@ from launcher.runs.stored_run import StoredRun
 
 def add_note_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--note", metavar="TEXT", help="write a note about it; '' removes it")
-    parser.add_argument("--label", action="append", default=[], help="add it; may be repeated")
-    parser.add_argument("--unlabel", action="append", default=[], help="remove it")
+    parser.add_argument("--label", action="append", default=[], help="add a label; may be repeated")
+    parser.add_argument(
+        "--unlabel", action="append", default=[], metavar="LABEL", help="remove a label"
+    )
 
 
 def write_notes(runs: Sequence[StoredRun], arguments: argparse.Namespace) -> None:

@@ -46,7 +46,7 @@ def test_the_table(store, runs):
     assert rows_of(runs("checkpoints", "--at", "best")[1])[1] == first
     code, output, _ = runs("checkpoints", "--verify")
     assert code == 0
-    assert [row[-2:] for row in rows_of(output)[1:3]] == [["best,", "whole"], ["latest,", "whole"]]
+    assert [row[-2:] for row in rows_of(output)[1:3]] == [["whole,", "best"], ["whole,", "latest"]]
 
 
 @pytest.mark.parametrize("reads", [False, True])
@@ -54,14 +54,16 @@ def test_damage_is_named(store, runs, reads):
     shard = store.path(2) / "shard-00000.safetensors"
     shard.write_bytes(shard.read_bytes()[:-1] + b"x")
     (store.path(4) / "shard-00000.safetensors").unlink()
-    code, output, _ = runs("checkpoints", "aa", *["--verify"] * reads)
-    _, first, second, total = output.splitlines()
-    assert code == reads and second.endswith(
-        "  latest, damaged: shard-00000.safetensors is missing"
-    )
-    changed = ", damaged: shard-00000.safetensors has changed since it was written (checksum)"
-    assert first.endswith(f"  best{changed * reads}")
-    assert total.endswith(f"  2 checkpoints of 1 run, {1 + reads} damaged")
+    code, output, error = runs("checkpoints", "aa", *["--verify"] * reads)
+    states = [line.split("  ")[-1].strip() for line in output.splitlines()[1:]]
+    changed = f"{shard.parent}: {shard.name} has changed since it was written (checksum)\n"
+    assert states == [
+        "damaged, best" if reads else "best",
+        "damaged, latest",
+        f"{1 + reads} damaged of 2 checkpoints of 1 run",
+    ]
+    assert error == f"{changed * reads}{store.path(4)}: {shard.name} is missing\n"
+    assert code == reads
     assert runs("checkpoints", "--verify", "--at", "4")[0] == 1
 
 
@@ -74,17 +76,17 @@ def test_what_was_set_aside_or_left_over_is_listed(store, runs):
     code, output, _ = runs("checkpoints", "aa", "--verify")
     assert code == 1
     for row in (
-        "6 latest, damaged: manifest.json is missing",
-        "- latest points to step-00000004, which does not exist",
-        "4 set aside, whole",
-        "2 abandoned, whole",
-        "8 being written, or left by a killed process",
+        "6 damaged, latest",
+        "- damaged, latest leads nowhere",
+        "4 whole, set aside",
+        "2 whole, abandoned",
+        "8 unfinished",
     ):
         step, _, state = row.partition(" ")
         assert any(
             line.split()[1] == step and line.endswith(f"  {state}") for line in output.splitlines()
         ), (row, output)
-    assert output.endswith("  2 checkpoints of 1 run, 2 damaged\n")
+    assert output.endswith("  2 damaged of 2 checkpoints of 1 run\n")
     found = json.loads(runs("checkpoints", "aa", "--json")[1])
     assert [(row["step"], row["damaged"]) for row in found][:2] == [(2, False), (6, True)]
     assert (found[0]["bytes"] > 400, found[0]["samples"], found[0]["state"]) == (True, 64, ["best"])
@@ -97,9 +99,11 @@ def test_a_newer_format_is_damaged_for_this_version_alone(store, runs):
     manifest = json.loads((store.path(4) / "manifest.json").read_text())
     (store.path(4) / "manifest.json").write_text(json.dumps(manifest | {"format_version": 99}))
     code, output, error = runs("checkpoints", "aa", "--verify")
-    assert (code, error) == (1, "")
-    assert "has format version 99" in output.splitlines()[2]
-    assert output.splitlines()[1].endswith("best, whole")
+    assert code == 1 and "this checkpoint has format version 99" in error
+    assert [line.split("  ")[-1] for line in output.splitlines()[1:3]] == [
+        "whole, best",
+        "damaged, latest",
+    ]
 
 
 def test_a_run_without_checkpoints(make_run, runs):
