@@ -49,7 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --delete: only of runs without a change for so long; 30d, 12h, 2w",
     )
     parser.add_argument(
-        "--yes", action="store_true", help="with --delete: delete; without it, nothing is changed"
+        "--yes",
+        action="store_true",
+        default=None,
+        help="with --delete: delete; without it, nothing is changed",
     )
     parser.add_argument("--json", action="store_true", help="the same as JSON")
 
@@ -82,7 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def check_options(arguments: argparse.Namespace) -> None:
-    given = [name for name in ("keep", "older", "yes") if getattr(arguments, name)]
+    names = ("keep", "older", "yes")
+    given = [name for name in names if getattr(arguments, name) is not None]
     if given and not arguments.delete:
         raise ConfigError(f"--{given[0]}: is an option of --delete.")
     if arguments.delete and arguments.at:
@@ -97,7 +101,7 @@ def selected_runs(
     Raises:
         ConfigError: there are words, and they select none.
     """
-    if len(words) == 1 and (expanded(words[0]) / "run.json").is_file():
+    if len(words) == 1 and words[0] and (expanded(words[0]) / "run.json").is_file():
         path = os.path.realpath(expanded(words[0]))
         known = [run for run in everything if os.path.realpath(run.path) == path]
         return known or [StoredRun.read(expanded(words[0]))]

@@ -149,7 +149,7 @@ def test_a_filter_selects_runs(store, make_run, runs):
     [
         (["--yes"], "--yes: is an option of --delete."),
         (["--keep", "best"], "--keep: is an option of --delete."),
-        (["--older", "3d"], "--older: is an option of --delete."),
+        (["--older", "0s"], "--older: is an option of --delete."),
         (["--verify", "--digest"], "argument --digest: not allowed with argument --verify"),
         (["--at", "3"], "has no such checkpoint; it has step-00000002, step-00000004."),
         (["--at", "lastest"], "did you mean latest?"),

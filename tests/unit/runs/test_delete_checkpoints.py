@@ -246,6 +246,15 @@ def test_a_folder_elsewhere_is_left_since_others_may_start_from_it(
     assert steps_of(folder) == [1, 2, 3, 4]
 
 
+def test_an_empty_word_does_not_mean_the_current_folder(
+    old_run: Any, runs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = old_run("aa")
+    monkeypatch.chdir(folder.path)
+    assert runs("checkpoints", "--delete", "--yes", "")[0] == 2
+    assert steps_of(folder) == [1, 2, 3, 4]
+
+
 def test_a_plan_that_no_byte_confirms_is_not_carried_out(old_run: Any, runs: Any) -> None:
     folder = old_run("aa")
     for step in steps_of(folder):
