@@ -455,7 +455,7 @@ def test_kill_9_loses_an_interval_at_most(tmp_path: Path, whole: Path) -> None:
     assert (first["outcome"], second["outcome"]) == ("killed", "completed")
     assert second["start_step"] >= 29, "at most one interval of 15 steps is lost"
     assert {"starting", "evaluating", "saving"} == {*second["seconds"]}
-    assert (second["device"], second["launched"] <= second["started"]) == ("cpu", True)
+    assert second["launched"] <= second["started"]
     assert final_state(tmp_path / "parts") == final_state(whole)
     assert metrics(tmp_path / "parts") == metrics(whole)
 

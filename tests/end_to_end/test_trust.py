@@ -162,7 +162,7 @@ def test_a_start_from_a_foreign_checkpoint_reads_tensors_only(
 
 def test_listings_build_nothing(project: Path, tmp_path: Path) -> None:
     folder = foreign(project, tmp_path, PICKLE)
-    for verb in ("list", "show", "verify", "compare"):
+    for verb in ("list", "show", "checkpoints", "compare"):
         words = {"list": [], "compare": ["foreign", "foreign"]}.get(verb, ["foreign"])
         assert "Traceback" not in python.run(*RUNS, verb, *words, cwd=folder).stderr
     assert not (folder / MARKER).exists()

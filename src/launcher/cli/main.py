@@ -46,7 +46,6 @@ from launcher.process import collector
 from launcher.rundir.files import expanded, remove_empty
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.logs import ending_with_reader
-from launcher.rundir.space import over_quota
 
 BAD_COMMAND = 2
 
@@ -232,7 +231,6 @@ class Validation(Callback):
         _check(schema.validate, config)
         _check(_find_run, config)
         _note_existing(Path(config.run.dir))
-        _warn_of_quota(config)
 
     def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Exit after the last callback.
@@ -250,7 +248,6 @@ class Validation(Callback):
         collector.resume()
         _check(schema.check_hydra, config)
         _note_existing(expanded(config.paths.outputs))
-        _warn_of_quota(config)
 
 
 def _find_run(config: DictConfig) -> None:
@@ -269,18 +266,6 @@ def _find_run(config: DictConfig) -> None:
 
 def _is_later_rank() -> bool:
     return join_ranks() and os.environ["RANK"] != "0"
-
-
-def _warn_of_quota(config: DictConfig) -> None:
-    """Warn that `paths.quota` is exceeded.
-
-    It is printed once per command, and only in the process of the command.
-    """
-    quota = config.paths.get("quota")
-    if quota is None or _is_later_rank():
-        return
-    if warning := over_quota(expanded(config.paths.outputs), str(quota)):
-        print(f"! {warning}", file=sys.stderr, flush=True)
 
 
 def _note_existing(folder: Path) -> None:

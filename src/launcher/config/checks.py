@@ -22,7 +22,6 @@ from launcher.config.sections import TrainerSettings, section
 from launcher.config.tree import get
 from launcher.rundir.files import expanded
 from launcher.rundir.folder import checkpoint_of, checkpoint_steps
-from launcher.rundir.space import parse_size
 
 PREDICT, EXPORT = "launcher.jobs.predict.PredictJob", "launcher.jobs.export.ExportJob"
 NO_TRAINING = ("launcher.jobs.evaluate.EvaluateJob", EXPORT, PREDICT)
@@ -57,13 +56,6 @@ def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     yield from _names(tree)
     yield from _start(tree)
     yield from _folders(tree)
-    prices, quota = get(tree, "paths.prices"), get(tree, "paths.quota")
-    if isinstance(prices, str) and not expanded(prices).is_file():
-        yield ConfigIssue("paths.prices", show(prices, 200), "there is no such file.")
-    if isinstance(quota, str) and parse_size(quota) is None:
-        yield ConfigIssue(
-            "paths.quota", show(quota), "should be a number and a unit; e.g. 500GB or 2TB."
-        )
     yield from _signals(tree)
     yield from deepspeed_file.crosschecks(tree)
 

@@ -49,8 +49,6 @@ class RunSettings:
 @dataclass(frozen=True)
 class PathsSettings:
     outputs: NonEmptyText
-    quota: PositiveInt | str | None = None
-    prices: NonEmptyText | None = None
 
 
 @dataclass(frozen=True)

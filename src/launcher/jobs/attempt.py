@@ -28,7 +28,6 @@ from launcher.errors import TrainingError, config_error
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.jobs.summary import end_lines
 from launcher.process import deadline, signals
-from launcher.process.device import device_kind
 from launcher.process.exits import exits_are_errors
 from launcher.process.ranks import Ranks, broadcast, on_main, report_failure, reported_failure
 from launcher.process.times import launched
@@ -133,7 +132,6 @@ class AttemptLog:
                         ),
                         resume=None if trainer is None else str(self.config.run.get("resume")),
                         launched=self.launched,
-                        device=None if trainer is None else device_kind(trainer.device),
                         machine=self.machine,
                         micro_batch_size=(
                             None if trainer is None else trainer.strategy.plan.micro_batch_size

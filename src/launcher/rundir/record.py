@@ -138,7 +138,6 @@ class RunRecord:
         strategy: str,
         resume: str | None = None,
         launched: float | None = None,
-        device: str | None = None,
         machine: str | None = None,
         micro_batch_size: int | None = None,
         code: str | os.PathLike[str] | None = None,
@@ -148,7 +147,7 @@ class RunRecord:
 
         An earlier attempt that never closed was killed: the caller holds the run's lock, so nobody
         else is on it. `resume` is the request (`run.resume`) that it has followed. `launched`,
-        `device`, `machine` and `micro_batch_size` are described at `Attempt`. `code` is the folder
+        `machine` and `micro_batch_size` are described at `Attempt`. `code` is the folder
         whose git state is recorded (default: the working directory). `command` is the stored
         command (see `launcher.config.command`). Raises OSError when the record cannot be written.
         """
@@ -171,7 +170,6 @@ class RunRecord:
                 resume=resume,
                 queued=None if job is None else queued,
                 launched=None if launched is None else iso(launched),
-                device=device,
                 machine=machine,
                 micro_batch_size=micro_batch_size,
             )

@@ -33,23 +33,15 @@ VERBS = (
     "plot",
     "report",
     "sync",
-    "list-checkpoints",
-    "verify",
-    "digest",
-    "why",
+    "checkpoints",
     "adopt",
-    "note",
     "replay",
     "test",
-    "du",
-    "clean",
-    "cost",
     "reproduce",
 )
 """Verbs. Each is a module with `add_arguments` and `run`."""
 MODULES = {
     "list": "listing",
-    "list-checkpoints": "list_checkpoints",
     "test": "significance",
     "replay": "launcher.proof.replay",
 } | dict.fromkeys(rerun.VERBS, "rerun")

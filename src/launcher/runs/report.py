@@ -183,7 +183,7 @@ def report_data(
         "metrics": metrics,
         "parameters": parameters(rows),
         "states": dict(Counter(run.state for run in runs).most_common()),
-        "cost": sum((spent(run, time.time()) for run in runs), Spent()).line(),
+        "spent": sum((spent(run, time.time()) for run in runs), Spent()).line(),
         "runs": pages,
         "media": media_of([*ranked, *(run for run in runs if best[run.path] is None)]),
     }

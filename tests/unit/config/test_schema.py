@@ -504,7 +504,6 @@ OPTIONS_OF_ONE = {
     "words",
     [
         "paths.outputs=",
-        "paths.prices=",
         "run.init_from=",
         "run.fork_from=",
         "hooks.checkpointing.path=",

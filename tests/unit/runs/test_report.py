@@ -308,9 +308,10 @@ def many_keys(make_run):
 
 
 def test_notes_and_media_are_part_of_the_page(runs, many_keys, outputs):
-    assert runs("note", "cccc0001", "a good one", "--label", "paper", "--label", "new")[0] == 0
-    assert runs("note", "cccc0001", "--unlabel", "new")[1] == "gpt/cccc0001: [paper] a good one\n"
-    assert runs("note", "cccc0001", "--label", "a b")[0] == 2
+    assert runs("show", "model=gpt", "--label", "new")[1].count(": [new] at the start") == 7
+    assert runs("show", "cccc0001", "--note", "a good one", "--label", "paper")[0] == 0
+    assert runs("show", "cccc0001", "--unlabel", "new")[1] == "gpt/cccc0001: [paper] a good one\n"
+    assert runs("show", "cccc0001", "--label", "a b")[0] == 2
     assert "cccc0001" in runs("list", "label=paper")[1]
     assert "cccc0002" not in runs("list", "label=paper")[1]
     assert "a good one" in runs("show", "cccc0001")[1]

@@ -1,6 +1,7 @@
-"""Delete old checkpoints of runs that have ended; without --yes, only print them."""
+"""Delete checkpoints of runs that have ended, except those that something needs."""
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -28,15 +29,14 @@ from launcher.rundir.holder import is_held
 from launcher.rundir.lock import RunLock
 from launcher.rundir.record_format import run_names
 from launcher.rundir.space import folder_size, size
-from launcher.runs.filters import FILTER_HELP, select
-from launcher.runs.find import ask_queue, find_runs
-from launcher.runs.format import duration
+from launcher.runs.format import duration, plural
+from launcher.runs.found_checkpoints import HEADINGS, cells, found_checkpoints
 from launcher.runs.stored_run import StoredRun
 from launcher.runs.table import Table
 
 AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-KEPT = f"{BEST},{LATEST}"
+KEPT = (BEST, LATEST)
 
 
 @dataclass
@@ -45,39 +45,26 @@ class Plan:
 
     run: StoredRun
     folders: list[Path] = field(default_factory=list)
+    left: list[Path] = field(default_factory=list)
+    """Hidden folders that killed processes have left."""
     kept: list[str] = field(default_factory=list)
-    size: int = 0
     reason: str | None = None
     """Why nothing of the run is deleted."""
+    size: int = 0
     made_for: float | None = None
     """Time of the run's record when the plan was made."""
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("words", nargs="*", metavar="FILTER", help=FILTER_HELP)
-    parser.add_argument(
-        "--older",
-        type=seconds_of_age,
-        default=0.0,
-        metavar="AGE",
-        help="runs without a change for so long: 30d, 12h, 2w",
-    )
-    parser.add_argument(
-        "--keep",
-        type=kept_names,
-        default=KEPT,
-        metavar="WHICH,...",
-        help=f"best, latest, or a step (default: {KEPT})",
-    )
-    parser.add_argument("--yes", action="store_true", help="delete; without it, nothing is changed")
+    def as_json(self) -> dict[str, object]:
+        return {
+            "run": self.run.label,
+            "delete": [str(path) for path in (*self.folders, *self.left)],
+            "bytes": self.size,
+            "keep": self.kept,
+            "reason": self.reason,
+        }
 
 
 def seconds_of_age(text: str) -> float:
-    """Parse an age such as `7d`.
-
-    Raises:
-        ConfigError: it is not a number with a unit.
-    """
     match = AGE.fullmatch(text)
     if match is None:
         raise ConfigError(
@@ -87,45 +74,49 @@ def seconds_of_age(text: str) -> float:
 
 
 def kept_names(text: str) -> list[str]:
-    """Parse the checkpoints that are kept.
-
-    Raises:
-        ConfigError: a name is neither best, latest nor a step.
-    """
     names = [name.strip() for name in text.split(",")]
     for name in names:
-        if name not in (BEST, LATEST) and not name.removeprefix("step-").isdecimal():
-            raise ConfigError(
-                f"--keep={text}: should be best, latest or steps{hint(name, (BEST, LATEST))}"
-            )
+        if name not in KEPT and not name.removeprefix("step-").isdecimal():
+            raise ConfigError(f"--keep={text}: should be best, latest or steps{hint(name, KEPT)}")
     return names
 
 
-def run(arguments: argparse.Namespace) -> int:
-    runs = find_runs(arguments.outputs)
-    ask_queue(runs)
-    chosen = select(runs, arguments.words)
-    if not chosen:
-        print(f"There are no runs in {arguments.outputs}.", file=sys.stderr)
-        return 0
-    sources = starting_points(runs, arguments.outputs)
-    plans = [planned(run, arguments.older, arguments.keep, sources) for run in chosen]
-    due = [plan for plan in plans if plan.reason is None]
-    if arguments.yes:
-        done = [delete(plan, arguments.keep) for plan in due]
-        freed = sum(plan.size for plan in done)
-        print(f"Deleted {counted(done)}: {size(freed)}.")
-    else:
-        if due:
-            table(due).print()
-        print(
-            f"Would delete {counted(due)}: {size(sum(plan.size for plan in due))}; --yes deletes"
-            " them."
+def delete(
+    runs: Sequence[StoredRun], everything: Sequence[StoredRun], arguments: argparse.Namespace
+) -> int:
+    """Print what would be deleted, or delete it.
+
+    Args:
+        runs: the chosen runs.
+        everything: all runs, since others may start from a chosen one.
+        arguments: of the command line.
+
+    Returns:
+        1 if the deletion from a run failed.
+    """
+    known = {run.path for run in everything}
+    if outside := [run.path for run in runs if run.path not in known]:
+        raise ConfigError(
+            f"{outside[0]}: is not in {arguments.outputs}; give the folder of its runs with"
+            " --outputs=DIR, since others may start from it."
         )
-    reasons = Counter(plan.reason for plan in plans if plan.reason is not None)
-    for reason, count in reasons.most_common():
+    keep, older = arguments.keep or KEPT, arguments.older or 0.0
+    sources = starting_points(everything, arguments.outputs)
+    plans = [planned(run, older, keep, sources) for run in runs]
+    due = [plan for plan in plans if plan.reason is None]
+    untouched = [plan for plan in plans if plan.reason is not None]
+    if due and not arguments.json:
+        table(due).print()
+    done = [carry_out(plan, keep) for plan in due] if arguments.yes else due
+    code = int(any(plan.reason is not None for plan in done))
+    if arguments.json:
+        print(json.dumps([plan.as_json() for plan in (*done, *untouched)], indent=2))
+        return code
+    total = f"{counted(done)}: {size(sum(plan.size for plan in done))}"
+    print(f"Deleted {total}." if arguments.yes else f"Would delete {total}; --yes deletes them.")
+    for reason, count in Counter(plan.reason for plan in untouched).most_common():
         print(f"Not touched: {plural(count, 'run')}, {reason}.")
-    return 1 if arguments.yes and any(plan.reason is not None for plan in due) else 0
+    return code
 
 
 def counted(plans: Iterable[Plan]) -> str:
@@ -134,33 +125,17 @@ def counted(plans: Iterable[Plan]) -> str:
     return f"{plural(sum(counts), 'checkpoint')} of {plural(len(counts), 'run')}"
 
 
-def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def table(plans: Sequence[Plan]) -> Table:
+    """Make a table of all checkpoints of the runs, with what would happen to each."""
     rows = [
         [
-            plan.run.name,
-            plan.run.id,
-            plan.run.state,
-            age(plan.run),
-            str(len(plan.folders)),
-            size(plan.size),
-            ", ".join(plan.kept),
+            *cells(found, reads=False),
+            "delete" if found.path in plan.folders or found.path in plan.left else "keep",
         ]
         for plan in plans
+        for found in found_checkpoints(plan.run)
     ]
-    return Table(
-        ["name", "id", "state", "age", "delete", "size", "keep"],
-        rows,
-        right=frozenset((3, 4, 5)),
-        shrinks=(6, 0),
-    )
-
-
-def age(run: StoredRun) -> str:
-    return "-" if run.updated is None else duration(time.time() - run.updated)
+    return Table((*HEADINGS, "plan"), rows, right=frozenset((1, 2, 3)), shrinks=(4, 0))
 
 
 # -------------------------------------------------------------------------------- what is protected
@@ -230,9 +205,7 @@ def protection(run: StoredRun, older: float, sources: set[str]) -> str | None:
     return None
 
 
-def planned(
-    run: StoredRun, older: float, keep: Sequence[str], sources: set[str], hashes: bool = False
-) -> Plan:
+def planned(run: StoredRun, older: float, keep: Sequence[str], sources: set[str]) -> Plan:
     """Plan the deletions of a command from a run.
 
     Args:
@@ -240,51 +213,39 @@ def planned(
         older: seconds for which nothing has changed.
         keep: best, latest, or steps.
         sources: see `starting_points`.
-        hashes: read all tensors to find out which checkpoint verifies. Otherwise compare only their
-            sizes.
     """
-    made_for, reason = run.updated, protection(run, older, sources)
-    plan = (
-        Plan(run, reason=reason) if reason is not None else checkpoints_to_delete(run, keep, hashes)
-    )
+    made_for = run.updated
+    if (reason := protection(run, older, sources)) is not None:
+        return Plan(run, reason=reason)
+    plan = checkpoints_to_delete(run, keep)
+    if plan.reason is None and not plan.folders and not plan.left:
+        plan.reason = "it has nothing to delete"
     plan.made_for = made_for
     return plan
 
 
-def checkpoints_to_delete(run: StoredRun, keep: Sequence[str], hashes: bool) -> Plan:
-    """List the checkpoints to delete, see `planned`.
+def checkpoints_to_delete(run: StoredRun, keep: Sequence[str], reads: bool = False) -> Plan:
+    """Choose the checkpoints to delete; one that verifies is always kept.
 
-    One checkpoint that verifies is always kept.
+    Args:
+        run: the run.
+        keep: best, latest, or steps.
+        reads: read all tensors to find out which checkpoint verifies. Otherwise compare only their
+            sizes.
     """
     store = CheckpointStore(run.folder.checkpoints, names=run_names(run.folder.path))
     try:
         steps = [step for step in store.steps_with_broken() if store.is_own(store.path(step))]
-        named = {LATEST: store.steps()[-1:], BEST: [] if (best := store.best()) is None else [best]}
-        asked = [
-            step
-            for name in keep
-            for step in (named[name] if name in named else [int(name.removeprefix("step-"))])
-        ]
-        kept = {*asked} & {*steps}
-        newest_first = sorted(kept, reverse=True) + [
-            step for step in reversed(steps) if step not in kept
-        ]
-        safe = next((step for step in newest_first if _verifies(store.path(step), hashes)), None)
+        kept = named_steps(store, keep) & {*steps}
+        newest_first = sorted(steps, key=lambda step: (step in kept, step), reverse=True)
+        safe = next((step for step in newest_first if _verifies(store.path(step), reads)), None)
         if safe is None:
             return Plan(
                 run, reason="none of its checkpoints verifies" if steps else "it has no checkpoint"
             )
         kept.add(safe)
         folders = [store.path(step) for step in steps if step not in kept]
-        # A checkpoint that was set aside as damaged and verifies again is the run's newest.
-        aside = [
-            path for path in sorted(store.root.glob(f"{CORRUPT}*")) if not _verifies(path, hashes)
-        ]
-        folders += [
-            path
-            for path in (*aside, *sorted(store.root.glob(f"{ABANDONED}*")))
-            if store.is_own(path)
-        ]
+        folders += [path for path in set_aside(store, reads) if store.is_own(path)]
         left = [
             path
             for name in (TEMPORARY, REPLACED)
@@ -293,57 +254,71 @@ def checkpoints_to_delete(run: StoredRun, keep: Sequence[str], hashes: bool) -> 
         ]
     except OSError as error:
         return Plan(run, reason=f"its checkpoints cannot be read ({error.strerror})")
-    num_bytes = sum(map(folder_size, [*folders, *left]))
-    if not folders and not left:
-        return Plan(run, reason="it has nothing to delete")
-    return Plan(run, folders, [store.path(step).name for step in sorted(kept)], num_bytes)
+    names = [store.path(step).name for step in sorted(kept)]
+    return Plan(run, folders, left, names, size=sum(map(folder_size, [*folders, *left])))
 
 
-def _verifies(folder: Path, hashes: bool) -> bool:
+def named_steps(store: CheckpointStore, keep: Sequence[str]) -> set[int]:
+    best = store.best()
+    named = {LATEST: store.steps()[-1:], BEST: [] if best is None else [best]}
+    return {
+        step
+        for name in keep
+        for step in (named[name] if name in named else [int(name.removeprefix("step-"))])
+    }
+
+
+def set_aside(store: CheckpointStore, reads: bool) -> list[Path]:
+    """List the folders that were set aside for good."""
+    corrupt = sorted(store.root.glob(f"{CORRUPT}*"))
+    # A checkpoint that was set aside as damaged and verifies again is the run's newest.
+    return [
+        *(path for path in corrupt if not _verifies(path, reads)),
+        *sorted(store.root.glob(f"{ABANDONED}*")),
+    ]
+
+
+def _verifies(folder: Path, reads: bool) -> bool:
     try:
-        verify(folder, True if hashes else is_small)
+        verify(folder, True if reads else is_small)
     except (CorruptCheckpoint, UnsupportedCheckpoint):
         return False
     return True
 
 
-# ----------------------------------------------------------------------------------------- deleting
-def delete(plan: Plan, keep: Sequence[str]) -> Plan:
-    """Delete the planned files of a run, with the run's lock, and print them.
+# ---------------------------------------------------------------------------------------- deletion
+def carry_out(plan: Plan, keep: Sequence[str]) -> Plan:
+    """Delete the planned files of a run, with the run's lock.
 
     The plan is made again first, since in the meantime the run may have been resumed, and now
     tensors are read as well.
 
     Returns:
-        The deletions, with a reason if they failed, which is printed.
+        The deletions, or the reason why there were none, which is printed.
     """
     run = StoredRun.read(plan.run.path)
     store = CheckpointStore(run.folder.checkpoints)
     try:
         with RunLock(run.folder):
             if run.updated != plan.made_for:
-                return _failed(plan, "it has changed since it was looked at")
-            left = sum(map(folder_size, store.root.glob(f"{TEMPORARY}*")))
+                return _failed(run, "it has changed since it was looked at")
+            left = sum(map(folder_size, plan.left))
             store.recover()
-            now = checkpoints_to_delete(run, keep, hashes=True)
+            now = checkpoints_to_delete(run, keep, reads=True)
+            if now.reason is not None:
+                return _failed(run, now.reason)
             hidden = [store.hide(folder) for folder in now.folders]
             store.relink()
             for folder in hidden:
                 shutil.rmtree(folder)
     except ConfigError as error:
-        return _failed(plan, str(error))
+        return _failed(run, str(error))
     except OSError as error:
-        return _failed(plan, f"cannot be deleted ({error.strerror})")
-    now.size += left
-    then = f"kept {', '.join(now.kept)}" if now.reason is None else now.reason
-    print(
-        f"{run.label}: deleted {plural(len(now.folders), 'checkpoint')} ({size(now.size)}); {then}",
-        flush=True,
-    )
+        return _failed(run, f"cannot be deleted ({error.strerror})")
+    now.left, now.size = plan.left, now.size + left
     return now
 
 
-def _failed(plan: Plan, reason: str) -> Plan:
-    print(f"{plan.run.label}: {reason}", file=sys.stderr)
-    plan.reason = reason
-    return Plan(plan.run, reason=reason)
+def _failed(run: StoredRun, reason: str) -> Plan:
+    print(f"{run.label}: {reason}", file=sys.stderr)
+    return Plan(run, reason=reason)

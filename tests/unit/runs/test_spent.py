@@ -1,16 +1,14 @@
-"""`runs cost`: where the time of attempts goes, device hours, and money."""
+"""The time of attempts by phase, and device hours."""
 
 import json
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.errors import ConfigError
-from launcher.runs.spent import PARTS, Prices, Spent, spent
+from launcher.runs.spent import PARTS, Spent, spent
 from launcher.runs.stored_run import StoredRun
 
 BEGIN = 1_800_000_000
@@ -52,12 +50,11 @@ def test_each_second_of_an_attempt_has_its_part() -> None:
             seconds=seconds,
             queued=time_of(40),
             world_size=4,
-            device="NVIDIA H200",
         )
     )
     found = spent(run, BEGIN)
     assert found.seconds == {"queued": 60, "repeating": 0, "computing": 83, **seconds}
-    assert found.devices == {"NVIDIA H200": 400}
+    assert found.device_seconds == 400
     assert found.ratio == pytest.approx(83 / 160)
 
 
@@ -136,60 +133,17 @@ def test_the_parts_add_up_to_the_time(given: list[Any]) -> None:
 
 def test_sums_and_an_empty_one() -> None:
     assert Spent().ratio is None
-    both = Spent({"computing": 1.0}, {"cpu": 2.0}) + Spent(
-        {"computing": 2.0, "saving": 3.0}, {"gpu": 1.0}
+    zeros = dict.fromkeys(PARTS, 0.0)
+    both = Spent(zeros | {"computing": 1.0}, 2.0) + Spent(
+        zeros | {"computing": 2.0, "saving": 3.0}, 1.0
     )
-    assert (both.seconds, both.devices) == (
-        {"computing": 3.0, "saving": 3.0},
-        {"cpu": 2.0, "gpu": 1.0},
-    )
+    assert (both.seconds, both.device_seconds) == (zeros | {"computing": 3.0, "saving": 3.0}, 3.0)
 
 
-# -------------------------------------------------------------------------------------------- money
-def test_prices_go_by_the_longest_part_of_the_name(tmp_path: Path) -> None:
-    (tmp_path / "p.yaml").write_text("currency: EUR\nH100: 2\nH100 NVL: 2.5\ncpu: 0.1\n")
-    prices = Prices.read(tmp_path / "p.yaml", "--prices")
-    assert [
-        prices.price(name) for name in ("NVIDIA H100 NVL", "NVIDIA H100 80GB", "CPU", "L4")
-    ] == [2.5, 2, 0.1, None]
-    assert prices.text(prices.of(Spent({}, {"NVIDIA H100 NVL": 7200, "cpu": 3600}))) == "5.10 EUR"
-    assert prices.text(prices.of(Spent({}, {"L4": 1, "cpu": 3600}))) == "-"
-
-
-@pytest.mark.parametrize(
-    "text", ["- 1", "H100: much", "H100: -1", "H100: true", "H100: .inf", "a: [", ""]
-)
-def test_bad_prices_are_rejected(tmp_path: Path, text: str, runs: Any, make_run: Any) -> None:
-    make_run("gpt", "aa")
-    (tmp_path / "p.yaml").write_text(text)
-    with pytest.raises(ConfigError, match="--prices="):
-        Prices.read(tmp_path / "p.yaml", "--prices")
-    code, _, err = runs("cost", "--prices", tmp_path / "p.yaml")
-    assert (code, err.count("\n")) == (2, 1)
-
-
-def test_the_verb_prints_runs_and_their_sum(tmp_path: Path, runs: Any, make_run: Any) -> None:
-    (tmp_path / "p.yaml").write_text("cpu: 36\n")
-    for id, hours in (("aa", 1), ("bb", 2)):
-        folder = make_run("gpt", id, config={"paths": {"prices": str(tmp_path / "p.yaml")}})
-        data = json.loads(folder.record_path.read_text())
-        data["attempts"] = [
-            attempt(0, hours * 3600, (0, 10), device="cpu", seconds={"starting": 60.0})
-        ]
-        folder.record_path.write_text(json.dumps(data))
-    code, out, err = runs("cost")
-    assert (code, err) == (0, "")
-    lines = [line.split() for line in out.splitlines()]
-    assert lines[1][:3] == ["gpt", "aa", "completed"]
-    assert lines[-1][0] == "total"
-    assert lines[-1][-3:] == ["3", "99%", "108.00"]
-    (group,) = json.loads(runs("cost", "--by", "name", "--json")[1])
-    assert {part: group[part] for part in PARTS} == {
-        "queued": 0, "starting": 120, "computing": 3 * 3600 - 120, "repeating": 0, "evaluating": 0,
-        "saving": 0
-    }  # fmt: skip
-    assert (group["device_hours"], group["money"]) == (3, 108)
-    assert (
-        "1 device hours, 98 % effective (starting 1m, computing 59m), 36.00"
-        in runs("show", "aa")[1]
-    )
+def test_show_has_the_phases(runs: Any, make_run: Any) -> None:
+    folder = make_run("gpt", "aa")
+    data = json.loads(folder.record_path.read_text())
+    data["attempts"] = [attempt(0, 3600, (0, 10), seconds={"starting": 60.0})]
+    folder.record_path.write_text(json.dumps(data))
+    lines = [line.strip() for line in runs("show", "aa")[1].splitlines()]
+    assert "time       1 device hours, 98 % effective (starting 1m, computing 59m)" in lines

@@ -1,4 +1,4 @@
-"""`runs clean`: what is deleted, and what never is."""
+"""`runs checkpoints --delete`: what is deleted, and what never is."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ from launcher.checkpoint.store import CheckpointStore
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import Holder
 from launcher.rundir.record import RunRecord
-from launcher.runs import clean
+from launcher.runs import delete_checkpoints
 from launcher.runs.__main__ import main
 
 STATES = ("completed", "failed", "cancelled", "preempted", "paused", "running", "queued")
@@ -80,10 +80,14 @@ def old_run(make_run: Any) -> Any:
 
 def test_without_yes_nothing_changes(old_run: Any, runs: Any) -> None:
     folder = old_run("aa")
-    code, out, err = runs("clean")
+    code, out, err = runs("checkpoints", "--delete")
     assert (code, err) == (0, "")
     assert "Would delete 2 checkpoints of 1 run: " in out
-    assert "step-00000002, step-00000004" in out
+    plans = [(row.split()[1], row.split()[-1]) for row in out.splitlines()[1:5]]
+    assert plans == [("1", "delete"), ("2", "keep"), ("3", "delete"), ("4", "keep")]
+    (plan,) = json.loads(runs("checkpoints", "--delete", "--json")[1])
+    assert [Path(path).name for path in plan["delete"]] == ["step-00000001", "step-00000003"]
+    assert plan["keep"] == ["step-00000002", "step-00000004"] and plan["bytes"] > 200
     assert steps_of(folder) == [1, 2, 3, 4]
 
 
@@ -101,7 +105,7 @@ def test_without_yes_nothing_changes(old_run: Any, runs: Any) -> None:
 def test_keep_names_what_stays(old_run: Any, runs: Any, keep: list[str], kept: list[int]) -> None:
     folder = old_run("aa")
     before = digests(folder)
-    code, out, err = runs("clean", "--yes", *(f"--keep={each}" for each in keep))
+    code, out, err = runs("checkpoints", "--delete", "--yes", *(f"--keep={each}" for each in keep))
     assert (code, err) == (0, "")
     assert f"Deleted {4 - len(kept)} checkpoints of 1 run" in out
     assert steps_of(folder) == kept
@@ -113,7 +117,7 @@ def test_keep_names_what_stays(old_run: Any, runs: Any, keep: list[str], kept: l
 def test_older_leaves_younger_runs(old_run: Any, runs: Any) -> None:
     old, young = old_run("aa"), old_run("bb")
     age(young, 3600)
-    code, out, _ = runs("clean", "--older", "1d", "--yes")
+    code, out, _ = runs("checkpoints", "--delete", "--older", "1d", "--yes")
     assert (code, steps_of(old), steps_of(young)) == (0, [2, 4], [1, 2, 3, 4])
     assert "Not touched: 1 run, it is younger than 24h." in out
 
@@ -131,7 +135,7 @@ def test_older_leaves_younger_runs(old_run: Any, runs: Any) -> None:
         ("copy", "it is a copy"),
     ],
 )
-def test_clean_never_touches_runs_that_are_held_or_needed(
+def test_runs_that_are_held_or_needed_are_never_touched(
     old_run: Any, make_run: Any, runs: Any, tmp_path: Path, name: str, reason: str
 ) -> None:
     folder = old_run("aa", config={"run": {"tag": "again"}} if name == "tagged" else None)
@@ -161,7 +165,7 @@ def test_clean_never_touches_runs_that_are_held_or_needed(
         shutil.copytree(folder.path, folder.path.with_name("cc"), symlinks=True)
         # Else the original is cleaned.
         folder.lock_path.write_text(json.dumps(asdict(Holder.current())))
-    code, out, _ = runs("clean", "--yes", "gpt" if name == "damaged" else "aa")
+    code, out, _ = runs("checkpoints", "--delete", "--yes", "gpt" if name == "damaged" else "aa")
     assert code == 0
     assert reason in out
     assert steps_of(folder) == [1, 2, 3, 4]
@@ -170,7 +174,7 @@ def test_clean_never_touches_runs_that_are_held_or_needed(
 def test_a_damaged_newest_does_not_count_as_the_one_that_is_kept(old_run: Any, runs: Any) -> None:
     folder = old_run("aa")
     (folder.checkpoints / "step-00000004" / "shard-00000").write_bytes(b"z" * 100)
-    runs("clean", "--keep", "latest", "--yes")
+    runs("checkpoints", "--delete", "--keep", "latest", "--yes")
     assert steps_of(folder) == [3, 4]
 
 
@@ -181,18 +185,18 @@ def test_set_aside_and_left_behind_folders_are_deleted(old_run: Any, runs: Any) 
         (folder.checkpoints / name / "shard").write_bytes(b"x" * 50)
     # Verifies again.
     os.rename(folder.checkpoints / "step-00000003", folder.checkpoints / "corrupt-step-00000003")
-    assert runs("clean", "--yes")[0] == 0
+    assert runs("checkpoints", "--delete", "--yes")[0] == 0
     names = {entry.name for entry in folder.checkpoints.iterdir()}
     assert names == {"latest", "best", "step-00000002", "step-00000004", "corrupt-step-00000003"}
 
 
 def test_a_run_that_changes_meanwhile_is_left(old_run: Any, outputs: Path) -> None:
     folder = old_run("aa")
-    run = clean.StoredRun.read(folder.path)
-    plan = clean.planned(run, 0, ["latest"], set())
+    run = delete_checkpoints.StoredRun.read(folder.path)
+    plan = delete_checkpoints.planned(run, 0, ["latest"], set())
     assert run.updated is not None
     age(folder, 60)
-    done = clean.delete(plan, ["latest"])
+    done = delete_checkpoints.carry_out(plan, ["latest"])
     assert (done.folders, done.reason) == ([], "it has changed since it was looked at")
     assert steps_of(folder) == [1, 2, 3, 4]
 
@@ -206,8 +210,8 @@ def test_a_failure_to_delete_is_reported(
         if not ignore_errors:
             raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(clean.shutil, "rmtree", fails)
-    code, _, err = runs("clean", "--yes")
+    monkeypatch.setattr(delete_checkpoints.shutil, "rmtree", fails)
+    code, _, err = runs("checkpoints", "--delete", "--yes")
     assert code == 1
     assert "gpt/aa: cannot be deleted (Input/output error)" in err
 
@@ -219,15 +223,46 @@ def test_a_failure_to_delete_is_reported(
         (["--older", "-1d"], "--older"),
         (["--keep", "beast"], "--keep=beast: should be best, latest or steps; did you mean best?"),
         (["--keep="], "--keep=: should be best, latest or steps"),
+        (["--at", "3"], "--at: chooses none to delete; --keep names the checkpoints that stay."),
     ],
 )
-def test_clean_rejects_bad_options(
-    old_run: Any, runs: Any, words: list[str], sentence: str
-) -> None:
+def test_bad_options_are_rejected(old_run: Any, runs: Any, words: list[str], sentence: str) -> None:
     folder = old_run("aa")
-    code, _, err = runs("clean", "--yes", *words)
+    code, _, err = runs("checkpoints", "--delete", "--yes", *words)
     assert code == 2
     assert sentence in err
+    assert steps_of(folder) == [1, 2, 3, 4]
+
+
+def test_a_folder_elsewhere_is_left_since_others_may_start_from_it(
+    old_run: Any, outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = old_run("aa")
+    (tmp_path / "others").mkdir()
+    words = ["--outputs", str(tmp_path / "others"), "checkpoints", str(folder.path)]
+    assert main(words) == 0
+    assert main([*words, "--delete", "--yes"]) == 2
+    assert f"{folder.path}: is not in {tmp_path}/others; give the" in capsys.readouterr().err
+    assert steps_of(folder) == [1, 2, 3, 4]
+
+
+def test_an_empty_word_does_not_mean_the_current_folder(
+    old_run: Any, runs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = old_run("aa")
+    monkeypatch.chdir(folder.path)
+    assert runs("checkpoints", "--delete", "--yes", "")[0] == 2
+    assert steps_of(folder) == [1, 2, 3, 4]
+
+
+def test_a_plan_that_no_byte_confirms_is_not_carried_out(old_run: Any, runs: Any) -> None:
+    folder = old_run("aa")
+    for step in steps_of(folder):
+        shard = folder.checkpoints / f"step-{step:08d}" / "shard-00000"
+        shard.write_bytes(b"z" * 100)
+    code, out, err = runs("checkpoints", "--delete", "--yes")
+    assert (code, err) == (1, "gpt/aa: none of its checkpoints verifies\n")
+    assert out.endswith("Deleted 0 checkpoints of 0 runs: 0 B.\n")
     assert steps_of(folder) == [1, 2, 3, 4]
 
 
@@ -259,7 +294,7 @@ def test_a_kill_at_any_call_leaves_nothing_half(old_run: Any, outputs: Path) -> 
         with pytest.MonkeyPatch.context() as patch:
             calls_that_change(patch, kill_at)
             with suppress(Killed):
-                main(["--outputs", str(outputs), "clean", "--yes"])
+                main(["--outputs", str(outputs), "checkpoints", "--delete", "--yes"])
                 break
         kills += 1
         for step in steps_of(folder):  # each that is visible is whole
@@ -267,7 +302,7 @@ def test_a_kill_at_any_call_leaves_nothing_half(old_run: Any, outputs: Path) -> 
         assert {2, 4} <= {*steps_of(folder)}
         # The next command takes a dead process's lock over.
         folder.lock_path.unlink(missing_ok=True)
-        assert main(["--outputs", str(outputs), "clean", "--yes"]) == 0
+        assert main(["--outputs", str(outputs), "checkpoints", "--delete", "--yes"]) == 0
         assert steps_of(folder) == [2, 4]
         assert not [*folder.checkpoints.glob(".*")]
     assert kills >= 8
@@ -331,7 +366,17 @@ def test_over_all_states_of_runs(
     folders = [made(outputs, index, given) for index, given in enumerate(states)]
     before = [(steps_of(folder), [*valid_steps(folder)], digests(folder)) for folder in folders]
     sources = {each["fork_of"] for index, each in enumerate(states) if each["fork_of"] != index}
-    main(["--outputs", str(outputs), "clean", "--yes", f"--keep={','.join(keep)}", *older])
+    main(
+        [
+            "--outputs",
+            str(outputs),
+            "checkpoints",
+            "--delete",
+            "--yes",
+            f"--keep={','.join(keep)}",
+            *older,
+        ]
+    )
     for index, (folder, run, (steps, valid, files)) in enumerate(
         zip(folders, states, before, strict=True)
     ):
