@@ -24,8 +24,8 @@ COLLECTIONS = ("hooks", "tracker")
 """Groups with any number of named parts."""
 QUOTED_KEYS = ("run.id", "run.name", "run.tag", "run.init_from")
 SPACE = "hpo.space"
-OPEN = ("dispatch.sbatch", "identity_renames")
-"""Nodes that take any key, with `+` or without."""
+OPEN = "dispatch.sbatch"
+"""Node that takes any key, with `+` or without."""
 MAX_CACHED = 64
 """Maximum number of cached group compositions, about 300 kB each."""
 
@@ -35,7 +35,7 @@ def normalize(override: str) -> str:
 
     Names that start with a digit get quotes, since an id like 12345e67 would be a number. `~hooks`
     becomes `hooks=[]`, since Hydra deletes only groups with a single option. `hpo.space` becomes
-    texts. Keys of `OPEN` nodes are added.
+    texts. Keys of `OPEN` are added.
 
     Raises:
         ConfigError: `hpo.space` cannot be parsed.
@@ -43,7 +43,7 @@ def normalize(override: str) -> str:
     key, equals, value = override.partition("=")
     if equals and f"{key.lstrip('+')}.".startswith(f"{SPACE}."):
         return _normalize_space(key.lstrip("+").removeprefix(SPACE).lstrip("."), value)
-    if equals and f"{key.lstrip('+')}.".startswith(tuple(f"{node}." for node in OPEN)):
+    if equals and f"{key.lstrip('+')}.".startswith(f"{OPEN}."):
         return f"++{override.lstrip('+')}"
     if key in QUOTED_KEYS and value[:1].isdigit() and value.replace("_", "").isalnum():
         return f"{key}='{value}'"

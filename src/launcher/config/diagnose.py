@@ -27,7 +27,6 @@ from launcher.config.grid import GRID_SWEEPERS, expand
 from launcher.config.messages import hint, nearest, show
 from launcher.config.options import composed_from, options_with
 from launcher.config.plain import to_plain
-from launcher.config.renamed import renamed
 from launcher.config.resolve import references
 from launcher.config.schema import bad_searchpath, validate
 from launcher.config.session import COMPOSITION_ERRORS, first_line, loader, session
@@ -275,8 +274,6 @@ def _bad_option(error: Exception) -> str:
 def _bad_key(override: Override, config: DictConfig, error: Exception) -> str:
     """Explain why an override of a value does not apply."""
     key = override.key_or_group
-    if message := renamed(key):
-        return message
     if override.is_add() and _select(config, key) is not None:
         return "the key exists already; remove the +."
     parts = key.split(".")

@@ -46,7 +46,7 @@ HASHED_RUN_KEYS = ("run.tag", "run.init_from", "run.fork_from", "run.fork_withou
 """Keys of `run` that are hashed if they are set, since they name another run or another initial
 state."""
 
-NEVER_HASHED = {"run", "hydra", "identity_renames"}
+NEVER_HASHED = {"run", "hydra"}
 
 HASHED_FILES = ("strategy.config_file",)
 """Keys of files whose content is hashed, not their path."""

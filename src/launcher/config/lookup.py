@@ -13,7 +13,6 @@ from launcher.config.equivalence import canonical, identity_key
 from launcher.config.identity import changed_keys, digest, drift, fix_name, hashed_identity, run_id
 from launcher.config.messages import as_typed, show
 from launcher.config.plain import to_plain
-from launcher.config.project_renames import KEY, project_renames, renames_in_files
 from launcher.config.secrets import is_expression
 from launcher.config.tree import is_interpolation, leaves, mapped
 from launcher.errors import ConfigError
@@ -48,27 +47,10 @@ class Known:
 
 @dataclass
 class Runs:
-    """The runs of a name.
+    """The runs of a name, which a command reads once, however many jobs it has."""
 
-    A command reads them once, however many jobs it has, and its first job decides the renames.
-    """
-
-    _in_files: dict[str, str] | None = None
     _by_folder: dict[Path, list[Known]] = field(default_factory=dict)
     _by_key: dict[Path, dict[str, list[Known]]] = field(default_factory=dict)
-
-    def declare_renames(self, config: DictConfig) -> None:
-        """Add the renames of the project's files to a configuration.
-
-        It already has the renames of the command line.
-
-        Raises:
-            ConfigError: a file is not a mapping of names.
-        """
-        if self._in_files is None:
-            self._in_files = renames_in_files(to_plain(config))
-        if self._in_files and isinstance(config.get(KEY), DictConfig):
-            config[KEY] = self._in_files | to_plain(config[KEY])
 
     def of(self, folder: Path) -> list[Known]:
         """The runs in the folder of a name."""
@@ -76,18 +58,12 @@ class Runs:
             self._by_folder[folder] = list(_known(folder))
         return self._by_folder[folder]
 
-    def equivalent(self, folder: Path, key: str, renames: Mapping[str, str]) -> list[Known]:
-        """The runs with an equivalent identity.
-
-        Args:
-            folder: of the name.
-            key: of the identity (see `identity_key`).
-            renames: the project's.
-        """
+    def equivalent(self, folder: Path, key: str) -> list[Known]:
+        """Return the runs in the folder of a name whose `identity_key` is this."""
         if folder not in self._by_key:
             index = self._by_key[folder] = {}
             for run in self.of(folder):
-                index.setdefault(identity_key(run.identity, renames), []).append(run)
+                index.setdefault(identity_key(run.identity), []).append(run)
         return self._by_key[folder].get(key, [])
 
 
@@ -117,10 +93,9 @@ def name_run(config: DictConfig, runs: Runs) -> Known | None:
         The equivalent run, or None if the run has the id of its own configuration or a typed id.
 
     Raises:
-        ConfigError: several runs are equivalent, or the project's renames cannot be read.
+        ConfigError: several runs are equivalent.
     """
     fix_name(config)
-    runs.declare_renames(config)
     known = stored_identity(config.run)
     if known is None or known[0] != config.run.id:
         return None
@@ -139,8 +114,7 @@ def _equivalent(
     """The run of an equivalent configuration, if the run's own folder has none yet."""
     if _has_files(folder):
         return None
-    renames = project_renames(config)
-    equivalent = runs.equivalent(folder.parent, identity_key(known[1], renames), renames)
+    equivalent = runs.equivalent(folder.parent, identity_key(known[1]))
     equivalent = [run for run in equivalent if _has_equal_secrets(config, known, run)]
     equivalent = [run for run in equivalent if run.record["identity_id"] == known[0]] or equivalent
     if len(equivalent) > 1:
@@ -214,11 +188,10 @@ def nearest(config: DictConfig, runs: Runs) -> str | None:
     known = stored_identity(config.run)
     if known is None or known[0] != config.run.id or _has_files(Path(config.run.dir)):
         return None
-    renames = project_renames(config)
-    current = leaves(canonical(known[1], renames))
+    current = leaves(canonical(known[1]))
     near: list[tuple[int, str, list[str], Known]] = []
     for run in runs.of(Path(config.run.dir).parent):
-        before = leaves(canonical(run.identity, renames))
+        before = leaves(canonical(run.identity))
         keys = changed_keys(before, current)
         if 0 < len(keys) <= MAX_NEAR:
             shown = [
@@ -244,8 +217,7 @@ def is_same(before: DictConfig, now: DictConfig) -> bool:
     if run_id(before) == run_id(now):
         return True
     one, other = (
-        identity_key(hashed_identity(config, to_plain(config)), project_renames(now))
-        for config in (before, now)
+        identity_key(hashed_identity(config, to_plain(config))) for config in (before, now)
     )
     return one == other
 

@@ -23,7 +23,6 @@ from launcher.config.messages import ConfigIssue, MissingValue, WrongType, hint,
 from launcher.config.options import composed_from, options
 from launcher.config.parts import PART
 from launcher.config.plain import to_plain
-from launcher.config.renamed import renamed
 from launcher.config.resolve import UNRESOLVED, references, resolve_tree, without_unresolved
 from launcher.config.secrets import as_stored, secret_issues
 from launcher.config.sections import SECTIONS, CompileSettings, Top, section
@@ -406,11 +405,7 @@ def _keys(
         elif not spec.takes_more:
             near = hint(key, spec.names, join(path, "{}"))
             shown = None if value is UNRESOLVED else show(value)
-            yield ConfigIssue(
-                join(path, key),
-                shown,
-                renamed(join(path, key)) or f"{spec.name} takes no {key}{near}",
-            )
+            yield ConfigIssue(join(path, key), shown, f"{spec.name} takes no {key}{near}")
     if not partial:
         required = [parameter for parameter in spec.parameters if parameter.is_required]
         yield from _missing(path, node, spec.name, required)

@@ -25,7 +25,6 @@ AUTO = "auto"
 class Top:
     seed: Annotated[int, Ge(0), Lt(2**32)]
     device: Literal["auto", "cpu", "cuda", "mps"]
-    identity_renames: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
