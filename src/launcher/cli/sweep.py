@@ -20,9 +20,9 @@ from launcher.cli.composer import Composer
 from launcher.cli.parallel import Queue
 from launcher.cli.sweep_job import SweepJob, completed
 from launcher.config.construct import construct
-from launcher.config.direction import ranked
 from launcher.config.explain import unwrapped, user_traceback
 from launcher.config.identity import changed_keys
+from launcher.config.metric_direction import ranked
 from launcher.config.options import TRAIN_JOB
 from launcher.config.session import returned
 from launcher.config.tree import get, of_the_run

@@ -15,6 +15,7 @@ from typing import Any
 from launcher.config import deepspeed_file
 from launcher.config.lanes import lane_issues, unsupported_by
 from launcher.config.messages import ConfigIssue, hint, show
+from launcher.config.metric_direction import direction
 from launcher.config.needs import need_issues
 from launcher.config.node_range import NodeRange, ranks_per_node
 from launcher.config.parts import part_issues
@@ -50,6 +51,7 @@ def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
         yield from need_issues(tree)
         yield from _recomputed(tree)
         yield from part_issues(tree)
+        yield from _objective(tree)
     if job == PREDICT:
         yield from _new_data(tree)
     elif job != EXPORT:
@@ -66,6 +68,20 @@ def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
         )
     yield from _signals(tree)
     yield from deepspeed_file.crosschecks(tree)
+
+
+def _objective(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+    """`job.objective`, whose best value is the least or the greatest."""
+    metric, followed = get(tree, "job.objective"), get(tree, "hooks.checkpointing.best_metric")
+    if not isinstance(metric, str) or get(tree, "job.value") == "last" or metric == followed:
+        return
+    if direction(metric) is None:
+        yield ConfigIssue(
+            "job.objective",
+            show(metric),
+            "the name does not show whether less or more is better; use job.value=last, or set"
+            f" hooks.checkpointing.best_metric={metric} and hooks.checkpointing.best_mode.",
+        )
 
 
 def _count(tree: dict[str, object], path: str) -> int | None:

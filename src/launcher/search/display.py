@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from launcher.cli.live import MOST_ROWS, LiveTable
-from launcher.config.direction import ranked
+from launcher.config.metric_direction import ranked
 from launcher.runs.format import number as short
 from launcher.runs.table import GAP, Table, terminal_width
 from launcher.search.search import Search

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from launcher.config import direction
+from launcher.config import metric_direction
 from launcher.config.tree import get
 from launcher.errors import ConfigError
 from launcher.search.settings import HALVING, Settings
@@ -134,7 +134,9 @@ def best_paused(trials: Sequence[Trial], rungs: Sequence[int], settings: Setting
 def ranked(trials: Sequence[Trial], rung: int, settings: Settings) -> list[Trial]:
     """The trials that have reached a rung, the best one first."""
     arrived = [trial for trial in trials if trial.value_at(rung, settings) is not None]
-    return direction.ranked(arrived, lambda trial: trial.value_at(rung, settings), settings.mode)
+    return metric_direction.ranked(
+        arrived, lambda trial: trial.value_at(rung, settings), settings.mode
+    )
 
 
 def is_finite(trial: Trial, rung: int, settings: Settings) -> bool:

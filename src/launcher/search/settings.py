@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from launcher.config.direction import direction
 from launcher.config.messages import show
+from launcher.config.metric_direction import direction
 from launcher.config.tree import get
 from launcher.errors import ConfigError
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher.config.direction import ranked
+from launcher.config.metric_direction import ranked
 from launcher.rundir.history import Curve, History
 from launcher.runs.format import number as short
 from launcher.runs.objective import curve_of, pareto_front, value

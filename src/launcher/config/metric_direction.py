@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from itertools import takewhile
 from typing import Literal, TypeVar
 
 Mode = Literal["min", "max"]
@@ -12,81 +11,21 @@ T = TypeVar("T")
 NOISE = 1e-6
 """Relative difference below which two values count as equal. The order of summation changes a
 float32 mean by about 1e-7."""
-LESS_IS_BETTER = {
-    "loss", "logloss", "error", "err", "perplexity", "ppl", "nll", "entropy", "ce", "bce", "mse",
-    "rmse", "mae", "mape",
-    "wer", "cer", "ter", "fid", "kid", "lpips", "ece", "brier", "bits", "bpb", "bpc", "divergence",
-    "kl",
-    "distance", "regret",
-}  # fmt: skip
-MORE_IS_BETTER = {
-    "accuracy", "acc", "f", "auc", "auroc", "auprc", "ap", "map", "precision", "recall",
-    "sensitivity",
-    "specificity", "bleu", "rouge", "chrf", "meteor", "cider", "spice", "bertscore", "iou", "miou",
-    "dice",
-    "jaccard", "psnr", "ssim", "r", "score", "reward", "return", "success", "hit", "hits", "mrr",
-    "ndcg", "em",
-    "kappa", "mcc", "correlation", "pearson", "spearman", "top",
-}  # fmt: skip
-QUALIFIERS = {
-    "score", "top", "rate", "value", "percent", "pct", "total", "sum", "mean", "avg", "average",
-    "macro", "micro",
-    "weighted", "overall", "all", "ema", "best", "last", "final", "train", "val", "valid",
-    "validation", "dev", "test",
-}  # fmt: skip
-"""Words that may follow the deciding word and do not change its direction."""
-PREPOSITIONS = {
-    "at",
-    "of",
-    "per",
-    "to",
-    "until",
-    "by",
-    "for",
-    "from",
-    "in",
-    "on",
-    "over",
-    "under",
-    "vs",
-    "with",
-}
-NEGATIONS = {
-    "neg",
-    "negative",
-    "negated",
-    "minus",
-    "inv",
-    "inverse",
-    "inverted",
-    "reciprocal",
-    "non",
-    "not",
-    "un",
-}
+LESS_IS_BETTER = ("loss", "error", "perplexity", "mse", "rmse", "mae", "wer")
+MORE_IS_BETTER = ("accuracy", "acc", "f1", "auc", "auroc", "precision", "recall")
+NEGATIONS = {"neg", "negative", "inverse"}
 
 
 def direction(metric: str) -> Mode | None:
-    """Infer the direction in which a metric improves from its name.
-
-    The last word of a compound decides, as in English (`top1_error`). Exceptions are qualifiers
-    (`loss_total`) and words after a preposition (`recall_at_5`). An unknown word there may reverse
-    the meaning (`accuracy_drop`), and so does a negation (`neg_mse`).
+    """Return whether less or more of a metric is better, by the last word of its name.
 
     Returns:
-        None if the name does not show it.
+        None if the word is not in the table, or the name has a negation (`neg_mse`).
     """
-    parts = re.findall(r"[a-z]+", metric.lower())
-    head = list(takewhile(lambda word: word not in PREPOSITIONS, parts))
-    if NEGATIONS & set(parts):
+    *others, last = re.findall("[a-z0-9]+", metric.lower()) or [""]
+    if NEGATIONS & set(others):
         return None
-    skipped = []
-    while head and head[-1] in QUALIFIERS:
-        skipped.append(head.pop())
-    if head and head[-1] in LESS_IS_BETTER:
-        return "min"
-    is_more = (head and head[-1] in MORE_IS_BETTER) or MORE_IS_BETTER & set(skipped)
-    return "max" if is_more else None
+    return "min" if last in LESS_IS_BETTER else "max" if last in MORE_IS_BETTER else None
 
 
 def is_better(new: float, old: float | None, mode: Mode, min_delta: float = 0.0) -> bool:
