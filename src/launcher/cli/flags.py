@@ -62,9 +62,6 @@ def read(argv: Sequence[str]) -> Namespace:
     Returns:
         The flags, the overrides in Hydra's form, and `for_hydra`: the other arguments if Hydra's
             own `main` serves the command, None for a run or a sweep.
-
-    Raises:
-        ConfigError: an unknown flag, or flags that exclude each other.
     """
     if "--version" in argv:
         print(f"torch-launcher {version('torch-launcher')}")

@@ -52,9 +52,6 @@ def make_project(folder: Path) -> str:
 
     Returns:
         The name of its package, which is derived from the folder's name.
-
-    Raises:
-        ConfigError: the folder has files, cannot be written, or its name does not fit a package.
     """
     name = folder.absolute().name
     package = name.replace("-", "_").lower()

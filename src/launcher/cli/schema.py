@@ -81,9 +81,6 @@ def write_schemas(project: Path) -> int:
 
     Returns:
         The number of schemas.
-
-    Raises:
-        ConfigError: the folder has no conf/, or its files cannot be read or written.
     """
     conf = project / "conf"
     if not conf.is_dir():

@@ -44,7 +44,6 @@ def check_jobs(
     """Compose and validate the jobs of a sweep.
 
     Raises:
-        ConfigError: with the messages of all jobs, or for two jobs that are the same run.
         hydra.errors.HydraException: some overrides do not compose.
     """
     composer = Composer(loader, master)
@@ -122,7 +121,6 @@ def run_jobs(
     A failing job does not stop the others.
 
     Raises:
-        ConfigError: the jobs do not agree on a dispatch.
         SystemExit: a signal arrived; the remaining jobs do not start.
     """
     if not jobs:

@@ -38,11 +38,7 @@ class SweepJob:
         return self.composer.compose(self.overrides, self.index)
 
     def check(self) -> None:
-        """Compose and validate the job.
-
-        Raises:
-            ConfigError: with a message for every error.
-        """
+        """Compose and validate the job."""
         config = self.config
         tree = to_plain(config)
         self.hydra, self.plain = tree["hydra"], validate_tree(config, tree)

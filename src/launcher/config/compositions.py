@@ -36,9 +36,6 @@ def normalize(override: str) -> str:
     Names that start with a digit get quotes, since an id like 12345e67 would be a number. `~hooks`
     becomes `hooks=[]`, since Hydra deletes only groups with a single option. `hpo.space` becomes
     texts. Keys of `OPEN` are added.
-
-    Raises:
-        ConfigError: `hpo.space` cannot be parsed.
     """
     key, equals, value = override.partition("=")
     if equals and f"{key.lstrip('+')}.".startswith(f"{SPACE}."):

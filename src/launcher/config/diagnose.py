@@ -71,11 +71,7 @@ def diagnose(
 
 
 def apply_to_groups(overrides: Sequence[str], config: DictConfig) -> None:
-    """Apply the values of a command line to the composition of its groups, in Hydra's session.
-
-    Raises:
-        ConfigError: a value does not apply; with a message for every error.
-    """
+    """Apply the values of a command line to the composition of its groups, in Hydra's session."""
     parsed = [parse(text) for text in overrides]
     diagnosis = _Diagnosis("config", [])
     diagnosis.apply([value for value in parsed if diagnosis.compositions.is_value(value)], config)
@@ -301,13 +297,7 @@ def _bad_key(override: Override, config: DictConfig, error: Exception) -> str:
 
 
 def _wrong_type(key: str, current: object, message: str) -> str:
-    """Explain that a value has another type than a key, which is typed only if it is Hydra's own.
-
-    Args:
-        key: the key.
-        current: its value before.
-        message: OmegaConf's, which names the type of a key that is null.
-    """
+    """Explain that a value has another type than a key, which is typed only if it is Hydra's own."""
     if isinstance(current, DictConfig) or "Dict[" in message:
         return f"should be a mapping of keys to values; e.g. '{key}={{key: value}}'."
     if isinstance(current, ListConfig) or "List[" in message:

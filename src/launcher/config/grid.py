@@ -18,8 +18,6 @@ def expand(overrides: Sequence[Override], with_intervals: bool = False) -> list[
     Args:
         overrides: the parsed overrides of the command line.
         with_intervals: replace an interval by its first number instead of rejecting it.
-    Raises:
-        ConfigError: a sweep over an interval, which has no list of values, or over no value.
     """
     values: dict[str, list[str]] = {}
     for override in overrides:

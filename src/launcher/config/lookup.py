@@ -91,9 +91,6 @@ def name_run(config: DictConfig, runs: Runs) -> Known | None:
 
     Returns:
         The equivalent run, or None if the run has the id of its own configuration or a typed id.
-
-    Raises:
-        ConfigError: several runs are equivalent.
     """
     fix_name(config)
     known = stored_identity(config.run)
@@ -228,9 +225,6 @@ def check_identity(run: Mapping[Any, Any]) -> None:
     Args:
         run: the node `run` of a configuration. A run that it names outright (`run.id=...`) may have
             any configuration.
-
-    Raises:
-        ConfigError: the folder has a run of another configuration.
     """
     known, folder = stored_identity(run), Path(run["dir"])
     if known is None or known[0] != run["id"]:

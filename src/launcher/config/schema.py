@@ -72,11 +72,7 @@ def validate(config: DictConfig) -> dict[str, Any]:
 
 
 def validate_tree(config: DictConfig, written: dict[str, Any]) -> dict[str, Any]:
-    """Check a configuration whose plain containers are known, with interpolations as written.
-
-    Raises:
-        ConfigError: with a message for every error.
-    """
+    """Check a configuration whose plain containers are known, with interpolations as written."""
     _check_hydra(written)
     tree, issues = resolve_tree(config, written)
     sources = references({key: written[key] for key in tree})
@@ -116,22 +112,14 @@ def _with_length_issues(
 
 
 def check_dispatch(tree: dict[str, Any]) -> None:
-    """Check a stored configuration whose dispatch has been changed.
-
-    Raises:
-        ConfigError: with a message for every error.
-    """
+    """Check a stored configuration whose dispatch has been changed."""
     issues = [*_node("dispatch", tree["dispatch"], set()), *crosschecks(tree)]
     if issues:
         raise ConfigError(*map(str, issues))
 
 
 def check_hydra(config: DictConfig) -> None:
-    """Check Hydra's own keys, if the configuration has them.
-
-    Raises:
-        ConfigError: a key changes where a run is stored, or a configuration folder does not exist.
-    """
+    """Check Hydra's own keys, if the configuration has them."""
     _check_hydra(to_plain(config))
 
 

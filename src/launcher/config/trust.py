@@ -150,9 +150,6 @@ class Origin:
             trust: allow everything that they name.
             typed: names in this command itself, in addition to the YAML files of Launcher and of
                 the project.
-
-        Raises:
-            ConfigError: they do not resolve, or name code that is not allowed.
         """
         try:
             nodes = {key: config[key] for key in keys if key in config}
@@ -183,9 +180,6 @@ class Origin:
             written: the same tree, interpolations as written.
             typed: names in this command itself.
             retype: the message contains how to name the code on the command line.
-
-        Raises:
-            ConfigError: the tree names code that is not allowed.
         """
         unknown = [code for code in code_in(resolved, written) if not self._is_allowed(code)]
         if not unknown:
@@ -204,11 +198,7 @@ class Origin:
         return folder.resolve().is_relative_to(Path.cwd().resolve()) and self._is_own(folder)
 
     def reject(self, what: str, how: str, otherwise: str = "") -> None:
-        """Raise the error that names the code.
-
-        Raises:
-            ConfigError: always.
-        """
+        """Raise the error that names the code."""
         raise ConfigError(
             f"{what}: only the stored configuration {self.file} {how}, and it would run code; if"
             f" you trust its author, add {self.remedy}{otherwise}."

@@ -20,11 +20,7 @@ MOST_RUNGS = 4
 
 
 def rungs_of(settings: Settings, config: dict[str, Any]) -> list[int]:
-    """The steps at which trials pause, in ascending order; none without halving.
-
-    Raises:
-        ConfigError: there is no step to pause at, or the objective is not logged by then.
-    """
+    """The steps at which trials pause, in ascending order; none without halving."""
     if settings.pruner not in HALVING:
         return []
     max_steps, factor = int(config["trainer"]["max_steps"]), settings.reduction_factor

@@ -34,9 +34,6 @@ def make_sampler(settings: Settings, space: Space, *what: object) -> BaseSampler
         settings: the settings of the search.
         space: the ranges of the parameters.
         *what: the trial's number and a key, which decide the sampler's seed.
-    Raises:
-        ConfigError: the sampler does not support the options or the space, or needs another
-            library.
     """
     samplers, seed = optuna.samplers, seed_of(settings, *what)
     options: dict[str, Any] = dict(settings.sampler_options)

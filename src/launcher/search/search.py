@@ -108,7 +108,6 @@ class Search:
 
         Raises:
             signals.SignalExit: a signal came; the trials have saved.
-            ConfigError: no run logs the objective.
         """
         try:
             self._adopt()
@@ -292,12 +291,7 @@ class Search:
                     self._judge(trial)
 
     def _settle(self, trial: Trial, code: int) -> None:
-        """Record and report the end of a trial's process.
-
-        Args:
-            trial: the trial.
-            code: the exit code of the process, or `CANCELLED`.
-        """
+        """Record and report the end of a trial's process."""
         status = trial.status(self.settings)
         if status == "completed":
             best = ", the best so far" if trial in best_of(self.trials, self.settings) else ""
@@ -349,11 +343,7 @@ class Search:
                 return
 
     def _check_objectives(self, trial: Trial) -> None:
-        """Check that a trial has logged the objective.
-
-        Raises:
-            ConfigError: the trial logs other metrics of the group, but not the objective.
-        """
+        """Check that a trial has logged the objective."""
         for objective in self.settings.objectives:
             group = objective.partition("/")[0] + "/"
             names = [name for name in trial.logged if name.startswith(group)] or (

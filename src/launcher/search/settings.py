@@ -57,8 +57,6 @@ def settings_of(config: dict[str, Any]) -> Settings:
 
     Args:
         config: a configuration that `schema.validate` has passed.
-    Raises:
-        ConfigError: settings contradict each other.
     """
     keys = {
         key: value

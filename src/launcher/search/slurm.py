@@ -92,8 +92,6 @@ class SlurmRunner:
 
         Args:
             runs: `<run.name>/<run.id>` of trials that have not ended.
-        Raises:
-            ConfigError: SLURM does not answer.
         """
         notes = {
             number: JobNote.read(RunFolder(self.outputs / run)) for number, run in runs.items()
@@ -116,11 +114,7 @@ class SlurmRunner:
         return f"is being submitted{f' to resume at step {step}' if step else ''}"
 
     def flush(self) -> None:
-        """Submit the trials that were started, several as one array.
-
-        Raises:
-            ConfigError: SLURM rejects the first trials.
-        """
+        """Submit the trials that were started, several as one array."""
         groups: dict[str, list[int]] = {}
         for number, run in self.due.items():
             groups.setdefault(str(run.config["dispatch"]), []).append(number)

@@ -35,7 +35,6 @@ def read_space(
         ranges: `hpo.space`. A key that the command line sets is not in the space.
         may_be_empty: no range is needed, since a function suggests values.
     Raises:
-        ConfigError: there is nothing to search, or a range is invalid.
         hydra.errors.HydraException: a range of the command line cannot be parsed.
     """
     parser = OverridesParser.create(config_loader=loader)
@@ -92,11 +91,7 @@ def _range_text(value: object) -> str:
 
 
 def distribution(override: Override) -> BaseDistribution:
-    """Make Optuna's distribution of a range.
-
-    Raises:
-        ConfigError: the range is empty, or logarithmic and not above 0.
-    """
+    """Make Optuna's distribution of a range."""
     value, key = override.value(), override.get_key_element()
     if isinstance(value, IntervalSweep):
         low, high = value.start, value.end
@@ -140,8 +135,6 @@ def enqueued(params: Mapping[str, object], space: Space, others: bool = False) -
         params: the values by key, as in the configuration.
         space: the ranges of the parameters.
         others: accept keys outside the space, which `hpo.space_function` suggests.
-    Raises:
-        ConfigError: a key or a value is not in the space.
     """
     checked: dict[str, Any] = {}
     for key, value in params.items():
@@ -174,11 +167,7 @@ def is_within(value: Any, among: BaseDistribution) -> bool:
 
 
 def grid(space: Space) -> dict[str, list[Value]]:
-    """All values of each key.
-
-    Raises:
-        ConfigError: a key's range is not a list of values.
-    """
+    """All values of each key."""
     lists: dict[str, list[Value]] = {}
     for key, dist in space.items():
         if isinstance(dist, CategoricalDistribution):

@@ -98,11 +98,7 @@ class TrialStore:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
 
     def load(self) -> list[Trial]:
-        """Open the journal, or make it if there is none, and return its trials.
-
-        Raises:
-            ConfigError: the journal is damaged.
-        """
+        """Open the journal, or make it if there is none, and return its trials."""
         if not self.path.exists():
             # This makes its name durable.
             replace_file(self.path, b"")
