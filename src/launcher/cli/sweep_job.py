@@ -31,10 +31,7 @@ class SweepJob:
 
     @property
     def config(self) -> DictConfig:
-        """The configuration, composed at each access.
-
-        A thousand of them would not fit in memory.
-        """
+        """Compose the configuration at each access: a thousand would not fit in memory."""
         return self.composer.compose(self.overrides, self.index)
 
     def check(self) -> None:

@@ -57,10 +57,7 @@ def _reduced(tree: object, path: str) -> Any:
 
 
 def _is_absent(group: str, node: Any) -> bool:
-    """Return whether a top-level node is equivalent to no node at all.
-
-    None of its keys counts then.
-    """
+    """Return whether a top-level node is equivalent to no node at all."""
     return node == {} or (node is None and group in OPTIONAL_GROUPS)
 
 
@@ -91,10 +88,7 @@ def _defaults_of(spec: Signature) -> dict[str, object]:
 
 
 def _is_equal(value: Any, default: Any) -> bool:
-    """Return whether two values are equal: 1 and 1.0 are, 1 and true are not.
-
-    A list equals a tuple.
-    """
+    """Return whether two values are equal: 1 and 1.0, a list and a tuple, not 1 and true."""
     if isinstance(value, list):
         same_length = isinstance(default, list | tuple) and len(value) == len(default)
         return same_length and all(map(_is_equal, value, default))

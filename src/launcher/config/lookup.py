@@ -84,10 +84,7 @@ def _known(folder: Path) -> Iterator[Known]:
 
 
 def name_run(config: DictConfig, runs: Runs) -> Known | None:
-    """Set a run's name, id and folder.
-
-    The id is a hash of the configuration. If no run of this configuration exists and one of an
-    equivalent configuration does, the new run gets its id.
+    """Set a run's name, id and folder, for a new run the id of an equivalent run.
 
     Returns:
         The equivalent run, or None if the run has the id of its own configuration or a typed id.
@@ -132,9 +129,9 @@ def _has_files(folder: Path) -> bool:
 
 
 def _has_equal_secrets(config: DictConfig, known: tuple[str, dict[str, Any]], run: Known) -> bool:
-    """Return whether values from the environment equal the values that the run was named by.
+    """Return whether values from the environment are those that the run was named by.
 
-    They are not stored. With equal values, the configuration's identity has its id.
+    They are not stored, but with them the identity has the run's id.
     """
     if not any(_is_kept(path, value) for path, value in leaves(run.identity).items()):
         return True
@@ -175,10 +172,6 @@ def continues(config: DictConfig, run: Known) -> str:
 def nearest(config: DictConfig, runs: Runs) -> str | None:
     """Describe the run of the same name that differs in the fewest keys.
 
-    Args:
-        config: configuration of the new run, named by `name_run`.
-        runs: the runs of that name.
-
     Returns:
         A line, or None if this run exists or no run is near.
     """
@@ -207,10 +200,7 @@ def nearest(config: DictConfig, runs: Runs) -> str | None:
 
 
 def is_same(before: DictConfig, now: DictConfig) -> bool:
-    """Return whether two configurations name the same run.
-
-    Their identities are then equal or equivalent.
-    """
+    """Return whether two configurations have equal or equivalent identities."""
     if run_id(before) == run_id(now):
         return True
     one, other = (
@@ -222,9 +212,7 @@ def is_same(before: DictConfig, now: DictConfig) -> bool:
 def check_identity(run: Mapping[Any, Any]) -> None:
     """Check that the folder of a run's id has no run of another configuration.
 
-    Args:
-        run: the node `run` of a configuration. A run that it names outright (`run.id=...`) may have
-            any configuration.
+    A run that is named outright (`run.id=...`) may have any configuration.
     """
     known, folder = stored_identity(run), Path(run["dir"])
     if known is None or known[0] != run["id"]:
@@ -246,10 +234,7 @@ def check_identity(run: Mapping[Any, Any]) -> None:
 
 
 def _differences(stored: Mapping[str, object], current: Mapping[str, object]) -> list[str]:
-    """Each key in which two identities of one id differ, with both values.
-
-    A value from the environment is stored as an expression, so it is not compared.
-    """
+    """Return each key in which two identities of one id differ, with both values."""
     before, after = leaves(stored), leaves(current)
     keys = [
         key

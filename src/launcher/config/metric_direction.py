@@ -29,12 +29,9 @@ def direction(metric: str) -> Mode | None:
 
 
 def is_better(new: float, old: float | None, mode: Mode, min_delta: float = 0.0) -> bool:
-    """Compare two values.
+    """Return whether the new value is better by more than rounding and `min_delta`.
 
-    NaN and infinity never do, and any finite value improves on None.
-
-    Returns:
-        True if the new one improves on the old one by more than rounding and `min_delta`.
+    A value that is not finite is not better, and any finite value is better than None.
     """
     if not math.isfinite(new):
         return False
@@ -45,10 +42,7 @@ def is_better(new: float, old: float | None, mode: Mode, min_delta: float = 0.0)
 
 
 def best_index(values: Iterable[float], mode: Mode) -> int | None:
-    """Return the index of the best value, or None if no value is finite.
-
-    Of equal values the first is the best, as in training.
-    """
+    """Return the index of the best value, the first of equal ones, or None if none is finite."""
     best, best_at = None, None
     for index, value in enumerate(values):
         if is_better(value, best, mode):
@@ -57,10 +51,9 @@ def best_index(values: Iterable[float], mode: Mode) -> int | None:
 
 
 def ranked(items: Iterable[T], value: Callable[[T], float | None], mode: Mode) -> list[T]:
-    """Sort the items, the best first.
+    """Sort the items, the best first, without a finite value last.
 
-    Items whose values differ only by rounding keep their order, and items without a finite value
-    come last.
+    Items whose values differ only by rounding keep their order.
     """
 
     def finite(item: T) -> float | None:

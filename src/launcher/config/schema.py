@@ -62,9 +62,8 @@ def validate(config: DictConfig) -> dict[str, Any]:
     """Check a composed configuration, with or without its `hydra` node.
 
     Returns:
-        The resolved configuration as plain containers, without Hydra's node; values from the
-            environment as they are
-        stored (see `launcher.config.secrets`).
+        The resolved configuration as it is stored (see `launcher.config.secrets`), without
+            Hydra's node.
     Raises:
         ConfigError: with a message for every error.
     """
@@ -95,7 +94,7 @@ def validate_tree(config: DictConfig, written: dict[str, Any]) -> dict[str, Any]
 def _with_length_issues(
     issues: list[ConfigIssue], tree: dict[str, object], sources: dict[str, str]
 ) -> list[ConfigIssue]:
-    """Check the length.
+    """Add the issues of the length.
 
     `scheduler.max_steps` is null until the steps of `trainer.max_epochs` are known.
     """
@@ -156,10 +155,7 @@ def _check_hydra(tree: dict[str, object]) -> None:
 
 
 def _several_options(tree: dict[str, object]) -> Iterator[ConfigIssue]:
-    """Report overrides that choose several options of a group that has one.
-
-    Hydra would merge them into one node.
-    """
+    """Report several options of a group that has one, which Hydra would merge."""
     for text in get(tree, "hydra.overrides.task") or ():
         override = parse(text)
         group, value = override.key_or_group, override.value()
@@ -181,10 +177,7 @@ def bad_searchpath(value: object) -> ConfigIssue:
 
 
 def _hidden_options(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """Report chosen options that several folders have with different content.
-
-    Hydra silently uses the first.
-    """
+    """Report chosen options that several folders have: Hydra silently uses the first."""
     folders = composed_from(tree)
     choices = get(tree, "hydra.runtime.choices") if len(folders) > 1 else None
     for group, choice in (choices or {}).items():
@@ -202,10 +195,7 @@ def _hidden_options(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
 
 
 def without_own_keys(node: DictConfig) -> DictConfig:
-    """Return a resolved node without the keys that its `_target_` does not take.
-
-    Only keys that other keys refer to are left out.
-    """
+    """Return a resolved node without keys of the user's own, to which only other keys refer."""
     spec = signature(str(node.get("_target_")))
     if spec is None or spec.takes_more:
         return node
@@ -436,10 +426,7 @@ def _typed(key: str, value: object, parameter: Parameter) -> Iterator[ConfigIssu
 
 
 def _counts_epochs(value: object, annotation: object) -> bool:
-    """Return whether numbers of epochs may replace numbers of steps here.
-
-    `build_trainer` converts them.
-    """
+    """Return whether numbers of epochs may replace numbers of steps here."""
     whole, *fractions = (
         with_epochs(value, convert)
         for convert in (lambda n, _: ceil(n), lambda *_: 0.5, lambda *_: 1.5)
@@ -448,10 +435,7 @@ def _counts_epochs(value: object, annotation: object) -> bool:
 
 
 def _holds_parts(value: Any) -> bool:
-    """Return whether a list or mapping has an unresolved value or a part to build.
-
-    Its final items are unknown then.
-    """
+    """Return whether a list or mapping has an unresolved value or a part to build."""
     items = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
     return any(
         item is UNRESOLVED or (isinstance(item, dict) and "_target_" in item) for item in items

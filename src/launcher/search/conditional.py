@@ -1,7 +1,4 @@
-"""Conditional spaces.
-
-The user's `hpo.space_function` suggests values that only some trials have.
-"""
+"""Conditional spaces: `hpo.space_function` suggests values that only some trials have."""
 
 from collections.abc import Callable
 from importlib import import_module

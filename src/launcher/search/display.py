@@ -37,11 +37,7 @@ def print_table(search: Search) -> None:
 def trial_table(search: Search, trials: Sequence[Trial], width: int | None) -> Table:
     """Make the table of trials.
 
-    Args:
-        search: the search.
-        trials: the trials to show.
-        width: width of the terminal. Default None: unlimited. Columns that do not fit are left out:
-            first run, rung and step, then parameters.
+    Columns that do not fit the width are left out: first run, rung and step, then parameters.
     """
     settings, rungs = search.settings, search.rungs
     params = list(dict.fromkeys(key for trial in search.trials for key in trial.params))

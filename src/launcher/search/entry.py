@@ -161,13 +161,7 @@ def make_search(
 
 
 def probed(loader: ConfigLoader, master: DictConfig, fixed: list[str], space: Space) -> SweepJob:
-    """Return a job with a value from each range.
-
-    It shows the common part of all trials.
-
-    Raises:
-        hydra.errors.HydraException: there is no such key.
-    """
+    """Return a job with a value from each range, which shows the common part of all trials."""
     issues: list[ConfigError] = []
     for share in SHARES:
         try:
@@ -192,10 +186,7 @@ def check_keys(
 
 
 def study_id(probe: SweepJob, space: Space, settings: Settings) -> str:
-    """Return 8 hex digits that name a study.
-
-    They are a hash of the overrides that all trials share, of the space and of the objective.
-    """
+    """Return 8 hex digits of the shared overrides, the space and the objective."""
     what = [probe.plain["run"]["id"], as_json(space), settings.objectives, settings.directions]
     what += [settings.space_function] if settings.space_function is not None else []
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]

@@ -1,9 +1,7 @@
 """Successive halving by pauses.
 
-At each rung a trial waits until it is among the best, and then its run resumes.
-
-ASHA (Li et al. 2020) has one bracket. Asynchronous Hyperband has several, which begin at later
-rungs.
+At each rung a trial waits until it is among the best, and then its run resumes. ASHA (Li et al.
+2020) has one bracket. Asynchronous Hyperband has several, which begin at later rungs.
 """
 
 import math
@@ -94,10 +92,7 @@ def first_target(bracket: int, rungs: Sequence[int]) -> int | None:
 
 
 def promotable(trials: Sequence[Trial], rungs: Sequence[int], settings: Settings) -> Trial | None:
-    """Find a paused trial among the best 1/reduction_factor of the trials at its rung.
-
-    Later rungs come first.
-    """
+    """Find a paused trial among the best 1/reduction_factor at its rung, later rungs first."""
     for rung in reversed(rungs):
         for bracket in sorted({trial.bracket for trial in trials}):
             ranking = ranked(
@@ -114,10 +109,7 @@ def promotable(trials: Sequence[Trial], rungs: Sequence[int], settings: Settings
 
 
 def best_paused(trials: Sequence[Trial], rungs: Sequence[int], settings: Settings) -> Trial | None:
-    """Return the best trial of the highest rung that was reached, if it is paused.
-
-    It always trains to completion.
-    """
+    """Return the best trial of the highest rung if it is paused: it trains to completion."""
     for rung in reversed(rungs):
         ranking = [
             trial for trial in ranked(trials, rung, settings) if is_finite(trial, rung, settings)

@@ -53,11 +53,7 @@ class Settings:
 
 
 def settings_of(config: dict[str, Any]) -> Settings:
-    """Read the settings of a search.
-
-    Args:
-        config: a configuration that `schema.validate` has passed.
-    """
+    """Read the settings of a search from a valid configuration."""
     keys = {
         key: value
         for key, value in config["hpo"].items()

@@ -27,15 +27,9 @@ Space = dict[str, BaseDistribution]
 def read_space(
     loader: Any, arguments: Sequence[str], ranges: Mapping[str, object], may_be_empty: bool = False
 ) -> tuple[Space, list[str]]:
-    """The search space, and the overrides that all trials share.
+    """Return the search space, and the overrides that all trials share.
 
-    Args:
-        loader: Hydra's config loader.
-        arguments: overrides of the command line.
-        ranges: `hpo.space`. A key that the command line sets is not in the space.
-        may_be_empty: no range is needed, since a function suggests values.
-    Raises:
-        hydra.errors.HydraException: a range of the command line cannot be parsed.
+    A key of `ranges` that the command line sets is not in the space.
     """
     parser = OverridesParser.create(config_loader=loader)
     for setting in parser.parse_overrides([text for text in arguments if is_setting(text)]):
@@ -73,10 +67,7 @@ def read_space(
 
 
 def is_setting(override: str) -> bool:
-    """Return whether an override sets a key of `hpo`.
-
-    It belongs to the search and not to a trial.
-    """
+    """Return whether an override sets a key of `hpo`."""
     return bare(override.partition("=")[0]).partition(".")[0].partition("@")[0] == "hpo"
 
 
@@ -129,12 +120,9 @@ def overrides_of(params: Mapping[str, Value]) -> list[str]:
 
 
 def enqueued(params: Mapping[str, object], space: Space, others: bool = False) -> dict[str, object]:
-    """The values of a trial of `hpo.enqueue`.
+    """Return the values of a trial of `hpo.enqueue`.
 
-    Args:
-        params: the values by key, as in the configuration.
-        space: the ranges of the parameters.
-        others: accept keys outside the space, which `hpo.space_function` suggests.
+    With `others`, keys outside the space are accepted, which `hpo.space_function` suggests.
     """
     checked: dict[str, Any] = {}
     for key, value in params.items():
