@@ -9,6 +9,7 @@ import fcntl
 import json
 import shutil
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from hashlib import sha256
 from pathlib import Path
@@ -106,21 +107,14 @@ class PredictJob:
                 self._write(model.trainer, dataset, count, size, file)
             # Afterwards every rank has written its part.
             maximum(0)
-            columns = on_main(lambda: _join(target, parts, ranks.world_size))
             line = {
                 "file": str(target),
                 "rows": count,
-                "columns": columns,
                 "checkpoint": str(model.path),
                 "step": model.step,
-                "time": time.time(),
-                "bytes": target.stat().st_size,
                 "request": request,
             }
-            if ranks.is_main:
-                with open(log, "a") as notes:
-                    notes.write(json.dumps(line) + "\n")
-                print(json.dumps(line), flush=True)
+            on_main(lambda: _join(target, parts, ranks.world_size, log, line))
         model.trainer.strategy.teardown()
         return {"rows": count, "file": str(target)}
 
@@ -153,8 +147,7 @@ class PredictJob:
     ) -> None:
         """Write this rank's share of the rows.
 
-        Each rank makes the same number of forward passes, which may be collective: a rank with
-        fewer batches repeats its last one.
+        A forward pass may be collective, so a rank with fewer batches repeats its last one.
         """
         ranks = trainer.strategy.ranks
         batches = [(start, min(start + size, count)) for start in range(0, count, size)]
@@ -178,11 +171,7 @@ class PredictJob:
     def _columns(
         self, trainer: Trainer, dataset: object, records: Records, start: int, stop: int
     ) -> dict[str, np.ndarray]:
-        """The rows of a batch by column: arrays whose first axis is the samples.
-
-        Raises:
-            ConfigError: `forward` has returned no logits, or not for each sample.
-        """
+        """Return the rows of a batch by column: arrays whose first axis is the samples."""
         name = type(trainer.unwrapped_model).__name__
         logits, targets = records.get("logits"), records.get("targets")
         if not isinstance(logits, Tensor):
@@ -211,11 +200,7 @@ class PredictJob:
 
 
 def _new_samples(trainer: Trainer) -> tuple[object, int]:
-    """The new dataset and its length.
-
-    Raises:
-        ConfigError: there is none, it is empty, or has no length.
-    """
+    """Return the new dataset and its length."""
     dataset = trainer.context.data.predict_dataset()
     if dataset is None:
         raise ConfigError(
@@ -256,11 +241,7 @@ def _is_complete(target: Path, log: Path, request: str) -> bool:
 
 
 def _claim(parts: Path, target: Path, stack: ExitStack) -> None:
-    """Make the folder of the ranks' files, locked until the stack closes, which removes it.
-
-    Raises:
-        ConfigError: another process writes the predictions.
-    """
+    """Make the folder of the ranks' files, locked until the stack closes, which removes it."""
     parts.mkdir(parents=True, exist_ok=True)
     lock = stack.enter_context((parts / "lock").open("w"))
     try:
@@ -272,11 +253,18 @@ def _claim(parts: Path, target: Path, stack: ExitStack) -> None:
     stack.callback(shutil.rmtree, parts, ignore_errors=True)
 
 
-def _join(target: Path, parts: Path, world_size: int) -> list[str]:
-    """Write the file of all ranks' rows in one rename. Returns the names of its columns."""
+def _join(
+    target: Path, parts: Path, world_size: int, log: Path, line: Mapping[str, object]
+) -> None:
+    """Write the file of all ranks' rows in one rename, and print and note the line about it."""
     with replacing(target) as temporary, open(temporary, "wb") as file:
         for rank in range(world_size):
             with open(parts / f"{rank}{ENDING}", "rb") as part:
                 shutil.copyfileobj(part, file)
     with open(target, "rb") as file:
-        return list(json.loads(file.readline()))
+        columns = list(json.loads(file.readline()))
+    size = target.stat().st_size
+    text = json.dumps({**line, "columns": columns, "time": time.time(), "bytes": size})
+    with open(log, "a") as notes:
+        notes.write(text + "\n")
+    print(text, flush=True)
