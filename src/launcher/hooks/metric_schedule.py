@@ -3,7 +3,7 @@
 import math
 from typing import Any, ClassVar
 
-from launcher.config.direction import is_better
+from launcher.config.metric_direction import is_better
 from launcher.hooks.base import BaseHook, Records, TrainerView
 from launcher.hooks.best import Best
 

@@ -53,12 +53,9 @@ class EvaluateJob:
         beside: options of `launcher.jobs.evaluate_beside`, with which the training of the run
             requests this evaluation (`hooks.evaluation.where=job`). Default None: it is not
             requested by a training.
-        tasks: tasks of lm-eval, which are evaluated in place of the data: names, or YAML files. The
-            names of their metrics are `tasks/<task>/<metric>`.
-        task_options: further arguments of `lm_eval.simple_evaluate`.
         trust: run whatever code the checkpoint's configuration names.
     Raises:
-        ConfigError: `follow` with a checkpoint or with tasks.
+        ConfigError: `follow` with a checkpoint.
     """
 
     def __init__(
@@ -69,20 +66,13 @@ class EvaluateJob:
         split: Literal["val", "test"] = "val",
         follow: bool = False,
         beside: dict[str, object] | None = None,
-        tasks: list[str] | None = None,
-        task_options: dict[str, object] | None = None,
     ):
-        self.tasks, self.task_options = list(tasks or ()), dict(task_options or {})
         self.checkpoint, self.weights, self.trust, self.split = checkpoint, weights, trust, split
         self.follow, self.beside = follow, beside
         if follow and checkpoint != "latest":
             raise ConfigError(
                 f"job.checkpoint={checkpoint}: job.follow=true evaluates every checkpoint; leave"
                 " one of them out."
-            )
-        if follow and self.tasks:
-            raise ConfigError(
-                "job.follow=true: evaluates the data, not job.tasks; leave one of them out."
             )
 
     def run(self, config: DictConfig) -> dict[str, float]:
@@ -102,8 +92,6 @@ class EvaluateJob:
         setup_logging(None, ranks.rank)
         if self.beside is not None:
             return self._evaluate_beside(config, folder)
-        if self.tasks:
-            return self._evaluate_tasks(config, folder, ranks.world_size)
         if self.follow:
             on_main(lambda: wait_for_checkpoint(folder))
         model = open_model(config, self.checkpoint, self.weights, self.trust)
@@ -122,20 +110,6 @@ class EvaluateJob:
         config_for(config, path, self.trust)
         evaluator.evaluate(step)
         return {}
-
-    def _evaluate_tasks(
-        self, config: DictConfig, folder: RunFolder, world_size: int
-    ) -> dict[str, float]:
-        """Evaluate the tasks of lm-eval, and write and print their line."""
-        # It needs a second of imports.
-        from launcher.jobs.language_tasks import check_tasks, evaluate_tasks
-
-        check_tasks(self.tasks, self.task_options, world_size)
-        model = open_model(config, self.checkpoint, self.weights, self.trust, has_loader=False)
-        metrics = evaluate_tasks(model.config, model.trainer, self.tasks, self.task_options)
-        self._write(model, folder, flatten(metrics, "tasks/"))
-        model.trainer.strategy.teardown()
-        return metrics
 
     def _opened(self, model: StoredModel) -> EvaluationHook:
         """The hook with the loaders of the chosen set.
@@ -312,7 +286,7 @@ def print_table(title: str, line: dict[str, Any]) -> None:
     table.add_column("metric")
     table.add_column("value", justify="right")
     for name, value in line.items():
-        if name.startswith(("val/", "test/", "tasks/")):
+        if name.startswith(("val/", "test/")):
             is_matrix = isinstance(value, list)
             table.add_row(name, f"{len(value)} x {len(value[0])}" if is_matrix else show(value, 6))
     console().print(title, soft_wrap=True)

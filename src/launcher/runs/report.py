@@ -15,8 +15,8 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
-from launcher.config.direction import Mode, best_index, direction
 from launcher.config.messages import as_typed, hint
+from launcher.config.metric_direction import Mode, best_index, direction
 from launcher.errors import ConfigError
 from launcher.rundir.files import path_argument, replace_file
 from launcher.rundir.history import evenly, is_wide

@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--out",
             metavar="FILE",
-            help="*.jsonl or *.parquet (default: predictions/<data>.jsonl in the run's folder)",
+            help="*.jsonl (default: predictions/<data>.jsonl in the run's folder)",
         )
     add_trust(parser)
 

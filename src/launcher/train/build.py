@@ -339,7 +339,7 @@ def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -
         metric is not None
         and "mode" in inspect.signature(getattr(factory, "func", factory)).parameters
     ):
-        options.setdefault("mode", schedule_metric(metric).mode)
+        options["mode"] = schedule_metric(metric, options.get("mode", "auto")).mode
     scheduler: object = _factory(options)(optimizer)
     name = type(scheduler).__name__
     if not hasattr(scheduler, "step"):
