@@ -32,7 +32,6 @@ ENVIRONMENT = {
 }
 RANK, NPROC = "launcher.dispatch.rank", "dispatch.nproc="
 JOB, RUNS = "launcher.cli.job", "launcher.runs"
-EVALUATOR = "launcher.jobs.evaluate_beside"
 TIMES = ("time", "attempt", "train/step_time", "train/data_time")
 """The fields of metrics in which two equal runs may differ."""
 
@@ -61,8 +60,6 @@ def start(
     if any(word.startswith("job.after=") for word in words):
         env = {**env, python.PYTHON: str(python.interpreter(children))}
         children = (*children, (RUNS, 3))
-    if "hooks.evaluation.where=process" in words and count == 1:
-        children = ((EVALUATOR, 1),)
     return python.start(
         *words, env=env, cwd=cwd, preloaded=python.preloaded(words), children=children, real=real
     )

@@ -15,19 +15,16 @@ from typing import Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 
-from launcher.checkpoint.find import find_checkpoint
+from launcher.checkpoint.manifest import NAME as MANIFEST
 from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError
 from launcher.hooks.evaluation import EvaluationHook
 from launcher.hooks.matrices import split_matrices
 from launcher.hooks.records import flatten, show
-from launcher.jobs.evaluate_beside import Evaluator
-from launcher.jobs.stored_config import config_for
 from launcher.jobs.stored_model import StoredModel, open_model
 from launcher.process import signals
 from launcher.process.ranks import Ranks, all_gather, maximum, on_main
-from launcher.rundir.evaluations import Evaluations
 from launcher.rundir.folder import RunFolder, checkpoint_steps, step_name
 from launcher.rundir.history import read_rows
 from launcher.rundir.holder import is_held
@@ -50,9 +47,6 @@ class EvaluateJob:
         split: val or test. It chooses the data, and is the first part of the metrics' names.
         follow: evaluate every checkpoint that the run has, and while a process trains it, every
             checkpoint that it saves. A checkpoint that was evaluated so before is left out.
-        beside: options of `launcher.jobs.evaluate_beside`, with which the training of the run
-            requests this evaluation (`hooks.evaluation.where=job`). Default None: it is not
-            requested by a training.
         tasks: tasks of lm-eval, which are evaluated in place of the data: names, or YAML files. The
             names of their metrics are `tasks/<task>/<metric>`.
         task_options: further arguments of `lm_eval.simple_evaluate`.
@@ -68,13 +62,12 @@ class EvaluateJob:
         trust: bool = False,
         split: Literal["val", "test"] = "val",
         follow: bool = False,
-        beside: dict[str, object] | None = None,
         tasks: list[str] | None = None,
         task_options: dict[str, object] | None = None,
     ):
         self.tasks, self.task_options = list(tasks or ()), dict(task_options or {})
         self.checkpoint, self.weights, self.trust, self.split = checkpoint, weights, trust, split
-        self.follow, self.beside = follow, beside
+        self.follow = follow
         if follow and checkpoint != "latest":
             raise ConfigError(
                 f"job.checkpoint={checkpoint}: job.follow=true evaluates every checkpoint; leave"
@@ -100,8 +93,6 @@ class EvaluateJob:
         """
         folder, ranks = RunFolder(config.run.dir), Ranks.from_env()
         setup_logging(None, ranks.rank)
-        if self.beside is not None:
-            return self._evaluate_beside(config, folder)
         if self.tasks:
             return self._evaluate_tasks(config, folder, ranks.world_size)
         if self.follow:
@@ -114,14 +105,6 @@ class EvaluateJob:
             metrics = self._evaluate(model, hook, folder)
         model.trainer.strategy.teardown()
         return metrics
-
-    def _evaluate_beside(self, config: DictConfig, folder: RunFolder) -> dict[str, float]:
-        evaluator, step = Evaluator(folder, dict(self.beside or {})), int(self.checkpoint)
-        path = find_checkpoint(folder.checkpoints, step, "job.checkpoint", hashes=False)
-        # It raises for code that is not allowed.
-        config_for(config, path, self.trust)
-        evaluator.evaluate(step)
-        return {}
 
     def _evaluate_tasks(
         self, config: DictConfig, folder: RunFolder, world_size: int
@@ -231,7 +214,7 @@ class Following:
     """
 
     def __init__(self, folder: RunFolder, request: str):
-        self.folder, self.files, self.request = folder, Evaluations(folder), request
+        self.folder, self.request = folder, request
         self._gone: set[int] = set()
         self._manifest = ""
 
@@ -246,7 +229,8 @@ class Following:
         done = self._done()
         for step in checkpoint_steps(self.folder.checkpoints):
             with suppress(OSError):
-                self._manifest = self.files.manifest(step)
+                manifest = self.folder.checkpoints / step_name(step) / MANIFEST
+                self._manifest = sha256(manifest.read_bytes()).hexdigest()
                 if step not in self._gone and (step, self._manifest) not in done:
                     return step
         if not is_trained:
@@ -262,7 +246,7 @@ class Following:
     def is_gone(self, path: Path) -> bool:
         """Return whether the run has deleted a checkpoint, which is then left out."""
         self._gone.add(int(path.name.rpartition("-")[2]))
-        return not (path / "manifest.json").exists()
+        return not (path / MANIFEST).exists()
 
     def _done(self) -> set[tuple[int, str]]:
         rows = read_rows(self.folder.path / "evaluations.jsonl")

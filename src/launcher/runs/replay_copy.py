@@ -110,9 +110,6 @@ class Copier:
             for copied in COPIED:
                 with suppress(FileNotFoundError):
                     shutil.copyfile(self.run.folder.path / copied, folder.path / copied)
-            if (evaluated := self.run.folder.path / "evaluations").is_dir():
-                # Values that came later take effect after the same steps.
-                shutil.copytree(evaluated, folder.path / evaluated.name)
         else:
             folder.path.mkdir(parents=True)
         file = self.root / f"{name}.yaml"

@@ -439,22 +439,6 @@ def check_replay(lab, outputs):
     assert {path.name for path in outputs.iterdir()} == {"mlp-digits", ".slurm"}
 
 
-def test_checkpoints_are_evaluated_by_jobs_while_the_run_trains(cluster, tmp_path, undisturbed):
-    lab, evaluation = cluster, "hooks.evaluation.interval=40"
-    settings = "hooks.evaluation.dispatch={cpus_per_task:1,time:5}"
-    words = [evaluation, "hooks.evaluation.where=job", settings, "tracker.pace.seconds=0.1"]
-    job = lab.submit(tmp_path, *words)
-    assert lab.wait_until_ended(job) == "COMPLETED"
-    assert metrics(tmp_path) == metrics(undisturbed(1, evaluation))
-    (folder,) = run_folders(tmp_path)
-    assert sorted(json.loads((folder / "evaluations" / "arrivals.json").read_text())) == [
-        "40",
-        "80",
-    ]
-    submissions = list((folder / ".jobs").glob("evaluate-*/run.json"))
-    assert len(submissions) == 2
-
-
 def test_what_follows_a_run_is_done_once(cluster, tmp_path):
     """A command of `job.after` fails, the run is submitted again, and its job is requeued while a
     command runs."""
