@@ -201,7 +201,6 @@ class TrainerView(Protocol):
     def log(self, records: Records, dry_run: bool = False) -> None: ...
     def log_images(self, records: Records, dry_run: bool = False) -> None: ...
     def log_histograms(self, records: Records, dry_run: bool = False) -> None: ...
-    def log_matrices(self, records: Records, dry_run: bool = False) -> None: ...
     def log_text(self, records: Records, dry_run: bool = False) -> None: ...
     def fire(self, event: str, *args: object, **options: object) -> None: ...
 
@@ -354,11 +353,6 @@ class BaseHook:
         self, trainer: TrainerView, records: Records, dry_run: bool = False
     ) -> None:
         """Log nested records of tensors or arrays, whose values are to be counted in bins."""
-
-    def on_log_matrices(
-        self, trainer: TrainerView, records: Records, dry_run: bool = False
-    ) -> None:
-        """Nested records of matrices: 2-d tensors or arrays, or lists of rows."""
 
     def on_log_text(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         """Log nested records of texts."""

@@ -8,8 +8,7 @@ from typing import Any
 from launcher.errors import TrainingError
 from launcher.hooks.base import BaseHook, RunContext, TrainerView
 from launcher.hooks.interval import Interval
-from launcher.hooks.matrices import split_matrices
-from launcher.hooks.metrics import Metrics
+from launcher.hooks.metrics import Metrics, split_tables
 from launcher.hooks.records import flatten, show
 from launcher.hooks.sample_means import ChunkOrder, SampleMeans
 from launcher.process.times import Times
@@ -37,7 +36,7 @@ class EvaluationHook(BaseHook):
         at_start: also evaluate before the first step.
         metrics: further metrics by name, of torchmetrics for instance, computed from the `logits`
             and `targets` that forward records in evaluation. One with two dimensions, such as a
-            confusion matrix, is logged as a matrix.
+            confusion matrix, is logged as an image.
     Raises:
         ValueError: `max_samples` with a `loader` of your own.
     """
@@ -118,13 +117,14 @@ class EvaluationHook(BaseHook):
         self._log(trainer, metrics)
 
     def _log(self, trainer: TrainerView, metrics: dict[str, object]) -> None:
-        numbers, matrices = split_matrices(metrics)
+        numbers, tables = split_tables(metrics)
         flat = flatten(numbers, "val/")
         values = " ".join(f"{key} {show(flat[key])}" for key in flat)
         trainer.logger.info("Step %d: %s", trainer.step, values)
         trainer.log({"val": numbers})
-        if matrices:
-            trainer.log_matrices({"val": matrices})
+        if tables:
+            images = {key: table.draw() for key, table in flatten(tables).items()}
+            trainer.log_images({"val": images})
         for key in (f"val/{name}/loss" if name else "val/loss" for name in self._batches):
             if not math.isfinite(flat[key]):
                 self._report_non_finite(trainer, key, flat[key])
@@ -143,7 +143,7 @@ class EvaluationHook(BaseHook):
     def measure(self, trainer: TrainerView) -> dict[str, Any] | None:
         """Return the metrics of each loader, nested under its name.
 
-        A matrix is a list of rows. The result is None if a signal came on a rank.
+        A value with two dimensions is a `Table`. The result is None if a signal came on a rank.
         """
         metrics: dict[str, Any] = {}
         for name, batches in self._batches.items():

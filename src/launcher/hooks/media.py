@@ -1,6 +1,6 @@
-"""Writes the images, histograms, matrices and texts of a run.
+"""Writes the images, histograms and texts of a run.
 
-They are in `media.jsonl`, and each image or matrix is a file in `images/<step>/`.
+They are in `media.jsonl`, and each image is a file in `images/<step>/`.
 """
 
 import json
@@ -19,7 +19,6 @@ import torch
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.jsonl import append, check_written, drop_lines_after, sync
-from launcher.hooks.matrices import picture, to_rows
 from launcher.hooks.records import flatten
 from launcher.process import ranks
 from launcher.rundir.files import fsync_folder, replace_file
@@ -29,7 +28,7 @@ Row = dict[str, Any]
 
 
 class MediaHook(BaseHook):
-    """Writes the images, histograms, matrices and texts that are logged, on rank 0.
+    """Writes the images, histograms and texts that are logged, on rank 0.
 
     It follows the rules of `metrics.jsonl`: a row is written when the next step begins, the rows of
     the current step are part of the checkpoint, and a resume drops the rows and images of later
@@ -101,17 +100,6 @@ class MediaHook(BaseHook):
                 trainer.logger.info("Would write the histogram %s to %s.", key, self._path)
             elif counts:
                 self._add(trainer, "histogram", key, {"counts": counts, "edges": edges})
-
-    def on_log_matrices(
-        self, trainer: TrainerView, records: Records, dry_run: bool = False
-    ) -> None:
-        for key, value in flatten(records).items() if self._writes else ():
-            rows = to_rows(key, value)
-            path = f"{self.image_folder}/{trainer.step}/{file_name(key)}.png"
-            if dry_run:
-                trainer.logger.info("Would write the matrix %s to %s.", key, self._path)
-            elif self._write_file(trainer, path, picture(rows)):
-                self._add(trainer, "matrix", key, {"rows": rows, "path": path})
 
     def on_log_text(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         """Note the texts of the current step.

@@ -20,7 +20,7 @@ from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError
 from launcher.hooks.evaluation import EvaluationHook
-from launcher.hooks.matrices import split_matrices
+from launcher.hooks.metrics import Table, split_tables
 from launcher.hooks.records import flatten, show
 from launcher.jobs.stored_model import StoredModel, open_model
 from launcher.process import signals
@@ -159,8 +159,12 @@ class EvaluateJob:
         metrics = hook.measure(model.trainer)
         if metrics is None:
             raise signals.SignalExit(maximum(signals.received()))
-        self._write(model, folder, {**(note or {}), **flatten(metrics, f"{self.split}/")})
-        return flatten(split_matrices(metrics)[0])
+        found = {
+            name: value.values.tolist() if isinstance(value, Table) else value
+            for name, value in flatten(metrics, f"{self.split}/").items()
+        }
+        self._write(model, folder, {**(note or {}), **found})
+        return flatten(split_tables(metrics)[0])
 
     def _write(self, model: StoredModel, folder: RunFolder, found: Mapping[str, object]) -> None:
         """Write and print a line with the checkpoint and what was found of it."""
@@ -297,7 +301,7 @@ def print_table(title: str, line: dict[str, Any]) -> None:
     table.add_column("value", justify="right")
     for name, value in line.items():
         if name.startswith(("val/", "test/", "tasks/")):
-            is_matrix = isinstance(value, list)
-            table.add_row(name, f"{len(value)} x {len(value[0])}" if is_matrix else show(value, 6))
+            is_table = isinstance(value, list)
+            table.add_row(name, f"{len(value)} x {len(value[0])}" if is_table else show(value, 6))
     console().print(title, soft_wrap=True)
     console().print(table)

@@ -68,13 +68,6 @@ class HookCaller:
         """Pass nested records of tensors or arrays to every hook. All ranks call it."""
         self.fire("on_log_histograms", records, dry_run=dry_run)
 
-    def log_matrices(self, records: Records, dry_run: bool = False) -> None:
-        """Pass nested records of matrices to every hook.
-
-        A matrix is a 2-d tensor or array, or a list of rows.
-        """
-        self.fire("on_log_matrices", records, dry_run=dry_run)
-
     def log_text(self, records: Records, dry_run: bool = False) -> None:
         """Pass nested records of texts to every hook."""
         self.fire("on_log_text", records, dry_run=dry_run)
