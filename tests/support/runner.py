@@ -57,9 +57,6 @@ def start(
     elif "job=resume_check" in words:
         children = ((JOB, 4), *children)
     env = ENVIRONMENT if env is None else env
-    if any(word.startswith("job.after=") for word in words):
-        env = {**env, python.PYTHON: str(python.interpreter(children))}
-        children = (*children, (RUNS, 3))
     return python.start(
         *words, env=env, cwd=cwd, preloaded=python.preloaded(words), children=children, real=real
     )

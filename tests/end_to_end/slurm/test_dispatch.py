@@ -437,33 +437,3 @@ def check_replay(lab, outputs):
     assert done.returncode == 0 and "as SLURM job" in done.stderr, done.stdout + done.stderr
     assert json.loads(done.stdout)["equal"]
     assert {path.name for path in outputs.iterdir()} == {"mlp-digits", ".slurm"}
-
-
-def test_what_follows_a_run_is_done_once(cluster, tmp_path):
-    """A command of `job.after` fails, the run is submitted again, and its job is requeued while a
-    command runs."""
-    lab, words = cluster, [*experiment(tmp_path, steps=20), *QUICK, "dispatch=slurm"]
-    command = [*words, "job.after=[evaluate,export]"]
-    assert lab.launcher(*command, *HELD).returncode == 0
-    (folder,) = run_folders(tmp_path)
-    (folder / "export").touch()  # a file in the place of the folder
-    lab.run("scontrol", "release", job_of(folder))
-    assert lab.wait_until_ended(job_of(folder)) == "FAILED"
-    assert record(tmp_path)["state"] == "completed"
-    evaluations = (folder / "evaluations.jsonl").read_text()
-    assert evaluations.count("val/loss") == 1
-    (folder / "export").unlink()
-    again = lab.launcher(*command)
-    assert "1 submitted" in again.stdout or f"{folder}" in again.stdout, again.stdout
-    job = job_of(folder)
-    log = folder / "logs" / f"slurm-{job}.log"
-    wait_for(lambda: log.exists() and "runs export" in log.read_text(), "the export to begin")
-    lab.run("scontrol", "requeue", job)
-    wait_for(
-        lambda: lab.info(job)["Restarts"] == "1" and lab.info(job)["JobState"] == "COMPLETED",
-        "the second start",
-    )
-    assert (folder / "export" / "model.safetensors").is_file()
-    assert (folder / "evaluations.jsonl").read_text() == evaluations
-    assert record(tmp_path)["state"] == "completed"
-    assert "0 submitted, 1 skipped" in lab.launcher(*command).stdout
