@@ -1,4 +1,4 @@
-"""What a run does once it is trained: the test set, and the export of its weights."""
+"""The end of a run: the test set is evaluated, and the weights are exported."""
 
 import json
 from pathlib import Path

@@ -27,7 +27,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class Export:
-    """How weights are exported.
+    """Exports the weights of a checkpoint.
 
     Args:
         key: group of the settings, for messages.

@@ -58,7 +58,7 @@ class JsonlHook(BaseHook):
         self._attempt = 1
         self._clock = clock
         self._line: dict[str, Any] | None = None
-        self._unwritten: list[dict[str, object]] = []
+        self._unwritten: list[dict[str, Any]] = []
         self._advice = "Add LoggingHook()."
         self._is_reported = self._is_dirty = False
         self._count = self._last = 0

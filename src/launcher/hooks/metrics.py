@@ -108,7 +108,7 @@ class Table:
                 " matplotlib; pip install 'torch-launcher[pictures]'."
             ) from error
         side = min(max(5.0, 0.6 * max(self.values.shape)), 20.0)
-        canvas = FigureCanvasAgg(Figure(figsize=(side, side), layout="constrained"))
+        canvas: Any = FigureCanvasAgg(Figure(figsize=(side, side), layout="constrained"))
         try:
             plot = self.metric.plot
             is_large = self.values.numel() > MOST_TEXTS and "add_text" in signature(plot).parameters
@@ -125,7 +125,7 @@ class Table:
 
 
 def split_tables(records: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split nested records into those of numbers, and those of tables."""
+    """Split nested records into numbers and tables."""
     numbers: dict[str, Any] = {}
     tables: dict[str, Any] = {}
     for key, value in records.items():
