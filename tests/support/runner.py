@@ -31,7 +31,7 @@ ENVIRONMENT = {
     "PYTHONPATH": str(TESTS),  # the hooks in `support`
 }
 RANK, NPROC = "launcher.dispatch.rank", "dispatch.nproc="
-JOB, RUNS = "launcher.cli.job", "launcher.runs"
+JOB = "launcher.cli.job"
 TIMES = ("time", "attempt", "train/step_time", "train/data_time")
 """The fields of metrics in which two equal runs may differ."""
 
