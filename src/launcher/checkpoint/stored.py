@@ -32,11 +32,12 @@ class StoredCheckpoint(ShardReader):
         )
         self.meta = self._read_tree("state") or {}
 
-    def use_average(self, which: str) -> None:
+    def use_average(self, which: str, key: str = "job.weights") -> None:
         """Read an average of the weights (see `hooks.ema`) in place of the weights.
 
         Args:
             which: `ema`, or `ema/0.999` where there are several.
+            key: the name of this choice, for messages.
         Raises:
             ConfigError: there is no such average, or there are several.
         """
@@ -50,11 +51,9 @@ class StoredCheckpoint(ShardReader):
             has = (
                 f"it has {', '.join(averages)}" if averages else "it was trained without hooks.ema"
             )
-            raise ConfigError(f"job.weights={which}: {self.path} has no such weights; {has}.")
+            raise ConfigError(f"{key}={which}: {self.path} has no such weights; {has}.")
         if len(chosen) > 1:
-            raise ConfigError(
-                f"job.weights={which}: there are {', '.join(chosen)}; name one of them."
-            )
+            raise ConfigError(f"{key}={which}: there are {', '.join(chosen)}; name one of them.")
         for name in [name for name in self.names() if name.startswith(f"{chosen[0]}/")]:
             self._shards[MODEL + name.removeprefix(f"{chosen[0]}/")] = self._shards.pop(name)
 

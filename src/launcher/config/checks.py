@@ -218,10 +218,6 @@ def _without_checkpoints(tree: dict[str, object]) -> Iterator[ConfigIssue]:
             show(fork_from, 200).strip("'"),
             "only hooks.checkpointing starts a fork; keep it.",
         )
-    if after := get(tree, "job.after"):
-        yield ConfigIssue(
-            "job.after", show(after), "what follows needs a checkpoint; keep hooks.checkpointing."
-        )
 
 
 def has_checkpointing(config: Mapping[str, object]) -> bool:

@@ -121,10 +121,6 @@ class CheckpointingHook(BaseHook):
         """The run's name, stored in each checkpoint."""
         self._check_lock, self._fork = RunContext().check_lock, RunContext().fork
         self.saved_at = self._in_flight = self._observed_at = -1
-        self.requested = -1
-        """The step that another hook needs a checkpoint of."""
-        self.failed: set[int] = set()
-        """The steps whose checkpoint could not be written."""
         self._improved = self._is_postponed = False
         self._times = RunContext().times
         self._best_saved: dict[str, object] | None = None
@@ -198,16 +194,12 @@ class CheckpointingHook(BaseHook):
             return
         if not self.best.observe(records):
             return
-        step, before, at = trainer.logged_step, self.best.value, self.best.step
-        # An evaluation beside training is of a checkpoint that exists.
-        has_saved = step < trainer.step
-        if not has_saved:
-            self._observed_at = step
-        is_good = step > 0 and (has_saved or not trainer.update_was_skipped())
-        if is_good and self.best.update(step):
+        step, before, at = trainer.step, self.best.value, self.best.step
+        self._observed_at = step
+        if step > 0 and not trainer.update_was_skipped() and self.best.update(step):
             # A signal may have interrupted the evaluation of a step that is saved.
-            has_saved |= self.saved_at == step and not self.saver.in_flight
-            self._improved |= not has_saved
+            has_saved = self.saved_at == step and not self.saver.in_flight
+            self._improved = not has_saved
             value = self.best.value
             assert value is not None
             if has_saved:
@@ -250,7 +242,6 @@ class CheckpointingHook(BaseHook):
             or self.retention.is_permanent(step)
             or self._improved
             or self._is_postponed
-            or step == self.requested
         )
 
     def _save_unless_broken(self, trainer: TrainerView, wait: bool) -> None:
@@ -337,10 +328,6 @@ class CheckpointingHook(BaseHook):
         state_dict["checkpointing"] = {} if self.best is None else {"best": self.best.state()}
 
     # ------------------------------------------------------------------------------------------ end
-    def finish(self, trainer: TrainerView) -> None:
-        """Wait for the current save. All ranks call it."""
-        self._await(trainer)
-
     def _await(self, trainer: TrainerView, finish: str = "finish") -> None:
         """Wait for the current save. A failure is logged, and a later save tries again."""
         try:
@@ -355,7 +342,6 @@ class CheckpointingHook(BaseHook):
                 trainer.fire("on_checkpoint_saved", self.store.root / step_name(step))
 
     def _report(self, trainer: TrainerView, error: SaveFailed) -> None:
-        self.failed.add(trainer.step if self._in_flight < 0 else self._in_flight)
         self.saved_at = self._in_flight = -1
         if self._best_in_flight is not None and self.best is not None and not self._improved:
             # The best checkpoint must exist on disk.

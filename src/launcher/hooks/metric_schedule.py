@@ -27,7 +27,7 @@ class MetricScheduleHook(BaseHook):
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         if not dry_run and self.metric.observe(records):
             scheduler: Any = trainer.lr_scheduler
-            scheduler.step(self._without_noise(trainer.logged_step))
+            scheduler.step(self._without_noise(trainer.step))
 
     def _without_noise(self, step: int) -> float | None:
         latest, best, mode = self.metric.latest, self.metric.value, self.metric.mode

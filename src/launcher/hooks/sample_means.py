@@ -98,17 +98,6 @@ class SampleMeans:
             return self._completed(order.of_all_ranks(parts))
         return self._completed(ranks.all_gather(_as_numbers(parts.get(0, {}))))
 
-    def over_shares(self, shares: Iterable[Iterable[object]]) -> dict[str, object]:
-        """Compute in this process alone what `over_ranks` computes on several ranks.
-
-        Args:
-            shares: the batches of each rank.
-        Raises:
-            ValueError: see `over_ranks`.
-        """
-        parts = (self._summed(batches, None).get(0, {}) for batches in shares)
-        return self._completed([_as_numbers(part) for part in parts])
-
     def _summed(self, batches: Iterable[object], order: ChunkOrder | None) -> dict[int, Sums]:
         """Return sums of loss and records over this rank's batches.
 

@@ -105,9 +105,6 @@ class ScratchRun(Traced):
         for name in CONTINUED:
             with suppress(FileNotFoundError):
                 shutil.copyfile(run.path / name, self.folder.path / name)
-        if (evaluated := run.path / "evaluations").is_dir():
-            # Values that came later take effect after the same steps.
-            shutil.copytree(evaluated, self.folder.path / evaluated.name)
 
     def train(
         self, end: int, stop: Stop | None = None, poll: Callable[[], object] | None = None

@@ -142,7 +142,6 @@ class BaseTrainer(HookCaller):
         self.step_info: StepInfo = {}
         self._has_checked_forward = self.is_paused = False
         self.stop_signal, self._agreed_at = 0, -1
-        self.notice = self._agreed_notice = 0
         self._unsettled: DeferredFlag | None = None
         self._last_loss: torch.Tensor | None = None
 
@@ -293,7 +292,6 @@ class BaseTrainer(HookCaller):
             self.build()
         rng = rng_state()
         self.is_paused, self.stop_signal, self._agreed_at = False, 0, -1
-        self.notice = self._agreed_notice = 0
         has_ended = False
         try:
             self.restore()
@@ -407,7 +405,7 @@ class BaseTrainer(HookCaller):
             self.step_info["loss"] = lanes.end_of_step(self.state.step, self.step_info["loss"])
         self.settle()
         self.step_info["lr"] = current_rates(self.optimizer)
-        self._agreement.begin(signals.received(), self.notice)
+        self._agreement.begin(signals.received())
         return self.strategy.step()
 
     def _take_turns(self, turns: Turns) -> StepResult:
@@ -416,7 +414,7 @@ class BaseTrainer(HookCaller):
         for batch, _ in batches:
             self.fire("on_batch", batch)
         self.step_info["lr"] = current_rates(self.optimizer)
-        self._agreement.begin(signals.received(), self.notice)
+        self._agreement.begin(signals.received())
         schedules: Any = self.lr_scheduler
         result = turns.take(self.state.step, batches, self.step_info, schedules)
         self._has_checked_forward = True
@@ -608,12 +606,8 @@ class BaseTrainer(HookCaller):
         """
         if self._agreed_at != self.state.step:
             self._agreed_at = self.state.step
-            signum, self._agreed_notice = self._agreement.result(signals.received(), self.notice)
+            signum = self._agreement.result(signals.received())
             self.stop_signal = signum if signum and not self.is_last_step else 0
-
-    def agreed_notice(self) -> int:
-        self._agree_on_signal()
-        return self._agreed_notice
 
     def stop_at_this_boundary(self) -> None:
         """End training here, since a signal has interrupted something that the resumed run repeats.
