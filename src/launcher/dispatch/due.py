@@ -100,7 +100,7 @@ def why_skipped(
     checkpoint = config["job"].get("checkpoint")
     if training is not None:
         training.check_resume(config)
-    # The job that it depends on may be the one that saves the checkpoint.
+    # Another job, on which this one depends, may save the checkpoint.
     elif checkpoint is not None and not get(config, "dispatch.sbatch.dependency"):
         checkpoints = RunFolder(config["run"]["dir"]).checkpoints
         find_checkpoint(checkpoints, checkpoint, "job.checkpoint", hashes=False)
