@@ -422,3 +422,18 @@ def test_a_snapshot_runs_the_code_as_it_was(cluster, tmp_path):
 
 def job_of(folder):
     return JobNote.read(RunFolder(folder)).job_id
+
+
+def test_a_job_that_depends_on_a_run_evaluates_what_the_run_has_saved(cluster, tmp_path):
+    """It is submitted before there is a checkpoint."""
+    lab, words = cluster, [*experiment(tmp_path, steps=20), *QUICK, "dispatch=slurm"]
+    assert lab.launcher(*words, *HELD).returncode == 0
+    (folder,) = run_folders(tmp_path)
+    dependency = f'dispatch.sbatch={{dependency: "afterok:{job_of(folder)}"}}'
+    done = lab.launcher(*words, "job=evaluate", dependency)
+    assert done.returncode == 0 and not (folder / "checkpoints").exists(), done.stderr
+    lab.run("scontrol", "release", job_of(folder))
+    evaluations = folder / "evaluations.jsonl"
+    wait_for(evaluations.exists, "the evaluation")
+    (line,) = map(json.loads, evaluations.read_text().splitlines())
+    assert line["step"] == 20 and line["val/loss"] == metrics(tmp_path)[-1]["val/loss"]
