@@ -30,6 +30,12 @@ def validation(outputs: Path) -> dict[int, Any]:
     return {line["step"]: line["val/loss"] for line in metrics(outputs) if "val/loss" in line}
 
 
+def tensors(outputs: Path) -> dict[str, Any]:
+    """The digests of the tensors. The schedule of the last step is decided after its save."""
+    state = final_state(outputs)
+    return {name: state[name] for name in state if name.startswith("shard")}
+
+
 @pytest.fixture(scope="module", params=["none", "ddp", "fsdp"])
 def layout(request: pytest.FixtureRequest) -> tuple[str, ...]:
     ranks = () if request.param == "none" else ("dispatch.nproc=2",)
@@ -53,7 +59,7 @@ def test_a_signal_in_an_evaluation_changes_nothing(
     assert step not in validation(tmp_path)
     assert launch(tmp_path, *COMMAND, *layout).returncode == 0
     assert metrics(tmp_path) == metrics(straight)
-    assert final_state(tmp_path) == final_state(straight)
+    assert tensors(tmp_path) == tensors(straight)
     assert record(tmp_path)["best"] == record(straight)["best"]
 
 
@@ -66,12 +72,20 @@ def test_jobs_compute_what_training_has_logged(layout: tuple[str, ...], straight
             assert json.loads(evaluations[-1])["val/loss"] == value
 
 
-def test_predictions_are_the_same_on_any_number_of_ranks(tmp_path: Path, straight: Path) -> None:
-    files = []
-    for ranks in (1, 2):
-        files.append(tmp_path / f"{ranks}.jsonl")
-        where = ("strategy=ddp", f"dispatch.nproc={ranks}", f"job.file={files[-1]}")
-        job = ("job=predict", "data.predict={_target_: support.drawing.features}", *where)
-        done = launch(straight, *COMMAND, f"run.id={run_folder(straight).name}", *job)
+def test_predictions_are_the_same_on_any_number_of_ranks(tmp_path: Path) -> None:
+    samples = "{_target_: support.drawing.samples}"
+    data = (
+        "data=custom",
+        f"data.dataset={samples}",
+        "data.batch_size=32",
+        f"data.predict={samples}",
+    )
+    sizes = ("model.num_features=64", "model.num_classes=10", "trainer.max_steps=2")
+    command = (*COMMAND[:1], *COMMAND[2:5], *data, *sizes, "strategy=ddp", "scheduler=constant")
+    assert launch(tmp_path, *command).returncode == 0
+    files = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
+    for ranks, file in enumerate(files, 1):
+        job = ("job=predict", f"job.file={file}", f"dispatch.nproc={ranks}")
+        done = launch(tmp_path, *command, *job)
         assert done.returncode == 0, done.output
     assert files[0].read_text() == files[1].read_text()

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from launcher.data.digits import load_digits
 from launcher.models.mlp import MLP
 
 
@@ -18,3 +19,9 @@ class Drawing(MLP):
             shift = random.random() + np.random.random()
             logits = logits + shift * torch.randn_like(logits)
         return logits
+
+
+def samples(size: int = 100) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The first digits."""
+    x, y = load_digits()
+    return [(torch.from_numpy(x[i]), torch.tensor(int(y[i]))) for i in range(size)]

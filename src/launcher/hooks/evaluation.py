@@ -14,7 +14,7 @@ from launcher.hooks.best import best_step, check_keeps_best
 from launcher.hooks.interval import Interval
 from launcher.hooks.metrics import Metrics, split_tables
 from launcher.hooks.records import flatten, show
-from launcher.hooks.sample_means import ChunkOrder, SampleMeans
+from launcher.hooks.sample_means import BatchOrder, SampleMeans
 from launcher.process import ranks, signals
 from launcher.process.times import Times
 from launcher.rundir.folder import RunFolder
@@ -134,7 +134,7 @@ class EvaluationHook(BaseHook):
     def _evaluate(self, trainer: TrainerView) -> None:
         if not self._batches:
             return
-        metrics = self._measured(trainer, self._batches)
+        metrics = self._measured(trainer, self._batches, trainer.step)
         if metrics is None:
             trainer.stop_at_this_boundary()
             return
@@ -156,7 +156,7 @@ class EvaluationHook(BaseHook):
         if step != trainer.step:
             trainer.logger.info("The test set is evaluated on the best checkpoint, step %d.", step)
             _load_weights(trainer, step)
-        metrics = self._measured(trainer, self._test_batches)
+        metrics = self._measured(trainer, self._test_batches, step)
         if step != trainer.step:
             _load_weights(trainer, trainer.step)
         if metrics is None:
@@ -164,13 +164,13 @@ class EvaluationHook(BaseHook):
         self._log(trainer, metrics, "test")
 
     def _measured(
-        self, trainer: TrainerView, batches: Mapping[str, Iterable[object]]
+        self, trainer: TrainerView, batches: Mapping[str, Iterable[object]], step: int
     ) -> dict[str, Any] | None:
         """See `measure`; hooks may change the weights meanwhile."""
         trainer.fire("on_evaluation_start")
         try:
             with self._times.measured("evaluating"):
-                return self.measure(trainer, batches)
+                return self.measure(trainer, batches, step)
         finally:
             trainer.fire("on_evaluation_end")
 
@@ -200,20 +200,25 @@ class EvaluationHook(BaseHook):
         )
 
     def measure(
-        self, trainer: TrainerView, batches: Mapping[str, Iterable[object]] | None = None
+        self,
+        trainer: TrainerView,
+        batches: Mapping[str, Iterable[object]] | None = None,
+        step: int | None = None,
     ) -> dict[str, Any] | None:
         """Return the metrics of each loader, nested under its name.
 
         Args:
             trainer: the trainer with the model.
             batches: of each loader. Default None: of the loaders that `open` has made.
+            step: step of the weights. Default None: the trainer's.
         Returns:
             A value with two dimensions is a `Table`. None: a signal came on a rank.
         """
         metrics: dict[str, Any] = {}
         for name, of_loader in (batches or self._batches).items():
-            lanes = trainer.strategy.lanes
-            order = None if lanes is None else ChunkOrder(lanes, trainer.step)
+            strategy = trainer.strategy
+            at = trainer.step if step is None else step
+            order = BatchOrder(strategy.plan.seed, at, strategy.lanes)
             measured = self.means(trainer).over_ranks(of_loader, order)
             if measured is None:
                 return None

@@ -256,7 +256,7 @@ def _load(model: StoredModel, path: Path, weights: str | None) -> str | None:
         model.trainer.strategy.load_weights(stored)
     except (CorruptCheckpoint, OSError) as error:
         return str(error)
-    model.step = stored.manifest.step
+    model.step = model.trainer.state.step = stored.manifest.step
     return None
 
 

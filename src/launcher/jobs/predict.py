@@ -27,7 +27,7 @@ from launcher.hooks.base import Records
 from launcher.jobs.stored_model import StoredModel, open_model
 from launcher.process import deadline, signals
 from launcher.process.ranks import Ranks, maximum, on_main
-from launcher.process.rng import isolated_rng
+from launcher.process.rng import isolated_rng, seed_lane
 from launcher.rundir.files import expanded, replacing
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.history import read_rows
@@ -163,6 +163,8 @@ class PredictJob:
                     logger.info("Stopped by a signal; the same command starts again.")
                     raise signals.SignalExit(signum)
                 deadline.progress()
+                # A model that draws random numbers writes the same on any number of ranks.
+                seed_lane(trainer.strategy.plan.seed, trainer.step, start + 1)
                 with trainer.strategy.forward_context():
                     _, records = trainer.forward(batch)
                 if turn < len(own):

@@ -66,4 +66,5 @@ def open_model(
         trainer.strategy.load_weights(stored)
     except TrainingError as error:
         raise ConfigError(f"job.checkpoint={checkpoint}: {error}") from error
-    return StoredModel(config, trainer, path, stored.manifest.step)
+    trainer.state.step = stored.manifest.step
+    return StoredModel(config, trainer, path, trainer.step)

@@ -218,11 +218,12 @@ def set_up_strategy(
     ranks = Ranks.from_env()
     precision: Precision = instantiate(config.precision)
     plan = step_plan(settings, config.data.batch_size, ranks.world_size, precision)
+    plan = replace(plan, seed=config.seed)
     strategy: Strategy = instantiate(config.strategy)
     if settings.lanes is not None:
         if not vars(type(strategy)).get("supports_lanes"):
             raise ConfigError(str(unsupported_by(settings.lanes, strategy.name)))
-        plan = replace(plan, lanes=settings.lanes, seed=config.seed)
+        plan = replace(plan, lanes=settings.lanes)
     strategy.setup(plan, precision, config.device)
     if settings.lanes is not None and strategy.device.type == "cpu":
         # Kernels divide their sums among threads, whose number would otherwise depend on the ranks.
