@@ -125,7 +125,7 @@ class CheckpointingHook(BaseHook):
         """The step that another hook needs a checkpoint of."""
         self.failed: set[int] = set()
         """The steps whose checkpoint could not be written."""
-        self._improved = self._is_postponed = False
+        self._improved = self._is_postponed = self._is_checked = False
         self._times = RunContext().times
         self._best_saved: dict[str, object] | None = None
         self._best_in_flight: dict[str, object] | None = None
@@ -148,7 +148,8 @@ class CheckpointingHook(BaseHook):
         self.resuming = CheckpointRestorer(
             self.store, self.load, self._fork, self.texts.get("config.yaml")
         )
-        check_storable(trainer.strategy.snapshot())
+        snapshot = trainer.strategy.snapshot()
+        check_storable(snapshot.tensors, snapshot.meta, type(trainer.optimizer).__name__)
         self.saver = Saver(self.store, trainer.strategy.ranks, self.retention, self.write_timeout)
 
     def _store(self, trainer: TrainerView) -> CheckpointStore:
@@ -222,8 +223,22 @@ class CheckpointingHook(BaseHook):
                 "" if before is None else f" (before: {show(before)} at step {at})",
             )
 
+    def _check_state(self, trainer: TrainerView) -> None:
+        """Check after the first update that the whole state can be stored.
+
+        Raises:
+            ConfigError: a save would fail.
+        """
+        payload: Any = self._payload(trainer)
+        if not trainer.state.skipped_in_row:
+            self._is_checked = True
+            state = payload.global_state | payload.rank_state
+            check_storable(payload.tensors, state, type(trainer.optimizer).__name__)
+
     def on_step_boundary(self, trainer: TrainerView) -> None:
         signum, step = trainer.stop_signal, trainer.state.step
+        if not self._is_checked and step > 0:
+            self._check_state(trainer)
         ends = bool(signum) or trainer.is_paused or trainer.state.is_at_end()
         if ends:
             # A failed save of this step is tried again below.

@@ -32,6 +32,7 @@ from launcher.optim.schedulers import (
     SchedulerParts,
     check_steps,
     current_rates,
+    follow_groups,
     load_schedule,
     needs_metric,
 )
@@ -239,6 +240,7 @@ class BaseTrainer(HookCaller):
             check_turns(self.strategy, self.optimizer, self.lr_scheduler, self.hooks, retries)
             check_takes_name(self._forward(), self._forward_name(), list(self.optimizer.parts))
             self._turns = Turns(self.optimizer, self.strategy, self._forward_for)
+        self._num_groups = len(self.optimizer.param_groups)
         self._agreement = Agreement()
         self.bind_events()
         self.is_built = True
@@ -406,6 +408,9 @@ class BaseTrainer(HookCaller):
         if (lanes := self.strategy.lanes) is not None:
             self.step_info["loss"] = lanes.end_of_step(self.state.step, self.step_info["loss"])
         self.settle()
+        if len(self.optimizer.param_groups) != self._num_groups:
+            follow_groups(self.lr_scheduler)
+            self._num_groups = len(self.optimizer.param_groups)
         self.step_info["lr"] = current_rates(self.optimizer)
         self._agreement.begin(signals.received(), self.notice)
         return self.strategy.step()

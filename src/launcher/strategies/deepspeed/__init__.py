@@ -20,7 +20,7 @@ from torch.nn.utils import get_total_norm
 from launcher.config.deepspeed_file import KEY, read_file
 from launcher.errors import ConfigError
 from launcher.optim.optimizers import needs_closure
-from launcher.optim.parts import OptimizerParts
+from launcher.optim.parts import OptimizerParts, has_own_state_dict
 from launcher.optim.precision import Precision
 from launcher.process import ranks
 from launcher.strategies.base import NULL, BuildOptimizer, Snapshot, TensorReader
@@ -238,6 +238,11 @@ class DeepSpeedStrategy(NativeStrategy):
                 f"strategy=deepspeed: {type(optimizer).__name__} computes the loss within its step,"
                 " which DeepSpeed does not support; use strategy=ddp."
             )
+        if has_own_state_dict(optimizer):
+            raise ConfigError(
+                f"strategy=deepspeed: {type(optimizer).__name__} has a state_dict() or"
+                " load_state_dict() of its own, which is not supported; use strategy=ddp."
+            )
         if self.stage and type(optimizer).__name__ in WHOLE_TENSORS_ONLY:
             raise ConfigError(
                 f"optimizer={type(optimizer).__name__}: it cannot update the sharded parameters of"
@@ -297,9 +302,15 @@ class DeepSpeedStrategy(NativeStrategy):
 
     # ---------------------------------------------------------------------------------------- state
     def snapshot(self) -> Snapshot:
+        keys = [key for key in self.optimizer.state if not isinstance(key, torch.Tensor)]
+        if keys:
+            raise ConfigError(
+                f"strategy=deepspeed: {type(self.optimizer).__name__} keeps state under {keys[0]},"
+                " which is not a parameter; use strategy=ddp."
+            )
         tensors, parts, groups = self.state.snapshot()
         scaler = process.scaler_state(self.engine) if self.precision.needs_scaler else {}
-        meta = {"optimizer_groups": groups, "loss_scaler": scaler, "deepspeed": self.config}
+        meta = {"optimizer": groups, "loss_scaler": scaler, "deepspeed": self.config}
         meta |= {EXTRA: extra_state(self.model), TIED: tied_names(self.model)}
         return Snapshot(tensors, meta, parts)
 
@@ -308,7 +319,7 @@ class DeepSpeedStrategy(NativeStrategy):
             self._report_changes(saved.meta["deepspeed"])
         self.state.load_weights(saved, MODEL)
         load_extra_state(self.model, saved.meta[EXTRA])
-        self.state.load_optimizer(saved, saved.meta["optimizer_groups"])
+        self.state.load_optimizer(saved, saved.meta["optimizer"])
         if self.precision.needs_scaler:
             process.load_scaler_state(self.engine, saved.meta["loss_scaler"])
 
