@@ -28,6 +28,7 @@ from launcher.process.rng import rng_state
 from launcher.rundir.folder import RunFolder, place_of, run_name, step_name
 from launcher.rundir.record_format import run_names
 from launcher.rundir.sources import imported_sources, source_changes
+from launcher.strategies.weights import lost_tensors, tensor_shapes
 from launcher.types import (
     NonEmptyText,
     NonNegativeFloat,
@@ -119,6 +120,7 @@ class CheckpointingHook(BaseHook):
         self._handlers: dict[int, object] = {}
         self._run: str | None = None
         """The run's name, stored in each checkpoint."""
+        self._built: dict[str, tuple[int, ...]] = {}
         self._check_lock, self._fork = RunContext().check_lock, RunContext().fork
         self.saved_at = self._in_flight = self._observed_at = -1
         self.requested = -1
@@ -166,6 +168,7 @@ class CheckpointingHook(BaseHook):
         return CheckpointStore(root, trainer.logger, link, names)
 
     def on_restore(self, trainer: TrainerView) -> None:
+        self._built = tensor_shapes(trainer.model)
         checkpoint = self.resuming.restore(trainer)
         if checkpoint is not None and checkpoint.parent == self.store.root:
             self.saved_at = trainer.step
@@ -295,6 +298,7 @@ class CheckpointingHook(BaseHook):
             # A better value could not be saved and no longer counts.
             self._improved |= self.best.update(trainer.step)
         payload = self._payload(trainer)
+        self._warn_of_lost_tensors(trainer)
         if self._improved and self.best is not None:
             self._improved, self._best_in_flight = False, self.best.state()
         started = time.perf_counter()
@@ -317,6 +321,17 @@ class CheckpointingHook(BaseHook):
             done,
             time.perf_counter() - started,
         )
+
+    def _warn_of_lost_tensors(self, trainer: TrainerView) -> None:
+        """Name at the first save the tensors that a resume would reject."""
+        built, self._built = self._built, {}
+        if built and (lost := lost_tensors(trainer.model, built)):
+            trainer.logger.warning(
+                "This checkpoint cannot be resumed: %s appeared or changed its shape in training,"
+                " and its module does not restore it. Make it in the constructor in its final"
+                " shape, or restore it in _load_from_state_dict.",
+                ", ".join(lost),
+            )
 
     def _payload(self, trainer: TrainerView) -> Payload:
         strategy = trainer.strategy

@@ -135,7 +135,7 @@ def write_model(
         folder: where the files are written.
         model: the node `model` of the configuration, resolved.
         tensors: the full tensors by name.
-        extra: extra state of its modules, by their names.
+        extra: the entries of its `state_dict()` that are not tensors.
         max_shard_size: the largest size of a file.
         tied: see `launcher.strategies.weights.tied_names`.
     Returns:

@@ -32,8 +32,8 @@ from launcher.strategies.weights import (
     EXTRA,
     MODEL,
     TIED,
+    extra_misfits,
     extra_state,
-    load_extra_state,
     load_model_tensors,
     load_weights,
     model_tensors,
@@ -329,7 +329,7 @@ class NativeStrategy(Strategy):
 
     def load(self, saved: TensorReader) -> None:
         self.load_model(saved)
-        load_extra_state(self.model, saved.meta[EXTRA])
+        extra_misfits(self.model, saved.meta[EXTRA])
         load_optimizer(self.model, self.optimizer, saved, OPTIMIZER, saved.meta["optimizer"])
         if self._scales and saved.meta["scaler"]:
             self.scaler.load_state_dict(saved.meta["scaler"])

@@ -33,8 +33,8 @@ from launcher.strategies.weights import (
     EXTRA,
     MODEL,
     TIED,
+    extra_misfits,
     extra_state,
-    load_extra_state,
     load_weights,
     tied_names,
 )
@@ -318,7 +318,7 @@ class DeepSpeedStrategy(NativeStrategy):
         if self.file is not None:
             self._report_changes(saved.meta["deepspeed"])
         self.state.load_weights(saved, MODEL)
-        load_extra_state(self.model, saved.meta[EXTRA])
+        extra_misfits(self.model, saved.meta[EXTRA])
         self.state.load_optimizer(saved, saved.meta["optimizer"])
         if self.precision.needs_scaler:
             process.load_scaler_state(self.engine, saved.meta["loss_scaler"])
