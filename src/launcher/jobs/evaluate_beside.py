@@ -52,10 +52,11 @@ class Evaluator:
         manifest, path = self.files.manifest(step), self.files.checkpoint(step)
         trainer = self._trainer = self._trainer or self._built(path)
         stored = StoredCheckpoint(path)
+        stored.use_weights(None)
         state = stored.rank_state(0)
         for hook in trainer.hooks:
             if isinstance(hook, EmaHook) and hook.evaluate:
-                stored.use_average(f"{hook.name}/{hook.decays[0]!r}")
+                stored.use_weights(f"{hook.name}/{hook.decays[0]!r}")
         trainer.strategy.load_weights(stored)
         trainer.state.step = step
         if state is not None:

@@ -83,8 +83,7 @@ class ExportJob:
         model = config_for(config, path, self.trust, ["model"]).model
         stored = StoredCheckpoint(path)
         dtypes = {name: stored.dtype(name) for name in stored.names()}
-        if self.weights is not None:
-            stored.use_average(self.weights)
+        stored.use_weights(self.weights)
         names = [name for name in stored.names() if name.startswith(MODEL)]
         if not names:
             raise ConfigError(

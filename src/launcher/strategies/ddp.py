@@ -15,6 +15,7 @@ from launcher.optim.precision import Precision
 from launcher.process import ranks
 from launcher.process.ranks import any_rank
 from launcher.strategies.base import NULL, BuildOptimizer, MemoryLayout
+from launcher.strategies.buffers import broadcast
 from launcher.strategies.lanes import buckets
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan
@@ -144,8 +145,7 @@ class DdpStrategy(NativeStrategy):
     def end_turns(self) -> None:
         super().end_turns()
         if self.broadcast_buffers:
-            for buffer in self.model.buffers():
-                dist.broadcast(buffer, 0)
+            broadcast([*self.model.buffers()])
 
     def memory_layout(self, world_size: int, precision: Precision) -> MemoryLayout:
         copies = 1 if self.options["gradient_as_bucket_view"] else 2

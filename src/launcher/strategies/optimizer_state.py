@@ -59,9 +59,7 @@ def optimizer_snapshot(
         groups.append(
             {
                 "optimizer": kind,
-                "settings": {
-                    key: value for key, value in group.items() if key != "params" and not is_own
-                },
+                "settings": {} if is_own else _settings(group),
                 "params": [names[id(p)] for p in group["params"]],
                 "frozen": [names[id(p)] for p in group["params"] if not p.requires_grad],
                 "values": values,
@@ -177,6 +175,11 @@ def _check_parameters(
 
 IMPLEMENTATION_SETTINGS = frozenset({"fused", "foreach", "capturable", "differentiable"})
 """Settings of how an update is computed, which do not change its result."""
+
+
+def _settings(group: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a group, in an order that does not depend on who has added it."""
+    return {key: group[key] for key in sorted(group) if key != "params"}
 
 
 def _portable(settings: dict[str, Any]) -> dict[str, Any]:

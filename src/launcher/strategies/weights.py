@@ -221,15 +221,15 @@ def lost_tensors(model: nn.Module, built: Mapping[str, tuple[int, ...]]) -> list
         built: `tensor_shapes` of the model as it was built.
     """
     module, shapes = unwrap(model), tensor_shapes(model)
-    changed = {
-        name for name in shapes.keys() | built.keys() if shapes.get(name) != built.get(name)
-    }
+    changed = {name for name in shapes.keys() | built.keys() if shapes.get(name) != built.get(name)}
     lost = []
     for path in {name.rpartition(".")[0] for name in changed}:
         names = [name for name in changed if name.rpartition(".")[0] == path]
         try:
             owner = module.get_submodule(path)
-            restored = _restored(owner, {name.rpartition(".")[2]: built.get(name) for name in names})
+            restored = _restored(
+                owner, {name.rpartition(".")[2]: built.get(name) for name in names}
+            )
         except Exception:
             # It cannot be copied, or its own code failed.
             restored = {}

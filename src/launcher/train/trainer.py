@@ -21,10 +21,17 @@ from torch.optim.lr_scheduler import LRScheduler
 from launcher.config.arguments import check_bounds
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, StepInfo, TrainState
+from launcher.hooks.evaluation_weights import EvaluationWeightsHook, switching
 from launcher.hooks.interval import Interval, steps_per_epoch
 from launcher.hooks.records import format_step
 from launcher.hooks.state import full_state, load_full_state, load_hook_states
-from launcher.models.output import check_output, described, is_part, warn_of_rounding
+from launcher.models.output import (
+    check_output,
+    check_parameters,
+    described,
+    is_part,
+    warn_of_rounding,
+)
 from launcher.optim.parts import OptimizerParts
 from launcher.optim.precision import Precision
 from launcher.optim.schedulers import (
@@ -234,6 +241,9 @@ class BaseTrainer(HookCaller):
         self.hooks = list(self._part("build_hooks", "a list of hooks", "__iter__"))
         for hook in self.hooks:
             check_hook(hook, f"{type(self).__name__}.build_hooks")
+        if any(switching(self.optimizer)):
+            # A hook of the user's may call the same methods.
+            self.hooks.insert(0, EvaluationWeightsHook())
         self.strategy = self.build_strategy()
         if isinstance(self.optimizer, OptimizerParts):
             retries = self.max_non_finite_grad_retries
@@ -247,6 +257,7 @@ class BaseTrainer(HookCaller):
 
     def build_model_and_optimizer(self) -> None:
         self.model = self._part("build_model", "a torch.nn.Module", "named_parameters")
+        check_parameters(self.model)
         self.optimizer = self._part("build_optimizer", "a torch.optim.Optimizer", "param_groups")
 
     def _part(self, method: str, kind: str, *attributes: str) -> Any:

@@ -16,7 +16,6 @@ from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError
 from launcher.process.ranks import Ranks
-from launcher.strategies.base import Snapshot
 from support.stores import payload
 
 

@@ -24,6 +24,7 @@ from launcher.optim.parts import OptimizerParts, has_own_state_dict
 from launcher.optim.precision import Precision
 from launcher.process import ranks
 from launcher.strategies.base import NULL, BuildOptimizer, Snapshot, TensorReader
+from launcher.strategies.buffers import SharedBuffers
 from launcher.strategies.deepspeed import process
 from launcher.strategies.deepspeed.config import complete
 from launcher.strategies.deepspeed.state import EngineState
@@ -217,6 +218,7 @@ class DeepSpeedStrategy(NativeStrategy):
         if self.engine.wall_clock_breakdown():
             process.log_times(self.engine)
         self.model, self.optimizer = self.engine, optimizer
+        self.buffers = SharedBuffers(module)
         # DeepSpeed has its own.
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=False)
         self.state = EngineState(self.engine, optimizer, self.stage, members, shapes, first)
@@ -297,6 +299,8 @@ class DeepSpeedStrategy(NativeStrategy):
             self.engine.step()
             norm = torch.as_tensor(self.engine.get_global_grad_norm(), dtype=torch.float32)
             is_finite = self.engine.was_step_applied()
+        if self.ranks.world_size > 1:
+            self.buffers.share()
         retry = not is_finite and self.plan.retry_non_finite
         return StepResult(norm, skipped=not is_finite and not retry, retry=retry)
 

@@ -57,11 +57,7 @@ class EngineState:
         """The persistent buffers."""
         parameters = {name for name, _ in self.module.named_parameters(remove_duplicate=False)}
         state, extra = self.module.state_dict().items(), extra_state(self.module).keys()
-        return {
-            name: tensor
-            for name, tensor in state
-            if name not in parameters | extra
-        }
+        return {name: tensor for name, tensor in state if name not in parameters | extra}
 
     # --------------------------------------------------------------------------------------- saving
     def snapshot(

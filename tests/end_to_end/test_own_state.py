@@ -1,0 +1,67 @@
+"""State that its owner keeps in its own way is restored: a stop and a resume change nothing."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from support.runner import Outcome, final_state, launch, metrics, run_folder
+
+SUPPORT = "support.own_state"
+COMMON = (
+    "data=digits",
+    "model=supervised",
+    f"model.module._target_={SUPPORT}.Net",
+    "data.batch_size=32",
+    "data.num_workers=0",
+    "trainer.max_steps=8",
+    "hooks.logging.interval=1",
+    "hooks.evaluation.interval=3",
+    "hooks.evaluation.max_samples=64",
+    "hooks.checkpointing.interval=100",
+    "device=cpu",
+)
+NORM, FROZEN = "+model.module.norm=true", "+model.module.frozen=true"
+UNFREEZING = f"+hooks.unfreezing={{_target_:{SUPPORT}.Unfreezing,step:3}}"
+AVERAGED = ("hooks=[default,ema]", "hooks.ema.decay=0.9", "hooks.ema.evaluate=true")
+TWO = "dispatch.nproc=2"
+
+
+def optimizer(name: str) -> tuple[str, ...]:
+    return "~optimizer", f"+optimizer={{_target_:{SUPPORT}.{name},lr:0.1}}", "~scheduler"
+
+
+CASES = {
+    "names and observers": (f"model.module._target_={SUPPORT}.Observed", *optimizer("ByName")),
+    "names, ddp": ("strategy=ddp", TWO, NORM, *optimizer("ByName")),
+    "packed, ddp": ("strategy=ddp", TWO, *optimizer("Packed")),
+    "unfreezing, averaged": (FROZEN, UNFREEZING, *AVERAGED),
+    "unfreezing, ddp": ("strategy=ddp", TWO, FROZEN, UNFREEZING),
+    "unfreezing, norm, fsdp": ("strategy=fsdp", TWO, FROZEN, UNFREEZING, NORM, *AVERAGED),
+    "schedule-free, norm": (NORM, *optimizer("ScheduleFree")),
+    "schedule-free, norm, fsdp": ("strategy=fsdp", TWO, NORM, *optimizer("ScheduleFree")),
+}
+
+
+def trained(outputs: Path, *overrides: str) -> Outcome:
+    outcome = launch(outputs, *COMMON, *overrides)
+    assert outcome.returncode == 0, outcome.output
+    return outcome
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_resume_changes_nothing(tmp_path: Path, case: str) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    warnings = trained(whole, *CASES[case]).output
+    trained(parts, *CASES[case], "trainer.pause_at=5")
+    trained(parts, *CASES[case])
+    assert metrics(parts) == metrics(whole)
+    assert final_state(parts) == final_state(whole)
+    assert "cannot be resumed" not in warnings
+    # Another process computes the metrics that training has logged.
+    if "norm" in case:
+        weights = ["job.weights=ema"] if AVERAGED[0] in CASES[case] else []
+        trained(whole, *CASES[case], "job=evaluate", *weights)
+        (line,) = (run_folder(whole) / "evaluations.jsonl").read_text().splitlines()
+        logged = next(row for row in reversed(metrics(whole)) if "val/loss" in row)
+        assert json.loads(line)["val/loss"] == logged["val/loss"]
