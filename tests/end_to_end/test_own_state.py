@@ -27,18 +27,21 @@ AVERAGED = ("hooks=[default,ema]", "hooks.ema.decay=0.9", "hooks.ema.evaluate=tr
 TWO = "dispatch.nproc=2"
 
 
-def optimizer(name: str) -> tuple[str, ...]:
-    return "~optimizer", f"+optimizer={{_target_:{SUPPORT}.{name},lr:0.1}}", "~scheduler"
+def optimizer(name: str, scheduler: str = "~scheduler") -> tuple[str, ...]:
+    return "~optimizer", f"+optimizer={{_target_:{SUPPORT}.{name},lr:0.1}}", scheduler
 
 
 CASES = {
     "names and observers": (f"model.module._target_={SUPPORT}.Observed", *optimizer("ByName")),
-    "names, ddp": ("strategy=ddp", TWO, NORM, *optimizer("ByName")),
-    "packed, ddp": ("strategy=ddp", TWO, *optimizer("Packed")),
+    "packed, unfreezing, ddp": (
+        "strategy=ddp",
+        TWO,
+        FROZEN,
+        UNFREEZING,
+        *optimizer("Packed", "scheduler=cosine"),
+    ),
     "unfreezing, averaged": (FROZEN, UNFREEZING, *AVERAGED),
-    "unfreezing, ddp": ("strategy=ddp", TWO, FROZEN, UNFREEZING),
     "unfreezing, norm, fsdp": ("strategy=fsdp", TWO, FROZEN, UNFREEZING, NORM, *AVERAGED),
-    "schedule-free, norm": (NORM, *optimizer("ScheduleFree")),
     "schedule-free, norm, fsdp": ("strategy=fsdp", TWO, NORM, *optimizer("ScheduleFree")),
 }
 
@@ -65,3 +68,40 @@ def test_a_resume_changes_nothing(tmp_path: Path, case: str) -> None:
         (line,) = (run_folder(whole) / "evaluations.jsonl").read_text().splitlines()
         logged = next(row for row in reversed(metrics(whole)) if "val/loss" in row)
         assert json.loads(line)["val/loss"] == logged["val/loss"]
+
+
+REJECTED = {
+    "a state_dict() of its own, sharded": (
+        ("strategy=fsdp", *optimizer("Packed")),
+        "optimizer=Packed: has a state_dict() or load_state_dict() of its own, which strategy=fsdp",
+    ),
+    "sharded state under a name": (
+        ("strategy=fsdp", *optimizer("ByName")),
+        "optimizer=ByName: optimizer/others/p0.0/momentum has shards on several ranks",
+    ),
+    "an object": (
+        optimizer("Projected"),
+        "optimizer=Projected: The state at optimizer/groups/0/values/module.backbone.weight/"
+        "projector is a Projector, which a checkpoint cannot hold;",
+    ),
+    "a lazy parameter": (
+        ("~model.module", "+model.module={_target_:torch.nn.LazyLinear,out_features:10}"),
+        "model: module is a LazyLinear, whose parameters have no shape before a forward pass",
+    ),
+    "sparse gradients": (
+        (
+            "~model.module",
+            "+model.module={_target_:torch.nn.Embedding,num_embeddings:8,embedding_dim:2,"
+            "sparse:true}",
+        ),
+        "model: module has sparse=True, and sparse gradients are not supported; use sparse=False.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REJECTED)
+def test_what_cannot_be_stored_is_rejected_in_the_first_step(tmp_path: Path, case: str) -> None:
+    overrides, sentence = REJECTED[case]
+    outcome = launch(tmp_path, *COMMON, *overrides)
+    assert outcome.returncode == 2 and sentence in outcome.output, outcome.output
+    assert "Traceback" not in outcome.output and "Step      2" not in outcome.output

@@ -249,7 +249,10 @@ def _restored(
     trial = deepcopy(owner, memo)
     for name, shape in built.items():
         setattr(trial, name, None if shape is None else torch.zeros(shape))
-    trial.load_state_dict(owner.state_dict(), strict=False)
+    state = owner.state_dict()
+    for name in model_tensors(owner).keys() - built.keys():
+        state[name] = state[name].to("meta")
+    trial.load_state_dict(state, strict=False)
     return tensor_shapes(trial)
 
 
