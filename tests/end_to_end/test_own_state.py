@@ -77,7 +77,7 @@ REJECTED = {
     ),
     "sharded state under a name": (
         ("strategy=fsdp", *optimizer("ByName")),
-        "optimizer=ByName: optimizer/others/p0.0/momentum has shards on several ranks",
+        "/tree/sums/0 has shards on several ranks, which a checkpoint cannot store; keep it as",
     ),
     "an object": (
         optimizer("Projected"),

@@ -25,6 +25,7 @@ from launcher.errors import ConfigError
 from launcher.process.deadline import progress
 from launcher.process.ranks import Ranks, maximum, world_size
 from launcher.strategies.base import ShardSpec
+from launcher.strategies.sharded import is_sharded
 
 POLL = 1.0
 """Seconds between two checks of a writer while waiting for it."""
@@ -292,12 +293,6 @@ def _on_cpu(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().cpu() for name, tensor in tensors.items()}
 
 
-ADVICE = {
-    "model": "convert it, or register it with persistent=False",
-    "optimizer": "or give the class a state_dict() and load_state_dict() that convert it",
-}
-
-
 def check_storable(
     tensors: Mapping[str, torch.Tensor], state: Mapping[str, object], optimizer: str
 ) -> None:
@@ -316,15 +311,21 @@ def check_storable(
         try:
             encode(tree, found, key)
         except TypeError as error:
-            advice = f" {ADVICE[key].capitalize()}." if key == "optimizer" else ""
+            advice = f" Or {CONVERT}." if key == "optimizer" else ""
             raise ConfigError(f"{_owner(key, optimizer)}: {error}{advice}") from error
     for name, tensor in found.items():
         if (reason := why_not_stored(tensor)) is not None:
-            advice = ADVICE.get(name.partition("/")[0], "convert it")
+            advice = "convert it, or register it with persistent=False"
+            if name.startswith("optimizer/"):
+                is_shard = is_sharded(tensor)
+                advice = "keep it as state[parameter][name]" if is_shard else CONVERT
             raise ConfigError(
                 f"{_owner(name, optimizer)}: {name.removeprefix('model/')} has {reason}, which a"
                 f" checkpoint cannot store; {advice}."
             )
+
+
+CONVERT = "give the optimizer's class a state_dict() and load_state_dict() that convert it"
 
 
 def _owner(name: str, optimizer: str) -> str:

@@ -23,8 +23,11 @@ class EvaluationWeightsHook(BaseHook):
     hook itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._kept: dict[str, torch.Tensor] = {}
+        # There is no state yet, so no weight changes.
+        for part in switching(optimizer):
+            part.train()
 
     def on_start(self, trainer: TrainerView) -> None:
         reject_flat_buffers(trainer, "optimizer", "train() and eval()")
@@ -33,9 +36,6 @@ class EvaluationWeightsHook(BaseHook):
                 f"hooks.ema.evaluate=true: {type(trainer.optimizer).__name__} has weights of its own"
                 " for evaluation; set it to false."
             )
-        # There is no state yet, so no weight changes.
-        for optimizer in switching(trainer.optimizer):
-            optimizer.train()
 
     @torch.no_grad()
     def on_evaluation_start(self, trainer: TrainerView) -> None:

@@ -243,7 +243,7 @@ class BaseTrainer(HookCaller):
             check_hook(hook, f"{type(self).__name__}.build_hooks")
         if any(switching(self.optimizer)):
             # A hook of the user's may call the same methods.
-            self.hooks.insert(0, EvaluationWeightsHook())
+            self.hooks.insert(0, EvaluationWeightsHook(self.optimizer))
         self.strategy = self.build_strategy()
         if isinstance(self.optimizer, OptimizerParts):
             retries = self.max_non_finite_grad_retries

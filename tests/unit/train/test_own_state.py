@@ -166,7 +166,7 @@ def test_a_tensor_that_nothing_restores_is_named_at_the_first_save(
         trained({"model": Forgetful}, tmp_path / "forgetful", 2)
     (message,) = caplog.messages
     assert message.startswith("This checkpoint cannot be resumed: module.bank appeared")
-    with pytest.raises(ConfigError, match="bank: the model does not have it.* The code") as error:
+    with pytest.raises(ConfigError, match=r"bank: the model does not have it.* The code") as error:
         trained({"model": Forgetful}, tmp_path / "forgetful", 3)
     assert "Use the configuration" not in str(error.value)
 
@@ -203,7 +203,7 @@ def test_an_object_is_found_after_the_first_step(
 def test_a_parameter_that_cannot_be_trained_is_named(
     tmp_path: Path, make: Callable[[], nn.Module]
 ) -> None:
-    with pytest.raises(ConfigError, match="^model: "):
+    with pytest.raises(ConfigError, match=r"^model: "):
         Trainer({"model": make}, STEPS, tmp_path).train()
 
 
