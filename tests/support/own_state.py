@@ -144,7 +144,7 @@ class Packed(Projected):
 
 
 class ScheduleFree(torch.optim.Optimizer):
-    """Schedule-free SGD (arXiv:2405.15682): trained are y, evaluated x, and both are in `params`."""
+    """Schedule-free SGD (arXiv:2405.15682): y are trained, x evaluated."""
 
     def __init__(self, params: Any, lr: float = 0.5, beta: float = 0.9) -> None:
         super().__init__(params, {"lr": lr, "beta": beta, "k": 0, "trains": False})

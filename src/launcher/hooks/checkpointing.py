@@ -226,28 +226,17 @@ class CheckpointingHook(BaseHook):
                 "" if before is None else f" (before: {show(before)} at step {at})",
             )
 
-    def _check_state(self, trainer: TrainerView) -> None:
-        """Check after the first update that the whole state can be stored.
-
-        Raises:
-            ConfigError: a save would fail.
-        """
-        payload: Any = self._payload(trainer)
-        if not trainer.state.skipped_in_row:
-            self._is_checked = True
-            state = payload.global_state | payload.rank_state
-            check_storable(payload.tensors, state, type(trainer.optimizer).__name__)
-
     def on_step_boundary(self, trainer: TrainerView) -> None:
         signum, step = trainer.stop_signal, trainer.state.step
-        if not self._is_checked and step > 0:
-            self._check_state(trainer)
         ends = bool(signum) or trainer.is_paused or trainer.state.is_at_end()
         if ends:
             # A failed save of this step is tried again below.
             self._await(trainer)
         if (ends or self._is_due(trainer, step)) and step not in (0, self.saved_at):
             self._save_unless_broken(trainer, wait=ends)
+        if not self._is_checked and step > 0:
+            # What cannot be stored is found before there is much to lose.
+            self._payload(trainer)
         if signum:
             self._leave(trainer, signum)
 
@@ -344,7 +333,7 @@ class CheckpointingHook(BaseHook):
         rank_state = {"rng": rng_state(), "hooks": hooks}
         if strategy.ranks.world_size > 1:
             rank_state["data_loader"] = training_state["data_loader"]
-        return Payload(
+        payload = Payload(
             step=trainer.step,
             manifest=Manifest(
                 step=trainer.step,
@@ -362,6 +351,12 @@ class CheckpointingHook(BaseHook):
             texts=with_sources(self.texts),
             is_best=self._improved,
         )
+        # An optimizer has its state after its first update.
+        if not self._is_checked and not trainer.state.skipped_in_row:
+            self._is_checked = True
+            state = snapshot.meta | rank_state | {"training_state": training_state}
+            check_storable(payload.tensors, state, type(trainer.optimizer).__name__)
+        return payload
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         state_dict["checkpointing"] = {} if self.best is None else {"best": self.best.state()}

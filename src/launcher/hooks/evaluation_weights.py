@@ -33,8 +33,8 @@ class EvaluationWeightsHook(BaseHook):
         reject_flat_buffers(trainer, "optimizer", "train() and eval()")
         if any(isinstance(hook, EmaHook) and hook.evaluate for hook in trainer.hooks):
             raise ConfigError(
-                f"hooks.ema.evaluate=true: {type(trainer.optimizer).__name__} has weights of its own"
-                " for evaluation; set it to false."
+                f"hooks.ema.evaluate=true: {type(trainer.optimizer).__name__} evaluates weights of"
+                " its own; set it to false."
             )
 
     @torch.no_grad()
