@@ -172,7 +172,7 @@ class CheckpointRestorer:
         return False
 
     def _advice(self, path: Path) -> str:
-        """What to do if a checkpoint does not fit."""
+        """The advice for a checkpoint that does not fit."""
         if self.config is not None and not self._is_same(StoredCheckpoint(path)):
             return (
                 "Use the configuration that it was trained with, or start another run, perhaps from"

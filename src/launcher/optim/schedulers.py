@@ -221,7 +221,7 @@ def load_schedule(scheduler: AnyScheduler | None, saved: dict[str, Any] | None, 
 def follow_groups(scheduler: AnyScheduler | None) -> None:
     """Let a schedule set the rates of groups that were added to its optimizer.
 
-    The rate of such a group is its full rate, as that of a group from the start.
+    Such a group has its full rate, which the schedule multiplies.
 
     Raises:
         TrainingError: the schedule does not support it.

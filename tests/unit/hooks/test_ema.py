@@ -31,8 +31,8 @@ class OnHost(EmaHook):
     """The hook as with `device=cpu` for weights on a GPU: each update uses a copy, and is computed
     later."""
 
-    def _prepare(self, trainer: Any) -> None:
-        super()._prepare(trainer)
+    def _prepare(self, trainer: Any, *stored: Any) -> None:
+        super()._prepare(trainer, *stored)
         if self._staging is None:
             self._staging = _Staging(list(self._weights.values()), torch.device("cpu"))
 

@@ -136,9 +136,7 @@ def test_a_new_group_has_the_rate_of_the_schedule(tmp_path: Path) -> None:
     assert [group["lr"] for group in trainer.optimizer.param_groups] == [
         rate * half(STEPS) for rate in (0.01, 0.1, 0.1)
     ]
-    with pytest.raises(
-        TrainingError, match=r"3 parameter groups, .* which StepLR does"
-    ):
+    with pytest.raises(TrainingError, match=r"3 parameter groups, .* which StepLR does"):
         trained(parts | {"schedule": lambda o: StepLR(o, 1)}, tmp_path / "step", STEPS)
     trained(parts | {"schedule": ReduceLROnPlateau}, tmp_path / "metric", STEPS)
 
