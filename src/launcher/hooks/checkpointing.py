@@ -168,7 +168,8 @@ class CheckpointingHook(BaseHook):
         return CheckpointStore(root, trainer.logger, link, names)
 
     def on_restore(self, trainer: TrainerView) -> None:
-        self._built = tensor_shapes(trainer.model)
+        if trainer.strategy.has_plain_tensors:
+            self._built = tensor_shapes(trainer.model)
         checkpoint = self.resuming.restore(trainer)
         if checkpoint is not None and checkpoint.parent == self.store.root:
             self.saved_at = trainer.step

@@ -34,7 +34,8 @@ def broadcast(tensors: Sequence[torch.Tensor]) -> None:
     """Give all ranks rank 0's values. All ranks must call it."""
     for bucket in buckets(tensors):
         flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
-        dist.broadcast(flat, 0)
+        # A backend does not support every dtype.
+        dist.broadcast(flat.view(torch.uint8), 0)
         parts = flat.split([tensor.numel() for tensor in bucket])
         for tensor, part in zip(bucket, parts, strict=True):
             tensor.copy_(part.view(tensor.shape))

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from launcher.errors import TrainingError
+from launcher.optim.combined import CombinedOptimizer
 from launcher.optim.parts import OptimizerParts, has_own_state_dict
 from launcher.strategies.base import TensorReader
 from launcher.strategies.sharded import read_into, zeros_like_shard
@@ -144,6 +145,8 @@ def _add_groups(
     model: nn.Module, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]
 ) -> None:
     """Add the groups that a hook had added in training, with parameters of the model."""
+    if isinstance(optimizer, CombinedOptimizer):
+        return
     taken = {id(p) for group in optimizer.param_groups for p in group["params"]}
     parameters = {n: p for n, p in unwrap(model).named_parameters() if id(p) not in taken}
     for entry in groups[len(optimizer.param_groups) :]:
