@@ -78,8 +78,7 @@ class Export:
 
     def _tensors(self, stored: StoredCheckpoint) -> dict[str, torch.Tensor]:
         dtypes = {name: stored.dtype(name) for name in stored.names()}
-        if self.weights is not None:
-            stored.use_average(self.weights, f"{self.key}.weights")
+        stored.use_weights(self.weights, f"{self.key}.weights")
         names = [name for name in stored.names() if name.startswith(MODEL)]
         if not names:
             raise ConfigError(
@@ -110,7 +109,7 @@ def write_model(
         folder: where the files are written.
         model: the node `model` of the configuration, resolved.
         tensors: the full tensors by name.
-        extra: extra state of its modules, by their names.
+        extra: the entries of its `state_dict()` that are not tensors.
         max_shard_size: the largest size of a file.
         tied: see `launcher.strategies.weights.tied_names`.
     Returns:

@@ -28,6 +28,7 @@ from launcher.process.rng import rng_state
 from launcher.rundir.folder import RunFolder, place_of, run_name, step_name
 from launcher.rundir.record_format import run_names
 from launcher.rundir.sources import imported_sources, source_changes
+from launcher.strategies.weights import lost_tensors, tensor_shapes
 from launcher.types import (
     NonEmptyText,
     NonNegativeFloat,
@@ -119,9 +120,10 @@ class CheckpointingHook(BaseHook):
         self._handlers: dict[int, object] = {}
         self._run: str | None = None
         """The run's name, stored in each checkpoint."""
+        self._built: dict[str, tuple[int, ...]] = {}
         self._check_lock, self._fork = RunContext().check_lock, RunContext().fork
         self.saved_at = self._in_flight = self._observed_at = -1
-        self._improved = self._is_postponed = False
+        self._improved = self._is_postponed = self._is_checked = False
         self._times = RunContext().times
         self._best_saved: dict[str, object] | None = None
         self._best_in_flight: dict[str, object] | None = None
@@ -144,7 +146,8 @@ class CheckpointingHook(BaseHook):
         self.resuming = CheckpointRestorer(
             self.store, self.load, self._fork, self.texts.get("config.yaml")
         )
-        check_storable(trainer.strategy.snapshot())
+        snapshot = trainer.strategy.snapshot()
+        check_storable(snapshot.tensors, snapshot.meta, type(trainer.optimizer).__name__)
         self.saver = Saver(self.store, trainer.strategy.ranks, self.retention, self.write_timeout)
 
     def _store(self, trainer: TrainerView) -> CheckpointStore:
@@ -161,6 +164,8 @@ class CheckpointingHook(BaseHook):
         return CheckpointStore(root, trainer.logger, link, names)
 
     def on_restore(self, trainer: TrainerView) -> None:
+        if trainer.strategy.has_plain_tensors:
+            self._built = tensor_shapes(trainer.model)
         checkpoint = self.resuming.restore(trainer)
         if checkpoint is not None and checkpoint.parent == self.store.root:
             self.saved_at = trainer.step
@@ -222,6 +227,9 @@ class CheckpointingHook(BaseHook):
             self._await(trainer)
         if (ends or self._is_due(trainer, step)) and step not in (0, self.saved_at):
             self._save_unless_broken(trainer, wait=ends)
+        if not self._is_checked and step > 0:
+            # What cannot be stored is found before there is much to lose.
+            self._payload(trainer)
         if signum:
             self._leave(trainer, signum)
 
@@ -271,6 +279,7 @@ class CheckpointingHook(BaseHook):
             # A better value could not be saved and no longer counts.
             self._improved |= self.best.update(trainer.step)
         payload = self._payload(trainer)
+        self._warn_of_lost_tensors(trainer)
         if self._improved and self.best is not None:
             self._improved, self._best_in_flight = False, self.best.state()
         started = time.perf_counter()
@@ -294,6 +303,17 @@ class CheckpointingHook(BaseHook):
             time.perf_counter() - started,
         )
 
+    def _warn_of_lost_tensors(self, trainer: TrainerView) -> None:
+        """Name at the first save the tensors that a resume would reject."""
+        built, self._built = self._built, {}
+        if built and (lost := lost_tensors(trainer.model, built)):
+            trainer.logger.warning(
+                "This checkpoint cannot be resumed: %s appeared or changed its shape in training,"
+                " and its module does not restore it. Make it in the constructor in its final"
+                " shape, or restore it in _load_from_state_dict.",
+                ", ".join(lost),
+            )
+
     def _payload(self, trainer: TrainerView) -> Payload:
         strategy = trainer.strategy
         training_state = trainer.training_state()
@@ -305,7 +325,7 @@ class CheckpointingHook(BaseHook):
         rank_state = {"rng": rng_state(), "hooks": hooks}
         if strategy.ranks.world_size > 1:
             rank_state["data_loader"] = training_state["data_loader"]
-        return Payload(
+        payload = Payload(
             step=trainer.step,
             manifest=Manifest(
                 step=trainer.step,
@@ -323,6 +343,12 @@ class CheckpointingHook(BaseHook):
             texts=with_sources(self.texts),
             is_best=self._improved,
         )
+        # An optimizer has its state after its first update.
+        if not self._is_checked and not trainer.state.skipped_in_row:
+            self._is_checked = True
+            state = snapshot.meta | rank_state | {"training_state": training_state}
+            check_storable(payload.tensors, state, type(trainer.optimizer).__name__)
+        return payload
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         state_dict["checkpointing"] = {} if self.best is None else {"best": self.best.state()}

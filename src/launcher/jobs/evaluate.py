@@ -251,8 +251,7 @@ def _load(model: StoredModel, path: Path, weights: str | None) -> str | None:
     model.path = path
     try:
         stored = StoredCheckpoint(path)
-        if weights is not None:
-            stored.use_average(weights)
+        stored.use_weights(weights)
         model.trainer.strategy.load_weights(stored)
     except (CorruptCheckpoint, OSError) as error:
         return str(error)

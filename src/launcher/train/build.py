@@ -37,7 +37,7 @@ from launcher.hooks.jsonl import JsonlHook
 from launcher.hooks.media import MediaHook
 from launcher.hooks.metric_schedule import MetricScheduleHook
 from launcher.hooks.sources import SourcesHook
-from launcher.models.output import described
+from launcher.models.output import check_parameters, described
 from launcher.optim.fused import kernels_for_any_shard
 from launcher.optim.parts import OptimizerParts, call_factory
 from launcher.optim.precision import Precision
@@ -282,6 +282,7 @@ def build_model(node: DictConfig) -> nn.Module:
             f"model._target_={node._target_}: should make a torch.nn.Module; it made"
             f" {described(model)}."
         )
+    check_parameters(model)
     return model
 
 

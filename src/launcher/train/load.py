@@ -118,8 +118,7 @@ def _folder(run: str | Path, outputs: Path) -> Path:
 
 def _opened(checkpoint: Path, weights: str | None) -> StoredCheckpoint:
     stored = StoredCheckpoint(checkpoint)
-    if weights is not None:
-        stored.use_average(weights)
+    stored.use_weights(weights)
     return stored
 
 
