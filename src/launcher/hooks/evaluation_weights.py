@@ -39,8 +39,8 @@ class EvaluationWeightsHook(BaseHook):
             )
         if any(isinstance(hook, EvaluationHook) and hook.test == "best" for hook in trainer.hooks):
             raise ConfigError(
-                f"hooks.evaluation.test=best: {name} evaluates weights of its own; use test=last, or"
-                " job=evaluate job.checkpoint=best job.split=test."
+                f"hooks.evaluation.test=best: {name} evaluates weights of its own; use"
+                " hooks.evaluation.test=last, or job=evaluate of the best checkpoint."
             )
 
     @torch.no_grad()
