@@ -27,12 +27,12 @@ from launcher.hooks.state import full_state, load_full_state, load_hook_states
 from launcher.models.output import check_output, described, is_part, warn_of_rounding
 from launcher.optim.parts import OptimizerParts
 from launcher.optim.precision import Precision
+from launcher.optim.schedule_state import ScheduleState
 from launcher.optim.schedulers import (
     AnyScheduler,
     SchedulerParts,
     check_steps,
     current_rates,
-    load_schedule,
     needs_metric,
 )
 from launcher.process import deadline, signals
@@ -131,6 +131,7 @@ class BaseTrainer(HookCaller):
         self.strategy: Strategy
         self._turns: Turns | None = None
         self._batches: Batches
+        self._schedule: ScheduleState
         self._agreement: Agreement
         self._epoch: Interval | None = None
         # The hook that restores a checkpoint sets these.
@@ -264,11 +265,13 @@ class BaseTrainer(HookCaller):
 
     def bind_events(self) -> None:
         """List what each event calls. Needed again after a change of hooks or loader."""
-        # A hook may replace the loader.
+        # A hook may replace the loader and the schedule.
         if not self.is_built or self._batches.loader is not self.data_loader:
             self._batches = Batches(
                 self.data_loader, self.logger, self.num_targets, self.device, self._agreement.alone
             )
+        if not self.is_built or self._schedule.scheduler is not self.lr_scheduler:
+            self._schedule = ScheduleState(self.optimizer, self.lr_scheduler)
         self._events = calls(self.hooks)
         length = steps_per_epoch(self)
         self.state.num_epochs = float(self.max_steps / length) if length else None
@@ -652,16 +655,25 @@ class BaseTrainer(HookCaller):
             "lr_scheduler": (
                 self.lr_scheduler.state_dict() if self.lr_scheduler is not None else None
             ),
+            "lr_arguments": self._schedule.arguments(),
             "grad_scaler": self.grad_scaler.state_dict(),
             "data_loader": self._batches.position(),
         }
 
     def load_training_state(self, saved: dict[str, Any]) -> None:
         self.state.load_counters(saved)
-        load_schedule(self.lr_scheduler, saved["lr_scheduler"], self.state.step)
         if saved["grad_scaler"]:
             self.grad_scaler.load_state_dict(saved["grad_scaler"])
         self._batches.load_position(saved.get("data_loader"), self.state)
+
+    def restore_schedule(self, saved: dict[str, Any]) -> None:
+        """Restore the schedule of a training state. The optimizer has been loaded before.
+
+        Raises:
+            ConfigError: the schedule cannot be stepped as far as the training state.
+        """
+        updates = self.state.step - self.state.skipped_steps
+        self._schedule.restore(saved, updates)
 
     @property
     def source(self) -> object:
