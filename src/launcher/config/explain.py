@@ -144,7 +144,9 @@ def user_traceback(error: BaseException) -> str:
     Without such frames it has all frames.
     """
     stack = traceback.TracebackException.from_exception(unwrapped(error))
-    whole, any_own = "".join(stack.format()), False
+    whole = "".join(stack.format())
+    # The traceback of another process is the text of its cause.
+    any_own = bool(getattr(unwrapped(error).__cause__, "has_user_frames", False))
     chain: traceback.TracebackException | None = stack
     while chain is not None:
         user_frames = [frame for frame in chain.stack if not frame.filename.startswith(LIBRARIES)]
