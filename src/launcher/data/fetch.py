@@ -54,14 +54,14 @@ class Fetch:
         if request.seeds is not None:
             return isolated(lambda: self._one_by_one(request))
         epochs = request.epochs
-        if self.get_batch is None and self.get_items is None:
-            return self._one_by_one(request)
         if epochs is not None:
             if (epochs != epochs[0]).any():
                 return self._one_by_one(request)
             self.set_epoch(int(epochs[0]))
         if self.get_batch is not None:
             return self.get_batch(request.indices)
+        if self.get_items is None:
+            return self._one_by_one(request)
         indices = request.indices.tolist()
         return self._collated(indices, self.get_items(indices))
 

@@ -191,17 +191,17 @@ class ResumableLoader:
     def _requests(self, order: Order) -> Iterator[Request]:
         count, start = self.micro_batch_size, self.samples
         dataset = self.dataset if isinstance(self.dataset, OrderedDataset) else None
+        counts_epochs = has_epochs(self.dataset)
         for number in self.share.numbers():
             position = start + number * count
             if dataset is not None:
                 dataset.read_ahead(position)
             indices = order.indices(position, count)
-            counts_epochs = has_epochs(self.dataset)
-            epochs = seeds = None
-            if counts_epochs or self.seed_samples:
-                epochs = order.epochs(position, count)
-            if self.seed_samples:
-                seeds = sample_seeds(self.seed, epochs, indices)
+            if not counts_epochs and not self.seed_samples:
+                yield Request(indices)
+                continue
+            epochs = order.epochs(position, count)
+            seeds = sample_seeds(self.seed, epochs, indices) if self.seed_samples else None
             yield Request(indices, seeds, epochs if counts_epochs else None)
 
     def state_dict(self) -> dict[str, Any]:

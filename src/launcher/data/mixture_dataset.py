@@ -76,7 +76,7 @@ class Mixture(OrderedDataset):
 
     @property
     def keeps_state(self) -> bool:
-        """Whether a source has a state."""
+        """Return whether a source has a state."""
         return bool(self._stateful())
 
     def state_dict(self) -> dict[str, Any]:

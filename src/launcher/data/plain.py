@@ -187,8 +187,10 @@ class ResumableSampler:
         yield from order
 
     def _from(self, position: int) -> Iterator[object]:
-        self._restore_numbers(self.state)
-        stateful, saved = stateful_samplers(self.loader), self.state.get("samplers", {})
+        state = self.state
+        assert state is not None
+        self._restore_numbers(state)
+        stateful, saved = stateful_samplers(self.loader), state.get("samplers", {})
         for path in stateful.keys() & saved.keys():
             stateful[path].load_state_dict(deepcopy(saved[path]))
         rest: Iterator[Any] = iter(self.inner)
@@ -196,7 +198,7 @@ class ResumableSampler:
         first = next(rest, END)
         if first is END and saved:
             # A sampler that knows its position has begun at the end of the epoch before.
-            self._restore_numbers(self.state)
+            self._restore_numbers(state)
             rest = iter(self.inner)
             first = next(rest, END)
         if position == 0:

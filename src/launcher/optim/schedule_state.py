@@ -24,7 +24,7 @@ from launcher.optim.schedulers import AnyScheduler, SchedulerParts, needs_metric
 
 State = dict[str, Any]
 OF_SCHEDULES = ("momentum", "betas")
-"""What torch's schedules set next to the learning rate."""
+"""Keys of a parameter group that torch's schedules set next to the learning rate."""
 MAX_DEPTH = 12
 
 
@@ -37,15 +37,17 @@ class BuiltSchedule:
     """
 
     def __init__(self, optimizer: Optimizer, scheduler: LRScheduler | None):
-        self.optimizer, self.scheduler = optimizer, scheduler
-        self._groups = [_copied(group) for group in optimizer.param_groups]
+        self.optimizer = optimizer
+        self.scheduler: Any = scheduler
+        self._groups: list[State] = [_copied(group) for group in optimizer.param_groups]
         self._state: State = {}
         self.arguments: State = {"class": type(scheduler).__qualname__}
         # Another object may be a schedule, if its `step` needs no arguments.
         if isinstance(scheduler, LRScheduler):
             self._state = _copy(scheduler.state_dict())
             self.arguments["rates"] = [
-                float(group.get("initial_lr", group["lr"])) for group in self._groups
+                float(group["initial_lr" if "initial_lr" in group else "lr"])
+                for group in self._groups
             ]
             self.arguments["values"] = {
                 key: _digest(value)
@@ -94,7 +96,7 @@ class BuiltSchedule:
             key: value for key, value in saved.items() if before["values"].get(key) == values[key]
         }
         self.scheduler.load_state_dict(_copy(self._state) | kept)
-        rates = self.arguments["rates"]
+        rates: list[float] = self.arguments["rates"]
         all_rates = zip(
             self.optimizer.param_groups, rates, before.get("rates", rates), strict=False
         )

@@ -1,4 +1,4 @@
-"""What belongs to the data of a user: states, epochs and errors, under both interfaces."""
+"""States, epochs and errors of a user's data, under both interfaces."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
