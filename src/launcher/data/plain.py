@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
-from launcher.data.iterable import has_state, length, lost_state, pickled_state
+from launcher.data.iterable import has_state, is_stream, length, lost_state, pickled_state
 from launcher.process.ranks import world_size
 from launcher.process.rng import host_state, isolated, restore_rng, rng_state
 
@@ -410,8 +410,13 @@ def set_own_numbers(loader: object, numbers: dict[str, float]) -> None:
 
 @contextmanager
 def unchanged(loader: object) -> Iterator[None]:
-    """Restore the generators and numbers of a loader and its samplers at the end of the context."""
+    """Restore the state of a loader, its samplers and its dataset at the end of the context."""
     generators, numbers = own_generators(loader), own_numbers(loader)
+    owners = list(stateful_samplers(loader).values())
+    dataset: Any = getattr(loader, "dataset", None)
+    if not is_stream(dataset) and has_state(dataset):
+        owners.append(dataset)
+    own_states = [deepcopy(owner.state_dict()) for owner in owners]
     states = {name: _get_state(generator) for name, generator in generators.items()}
     try:
         yield
@@ -419,6 +424,8 @@ def unchanged(loader: object) -> Iterator[None]:
         for name, state in states.items():
             _set_state(generators[name], state)
         set_own_numbers(loader, numbers)
+        for owner, own_state in zip(owners, own_states, strict=True):
+            owner.load_state_dict(own_state)
 
 
 def _get_state(generator: Any) -> object:
