@@ -30,8 +30,6 @@ ALLOWED = {
     ("models/huggingface.py", "_no_split_modules"),
     # Submitit writes a script only when it submits it.
     ("slurm/sbatch.py", "_make_submission_file_text"),
-    # A schedule's rates; the public `get_last_lr` returns them, and nothing public sets them.
-    ("optim/schedulers.py", "_last_lr"),
     # Torch's own mark, by which GradScaler decides who unscales.
     ("strategies/native.py", "_step_supports_amp_scaling"),
     # The module inside a compiled one.

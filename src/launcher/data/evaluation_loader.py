@@ -23,7 +23,7 @@ class ChunkFetch:
         self.fetch, self.size = fetch, size
 
     def __getitem__(self, request: Request) -> object:
-        return int(request[0][0]) // self.size, self.fetch[request]
+        return int(request.indices[0]) // self.size, self.fetch[request]
 
 
 class EvaluationLoader:
@@ -176,5 +176,5 @@ def batches_of(
 def _request(start: int, stop: int, seed: int | None) -> Request:
     indices = np.arange(start, stop, dtype=np.int64)
     if seed is None:
-        return indices, None
-    return indices, sample_seeds(seed, np.zeros_like(indices), indices)
+        return Request(indices)
+    return Request(indices, sample_seeds(seed, np.zeros_like(indices), indices))

@@ -19,7 +19,6 @@ from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import TrainerView
 from launcher.hooks.forking import KEY, Fork, own_position
-from launcher.optim.schedulers import set_rates
 from launcher.process import ranks
 from launcher.process.rng import fresh_rng
 from launcher.rundir.provenance import is_restart, slurm_job_id
@@ -332,7 +331,7 @@ class CheckpointRestorer:
                 state | {"data_loader": own_position(state, mine if same_ranks else None)}
             )
             trainer.strategy.load(stored)
-            set_rates(trainer.optimizer, trainer.lr_scheduler, state["lr_scheduler"])
+            trainer.restore_schedule(state)
         if trainer.state.stop_reason is not None and (
             self.choice.is_fork or not self._is_same(stored)
         ):

@@ -11,7 +11,6 @@ import torch
 
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView, overrides
-from launcher.optim.schedulers import set_rates
 from launcher.strategies.base import ShardSpec
 from launcher.strategies.sharded import ShardedLike, shard_to_write
 from launcher.strategies.weights import model_tensors
@@ -102,7 +101,6 @@ def load_full_state(trainer: TrainerView, state: dict[str, Any], options: Any) -
     from torch.distributed.checkpoint.state_dict import set_state_dict
 
     training_state = state["training_state"]
-    # The scheduler must come before the optimizer, see pytorch #119168.
     trainer.load_training_state(training_state)
     set_state_dict(
         trainer.model,
@@ -111,7 +109,7 @@ def load_full_state(trainer: TrainerView, state: dict[str, Any], options: Any) -
         optim_state_dict=training_state["optimizer"],
         options=options,
     )
-    set_rates(trainer.optimizer, trainer.lr_scheduler, training_state["lr_scheduler"])
+    trainer.restore_schedule(training_state)
     for hook in trainer.hooks:
         hook.load_tensors(trainer, InMemory(state.get("hook_tensors", {})))
     hooks = state.get("hooks")

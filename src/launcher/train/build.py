@@ -116,7 +116,11 @@ def build_trainer(
         loader = data.train_loader(
             seed=config.seed, micro_batch_size=plan.micro_batch_size, **placement, **order
         )
-    placement |= {"batch_size": plan.micro_batch_size, **chunks}
+    size = plan.micro_batch_size
+    if data.val_batch_size is not None:
+        # With lanes, a batch is the same on any number of ranks.
+        size = max(1, data.val_batch_size // (settings.lanes or strategy.ranks.world_size))
+    placement |= {"batch_size": size, **chunks}
     if loader is not None:
         if isinstance(loader.dataset, Mixture):
             hooks.insert(0, SourcesHook(OmegaConf.select(config, "hooks.logging.interval") or 10))
