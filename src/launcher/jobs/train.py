@@ -18,8 +18,6 @@ class TrainJob:
         value: whether the sweeper gets its best or its last value.
         after: commands of `launcher.runs` that follow once the run is complete: evaluate (with the
             test set, if `data.test_dataset` is set) and export.
-        device_memory: of one rank (80GB), for `trainer.micro_batch_size=auto`. Default None: the
-            memory of its device, or its share of the machine's on a CPU.
     """
 
     def __init__(
@@ -27,9 +25,7 @@ class TrainJob:
         objective: str | None = None,
         value: Literal["best", "last"] = "best",
         after: list[Literal["evaluate", "export"]] | None = None,
-        device_memory: str | None = None,
     ):
-        self.device_memory = device_memory
         self.objective, self.value, self.after = objective, value, list(after or ())
 
     def is_complete(self, config: Mapping[str, Any]) -> bool:
@@ -89,7 +85,7 @@ class TrainJob:
         from launcher.jobs.run_attempt import train
         from launcher.process.ranks import Ranks
 
-        metrics, folder = train(config, self.device_memory), Path(config.run.dir)
+        metrics, folder = train(config), Path(config.run.dir)
         if self.after and Ranks.from_env().is_main:
             run_after(self.after, folder, config.data.get("test_dataset") is not None)
         return metrics

@@ -47,31 +47,6 @@ class ShardSpec:
     offset: tuple[int, ...]
 
 
-class UnknownMemory(Exception):
-    """The memory of a step is not estimated. The message names the part, and what to use."""
-
-
-@dataclass(frozen=True)
-class MemoryLayout:
-    """The memory that a strategy keeps on a rank during a step."""
-
-    shards: int = 1
-    """A parameter, its gradient and its moments are divided into so many."""
-    has_buckets: bool = False
-    """Gradients keep their memory from one step to the next."""
-    gradient_copies: int = 1
-    units: Callable[[nn.Module], list[nn.Module]] | None = None
-    """Returns the modules whose weights are gathered for their passes. Is None if weights are
-    full."""
-    frees_gathered: bool = True
-    """Gathered weights are freed between the passes."""
-    gathered_dtype: torch.dtype | None = None
-    """The format in which weights are gathered, if it is not their own."""
-
-    def share(self, size: int) -> int:
-        return -(-size // self.shards)
-
-
 class TensorReader(Protocol):
     """Source that a strategy loads from.
 
@@ -242,18 +217,6 @@ class Strategy(ABC):
 
         All ranks must call it.
         """
-
-    def memory_layout(self, world_size: int, precision: Precision) -> MemoryLayout:
-        """Describe the memory on each of so many ranks.
-
-        It is called without `setup`.
-
-        Raises:
-            UnknownMemory: the strategy has no such description.
-        """
-        raise UnknownMemory(
-            f"the memory of strategy={self.name} is not estimated; use strategy=fsdp, ddp or none"
-        )
 
     def teardown(self) -> None:  # noqa: B027 - most have nothing to do
         """Leave the process group."""
