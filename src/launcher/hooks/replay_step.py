@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from launcher.errors import ConfigError, NodeFault, TrainingError
+from launcher.errors import NodeFault, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.hooks.state import reject_flat_buffers
 from launcher.process import ranks
@@ -88,10 +88,6 @@ class ReplayStepHook(BaseHook):
 
     def on_start(self, trainer: TrainerView) -> None:
         reject_flat_buffers(trainer, "hooks.replay_step", "gradients")
-        if trainer.strategy.needs_closure:
-            raise ConfigError(
-                "hooks.replay_step: this optimizer computes its own passes; leave the hook out."
-            )
 
     def on_before_step(self, trainer: TrainerView) -> None:
         self._batches = []

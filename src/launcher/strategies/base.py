@@ -124,12 +124,6 @@ class Strategy(ABC):
     a 0-d bool tensor that is the same on every rank. The step still counts, and the schedule
     continues."""
 
-    needs_closure: bool = False
-    """True if the optimizer's step computes loss and gradients itself (LBFGS)."""
-    closure: tuple[torch.Tensor, Callable[[], torch.Tensor]] | None = None
-    """The step's loss for such an optimizer, and a function that computes loss and gradients
-    again."""
-
     @abstractmethod
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
         """Take this rank's device and join the process group.

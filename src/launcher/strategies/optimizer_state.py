@@ -195,7 +195,7 @@ def _read(
 
 
 def _to_device(value: object, device: torch.device) -> object:
-    """Move a tensor, or a list of them (as LBFGS has), to its parameter's device."""
+    """Move a tensor, or a list of them, to its parameter's device."""
     if isinstance(value, torch.Tensor):
         return value.to(device)
     return [_to_device(item, device) for item in value] if isinstance(value, list) else value

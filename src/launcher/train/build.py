@@ -39,6 +39,7 @@ from launcher.hooks.metric_schedule import MetricScheduleHook
 from launcher.hooks.sources import SourcesHook
 from launcher.models.output import described
 from launcher.optim.fused import kernels_for_any_shard
+from launcher.optim.optimizers import check_step
 from launcher.optim.parts import OptimizerParts, call_factory
 from launcher.optim.precision import Precision
 from launcher.optim.schedulers import SchedulerParts, check_steps, needs_metric
@@ -300,6 +301,7 @@ def build_optimizer(node: DictConfig, model: nn.Module) -> torch.optim.Optimizer
             f"optimizer._target_={node._target_}: should make a torch.optim.Optimizer; it made "
             f"{described(optimizer)}."
         )
+    check_step(optimizer, f"optimizer._target_={node._target_}")
     return optimizer
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from launcher import BaseTrainer
-from launcher.errors import ConfigError, TrainingError
+from launcher.errors import TrainingError
 from launcher.hooks.replay_step import LOSS, ReplayStepHook, faulty_nodes
 
 
@@ -83,13 +83,6 @@ def test_a_warning_lets_training_continue(caplog: pytest.LogCaptureFixture, tmp_
     lines = [line for line in caplog.messages if "differ on rank 0" in line]
     assert [line[:6] for line in lines] == ["Step 2", "Step 4"] and trainer.step == 5
     assert "Nothing of this step" not in lines[0]
-
-
-def test_an_optimizer_with_passes_of_its_own_is_rejected() -> None:
-    trainer = Toy([ReplayStepHook()], nn.Identity(), torch.optim.LBFGS)
-    trainer.build()
-    with pytest.raises(ConfigError, match="computes its own passes"):
-        trainer.train()
 
 
 @pytest.mark.parametrize(
