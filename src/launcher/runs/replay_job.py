@@ -72,7 +72,7 @@ def for_ranks(dispatch: Mapping[str, object], ranks: int, label: str) -> dict[st
     ):
         settings["tasks_per_node"] = ranks // nodes
     size = construct(settings).size
-    if size.varies or size.nodes.min * size.ranks_per_node != ranks:
+    if size.nodes.is_open or size.nodes.min * size.ranks_per_node != ranks:
         raise ConfigError(
             f"dispatch.nodes={nodes}: {label} had {ranks} ranks; use dispatch.nodes and"
             " dispatch.tasks_per_node whose product is that number."

@@ -295,7 +295,7 @@ def test_cuda_graphs_change_no_number(options: str, tmp_path: Path) -> None:
     assert all(torch.equal(one, other) for one, other in zip(*written, strict=True))
 
 
-def test_an_optimizer_that_needs_a_closure_is_rejected() -> None:
+def test_an_optimizer_that_needs_a_closure_is_rejected(tmp_path: Path) -> None:
     node = OmegaConf.create({"_target_": "torch.optim.LBFGS", "lr": 0.1})
     message = r": the step of LBFGS needs a closure, which is not supported; use another"
     with pytest.raises(ConfigError, match=rf"^optimizer\._target_=torch\.optim\.LBFGS{message}"):
@@ -306,4 +306,4 @@ def test_an_optimizer_that_needs_a_closure_is_rejected() -> None:
             return torch.optim.LBFGS(self.model.parameters())
 
     with pytest.raises(ConfigError, match=rf"^Own\.build_optimizer{message}"):
-        Own([]).build()
+        Own([], 1, tmp_path).build()
