@@ -189,7 +189,7 @@ def muon(
 
 
 def check_step(optimizer: Optimizer, key: str) -> None:
-    """Check that the optimizer's `step` needs no closure, as that of torch.optim.LBFGS does.
+    """Check that the optimizer's `step` needs no closure, unlike torch.optim.LBFGS.
 
     Args:
         optimizer: the optimizer.
