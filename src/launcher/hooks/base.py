@@ -283,10 +283,7 @@ class BaseHook:
         """
 
     def on_batch(self, trainer: TrainerView, batch: Any) -> None:
-        """Called with a micro-batch, on the device, before its forward pass.
-
-        The repeated passes of a closure call it again.
-        """
+        """Called with a micro-batch, on the device, before its forward pass."""
 
     def on_before_optimizer_step(self, trainer: TrainerView) -> None:
         """Once a step: gradients are complete, unscaled, and not yet clipped.

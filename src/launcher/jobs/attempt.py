@@ -23,9 +23,11 @@ from launcher.config.command import command_record
 from launcher.config.explain import explain, unwrapped
 from launcher.config.plain import to_plain
 from launcher.config.resolve import escaped, stored
+from launcher.config.sections import AUTO
 from launcher.config.tree import of_the_run
 from launcher.errors import TrainingError, config_error
 from launcher.hooks.checkpointing import CheckpointingHook
+from launcher.jobs.micro_batch import is_out_of_memory
 from launcher.jobs.summary import end_lines
 from launcher.process import deadline, signals
 from launcher.process.exits import exits_are_errors
@@ -42,12 +44,11 @@ from launcher.rundir.record_format import Outcome, RecordData
 from launcher.train.build import logger
 from launcher.train.composed import Trainer
 
-OUT_OF_MEMORY = ("OutOfMemoryError", "can't allocate memory")
-"""Words of torch's errors on a GPU and on the CPU."""
 LESS_MEMORY = (
-    "Less memory is needed with trainer.micro_batch_size=auto, the most samples that fit;"
-    " trainer.activation_checkpointing=full; or strategy=fsdp on more ranks."
+    "Less memory is needed with %strainer.activation_checkpointing=full; or strategy=fsdp on more"
+    " ranks."
 )
+AUTO_SIZE = "trainer.micro_batch_size=auto, which halves the samples of a pass until they fit; "
 
 
 class AttemptLog:
@@ -219,8 +220,9 @@ class AttemptLog:
             return
         if code == 1:
             logger.error("Failed at step %d: %s", self._step, reason)
-            if any(words in reason for words in OUT_OF_MEMORY):
-                logger.error(LESS_MEMORY)
+            if is_out_of_memory(reason):
+                is_auto = self.config.trainer.get("micro_batch_size") == AUTO
+                logger.error(LESS_MEMORY, "" if is_auto else AUTO_SIZE)
         self.end("failed", self._step, exit_code=code, reason=reason[:500])
 
     def _rejected(self, reason: str, code: int) -> None:

@@ -26,7 +26,7 @@ from launcher.train.composed import Trainer
 from launcher.train.length import with_max_steps
 
 
-def train(config: DictConfig, device_memory: str | None = None) -> dict[str, object] | None:
+def train(config: DictConfig) -> dict[str, object] | None:
     """See `TrainJob.run`."""
     folder = RunFolder(config.run.dir)
     setup_logging(None, Ranks.from_env().rank, keep=True)
@@ -40,7 +40,7 @@ def train(config: DictConfig, device_memory: str | None = None) -> dict[str, obj
     trainer: Trainer | None = None
     try:
         with log.recorded():
-            chosen = with_micro_batch_size(config, folder, device_memory)
+            chosen = with_micro_batch_size(config, folder)
             if chosen is not config:
                 log.config, config, plain = chosen, chosen, resolved(chosen)
             recorder = RecordHook(plain, code, log.begin)

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from launcher.config.messages import hint, nearest
 from launcher.errors import ConfigError
 from launcher.optim.combined import CombinedOptimizer
-from launcher.optim.optimizers import needs_closure
+from launcher.optim.optimizers import check_step
 from launcher.types import NonNegativeFloat
 
 
@@ -83,11 +83,7 @@ def _check(parts: Mapping[str, Optimizer], limits: Mapping[str, float | None]) -
                 f"optimizer.parts.{name}: should be a torch.optim.Optimizer; it is a"
                 f" {type(part).__name__}."
             )
-        if needs_closure(part):
-            raise ConfigError(
-                f"optimizer.parts.{name}: {type(part).__name__} computes several gradients in a"
-                " step, which several optimizers do not support; use another optimizer."
-            )
+        check_step(part, f"optimizer.parts.{name}")
         if has_own_state_dict(part):
             raise ConfigError(
                 f"optimizer.parts.{name}: {type(part).__name__} has a state_dict() or"

@@ -90,6 +90,7 @@ class _Meeting:
     groups: int = 0
     timeout: float = TIMEOUT
     decisions: int = 0
+    exchanges: int = 0
     joined: bool = False
     host_group: object = None
 
@@ -365,6 +366,29 @@ def reported_failure() -> str | None:
         return _meeting.store.get(FAILURE).decode() if _meeting.store.check([FAILURE]) else None
     except Exception:
         return None
+
+
+def exchange(text: str, seconds: float) -> list[str] | None:
+    """Return the texts of all ranks, which must all call it.
+
+    Unlike a collective, it ends although another rank waits for this one in a collective.
+
+    Returns:
+        None if a rank has sent no text within the seconds.
+    """
+    ranks = Ranks.from_env()
+    if ranks.world_size == 1:
+        return [text]
+    _meeting.exchanges += 1
+    keys = [f"launcher/text-{_meeting.exchanges}/{rank}" for rank in range(ranks.world_size)]
+    store().set(keys[ranks.rank], text)
+    until = time.monotonic() + seconds
+    while not store().check(keys):
+        signals.check()
+        if time.monotonic() > until:
+            return None
+        time.sleep(0.02)
+    return [store().get(key).decode() for key in keys]
 
 
 class Agreement:

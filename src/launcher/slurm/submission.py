@@ -38,7 +38,7 @@ from launcher.rundir.record_format import has_followed
 from launcher.slurm import scheduler
 from launcher.slurm.sbatch import runs_path
 from launcher.slurm.scheduler import QueuedJob, SchedulerError
-from launcher.slurm.size import GUARD, NODE_LOSS
+from launcher.slurm.size import GUARD
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -375,8 +375,7 @@ def write_script(script: Path, text: str, runs: Sequence[RunFolder]) -> None:
     """Write a job's script, and the run folders in the order of the array's tasks."""
     script.parent.mkdir(parents=True, exist_ok=True)
     script.write_text(text)
-    for file in (GUARD, NODE_LOSS):
-        # A job of this submission that has started already may be reading them.
-        if not (functions := script.with_name(file.name)).exists():
-            replace_file(functions, file.read_bytes())
+    # A job of this submission that has started already may be reading it.
+    if not (functions := script.with_name(GUARD.name)).exists():
+        replace_file(functions, GUARD.read_bytes())
     runs_path(script).write_text("".join(f"{os.path.abspath(run)}\n" for run in runs))

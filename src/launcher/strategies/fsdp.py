@@ -19,7 +19,7 @@ from launcher.optim.parts import OptimizerParts
 from launcher.optim.precision import Precision
 from launcher.process import ranks
 from launcher.process.rng import restore_rng, rng_state
-from launcher.strategies.base import NULL, BuildOptimizer, MemoryLayout, UnknownMemory
+from launcher.strategies.base import NULL, BuildOptimizer
 from launcher.strategies.buffers import SharedBuffers
 from launcher.strategies.collective_check import CollectiveConsistencyCheck
 from launcher.strategies.initial_weights import META, draw, outline, same_draws
@@ -307,20 +307,6 @@ class FsdpStrategy(NativeStrategy):
             yield
         for module in self._shards:
             module.reshard()  # type: ignore[operator]
-
-    def memory_layout(self, world_size: int, precision: Precision) -> MemoryLayout:
-        if self.cpu_offload:
-            raise UnknownMemory(
-                "the memory with strategy.cpu_offload=true is not estimated; use false"
-            )
-        copies = world_size if self.sharding == "no_shard" else self.replicate
-        is_mixed = self.mixed_precision and precision.is_mixed
-        return MemoryLayout(
-            shards=max(1, world_size // copies),
-            units=lambda model: shard_units(model, self.min_params),
-            frees_gathered=self.sharding == "full_shard",
-            gathered_dtype=precision.dtype if is_mixed else None,
-        )
 
     def grad_sync(self, enabled: bool) -> AbstractContextManager[object]:
         # Lanes are exchanged one by one.

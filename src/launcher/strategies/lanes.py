@@ -13,7 +13,6 @@ import torch.distributed as dist
 from torch import nn
 
 from launcher.errors import ConfigError
-from launcher.optim.optimizers import needs_closure
 from launcher.optim.parts import OptimizerParts
 from launcher.process.ranks import any_rank
 from launcher.strategies.sharded import local
@@ -235,19 +234,14 @@ def check_optimizer(optimizer: torch.optim.Optimizer, device: torch.device) -> N
     """Check that the update does not depend on how lanes are laid out over ranks.
 
     Raises:
-        ConfigError: there are several optimizers, or one that computes its own gradients, or a
-            fused kernel on the CPU, which rounds the last elements of a shard in another way.
+        ConfigError: there are several optimizers, or a fused kernel on the CPU, which rounds the
+            last elements of a shard in another way.
     """
     name = type(optimizer).__name__
     if isinstance(optimizer, OptimizerParts):
         raise ConfigError(
             "trainer.lanes: does not support several optimizers (optimizer.parts); use"
             " trainer.lanes=null."
-        )
-    if needs_closure(optimizer):
-        raise ConfigError(
-            f"optimizer={name}: computes several gradients in a step, which trainer.lanes does not"
-            " support; use another optimizer, or trainer.lanes=null."
         )
     if device.type == "cpu" and any(group.get("fused") for group in optimizer.param_groups):
         raise ConfigError(

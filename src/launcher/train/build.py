@@ -1,8 +1,10 @@
 """Builds a trainer from a configuration. It is the only module that knows all parts."""
 
+import hashlib
 import inspect
 import logging
 import math
+import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -29,7 +31,6 @@ from launcher.data.mixture_dataset import Mixture
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, RunContext
 from launcher.hooks.best import Best
-from launcher.hooks.compiled_graphs import CompiledGraphsHook
 from launcher.hooks.epochs import EpochSummaryHook
 from launcher.hooks.forking import Fork
 from launcher.hooks.init_from import InitFromHook
@@ -39,15 +40,16 @@ from launcher.hooks.metric_schedule import MetricScheduleHook
 from launcher.hooks.sources import SourcesHook
 from launcher.models.output import check_parameters, described
 from launcher.optim.fused import kernels_for_any_shard
+from launcher.optim.optimizers import check_step
 from launcher.optim.parts import OptimizerParts, call_factory
 from launcher.optim.precision import Precision
 from launcher.optim.schedulers import SchedulerParts, check_steps, needs_metric
 from launcher.process import collector
-from launcher.process.device import device_name
 from launcher.process.ranks import Ranks
 from launcher.process.rng import seed_all, set_deterministic
 from launcher.rundir.files import expanded
 from launcher.rundir.folder import RunFolder
+from launcher.rundir.provenance import processor
 from launcher.strategies.base import Strategy
 from launcher.strategies.step import StepPlan
 from launcher.trackers.base import is_tracker
@@ -57,8 +59,8 @@ from launcher.train.packing import check_packing
 
 logger = logging.getLogger("launcher")
 
-IN_A_GRAPH = ("compile", "activation_checkpointing", "deterministic")
-"""Keys of `trainer` that change the graphs of torch.compile."""
+COMPILED = "TORCHINDUCTOR_CACHE_DIR"
+"""Torch's environment variable, which child processes inherit."""
 
 
 def build_trainer(
@@ -149,8 +151,6 @@ def build_trainer(
     if loader is not None:
         check_packing(trainer, loader.dataset, loader.micro_batch_size)
     if compiling is not None:
-        if (graphs := _compiled_graphs(plain, compiling, trainer)) is not None:
-            trainer.hooks.append(graphs)
         trainer.compile(compiling)
     collector.resume()
     return trainer
@@ -167,6 +167,7 @@ def compile_options(
     """
     if setting is False:
         return None
+    _keep_compiled()  # before inductor is imported
     options: dict[str, Any] = {} if setting is True else dict(setting)
     backend, backends = (
         options.get("backend", "inductor"),
@@ -195,24 +196,26 @@ def compile_options(
     return options
 
 
-def _compiled_graphs(
-    plain: dict[str, Any], compiling: dict[str, object], trainer: Trainer
-) -> CompiledGraphsHook | None:
-    """Make the hook that keeps the compiled graphs, and let it read an earlier launch's graphs.
+def _keep_compiled() -> None:
+    """Let torch keep what it compiles in the user's cache folder, unless a folder is set.
 
-    Backends other than inductor keep no graphs, so they have no such hook.
+    Its own default is the temporary folder, which another node or a restart does not have. Kernels
+    of a CPU use its instructions, but torch does not look them up by processor.
     """
-    if compiling.get("backend", "inductor") != "inductor":
-        return None
-    parts = {key: plain[key] for key in ("model", "precision", "strategy", "trainer")}
-    parts["trainer"] = {key: parts["trainer"].get(key) for key in IN_A_GRAPH}
-    parts |= {
-        "micro_batch_size": trainer.strategy.plan.micro_batch_size,
-        "device": device_name(trainer.device),
-    }
-    hook = CompiledGraphsHook(parts, trainer.strategy.ranks.rank)
-    hook.read()
-    return hook
+    if COMPILED in os.environ:
+        return
+    try:
+        base = os.environ.get("XDG_CACHE_HOME", "")
+        root = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
+        name = hashlib.sha256(processor().encode()).hexdigest()[:12]
+        folder = root / "launcher" / "inductor" / name
+        # Torch unpickles its files.
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # There is no home, or it is read-only.
+    except (OSError, RuntimeError) as error:
+        logger.info("Compiled graphs are kept in torch's temporary folder only: %s.", error)
+        return
+    os.environ[COMPILED] = str(folder)
 
 
 def set_up_strategy(
@@ -306,6 +309,7 @@ def build_optimizer(node: DictConfig, model: nn.Module) -> torch.optim.Optimizer
             f"optimizer._target_={node._target_}: should make a torch.optim.Optimizer; it made "
             f"{described(optimizer)}."
         )
+    check_step(optimizer, f"optimizer._target_={node._target_}")
     return optimizer
 
 

@@ -32,6 +32,7 @@ from launcher.models.output import (
     is_part,
     warn_of_rounding,
 )
+from launcher.optim.optimizers import check_step
 from launcher.optim.parts import OptimizerParts
 from launcher.optim.precision import Precision
 from launcher.optim.schedule_state import ScheduleState
@@ -45,7 +46,7 @@ from launcher.optim.schedulers import (
 )
 from launcher.process import deadline, signals
 from launcher.process.device import parse_device
-from launcher.process.ranks import Agreement, maximum, sum_over_ranks, world_size
+from launcher.process.ranks import Agreement, maximum
 from launcher.process.rng import restore_rng, rng_state
 from launcher.strategies.base import Strategy
 from launcher.strategies.external import ExternalStrategy
@@ -259,6 +260,7 @@ class BaseTrainer(HookCaller):
         self.model = self._part("build_model", "a torch.nn.Module", "named_parameters")
         check_parameters(self.model)
         self.optimizer = self._part("build_optimizer", "a torch.optim.Optimizer", "param_groups")
+        check_step(self.optimizer, f"{type(self).__name__}.build_optimizer")
 
     def _part(self, method: str, kind: str, *attributes: str) -> Any:
         part = getattr(self, method)()
@@ -425,10 +427,7 @@ class BaseTrainer(HookCaller):
         """Compute a step's gradients, let the strategy clip them, update the weights, zero them."""
         if self._turns is not None:
             return self._take_turns(self._turns)
-        if self.strategy.needs_closure:
-            self._accumulate_for_closure()
-        else:
-            self._accumulate(self._micro_batches())
+        self._accumulate(self._micro_batches())
         if (lanes := self.strategy.lanes) is not None:
             self.step_info["loss"] = lanes.end_of_step(self.state.step, self.step_info["loss"])
         self.settle()
@@ -525,30 +524,6 @@ class BaseTrainer(HookCaller):
 
     def _forward_name(self) -> str:
         return f"{type(self).__name__}.forward"
-
-    def _accumulate_for_closure(self) -> None:
-        """Accumulate gradients for an optimizer (LBFGS) that calls its closure repeatedly.
-
-        Each call sees the same batches and the same random numbers.
-        """
-        start, batches = (
-            rng_state(),
-            list(islice(self._micro_batches(), self.gradient_accumulation_steps)),
-        )
-
-        def mean_loss() -> torch.Tensor:
-            return sum_over_ranks(torch.stack(self.step_info["loss"]).mean()) / world_size()
-
-        def evaluate_again() -> torch.Tensor:
-            first, self.step_info = self.step_info, {**self.step_info, "loss": [], "records": []}
-            restore_rng(start)
-            self.strategy.zero_grad()
-            self._accumulate(iter(batches))
-            loss, self.step_info = mean_loss(), first
-            return loss
-
-        self._accumulate(iter(batches))
-        self.strategy.closure = mean_loss(), evaluate_again
 
     # ----------------------------------------------------------- skipped updates and missing losses
     def _after_update(self, was_skipped: bool) -> None:

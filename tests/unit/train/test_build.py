@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from launcher import BaseHook
 from launcher.config.sections import TrainerSettings
@@ -16,9 +17,16 @@ from launcher.hooks.metric_schedule import MetricScheduleHook
 from launcher.optim.precision import Precision
 from launcher.rundir.folder import RunFolder
 from launcher.strategies.ddp import DdpStrategy
-from launcher.train.build import build_trainer, compile_options, in_steps, step_plan
+from launcher.train.build import (
+    build_optimizer,
+    build_trainer,
+    compile_options,
+    in_steps,
+    step_plan,
+)
 from launcher.train.composed import captures_graphs
 from support.composition import composed
+from support.toy import Toy
 
 
 class Names(BaseHook):
@@ -338,3 +346,17 @@ def test_evaluation_has_a_batch_size_of_its_own(
     loader = trainer.context.val_loader()
     assert loader is not None
     assert [len(batch[0]) for batch in loader] == sizes
+
+
+def test_an_optimizer_that_needs_a_closure_is_rejected(tmp_path: Path) -> None:
+    node = OmegaConf.create({"_target_": "torch.optim.LBFGS", "lr": 0.1})
+    message = r": the step of LBFGS needs a closure, which is not supported; use another"
+    with pytest.raises(ConfigError, match=rf"^optimizer\._target_=torch\.optim\.LBFGS{message}"):
+        build_optimizer(node, torch.nn.Linear(1, 1))
+
+    class Own(Toy):
+        def build_optimizer(self) -> torch.optim.Optimizer:
+            return torch.optim.LBFGS(self.model.parameters())
+
+    with pytest.raises(ConfigError, match=rf"^Own\.build_optimizer{message}"):
+        Own([], 1, tmp_path).build()

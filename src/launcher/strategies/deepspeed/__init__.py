@@ -19,7 +19,6 @@ from torch.nn.utils import get_total_norm
 
 from launcher.config.deepspeed_file import KEY, read_file
 from launcher.errors import ConfigError
-from launcher.optim.optimizers import needs_closure
 from launcher.optim.parts import OptimizerParts, has_own_state_dict
 from launcher.optim.precision import Precision
 from launcher.process import ranks
@@ -42,7 +41,7 @@ from launcher.strategies.weights import (
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Size
 
 logger = logging.getLogger("launcher")
-WHOLE_TENSORS_ONLY = frozenset({"Adafactor", "Adagrad", "LBFGS", "Muon", "MuonAdamW", "SparseAdam"})
+WHOLE_TENSORS_ONLY = frozenset({"Adafactor", "Adagrad", "Muon", "MuonAdamW", "SparseAdam"})
 """Optimizers whose update of a value depends on more than that value, or which DeepSpeed replaces
 with its own."""
 REPORTING = ("memory_breakdown", "dump_state", "flops_profiler", "comms_logger")
@@ -234,11 +233,6 @@ class DeepSpeedStrategy(NativeStrategy):
             raise ConfigError(
                 "strategy=deepspeed: does not support several optimizers (optimizer.parts); use"
                 " strategy=ddp."
-            )
-        if needs_closure(optimizer):
-            raise ConfigError(
-                f"strategy=deepspeed: {type(optimizer).__name__} computes the loss within its step,"
-                " which DeepSpeed does not support; use strategy=ddp."
             )
         if has_own_state_dict(optimizer):
             raise ConfigError(
