@@ -31,8 +31,6 @@ def collated(collate: Any, dataset: object, indices: Sequence[int], samples: lis
         dataset: the dataset of the samples.
         indices: the index of each sample, or its number in a stream.
         samples: the samples.
-    Raises:
-        TrainingError: torch's `default_collate` cannot make a batch of them.
     """
     try:
         return collate(samples)

@@ -50,8 +50,6 @@ class EvaluationLoader:
         has_chunks: the batches are the same on any number of ranks, which take them in turn. Chunk
             c has the samples from c * batch_size on. A rank that has no chunk at the end repeats
             another one. `chunk` is the number of the last batch.
-    Raises:
-        ConfigError: there are fewer samples than ranks.
     """
 
     def __init__(

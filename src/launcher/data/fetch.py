@@ -99,11 +99,7 @@ class StatefulFetch:
 
 
 def size_of(dataset: object, name: str) -> int:
-    """Return the number of samples of a map-style dataset.
-
-    Raises:
-        ConfigError: it has no length, or no sample.
-    """
+    """Return the number of samples of a map-style dataset."""
     size = length(dataset)
     if size is None:
         raise ConfigError(

@@ -53,11 +53,7 @@ def lost_state(dataset: object) -> str:
 
 
 def pickled_state(dataset: object, state: object) -> bytes:
-    """Pickle a state, since the dataset may change what its `state_dict` has returned.
-
-    Raises:
-        ConfigError: it cannot be pickled.
-    """
+    """Pickle a state, since the dataset may change what its `state_dict` has returned."""
     try:
         return pickle.dumps(state)
     # An object may fail in any way when it is pickled.

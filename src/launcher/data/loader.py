@@ -57,10 +57,6 @@ class ResumableLoader:
         samples: global position to begin at.
         lanes: the micro-batches of a step that this rank gets, in place of the r-th part of each.
             `samples` must then be the first sample of a step.
-
-    Raises:
-        ConfigError: the dataset is empty, or (`load_state_dict`) the state was written with another
-            dataset.
     """
 
     def __init__(
@@ -242,9 +238,6 @@ def order_of(dataset: object, seed: int, shuffle: bool) -> Order:
     """Return the order of a map-style dataset.
 
     It is the dataset's own if it is an `OrderedDataset`, or else epochs of all samples.
-
-    Raises:
-        ConfigError: it has no length, or no sample.
     """
     if isinstance(dataset, OrderedDataset):
         return dataset.order(seed, shuffle)

@@ -13,11 +13,7 @@ from launcher.errors import ConfigError
 
 
 class Mixture(OrderedDataset):
-    """Datasets laid one after the other, and the order in which a training reads them.
-
-    Raises:
-        ConfigError: a source has no length, or no sample.
-    """
+    """Datasets laid one after the other, and the order in which a training reads them."""
 
     def __init__(
         self, datasets: Mapping[str, Any], schedule: Sequence[tuple[int, Weights]], policy: Policy

@@ -364,10 +364,6 @@ class SlurmDispatch:
         """Submit the runs for which SLURM has room by now, and report them.
 
         If SLURM does not answer, they are submitted at a later call.
-
-        Raises:
-            ConfigError: SLURM rejects a run for another reason, or for its limit though no other
-                job is in the queue.
         """
         limits = [run.limit for run in rest]
         for run in rest:

@@ -39,11 +39,7 @@ class Fork:
     config: str = ""
 
     def checkpoint(self) -> Path:
-        """Return the source checkpoint.
-
-        Raises:
-            ConfigError: it does not exist, or is damaged.
-        """
+        """Return the source checkpoint."""
         path = checkpoint_of(self.outputs, self.source)
         if path is None:
             raise ConfigError(
@@ -54,11 +50,7 @@ class Fork:
     def restore(
         self, trainer: TrainerView, stored: StoredCheckpoint, rank_state: Settings | None
     ) -> None:
-        """Load the checkpoint, without the parts in `without`.
-
-        Raises:
-            ConfigError: this run's optimizer cannot take the state of the checkpoint's.
-        """
+        """Load the checkpoint, without the parts in `without`."""
         before, now = _parts(stored.path / "config.yaml"), _parts(self.config)
         takes_optimizer, takes_data = "optimizer" not in self.without, "data" not in self.without
         is_other = (

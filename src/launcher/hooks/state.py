@@ -26,9 +26,6 @@ def hook_states(
 
     A hook sees the model's live tensors, which it cannot replace here, and `training_state`, to
     which it may add.
-
-    Raises:
-        TrainingError: a hook has replaced one of the two.
     """
     model = MappingProxyType(model_tensors(trainer.model))
     states = {}
@@ -117,11 +114,7 @@ def load_full_state(trainer: TrainerView, state: dict[str, Any], options: Any) -
 
 
 def hook_tensors(trainer: TrainerView) -> dict[str, ShardedLike]:
-    """Return the state tensors of all hooks, by name.
-
-    Raises:
-        ConfigError: two hooks use one name.
-    """
+    """Return the state tensors of all hooks, by name."""
     tensors: dict[str, ShardedLike] = {}
     for name, hook in named(trainer.hooks):
         added = hook.state_tensors(trainer)
@@ -175,11 +168,7 @@ class InMemory:
 
 
 def reject_flat_buffers(trainer: TrainerView, key: str, use: str) -> None:
-    """Reject a strategy that keeps weights and gradients in flat buffers.
-
-    Raises:
-        ConfigError: the strategy has no tensors that a hook can read.
-    """
+    """Reject a strategy that keeps weights and gradients in flat buffers."""
     if not trainer.strategy.has_plain_tensors:
         raise ConfigError(
             f"{key}: strategy={trainer.strategy.name} keeps weights and gradients in flat buffers"

@@ -77,9 +77,6 @@ class AttemptLog:
         Args:
             trainer: the trainer, whose run is locked.
             machine: see `launcher.rundir.provenance.described`.
-        Raises:
-            ConfigError: another process is on the run, or its folder cannot be written. Every rank
-                raises it.
         """
         number = on_main(self._acquire)
         self.trainer, self.machine = trainer, machine
@@ -98,9 +95,6 @@ class AttemptLog:
         """Write that the attempt has begun.
 
         All ranks call it.
-
-        Raises:
-            ConfigError: the disk is full or read-only. Every rank raises it.
         """
         on_main(lambda: self._begin(self.trainer))
         self.has_begun = self._is_restored = True
@@ -174,9 +168,6 @@ class AttemptLog:
 
         The main thread and a forced exit may both try to write it. The first one does, and the
         other waits until it is written.
-
-        Raises:
-            TrainingError: training has ended well, and this cannot be written.
         """
         with self._end:
             if self.record is None or not self.has_begun or self._has_ended:

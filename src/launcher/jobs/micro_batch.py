@@ -31,12 +31,7 @@ def is_out_of_memory(error: str) -> bool:
 
 
 def with_micro_batch_size(config: DictConfig, folder: RunFolder) -> DictConfig:
-    """Return the configuration with a number in place of `auto`, the same on all ranks.
-
-    Raises:
-        ConfigError: a part cannot be built from the configuration.
-        TrainingError: another rank runs out of memory with one sample. That rank raises its error.
-    """
+    """Return the configuration with a number in place of `auto`, the same on all ranks."""
     if config.trainer.get("micro_batch_size") != AUTO:
         return config
     batch_size, world_size = config.data.batch_size, Ranks.from_env().world_size

@@ -98,11 +98,7 @@ def report_end(log: AttemptLog, trainer: Trainer) -> None:
 
 
 def usable_trackers(nodes: Mapping[str, object] | None) -> list[str]:
-    """The names of the trackers that are updated while the run trains.
-
-    Raises:
-        ConfigError: a library or a key that a tracker needs is missing.
-    """
+    """The names of the trackers that are updated while the run trains."""
     trackers = build_trackers(nodes)
     for name, tracker in trackers.items():
         tracker.check(f"tracker.{name}")

@@ -194,8 +194,6 @@ def check_step(optimizer: Optimizer, key: str) -> None:
     Args:
         optimizer: the optimizer.
         key: the key, or the method, that it is from.
-    Raises:
-        ConfigError: it does.
     """
     if has_required_argument(type(optimizer), "step"):
         raise ConfigError(

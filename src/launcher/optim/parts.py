@@ -23,9 +23,6 @@ class OptimizerParts(CombinedOptimizer):
         parts: the optimizers by name, in the order of their turns.
         max_grad_norm: the 2-norm to which a part's gradients are clipped (None: not at all), if it
             differs from the trainer's.
-    Raises:
-        ConfigError: a part is not an optimizer, or computes its own gradients; two parts have one
-            parameter.
     """
 
     def __init__(
@@ -184,9 +181,6 @@ def call_factory(factory: Callable[..., object], model: nn.Module) -> Any:
 
     It gets the model if that is the name of its first parameter, else the trainable parameters, as
     torch's own optimizers take them.
-
-    Raises:
-        ConfigError: there is nothing to train.
     """
     first = next(iter(inspect.signature(getattr(factory, "func", factory)).parameters))
     parameters = [p for p in model.parameters() if p.requires_grad]

@@ -70,8 +70,6 @@ class BuiltSchedule:
             arguments: the saved schedule's `arguments`. Default None: they are not known, and are
                 taken to be unchanged.
             updates: the updates so far, for a schedule that replaces another kind of schedule.
-        Raises:
-            ConfigError: the schedule cannot be stepped that far.
         """
         is_unchanged = arguments in (None, self.arguments)
         if self.scheduler is not None and saved is not None and is_unchanged:
@@ -177,11 +175,7 @@ class ScheduleState:
         return {name: part.arguments for name, part in self._parts.items()}
 
     def restore(self, training_state: State, updates: int) -> None:
-        """Restore the schedule and the rates. The optimizer must have been loaded before.
-
-        Raises:
-            ConfigError: a schedule cannot be stepped that far.
-        """
+        """Restore the schedule and the rates. The optimizer must have been loaded before."""
         saved, arguments = training_state["lr_scheduler"], training_state.get("lr_arguments")
         if self._parts is None:
             self._only.restore(saved, arguments, updates)

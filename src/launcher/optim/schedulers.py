@@ -131,9 +131,6 @@ def resolve_warmup_steps(steps: int | None, ratio: float | None, total: int) -> 
     """Return the steps of warm-up out of `total`.
 
     They are `steps` if set, else `ratio` of the total, rounded down, or 0 if neither is set.
-
-    Raises:
-        ConfigError: both are set (0 does not count), or the result is more than `total`.
     """
     if issue := warmup_issue(steps, ratio, total):
         raise ConfigError(str(issue))
@@ -145,10 +142,6 @@ class SchedulerParts:
     """The schedules of several optimizers, by the names of the optimizers.
 
     Each counts the updates of its own.
-
-    Raises:
-        ConfigError: a schedule follows a metric, or its `step` needs arguments that training does
-            not have.
     """
 
     def __init__(self, parts: Mapping[str, LRScheduler]):
@@ -203,9 +196,6 @@ def follow_groups(scheduler: AnyScheduler | None) -> None:
     """Let a schedule set the rates of groups that were added to its optimizer.
 
     Such a group has its full rate, which the schedule multiplies.
-
-    Raises:
-        TrainingError: the schedule does not support it.
     """
     if not isinstance(scheduler, LRScheduler) or needs_metric(scheduler):
         return
@@ -250,11 +240,7 @@ def needs_metric(scheduler: object) -> bool:
 
 
 def check_steps(scheduler: object, where: str) -> None:
-    """Check that the scheduler's `step` can be called without arguments.
-
-    Raises:
-        ConfigError: the scheduler's `step` needs arguments that training does not have.
-    """
+    """Check that the scheduler's `step` can be called without arguments."""
     if isinstance(scheduler, LRScheduler) or not needs_metric(scheduler):
         return
     kind = type(scheduler)

@@ -65,9 +65,6 @@ class Ranks:
         """The device of this rank: its GPU, else mps, else the CPU.
 
         Makes a GPU the current device.
-
-        Raises:
-            ConfigError: this machine has fewer GPUs than ranks.
         """
         return get_device(self.local_rank)
 
@@ -157,7 +154,6 @@ def join(device: torch.device, timeout: float = TIMEOUT) -> None:
     If there is already a group, nothing is done, and the code that created it must leave it.
 
     Raises:
-        ConfigError: process groups do not support the device.
         signals.SignalExit: a rank has received a signal. Here all can leave together.
     """
     if is_initialized():
@@ -278,8 +274,6 @@ def on_main(act: Callable[[], T]) -> T:
     Raises:
         signals.SignalExit: there are several ranks, and rank 0 has received a signal. Here all can
             leave together.
-        ConfigError: `act` raised it, with the same messages on every rank.
-        TrainingError: on the other ranks, when `act` raised anything else.
     """
     ranks = Ranks.from_env()
     if ranks.world_size == 1:

@@ -140,11 +140,7 @@ class Script:
 
 
 def import_submitit() -> Any:
-    """Import submitit.
-
-    Raises:
-        ConfigError: submitit is not installed, or SLURM is not.
-    """
+    """Import submitit."""
     try:
         submitit = importlib.import_module("submitit")
     except ImportError:

@@ -25,11 +25,7 @@ class Size:
 
     @classmethod
     def of(cls, nodes: int | str, ranks_per_node: int) -> "Size":
-        """Return the size that the settings describe.
-
-        Raises:
-            ConfigError: `nodes` is neither a number nor a range.
-        """
+        """Return the size that the settings describe."""
         parsed = NodeRange.parse(nodes)
         if parsed is None:
             raise ConfigError(

@@ -54,7 +54,6 @@ def one_at_a_time(outputs: Path, pause: float = 0.2) -> Iterator[None]:
     taken over.
 
     Raises:
-        ConfigError: the folder cannot be written.
         signals.SignalExit: a signal came while another command submitted.
     """
     outputs = outputs.absolute()
@@ -292,11 +291,7 @@ class LimitReached(ConfigError):
 
 
 def hand_over(script: Path) -> str:
-    """Submit a script; return the job's id, which is written next to it.
-
-    Raises:
-        ConfigError: SLURM does not have the job. It has sbatch's message.
-    """
+    """Submit a script; return the job's id, which is written next to it."""
     job = _submit(script)
     # The file is not needed, since SLURM has the job, and its queue names the script.
     with suppress(OSError):

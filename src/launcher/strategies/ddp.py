@@ -122,11 +122,7 @@ class DdpStrategy(NativeStrategy):
         return self.model, self.optimizer
 
     def _check_parts(self) -> None:
-        """Check the options of an exchange for several optimizers.
-
-        Raises:
-            ConfigError: an option of the exchange is not supported.
-        """
+        """Check the options of an exchange for several optimizers."""
         if self.compression != "none":
             raise ConfigError(
                 f"strategy.compression={self.compression}: several optimizers exchange their"

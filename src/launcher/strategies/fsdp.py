@@ -139,12 +139,7 @@ class FsdpStrategy(NativeStrategy):
         return self.ranks.world_size if self.sharding == "no_shard" else self.replicate
 
     def _check_lanes(self) -> None:
-        """Check that `trainer.lanes` can be exact with the options and this version of torch.
-
-        Raises:
-            ConfigError: an option changes numbers, or this version of torch does not let the sums
-                be ordered.
-        """
+        """Check that `trainer.lanes` can be exact with the options and this version of torch."""
         if self.reduce_dtype != "fp32":
             raise ConfigError(
                 f"strategy.reduce_dtype={self.reduce_dtype}: rounds the gradients that ranks"
@@ -323,10 +318,6 @@ def check_shardable(model: nn.Module, units: Sequence[nn.Module]) -> None:
     Args:
         model: the model.
         units: the modules that are sharded one by one, inner ones first.
-
-    Raises:
-        ConfigError: a parameter has no dimensions, or the trained parameters of a unit have several
-            dtypes.
     """
     names = {id(p): name for name, p in model.named_parameters()}
     for p in model.parameters():

@@ -100,7 +100,6 @@ class NativeStrategy(Strategy):
         # The parameters that get gradients; None: all.
         self._inputs: list[nn.Parameter] | None = None
         self._check_state()
-        self._exchange = self.gradient_exchange()
         if self.lanes is not None:
             check_model(model)
             check_optimizer(optimizer, self.device)
@@ -218,11 +217,7 @@ class NativeStrategy(Strategy):
         return StepResult(norm)
 
     def _check_state(self) -> None:
-        """Check that the optimizer's own way to save its state is supported.
-
-        Raises:
-            ConfigError: the parameters are sharded, and so is the state that it would return.
-        """
+        """Check that the optimizer's own way to save its state is supported."""
         if has_own_state_dict(self.optimizer) and any(map(is_sharded, self._all_params)):
             name = type(self.optimizer).__name__
             raise ConfigError(

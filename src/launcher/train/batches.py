@@ -101,7 +101,6 @@ class Batches:
                 boundary.
         Raises:
             signals.Interrupted: a signal has ended the wait.
-            TrainingError: the loader has no batch.
         """
         start = time.perf_counter()
         try:

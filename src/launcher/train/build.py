@@ -81,9 +81,6 @@ def build_trainer(
         to_train: whether it will train. With False, only the model is needed, so the optimizer has
             no state, and there is no schedule.
         has_loader: False: the training data are not read.
-
-    Raises:
-        ConfigError: a part cannot be built from the configuration.
     """
     settings, run = (
         settings_of(TrainerSettings, config.trainer),
@@ -159,12 +156,7 @@ def build_trainer(
 def compile_options(
     setting: bool | dict[str, object], strategy: Strategy
 ) -> dict[str, object] | None:
-    """Return the arguments of torch.compile, or None if nothing is compiled.
-
-    Raises:
-        ConfigError: the backend is unknown, the strategy's work breaks a whole graph, or CUDA
-            graphs would overwrite the gradients of a step's micro-batches.
-    """
+    """Return the arguments of torch.compile, or None if nothing is compiled."""
     if setting is False:
         return None
     _keep_compiled()  # before inductor is imported
@@ -241,11 +233,7 @@ def set_up_strategy(
 def step_plan(
     settings: TrainerSettings, batch: int, world_size: int, precision: Precision
 ) -> StepPlan:
-    """Divide the global batch over the ranks, and a rank's share into the largest micro-batches.
-
-    Raises:
-        ConfigError: the ranks do not divide it.
-    """
+    """Divide the global batch over the ranks, and a rank's share into the largest micro-batches."""
     if issues := list(lane_issues(settings, batch, world_size)):
         raise ConfigError(*map(str, issues))
     if issue := batch_issue(batch, world_size):
@@ -278,11 +266,7 @@ def step_plan(
 
 
 def build_model(node: DictConfig) -> nn.Module:
-    """Build the configured model.
-
-    Raises:
-        ConfigError: the configuration names something else than a module.
-    """
+    """Build the configured model."""
     model = instantiate(node)
     if not isinstance(model, nn.Module):
         raise ConfigError(
@@ -298,10 +282,6 @@ def build_optimizer(node: DictConfig, model: nn.Module) -> torch.optim.Optimizer
 
     It gets the model if that is the name of its first parameter, else the trainable parameters, as
     torch's own optimizers take them.
-
-    Raises:
-        ConfigError: there is nothing to train, or the factory returns something else than an
-            optimizer.
     """
     optimizer: torch.optim.Optimizer = call_factory(_factory(node), model)
     if not hasattr(optimizer, "param_groups"):
@@ -334,9 +314,6 @@ def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -
     Args:
         options: the node `scheduler`.
         optimizer: the optimizer whose rate it sets.
-    Raises:
-        ConfigError: `metric` is not set although the scheduler needs it, or set although the
-            scheduler does not use it.
     """
     metric = options.get("metric")
     options = {key: value for key, value in options.items() if key != "metric"}
@@ -371,11 +348,7 @@ def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -
 
 
 def in_steps(schedule: object, dataset: object, batch_size: int) -> object:
-    """Return the options of a schedule with numbers of epochs as numbers of steps, rounded up.
-
-    Raises:
-        ConfigError: the training data have no length.
-    """
+    """Return the options of a schedule with numbers of epochs as numbers of steps, rounded up."""
     size = length(dataset)
 
     def steps(epochs: Fraction, key: str) -> int:
@@ -403,11 +376,7 @@ def schedule_metric(metric: str, mode: Any = "auto") -> Best:
 
 
 def _check_validation(plain: dict[str, object], data: Any) -> None:
-    """Check that the data have a validation set if a hook follows one of its metrics.
-
-    Raises:
-        ConfigError: a hook follows a metric of the validation set, and the data have none.
-    """
+    """Check that the data have a validation set if a hook follows one of its metrics."""
     issues = list(validation_issues(plain))
     if issues and not data.val_names and data.val_dataset() is None:
         raise ConfigError(*map(str, issues))

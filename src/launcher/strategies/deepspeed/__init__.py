@@ -170,11 +170,7 @@ class DeepSpeedStrategy(NativeStrategy):
         }
 
     def _reject_fp16(self, precision: Precision) -> None:
-        """Reject options that do not work with fp16.
-
-        Raises:
-            ConfigError: an option would be ignored, or the gradients wrong.
-        """
+        """Reject options that do not work with fp16."""
         if (precision.init_scale, precision.growth_interval) != (
             Precision().init_scale,
             Precision().growth_interval,
@@ -224,11 +220,7 @@ class DeepSpeedStrategy(NativeStrategy):
         return self.model, self.optimizer
 
     def _reject_parts(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Reject models and optimizers that DeepSpeed cannot train.
-
-        Raises:
-            ConfigError: DeepSpeed cannot train this model, or not with this optimizer.
-        """
+        """Reject models and optimizers that DeepSpeed cannot train."""
         if isinstance(optimizer, OptimizerParts):
             raise ConfigError(
                 "strategy=deepspeed: does not support several optimizers (optimizer.parts); use"
