@@ -36,15 +36,7 @@ tf32, fp32."""
 
 
 def peak_tflops(device_name: str, precision: str) -> float | None:
-    """Look up the peak performance of a device.
-
-    Args:
-        device_name: as `torch.cuda.get_device_name` returns it.
-        precision: fp32, tf32, bf16 or fp16.
-
-    Returns:
-        None if the device is not in the table, or does not compute in this precision.
-    """
+    """Look up a device by its name in torch. None: it, or the precision, is not in the table."""
     parts = device_name.replace("-", " ").replace("_", " ")
     names = [name for name in PEAK_TFLOPS if re.search(rf"\b{name}\b", parts)]
     if not names:
@@ -54,12 +46,9 @@ def peak_tflops(device_name: str, precision: str) -> float | None:
 
 
 def forward_flops(trainer: TrainerView, batch: object) -> int:
-    """Count the operations of a forward pass over a batch.
+    """Count the operations of a forward pass over a batch. All ranks must call it.
 
-    Matrix products, convolutions and attention count. A multiplication and an addition count as
-    two.
-
-    All ranks must call it. Training does not change, since this is a pass as in evaluation.
+    Matrix products, convolutions and attention count, and a multiplication and an addition as two.
     """
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -89,10 +78,7 @@ def _attention(
 
 
 def uncompiled() -> AbstractContextManager[object]:
-    """Run without compiled code.
-
-    Its operations cannot be counted, and it does not call the hooks of modules.
-    """
+    """Run without compiled code, which skips modules' hooks and cannot be counted."""
     return (
         torch.compiler.set_stance("force_eager")
         if "torch._dynamo" in sys.modules

@@ -13,8 +13,7 @@ from launcher.rundir.logs import console, file_only, is_live_terminal
 from launcher.types import PositiveInt
 
 MARGIN = 4
-"""Columns that the bar leaves free, since a terminal echoes ^C behind it, and a line that wraps
-cannot be erased."""
+"""Free columns, since a terminal echoes ^C behind the bar, and a wrapped line cannot be erased."""
 WIDE = 80
 """Terminal width in columns from which a bar is drawn next to the percentage."""
 REFRESH = 0.1
@@ -24,11 +23,11 @@ REFRESH = 0.1
 class ProgressHook(StatsHook):
     """Shows a line each interval.
 
-    `Step 100/1000: 10% loss 2.413 lr 0.001 19.5 steps/s eta 0:00:46 grad_norm 0.9121 data
-    0.0003s | records`
+    `Step 100/1000: 10% loss 2.413 lr 0.001 19.5 steps/s eta 0:00:46 grad_norm 0.9121 data 0.0003s |
+    records`
 
     Args:
-        interval: interval in optimizer steps.
+        interval: in optimizer steps.
         with_records: add the records of `forward`.
         sync: show means over all ranks. Otherwise the means of rank 0.
         eta_warmup: number of first steps that do not count for the estimate, since they are slower.

@@ -27,14 +27,9 @@ Part = dict[str, tuple[float, int]]
 class BatchOrder:
     """The number and the random state of each batch of an evaluation.
 
-    The state is a function of the run's seed, the step and the number, so an evaluation that is
-    repeated, by a resume or another process, draws the same random numbers. With lanes, the batches
-    are also combined in the order of their numbers, regardless of their ranks.
-
-    Args:
-        seed: the run's seed.
-        step: step of the evaluated weights.
-        lanes: lanes of the run, or None.
+    The state is a function of the run's seed, the step of the weights and the number, so an
+    evaluation that is repeated, by a resume or another process, draws the same random numbers. With
+    lanes, the batches are also combined in the order of their numbers, regardless of their ranks.
     """
 
     seed: int
@@ -51,7 +46,7 @@ class BatchOrder:
         return number
 
     def is_own(self, number: int) -> bool:
-        """Return whether this rank counts a batch. Otherwise it repeats another rank's batch."""
+        """Return whether this rank counts a batch, which may repeat another rank's."""
         return self.lanes is None or number % self.lanes.world_size == self.lanes.rank
 
     def of_all_ranks(self, parts: Mapping[int, Sums]) -> list[Part]:
@@ -85,13 +80,8 @@ class SampleMeans:
     metrics: Metrics | None = None
 
     def over_ranks(self, batches: Iterable[object], order: BatchOrder) -> dict[str, object] | None:
-        """Compute the means over the batches of all ranks.
+        """Compute the means over the batches of all ranks, or None if a signal came on some rank.
 
-        Args:
-            batches: this rank's batches.
-            order: the random state of each batch, and the order in which they are combined.
-        Returns:
-            None: a signal came on some rank.
         Raises:
             ValueError: `forward` returned no loss, or there was no batch.
         """
@@ -104,10 +94,7 @@ class SampleMeans:
         return self._completed(ranks.all_gather(_as_numbers(parts.get(0, {}))))
 
     def _summed(self, batches: Iterable[object], order: BatchOrder) -> dict[int, Sums]:
-        """Return sums of loss and records over this rank's batches.
-
-        The key is 0 for the sum of all batches, or with lanes the number of each batch.
-        """
+        """Return sums over this rank's batches under 0, or with lanes of each by its number."""
         parts: dict[int, Sums] = {}
         with _in_evaluation(self.model):
             for turn, (batch, is_new) in enumerate(_in_step(batches)):
@@ -158,11 +145,6 @@ def _as_numbers(sums: Sums) -> Part:
 
 
 def _means(parts: Sequence[Part]) -> dict[str, float]:
-    """Divide sums by their numbers.
-
-    Raises:
-        ValueError: no rank has counted a loss.
-    """
     of_name = {
         name: [part[name] for part in parts if name in part]
         for name in dict.fromkeys(chain(*parts))
@@ -183,10 +165,6 @@ def _in_step(batches: Iterable[object]) -> Iterator[tuple[object, bool]]:
     Once they are used up, the last one is repeated without counting while other ranks have more. So
     all ranks make the same number of forward passes, which may be collective, and stop together on
     a signal.
-
-    Raises:
-        signals.Interrupted: some rank has received a signal.
-        ValueError: some rank has no batch at all, but others have.
     """
     source, last, has_any = iter(batches), None, False
     while True:

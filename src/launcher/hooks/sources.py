@@ -1,7 +1,4 @@
-"""Measure the training loss of each source of a mixture.
-
-The module also ends training under `data.exhausted=stop`.
-"""
+"""Measures the loss of each source of a mixture, and ends training under `data.exhausted=stop`."""
 
 from collections.abc import Mapping
 from itertools import chain
@@ -25,9 +22,6 @@ class SourcesHook(BaseHook):
 
     It is measured before the update, in evaluation mode. It costs a forward pass without gradients
     for each source, in the steps of `interval`.
-
-    Args:
-        interval: in optimizer steps.
     """
 
     needs_one_optimizer: ClassVar = True
@@ -37,8 +31,7 @@ class SourcesHook(BaseHook):
         self._start = self._count = 0
         self._end: int | None = None
         self._sums: list[dict[str, tuple[Any, Any]]] = []
-        """One entry for each lane of this rank, or without lanes one for all micro-batches
-        together."""
+        """One entry for each lane of this rank, or without lanes one for all micro-batches."""
 
     def on_ready(self, trainer: TrainerView) -> None:
         self._end = end = self._order(trainer).end()
@@ -128,10 +121,7 @@ class SourcesHook(BaseHook):
 
 
 def selected(batch: object, chosen: torch.Tensor, size: int) -> Any:
-    """Select some samples of a batch, in each tensor and list with `size` items.
-
-    Containers of them keep their form.
-    """
+    """Select some samples of a batch, in each tensor and list with `size` items."""
     if isinstance(batch, torch.Tensor):
         return batch[chosen.to(batch.device)] if batch.ndim and len(batch) == size else batch
     if isinstance(batch, Mapping):

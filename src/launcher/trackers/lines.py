@@ -59,9 +59,6 @@ class MetricsReader:
 
     The newest step is held back until a later one exists, since a run that is stopped during an
     evaluation writes the line of that step again, complete, when it resumes.
-
-    Args:
-        after: the last step that the tracker has.
     """
 
     def __init__(self, folder: RunFolder, after: int):
@@ -71,15 +68,10 @@ class MetricsReader:
         self._items: dict[int, list[dict[str, object]]] = {}
         self._dropped_path, self._dropped = dropped_path(folder.metrics_path), dict[int, Line]()
         self.changed: int | None = None
-        """First step whose values changed after it was sent, since the run was resumed before
-        it."""
+        """First step with other values since it was sent, because the run was resumed before it."""
 
     def read(self, final: bool = False) -> list[Line]:
-        """Return the next lines, at most 1000, or none if there are no more for now.
-
-        Args:
-            final: the run has ended, so the newest step is complete.
-        """
+        """Return the next lines, at most 1000. The newest is among them if the run has ended."""
         self._read_files()
         newest = max(self._lines, default=-1)
         steps = sorted(
@@ -98,10 +90,7 @@ class MetricsReader:
         self._media.close()
 
     def _read_files(self) -> None:
-        """Read metrics first, then media.
-
-        Once a step's line exists, the media of all earlier steps do too.
-        """
+        """Read metrics first: once a step's line exists, the media of all earlier steps do too."""
         rows, is_new = self._metrics.read()
         if is_new:
             self._lines.clear()
@@ -137,7 +126,7 @@ def differs(before: Any, now: Any) -> bool:
 
 
 def dropped_path(metrics: Path) -> Path:
-    """The file in which a resume keeps the lines that it drops from metrics.jsonl."""
+    """Return the file in which a resume keeps the lines that it drops from metrics.jsonl."""
     return metrics.with_name(f".{metrics.name}.dropped")
 
 

@@ -29,8 +29,8 @@ RUN_TAG, STEP_TAG, STATE_TAG, MODEL_TAG = (
     "launcher.model",
 )
 BATCH = "batch"
-"""Key of the newest batch in the run's folder. The batch has MLflow's id of the run, the last step,
-and the rows."""
+"""Key of the newest batch in the run's folder: MLflow's id of the run, the last step, and the
+rows."""
 STATUS = {"completed": "FINISHED", "failed": "FAILED"}
 LOADER = "launcher.train.load"
 """The module whose `_load_pyfunc` MLflow calls to load a model."""
@@ -153,10 +153,7 @@ class MlflowTracker(Tracker):
 
     @property
     def uri(self) -> str:
-        """Return the tracking server.
-
-        It is stored in the run's folder, so that other machines use the same.
-        """
+        """Return the tracking server. It is stored in the run's folder, for other machines."""
         stored = self.run.stored("mlflow")
         chosen = (
             self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or stored.get("tracking_uri")
@@ -167,7 +164,6 @@ class MlflowTracker(Tracker):
 
     @property
     def _outputs(self) -> Path:
-        """The folder of all runs."""
         return self.run.folder.path.absolute().parents[len(Path(self.run.name).parts)]
 
     def _experiment(self) -> str:
@@ -200,10 +196,7 @@ class MlflowTracker(Tracker):
         )
 
     def _send_params(self, known: set[str]) -> None:
-        """Send the configuration by dotted keys.
-
-        MLflow never changes a parameter, so the first attempt's values stay.
-        """
+        """Send the configuration by dotted keys. MLflow keeps the first attempt's values."""
         from mlflow.entities import Param
 
         config = config_without(self.run.config, ["tracker", *self.config_exclude])
@@ -227,7 +220,7 @@ class MlflowTracker(Tracker):
         self.run.store("mlflow", {**sent, which: path.resolve().name})
 
     def _description(self, which: str) -> str:
-        """The file MLmodel, which makes a folder a model for `mlflow.pyfunc.load_model`."""
+        """Return the file MLmodel, which makes a folder a model for `mlflow.pyfunc.load_model`."""
         from mlflow.models.model import Model
 
         model = Model(artifact_path=which, run_id=self._id)
@@ -271,10 +264,7 @@ def milliseconds(time: str | None) -> int | None:
 
 @contextmanager
 def one_at_a_time(uri: str) -> Iterator[None]:
-    """Let one process at a time create a SQLite database.
-
-    If several do so at once, all but one fail.
-    """
+    """Let one process at a time create a SQLite database: of several at once, all but one fail."""
     if not uri.startswith("sqlite:///"):
         yield
         return

@@ -175,10 +175,7 @@ class TensorBoardTracker(Tracker):
 
 
 def _statistics(counts: list[float], edges: list[float]) -> dict[str, object]:
-    """Return the fields of a histogram's protocol buffer.
-
-    Its sums are computed from the middles of the buckets.
-    """
+    """Return the fields of a histogram's protocol buffer, summed by the buckets' middles."""
     middles = [(low + high) / 2 for low, high in pairwise(edges)]
     return {
         "min": edges[0],

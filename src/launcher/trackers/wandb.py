@@ -225,9 +225,6 @@ class WandbTracker(Tracker):
 
         After a refusal of the server (HTTP 403, say), wandb drops the rest of a run's history, and
         `finish` does not report it.
-
-        Raises:
-            ConnectionError: the server lacks steps.
         """
         import wandb
 
@@ -245,10 +242,9 @@ class WandbTracker(Tracker):
         raise ConnectionError(f"the server has the steps up to {arrived}, not to {self._step}")
 
     def stop(self) -> None:
-        """Stop the training process, which saves first.
+        """Stop the training process, which saves first. The same command resumes it.
 
-        The same command resumes it. In a SLURM job the signal is SIGINT as with Ctrl-C, after which
-        the job is not requeued.
+        In a SLURM job the signal is SIGINT as with Ctrl-C, after which the job is not requeued.
         """
         holder = held_here(self.run.folder)
         if holder is None:
@@ -293,7 +289,6 @@ class WandbTracker(Tracker):
             )
 
     def _send_log(self) -> None:
-        """Send the text that was added to the run's log."""
         path, start = self.run.folder.log_path(), self._stored.get("log_bytes", 0)
         if not self.logs or not path.exists() or path.stat().st_size <= start:
             return
@@ -305,18 +300,13 @@ class WandbTracker(Tracker):
         self._stored = self.run.store("wandb", {**self._stored, "log_bytes": start + len(content)})
 
     def _send_log_again(self) -> None:
-        """Let the next connection send what this one has sent of the log.
-
-        The server does not say which lines it has. It may then have some twice, but lacks none.
-        """
+        """Let the next connection send this one's part of the log: rather twice than not at all."""
         if self._log_start is not None:
             stored = self.run.stored("wandb")
             self._stored = self.run.store("wandb", {**stored, "log_bytes": self._log_start})
 
     def _send_artifact(self, which: str, sent: str | None) -> str | None:
-        """Begin to send an artifact, unless the same artifact was sent before.
-
-        `finish` waits for it.
+        """Begin to send an artifact, for which `finish` waits, unless it was sent before.
 
         Returns:
             The name of the checkpoint, or `export`, or None if there is nothing to send.
