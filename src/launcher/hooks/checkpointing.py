@@ -4,7 +4,7 @@ import signal
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 from launcher.checkpoint.changes import stored_sources, with_sources
 from launcher.checkpoint.manifest import Manifest
@@ -35,7 +35,6 @@ from launcher.types import (
 )
 
 BEST_KEYS = "hooks.checkpointing.best_metric", "hooks.checkpointing.best_mode"
-T = TypeVar("T")
 
 
 class CheckpointingHook(BaseHook):

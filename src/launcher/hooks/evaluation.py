@@ -182,17 +182,6 @@ class EvaluationHook(BaseHook):
             trainer.log_images({split: images})
         return flat
 
-    def means(self, trainer: TrainerView) -> SampleMeans:
-        """Return the computation of a loader's means, with the hook's own metrics reset."""
-        self.metrics.reset(trainer.device)
-        return SampleMeans(
-            trainer.checked_forward,
-            trainer.model,
-            trainer.strategy.forward_context,
-            trainer.num_targets,
-            self.metrics,
-        )
-
     def measure(
         self,
         trainer: TrainerView,
@@ -204,12 +193,21 @@ class EvaluationHook(BaseHook):
         A value with two dimensions is a `Table`. By default the loaders are those that `open` has
         made, and the step is the trainer's.
         """
+        strategy = trainer.strategy
+        order = BatchOrder(
+            strategy.plan.seed, trainer.step if step is None else step, strategy.lanes
+        )
+        means = SampleMeans(
+            trainer.checked_forward,
+            trainer.model,
+            strategy.forward_context,
+            trainer.num_targets,
+            self.metrics,
+        )
         metrics: dict[str, Any] = {}
         for name, of_loader in (batches or self._batches).items():
-            strategy = trainer.strategy
-            at = trainer.step if step is None else step
-            order = BatchOrder(strategy.plan.seed, at, strategy.lanes)
-            measured = self.means(trainer).over_ranks(of_loader, order)
+            self.metrics.reset(trainer.device)
+            measured = means.over_ranks(of_loader, order)
             if measured is None:
                 return None
             metrics |= {name: measured} if name else measured

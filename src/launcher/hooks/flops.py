@@ -1,15 +1,13 @@
 """Floating-point operations: of a model, by counting, and of a device, by its data sheet."""
 
 import re
-import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from math import prod
 
 import torch
 
 from launcher.hooks.base import TrainerView
-from launcher.process.rng import isolated_rng
+from launcher.hooks.evaluation_mode import in_evaluation, uncompiled
 
 PEAK_TFLOPS: dict[str, tuple[float, float | None, float]] = {
     "B200": (2250, 1100, 75),
@@ -54,19 +52,13 @@ def forward_flops(trainer: TrainerView, batch: object) -> int:
 
     # These are missing in torch's own table.
     on_cpu = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}
-    model, was_training = trainer.model, trainer.model.training
-    model.eval()
-    try:
-        with (
-            isolated_rng(),
-            torch.no_grad(),
-            uncompiled(),
-            trainer.strategy.forward_context(),
-            FlopCounterMode(display=False, custom_mapping=on_cpu) as counter,
-        ):
-            trainer.forward(batch)
-    finally:
-        model.train(was_training)
+    with (
+        in_evaluation(trainer.model),
+        uncompiled(),
+        trainer.strategy.forward_context(),
+        FlopCounterMode(display=False, custom_mapping=on_cpu) as counter,
+    ):
+        trainer.forward(batch)
     return int(counter.get_total_flops())
 
 
@@ -75,12 +67,3 @@ def _attention(
 ) -> int:
     """Shapes [B, heads, T, head_dim] -> operations of the two products."""
     return 2 * prod(query[:-1]) * key[-2] * (key[-1] + value[-1])
-
-
-def uncompiled() -> AbstractContextManager[object]:
-    """Run without compiled code, which skips modules' hooks and cannot be counted."""
-    return (
-        torch.compiler.set_stance("force_eager")
-        if "torch._dynamo" in sys.modules
-        else nullcontext()
-    )

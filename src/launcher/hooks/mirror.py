@@ -85,11 +85,8 @@ class TrackerHook(BaseHook):
         self._record = RunRecord(self._lock.folder, check_lock=self._lock.check)
 
     def on_ready(self, trainer: TrainerView) -> None:
-        if self._record is None:
+        if (record := self._record) is None:
             return
-        self._begin(trainer, self._record)
-
-    def _begin(self, trainer: TrainerView, record: RunRecord) -> None:
         hooks = trackers_of(trainer)
         config: dict[str, Any] = {}
         for hook in hooks:

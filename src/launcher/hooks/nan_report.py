@@ -10,7 +10,7 @@ import torch
 
 from launcher.errors import TrainingError
 from launcher.hooks.base import BaseHook, TrainerView
-from launcher.hooks.flops import uncompiled
+from launcher.hooks.evaluation_mode import uncompiled
 from launcher.hooks.records import map_nested_tensor
 from launcher.hooks.state import reject_flat_buffers
 from launcher.process import ranks

@@ -2,19 +2,20 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain
 
 import torch
 
 from launcher.hooks.base import Records
+from launcher.hooks.evaluation_mode import in_evaluation
 from launcher.hooks.metrics import Metrics
 from launcher.hooks.records import batch_size, flatten
 from launcher.models.output import OUTPUTS
 from launcher.process import ranks, signals
 from launcher.process.lanes import Lanes
-from launcher.process.rng import isolated_rng, seed_lane
+from launcher.process.rng import seed_lane
 from launcher.strategies.weights import unwrap
 
 Sums = dict[str, tuple[torch.Tensor | float, torch.Tensor | float]]
@@ -96,7 +97,7 @@ class SampleMeans:
     def _summed(self, batches: Iterable[object], order: BatchOrder) -> dict[int, Sums]:
         """Return sums over this rank's batches under 0, or with lanes of each by its number."""
         parts: dict[int, Sums] = {}
-        with _in_evaluation(self.model):
+        with in_evaluation(self.model):
             for turn, (batch, is_new) in enumerate(_in_step(batches)):
                 number = order.begin(batches, turn)
                 with self.context():
@@ -127,17 +128,6 @@ class SampleMeans:
         if getattr(unwrap(self.model), "is_language_model", False):
             means["perplexity"] = math.exp(means["loss"]) if means["loss"] < 700 else math.inf
         return means | (self.metrics.compute() if self.metrics is not None else {})
-
-
-@contextmanager
-def _in_evaluation(model: torch.nn.Module) -> Iterator[None]:
-    was_training = model.training
-    model.eval()
-    try:
-        with isolated_rng(), torch.no_grad():
-            yield
-    finally:
-        model.train(was_training)
 
 
 def _as_numbers(sums: Sums) -> Part:

@@ -11,9 +11,8 @@ from torch import nn
 from launcher.config.messages import reason
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, RunContext, TrainerView
-from launcher.hooks.flops import uncompiled
+from launcher.hooks.evaluation_mode import in_evaluation, uncompiled
 from launcher.process import ranks
-from launcher.process.rng import isolated_rng
 from launcher.rundir.files import replace_file
 from launcher.rundir.folder import place_of
 from launcher.strategies.weights import unwrap
@@ -166,21 +165,16 @@ def vocabulary(trainer: TrainerView) -> int:
 
 def next_scores(trainer: TrainerView, tokens: Sequence[int]) -> torch.Tensor:
     """Scores [vocabulary] of the next token, on the CPU. All ranks must call it."""
-    model, was_training = trainer.model, trainer.model.training
+    model = trainer.model
     longest = getattr(unwrap(model), "seq_len", None) or len(tokens)
     input = torch.tensor([tokens[-longest:]], device=trainer.device)
-    model.eval()
-    try:
-        with (
-            isolated_rng(),
-            torch.no_grad(),
-            uncompiled(),
-            calls_logits(model),
-            trainer.strategy.forward_context(),
-        ):
-            scores: torch.Tensor = model(input)
-    finally:
-        model.train(was_training)
+    with (
+        in_evaluation(model),
+        uncompiled(),
+        calls_logits(model),
+        trainer.strategy.forward_context(),
+    ):
+        scores: torch.Tensor = model(input)
     return scores[0, -1].float().cpu()
 
 

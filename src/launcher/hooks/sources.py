@@ -10,10 +10,9 @@ import torch
 from launcher.data.mixture_order import MixtureOrder
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, TrainerView
-from launcher.hooks.flops import uncompiled
+from launcher.hooks.evaluation_mode import in_evaluation, uncompiled
 from launcher.process import ranks
 from launcher.process.lanes import Lanes
-from launcher.process.rng import isolated_rng
 from launcher.types import PositiveInt
 
 
@@ -56,14 +55,9 @@ class SourcesHook(BaseHook):
         sources, _ = order.locate(position, loader.micro_batch_size)
         if not self._sums or trainer.strategy.lanes is not None:
             self._sums.append({})
-        was_training = trainer.model.training
-        trainer.model.eval()
-        try:
-            with isolated_rng(), torch.no_grad(), uncompiled():
-                for source, name in enumerate(order.names):
-                    self._measure(trainer, name, batch, np.flatnonzero(sources == source))
-        finally:
-            trainer.model.train(was_training)
+        with in_evaluation(trainer.model), uncompiled():
+            for source, name in enumerate(order.names):
+                self._measure(trainer, name, batch, np.flatnonzero(sources == source))
 
     def _measure(self, trainer: TrainerView, name: str, batch: Any, chosen: np.ndarray) -> None:
         """Add the loss of a source's samples of a batch.

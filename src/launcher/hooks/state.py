@@ -15,9 +15,6 @@ from launcher.strategies.base import ShardSpec
 from launcher.strategies.sharded import ShardedLike, shard_to_write
 from launcher.strategies.weights import model_tensors
 
-SHARED = ("model", "training_state")
-"""Keys that every hook sees next to its own."""
-
 
 def hook_states(
     trainer: TrainerView, training_state: dict[str, Any]

@@ -1,13 +1,14 @@
 """The lines of metrics.jsonl and media.jsonl, each step once, read while the files are written."""
 
-import json
 import math
 import os
+from collections.abc import Iterable
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 from launcher.rundir.folder import RunFolder
+from launcher.rundir.history import parsed, read_rows
 from launcher.trackers.base import Line
 
 BATCH = 1000
@@ -46,7 +47,7 @@ class _File:
         content = self._file.read()
         complete = content[: content.rfind(b"\n") + 1]
         self._file.seek(start + len(complete))
-        return [row for row in map(parse, complete.splitlines()) if row is not None], is_new
+        return _of_steps(parsed(complete.splitlines())), is_new
 
     def close(self) -> None:
         if self._file is not None:
@@ -94,7 +95,7 @@ class MetricsReader:
         rows, is_new = self._metrics.read()
         if is_new:
             self._lines.clear()
-            self._dropped = {row["step"]: row for row in read_rows(self._dropped_path)}
+            self._dropped = {row["step"]: row for row in _of_steps(read_rows(self._dropped_path))}
         for row in rows:
             if row["step"] > self.after:
                 self._lines[row["step"]] = row
@@ -108,13 +109,13 @@ class MetricsReader:
                 self._items.setdefault(row["step"], []).append(row)
 
     def _compare(self, row: Line) -> None:
-        before = self._dropped.get(row["step"])
+        before = self._dropped.get(row["step"], {})
         keys = [
             key
-            for key in row.keys() & (before or {}).keys()
+            for key in row.keys() & before.keys()
             if key.startswith(MEASURED) and key[-4:] != "time"
         ]
-        if before is not None and any(differs(before[key], row[key]) for key in keys):
+        if any(differs(before[key], row[key]) for key in keys):
             self.changed = row["step"]
 
 
@@ -130,17 +131,5 @@ def dropped_path(metrics: Path) -> Path:
     return metrics.with_name(f".{metrics.name}.dropped")
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    try:
-        return [row for row in map(parse, path.read_bytes().splitlines()) if row is not None]
-    except OSError:
-        return []
-
-
-def parse(line: bytes) -> dict[str, Any] | None:
-    """Parse a line with a step; return None for anything else."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
+def _of_steps(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if isinstance(row.get("step"), int)]

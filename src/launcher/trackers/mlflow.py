@@ -7,6 +7,7 @@ import platform
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -192,7 +193,7 @@ class MlflowTracker(Tracker):
             self._experiment(),
             run_name=self.name or self.run.label,
             tags=tags,
-            start_time=milliseconds(started),
+            start_time=started and int(datetime.fromisoformat(started).timestamp() * 1000),
         )
 
     def _send_params(self, known: set[str]) -> None:
@@ -254,12 +255,6 @@ class MlflowTracker(Tracker):
 def clean(name: str) -> str:
     """Return a name with the characters that MLflow accepts."""
     return re.sub(r"[^\w./ :-]", "_", name)
-
-
-def milliseconds(time: str | None) -> int | None:
-    from datetime import datetime
-
-    return None if time is None else int(datetime.fromisoformat(time).timestamp() * 1000)
 
 
 @contextmanager

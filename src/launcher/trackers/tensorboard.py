@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from launcher.config.tree import get
 from launcher.rundir.files import replace_file
 from launcher.rundir.folder import place_of
 from launcher.trackers.base import NOT_ENDED, Line, Tracker, media, numbers
@@ -167,8 +168,6 @@ class TensorBoardTracker(Tracker):
         )
 
     def _hparams(self) -> dict[str, object]:
-        from launcher.config.tree import get
-
         if self.hparams is None:
             return self.run.swept
         return {key: get(self.run.config, key) for key in self.hparams}

@@ -9,7 +9,6 @@ import re
 import signal
 import sys
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -185,9 +184,7 @@ class WandbTracker(Tracker):
             }
             values |= numbers(line)
             for _, item in media([line], "image"):
-                # Only images need pillow for being logged at all.
-                if item["kind"] == "image" or find_spec("PIL") is not None:
-                    values[item["key"]] = self._image(self.run.folder.path / item["path"])
+                values[item["key"]] = self._image(self.run.folder.path / item["path"])
             for _, item in media([line], "histogram"):
                 values[item["key"]] = wandb.Histogram(np_histogram=(item["counts"], item["edges"]))
             for _, item in media([line], "text"):

@@ -10,8 +10,8 @@ from launcher.data.encoding import IGNORED
 from launcher.data.rows import PackedDataset
 from launcher.errors import ConfigError
 from launcher.hooks.base import Records
+from launcher.hooks.evaluation_mode import in_evaluation
 from launcher.process.ranks import broadcast
-from launcher.process.rng import isolated_rng
 from launcher.train.composed import Trainer
 
 logger = logging.getLogger("launcher")
@@ -37,15 +37,8 @@ def check_packing(trainer: Trainer, dataset: object, micro_batch_size: int) -> N
         min(MAX_TESTED_LEN, dataset.seq_len),
         dataset.store.meta["vocab_size"],
     )
-    was_training = model.training
-    model.eval()
-    try:
-        with isolated_rng(), torch.no_grad(), trainer.strategy.forward_context():
-            keeps_apart = broadcast(
-                keeps_documents_apart(trainer.forward, *measured, trainer.device)
-            )
-    finally:
-        model.train(was_training)
+    with in_evaluation(model), trainer.strategy.forward_context():
+        keeps_apart = broadcast(keeps_documents_apart(trainer.forward, *measured, trainer.device))
     if keeps_apart is False:
         raise ConfigError(
             f"data.pack=true: in {name} the documents of a row see each other, whatever"
