@@ -25,7 +25,7 @@ from launcher.config.parts import PART
 from launcher.config.plain import to_plain
 from launcher.config.renamed import renamed
 from launcher.config.resolve import UNRESOLVED, references, resolve_tree, without_unresolved
-from launcher.config.secrets import as_stored, secret_issues
+from launcher.config.secrets import as_stored, secret_issues, without_environment
 from launcher.config.sections import SECTIONS, CompileSettings, Top, section
 from launcher.config.signature import REQUIRED, UNKNOWN, Parameter, Signature, signature
 from launcher.config.source import NotFound, find_module
@@ -93,7 +93,8 @@ def validate_tree(config: DictConfig, written: dict[str, Any]) -> dict[str, Any]
     shown = {issue.key for issue in secrets}
     issues = [*secrets, *(issue for issue in issues if issue.key not in shown)]
     if issues:
-        raise ConfigError(*map(str, _at_their_source(issues, written)))
+        messages = map(str, _at_their_source(issues, written))
+        raise ConfigError(*without_environment(messages, str(written)))
     return as_stored(written, tree)
 
 
