@@ -69,7 +69,8 @@ def secret_issues(tree: Mapping[str, object]) -> Iterator[ConfigIssue]:
     values += walk(variables, "hydra.job.env_set") if isinstance(variables, Mapping) else ()
     for path, value in values:
         name = path.rpartition(".")[2]
-        if not isinstance(value, str) or value in ("", "???"):
+        # The identity repeats the other values.
+        if not isinstance(value, str) or value in ("", "???") or path == "run.identity":
             continue
         literal = _literal(value, path, tree)
         if literal is None or not holds_secret(name, literal):

@@ -1,6 +1,7 @@
 """Files: paths with `~`, and durable files, replaced atomically and fsynced."""
 
 import argparse
+import io
 import json
 import os
 import time
@@ -60,6 +61,9 @@ def replacing(path: Path) -> Iterator[Path]:
     behind.
     """
     temporary = path.with_name(f".{path.name}.tmp")
+    if temporary.is_symlink():
+        # It is nobody's that writes here, and writing would follow it.
+        temporary.unlink()
     try:
         yield temporary
         fsync_file(temporary)
@@ -77,6 +81,13 @@ def replace_file(path: Path, data: bytes) -> None:
     """Write `data` in place of the file at `path` (see `replacing`)."""
     with replacing(path) as temporary:
         temporary.write_bytes(data)
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a figure of matplotlib in place of the file at `path`, in the format of its suffix."""
+    data = io.BytesIO()
+    figure.savefig(data, format=path.suffix[1:].lower(), dpi=150)
+    replace_file(path, data.getvalue())
 
 
 def patiently(act: Callable[[], T], pauses: Sequence[float] = PAUSES) -> T:
