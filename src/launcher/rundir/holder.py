@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from launcher.process.identity import process_space, process_start
+from launcher.process.identity import has_open, process_space, process_start
 from launcher.rundir.files import parse_json, patiently
 from launcher.rundir.folder import RunFolder, is_copy
 from launcher.rundir.provenance import slurm_job_id
@@ -118,6 +118,25 @@ def held_here(folder: RunFolder) -> Holder | None:
     if held is None or is_copy(folder.path, held.folder):
         return None
     return held if held.is_local() and held.is_alive() else None
+
+
+def signal_holder(folder: RunFolder, held: Holder, signum: int) -> bool:
+    """Send a signal to the process that holds a run's lock.
+
+    A lock that somebody else wrote may name any process, but only a process of the run has the
+    run's folder open (see `RunLock`).
+
+    Returns:
+        False if the process does not work on the run, so it got no signal.
+
+    Raises:
+        PermissionError: it is another user's process.
+        ProcessLookupError: it has ended.
+    """
+    if not has_open(held.pid, folder.path):
+        return False
+    os.kill(held.pid, signum)
+    return True
 
 
 def rejection(folder: RunFolder, held: Holder | None) -> str:

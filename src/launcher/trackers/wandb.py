@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from launcher.errors import ConfigError
 from launcher.rundir.files import expanded
-from launcher.rundir.holder import held_here
+from launcher.rundir.holder import held_here, signal_holder
 from launcher.trackers.base import (
     NOT_ENDED,
     Line,
@@ -257,8 +257,9 @@ class WandbTracker(Tracker):
                 "W&B: stop requested, but %s is not running on this machine.", self.run.label
             )
             return
-        logger.warning("Stopped on the W&B page.")
-        os.kill(holder.pid, signal.SIGINT if holder.slurm_job_id else signal.SIGTERM)
+        signum = signal.SIGINT if holder.slurm_job_id else signal.SIGTERM
+        if signal_holder(self.run.folder, holder, signum):
+            logger.warning("Stopped on the W&B page.")
 
     def _chosen(self, own_id: str) -> dict[str, object]:
         """Return the run's names on the server, which stay the same from now on."""
