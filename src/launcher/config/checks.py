@@ -19,7 +19,7 @@ from launcher.config.needs import need_issues
 from launcher.config.node_range import NodeRange, ranks_per_node
 from launcher.config.parts import part_issues
 from launcher.config.sections import TrainerSettings, section
-from launcher.config.tree import get
+from launcher.config.tree import get, walk
 from launcher.rundir.files import expanded
 from launcher.rundir.folder import checkpoint_of, checkpoint_steps
 from launcher.rundir.space import parse_size
@@ -65,6 +65,7 @@ def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
             "paths.quota", show(quota), "should be a number and a unit; e.g. 500GB or 2TB."
         )
     yield from _signals(tree)
+    yield from _hparams(tree)
     yield from deepspeed_file.crosschecks(tree)
 
 
@@ -454,6 +455,18 @@ def signal_issue(key: str, value: str | int) -> ConfigIssue | None:
             key, show(value), f"a process cannot handle this signal; e.g. {key}=[SIGUSR1]."
         )
     return None
+
+
+def _hparams(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+    """Check that the keys which a tracker shows exist."""
+    trackers = get(tree, "tracker")
+    for name in trackers if isinstance(trackers, dict) else ():
+        key = f"tracker.{name}.hparams"
+        named = get(tree, key)
+        for path in named if isinstance(named, list) else ():
+            known = [path for path, _ in walk(tree)]
+            if isinstance(path, str) and path not in known:
+                yield ConfigIssue(key, show(path), f"no such key{hint(path, known)}")
 
 
 def _signals(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
