@@ -15,7 +15,7 @@ from typing import Any
 from launcher.config import deepspeed_file
 from launcher.config.lanes import lane_issues, unsupported_by
 from launcher.config.messages import ConfigIssue, hint, show
-from launcher.config.needs import need_issues
+from launcher.config.needs import metric_issues, need_issues
 from launcher.config.node_range import NodeRange, ranks_per_node
 from launcher.config.parts import part_issues
 from launcher.config.sections import TrainerSettings, section
@@ -48,6 +48,7 @@ def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
         yield from _warmup(tree)
         yield from _without_checkpoints(tree)
         yield from need_issues(tree)
+        yield from metric_issues(tree)
         yield from _recomputed(tree)
         yield from part_issues(tree)
     if job == PREDICT:
