@@ -46,7 +46,7 @@ def metric_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
             continue
         for name, metric in {(name, value): None for name, value, _ in conditions(node)}:
             if name in FOLLOWED and metric != "null" and metric.partition("/")[0] not in LOGGED:
-                text = f"no hook logs it; use a name in {', '.join(LOGGED)}, e.g. val/loss."
+                text = f"no hook logs it; use a name of {'/, '.join(LOGGED)}/, e.g. val/loss."
                 yield ConfigIssue(f"{path}.{name}", show(metric), text)
 
 

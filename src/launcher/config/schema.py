@@ -310,7 +310,7 @@ def _groups(tree: dict[str, object], written: dict[str, object]) -> Iterator[Con
                     f"sets {', '.join(sections)} below itself; its file should begin with `#"
                     " @package _global_`."
                 )
-            yield ConfigIssue(key, show(value), text)
+            yield ConfigIssue(key, show(value), renamed(key) or text)
     for name in REQUIRED_GROUPS + (REQUIRED_TO_TRAIN if _trains(tree) else ()):
         if tree.get(name) is None:
             listed = " or ".join(options(composed_from(written), name)) or "..."
@@ -382,7 +382,9 @@ def _node(path: str, node: dict[str, Any], referred_to: set[str]) -> Iterator[Co
 
 def target_not_found(path: str, target: str, error: NotFound) -> ConfigIssue:
     """The error of a `_target_` that does not exist."""
-    if not error.where:
+    if not target:
+        text = "needs a value, the dotted path of a class or function."
+    elif not error.where:
         near = hint(error.name, ["launcher", "torch"])
         if near == ".":
             near = "; is its folder on PYTHONPATH or the current folder?"
@@ -446,11 +448,21 @@ def _typed(key: str, value: object, parameter: Parameter) -> Iterator[ConfigIssu
         return
     if key.startswith("scheduler.") and _counts_epochs(value, parameter.annotation):
         return
-    epochs = number_of_epochs(value) if key == "trainer.max_steps" else None
-    instead = "" if epochs is None else f"; set trainer.max_epochs={float(epochs):g} instead"
-    yield WrongType(
-        key, show(value), f"should be {describe(parameter.annotation)}{instead or example}."
-    )
+    instead = _instead(key, value, parameter.annotation) or example
+    yield WrongType(key, show(value), f"should be {describe(parameter.annotation)}{instead}.")
+
+
+def _instead(key: str, value: object, annotation: object) -> str:
+    """Return what was probably meant by a value of the wrong type, or ""."""
+    if key == "trainer.max_steps" and (epochs := number_of_epochs(value)) is not None:
+        return f"; set trainer.max_epochs={float(epochs):g} instead"
+    if key == "device" and isinstance(value, str) and value.startswith("cuda:"):
+        return f"; for one GPU set CUDA_VISIBLE_DEVICES={value[5:]}, and use device=cuda"
+    if isinstance(value, float) and value.is_integer() and fits(int(value), annotation):
+        return f"; use {int(value)}"
+    if isinstance(value, int | float) and fits(text := show(value), annotation):
+        return f"; for a text use '{key}=\"{text}\"'"
+    return ""
 
 
 def _counts_epochs(value: object, annotation: object) -> bool:

@@ -150,13 +150,8 @@ def test_a_metric_that_no_hook_logs_is_rejected_before_training(
     names = "default early_stopping"
     found = list(map(str, metric_issues(tree(composed, names, **changes, **extra))))
     path = "scheduler.metric" if key == "scheduler" else f"hooks.{key}"
-    assert found == (
-        []
-        if is_known
-        else [
-            f"{path}='{metric}': no hook logs it; use a name in {', '.join(LOGGED)}, e.g. val/loss."
-        ]
-    )
+    text = f"no hook logs it; use a name of {'/, '.join(LOGGED)}/, e.g. val/loss."
+    assert found == ([] if is_known else [f"{path}='{metric}': {text}"])
 
 
 def test_the_groups_that_hooks_log_are_those_in_their_source() -> None:

@@ -1,4 +1,4 @@
-"""Old names of keys are errors that say the new name, wherever they are written."""
+"""Old names of keys, and those of other trainers, are errors that say ours, wherever they are."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 
 from launcher.config.compose import compose
 from launcher.config.diagnose import diagnose
-from launcher.config.renamed import RENAMED
+from launcher.config.renamed import ELSEWHERE, RENAMED
 
 
 @pytest.mark.parametrize("prefix", ["", "+", "++"])
@@ -32,3 +32,22 @@ def test_new_names_exist_and_old_ones_do_not() -> None:
     for old, new in RENAMED.items():
         assert OmegaConf.select(config, old) is None
         assert OmegaConf.select(config, new.partition(",")[0], default="absent") != "absent"
+
+
+@pytest.mark.parametrize("prefix", ["", "+", "trainer.", "+trainer."])
+def test_a_name_of_another_trainer_names_ours(prefix: str) -> None:
+    found = {
+        message.lstrip("+") for message in diagnose([f"{prefix}{name}=1" for name in ELSEWHERE])
+    }
+    key = prefix.lstrip("+")
+    assert found == {
+        f"{key}{name}=1: no key {key}{name}; use {ours}." for name, ours in ELSEWHERE.items()
+    }
+
+
+def test_ours_exist_and_those_of_other_trainers_do_not() -> None:
+    config = compose([])
+    for name, ours in ELSEWHERE.items():
+        for prefix in ("", "trainer."):
+            assert OmegaConf.select(config, f"{prefix}{name}", default="absent") == "absent"
+        assert OmegaConf.select(config, ours.partition(",")[0], default="absent") != "absent"
