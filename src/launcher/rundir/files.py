@@ -1,6 +1,7 @@
 """Files: paths with `~`, and durable files, replaced atomically and fsynced."""
 
 import argparse
+import errno
 import io
 import json
 import os
@@ -107,6 +108,14 @@ def patiently(act: Callable[[], T], pauses: Sequence[float] = PAUSES) -> T:
         except OSError:
             time.sleep(pause)
     return act()
+
+
+def is_absent(error: OSError) -> bool:
+    """Return whether an error says that there is no file at a path.
+
+    A folder or a link to itself may take its place.
+    """
+    return error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
 
 def parse_json(data: bytes) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from launcher.process.identity import has_open, process_space, process_start
-from launcher.rundir.files import parse_json, patiently
+from launcher.rundir.files import is_absent, parse_json, patiently
 from launcher.rundir.folder import RunFolder, is_copy
 from launcher.rundir.provenance import slurm_job_id
 from launcher.rundir.record_format import iso
@@ -160,8 +160,12 @@ def read_holder(path: Path) -> Holder | None:
         data = parse_json(patiently(path.read_bytes))
         names = (field.name for field in fields(Holder) if field.name != "folder")
         return Holder(**{name: data[name] for name in names}, folder=data.get("folder"))
-    except (FileNotFoundError, IsADirectoryError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
+    except OSError as error:
+        if is_absent(error):
+            return None
+        raise
 
 
 def last_beat(path: Path) -> float | None:
@@ -172,8 +176,10 @@ def last_beat(path: Path) -> float | None:
     """
     try:
         return patiently(lambda: _modified(path))
-    except (FileNotFoundError, IsADirectoryError):
-        return None
+    except OSError as error:
+        if is_absent(error):
+            return None
+        raise
 
 
 def _modified(path: Path) -> float:
