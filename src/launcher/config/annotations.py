@@ -140,7 +140,7 @@ def _plain(kind: Any) -> Any:
     if origin in (list, tuple):
         items = {_plain(argument) for argument in arguments if argument is not Ellipsis}
         item = items.pop() if len(items) == 1 else Any
-        many = list[Any if item is Sentinel else item]  # type: ignore[misc]
+        many: Any = list[Any if item is Sentinel else item]  # type: ignore[misc]
         size = len(arguments)
         # People write `tuple[int]` for any number of items.
         if origin is list or Ellipsis in arguments or size < 2:

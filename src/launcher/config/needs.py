@@ -18,7 +18,7 @@ METRIC_SCHEDULE = "launcher.hooks.metric_schedule.MetricScheduleHook"
 """The hook of a scheduler with a `metric`."""
 FOLLOWED = ("metric", "best_metric")
 LOGGED = ("train", "val", "throughput", "memory", "gradients", "spikes")
-"""What the hooks of Launcher log: `val/loss` and others of each."""
+"""First parts of the names that the hooks of Launcher log, such as `val/loss`."""
 VALIDATION = ("val_dataset", "val_files", "val_fraction", "num_val_samples")
 """Keys of `data` that give it a validation set."""
 

@@ -1,4 +1,4 @@
-"""Names of keys that are not ours: old ones, and those of other trainers.
+"""Names of keys that are not ours: old names, and names of other trainers.
 
 Such a name is an error whose message has our name.
 """

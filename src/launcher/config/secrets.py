@@ -104,7 +104,7 @@ def without_environment(messages: Iterable[str], config: str = "") -> list[str]:
         forms = map(re.escape, dict.fromkeys((value, repr(value)[1:-1], value[:LONGEST])))
         pattern = re.compile(rf"(?<!\w)(?:{'|'.join(forms)})(?!\w)")
         expression = f"${{oc.env:{name}}}"
-        replaced = [pattern.sub(lambda _, text=expression: text, line) for line in replaced]
+        replaced = [pattern.sub(expression, line) for line in replaced]
     return replaced
 
 

@@ -103,15 +103,15 @@ def patiently(act: Callable[[], T], pauses: Sequence[float] = PAUSES) -> T:
     for pause in pauses:
         try:
             return act()
-        except PERMANENT:
-            raise
-        except OSError:
+        except OSError as error:
+            if isinstance(error, PERMANENT) or is_absent(error):
+                raise
             time.sleep(pause)
     return act()
 
 
 def is_absent(error: OSError) -> bool:
-    """Return whether an error says that there is no file at a path.
+    """Return whether an error says that a path has no file.
 
     A folder or a link to itself may take its place.
     """

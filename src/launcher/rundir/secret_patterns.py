@@ -1,4 +1,4 @@
-"""What a secret looks like: its key, and its value.
+"""Patterns of secrets: their keys, and their values.
 
 The same table decides what a configuration may contain, and what `code.diff` leaves out.
 """

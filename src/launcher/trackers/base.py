@@ -118,7 +118,7 @@ class TrackedRun:
 
 @dataclass(frozen=True)
 class Limit:
-    """What a service takes as an option's text, or as each text or key of the option's items."""
+    """Texts that a service takes as an option, or as each item of a list."""
 
     option: str
     pattern: str
