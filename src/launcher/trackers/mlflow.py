@@ -302,7 +302,7 @@ class MlflowTracker(Tracker):
 def clean(name: str) -> str:
     """Return a name that MLflow accepts: its characters, and a path that it would not change."""
     parts = re.sub(r"[^\w./ :-]", "_", name).split("/")
-    kept = ["__" if part == ".." else part for part in parts if part not in ("", ".")]
+    kept = [re.sub(r"^\.\.", "__", part) for part in parts if part not in ("", ".")]
     return "/".join(kept)[: NAME_LENGTH - 10].rstrip("/") or "_"
 
 
