@@ -111,7 +111,7 @@ class Bench:
                 "seed=0,1,2,3",
             ),
         ]
-        return command, lambda: self._digests(sorted(outputs.glob("*/*/run.json")))
+        return command, lambda: self._digests(outputs)
 
     def peer(self, outputs: Path) -> tuple[list[str], Callable[[], list[str]]]:
         arguments = self.arguments
@@ -138,18 +138,16 @@ class Bench:
             [outputs / f"seed-{seed}" for seed in range(RUNS)]
         )
 
-    def _digests(self, records: list[Path]) -> list[str]:
+    def _digests(self, outputs: Path) -> list[str]:
         command = [
-            sys.executable,
-            "-m",
-            "launcher.runs",
-            "digest",
-            *(str(path.parent) for path in records),
+            *(sys.executable, "-m", "launcher.runs", "--outputs", str(outputs)),
+            *("checkpoints", "--digest", "--at", "latest"),
         ]
         printed = subprocess.run(
             command, env=self.environment, capture_output=True, text=True, check=True
         ).stdout
-        return [line.split()[0] for line in printed.splitlines()]
+        lines = [line.split() for line in printed.splitlines()]
+        return [digest for digest, _ in sorted(lines, key=lambda line: line[1])]
 
     def _peer_digests(self, folders: list[Path]) -> list[str]:
         import hashlib

@@ -1,7 +1,5 @@
 """Errors that the user can fix: messages on the screen and exit code 2, never a traceback."""
 
-from collections.abc import Sequence
-
 
 class ConfigError(Exception):
     """A wrong command line or configuration.
@@ -31,11 +29,3 @@ class TrainingError(RuntimeError):
 
     A limit was exceeded (non-finite gradients, losses of None), or a state does not fit.
     """
-
-
-class NodeFault(TrainingError):
-    """Training cannot continue on these nodes. A SLURM job is requeued without them."""
-
-    def __init__(self, message: str, nodes: Sequence[str]):
-        super().__init__(message)
-        self.nodes = nodes

@@ -45,7 +45,6 @@ from launcher.process import deadline, signals
 from launcher.rundir.files import expanded
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.logs import without_launcher_logging
-from launcher.rundir.space import over_quota
 from launcher.runs.items import Items
 from launcher.runs.stored_run import StoredRun
 
@@ -131,9 +130,8 @@ class Run:
                 f"{self._option('dispatch')}: train() trains in this process; use submit(), or"
                 " leave it out."
             )
-        for line in (self._note, _quota(self.config)):
-            if line is not None:
-                print(line, file=sys.stderr, flush=True)
+        if self._note is not None:
+            print(self._note, file=sys.stderr, flush=True)
         with _as_command(self._hydra):
             _run(self.config)
         return self.metrics
@@ -335,13 +333,6 @@ def _folder(config_dir: str | Path | None) -> str | Path | None:
     if not Path(config_dir).is_dir():
         raise ConfigError(f"config_dir={str(config_dir)!r}: there is no such folder.")
     return config_dir
-
-
-def _quota(config: dict[str, Any]) -> str | None:
-    quota = get(config, "paths.quota")
-    outputs = expanded(config["paths"]["outputs"])
-    warning = None if quota is None else over_quota(outputs, str(quota))
-    return f"! {warning}" if warning else None
 
 
 def _run(plain: dict[str, Any]) -> None:

@@ -20,14 +20,13 @@ COMMAND = (
 )
 MORE = {
     "resume": ["trainer.max_steps=8"],
-    "note": ["a text", "--label", "paper"],
-    "clean": ["--keep", "latest", "--yes"],
+    "checkpoints": ["--delete", "--keep", "latest", "--yes"],
     "sync": ["tracker=tensorboard"],
     "predict": ["--splits", "val"],
 }
 """Arguments of a verb after the run."""
-TWO = ("compare", "why")
-WRITING = {"resume", "note", "plot", "export", "evaluate"}
+TWO = ("compare",)
+WRITING = {"resume", "plot", "export", "evaluate"}
 OUTSIDE = b"a file of mine\n"
 
 

@@ -223,7 +223,8 @@ def test_a_hang_after_a_signal_ends_by_force(tmp_path: Path, ranks: int) -> None
     assert said == command.output.splitlines()[-1]
     assert "trainer.py" in command.output, "it says where it was"
     (attempt,) = record(tmp_path)["attempts"]
-    assert (attempt["outcome"], attempt["signal"], attempt["reason"]) == ("failed", "SIGTERM", said)
+    assert (attempt["outcome"], attempt["signal"]) == ("failed", "SIGTERM")
+    assert attempt["reason"].removeprefix("its last step is saved. ") == said
     verify((run_folder(tmp_path) / "checkpoints" / "latest").resolve())
 
 
@@ -297,3 +298,4 @@ def test_launcher_joins_the_ranks_that_torchrun_started(tmp_path: Path) -> None:
     now = record(tmp_path)
     assert (now["state"], now["world_size"], len(now["attempts"])) == ("completed", 2, 1)
     assert command.output.count("Completed at step 4") == 1
+    assert "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=120" in command.output

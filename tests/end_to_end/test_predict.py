@@ -1,5 +1,6 @@
-"""job=predict: the same file on any number of ranks and after kills, and what it rejects."""
+"""job=predict: the same file on any number of ranks and after a kill, and what it rejects."""
 
+import fcntl
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ import pytest
 
 from launcher.config.schema import validate
 from launcher.errors import ConfigError
-from launcher.jobs.predict import Parts, PredictJob
+from launcher.jobs.predict import PredictJob
 from support import python
 from support.composition import composed
 from support.runner import launch, run_folder, start
@@ -41,7 +42,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     return folder, [*train, "job=predict", f"data.predict={new}", "job.batch_size=1"]
 
 
-def test_killed_and_continued_on_another_number_of_ranks(trained: tuple[Path, list[str]]) -> None:
+def test_a_killed_one_starts_again_on_another_number_of_ranks(
+    trained: tuple[Path, list[str]],
+) -> None:
     folder, command = trained
     outputs, straight, killed = folder / "outputs", folder / "a.jsonl", folder / "b.jsonl"
     done = launch(outputs, *command, f"job.file={straight}")
@@ -49,13 +52,13 @@ def test_killed_and_continued_on_another_number_of_ranks(trained: tuple[Path, li
     words = (*command, f"job.file={killed}")
     process = start("-m", "launcher", f"paths.outputs={outputs}", *words)
     parts = killed.with_name(f".{killed.name}.parts")
-    while len(list(parts.glob("0*.jsonl"))) < 2:
+    while len(list(parts.glob("[01].jsonl"))) < 2:
         assert process.poll() is None or killed.exists(), process.stdout.read()
         time.sleep(0.001)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     process.stdout.close()
-    # The model is elsewhere than its training data, and one rank continues.
+    # The model is elsewhere than its training data, and one rank starts again.
     (folder / "train.jsonl").rename(folder / "away.jsonl")
     try:
         one = ("strategy=none", f"--data={folder}/new.jsonl", f"--out={killed}", "job.batch_size=1")
@@ -64,10 +67,12 @@ def test_killed_and_continued_on_another_number_of_ranks(trained: tuple[Path, li
             "-m", "launcher.runs", "predict", run, *one, "--outputs", str(outputs), cwd=folder
         )
         assert done.returncode == 0, done.stderr
-        assert "parts are there" in done.stdout + done.stderr or "complete" in done.stderr
         assert killed.read_bytes() == straight.read_bytes() and not parts.exists()
         again = launch(outputs, *command, f"job.file={killed}")
         assert again.returncode == 0 and "is complete already" in again.output, again.output
+        killed.write_bytes(killed.read_bytes()[:-9])
+        again = launch(outputs, *command, f"job.file={killed}")
+        assert again.returncode == 0 and killed.read_bytes() == straight.read_bytes(), again.output
     finally:
         (folder / "away.jsonl").rename(folder / "train.jsonl")
     rows = [json.loads(line) for line in killed.read_text().splitlines()]
@@ -77,24 +82,45 @@ def test_killed_and_continued_on_another_number_of_ranks(trained: tuple[Path, li
         assert row["prediction"] == int(row["logits"][1] > row["logits"][0])
 
 
-def test_parquet_has_the_same_rows(trained: tuple[Path, list[str]]) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
+@pytest.mark.parametrize("size", [7, 100, COUNT + 1])
+def test_uneven_shares_make_the_same_file(trained: tuple[Path, list[str]], size: int) -> None:
+    """Batches: 29 (14 and 15 on two ranks), 3, and 1, of which a rank has none."""
     folder, command = trained
-    files = [folder / "c.jsonl", folder / "c.parquet"]
-    for file in files:
-        one = ("strategy=none", "dispatch.nproc=1", "job.batch_size=7", *_id(folder / "outputs"))
-        done = launch(folder / "outputs", *command, *one, f"job.file={file}")
+    files = [folder / f"{size}-one.jsonl", folder / f"{size}-two.jsonl"]
+    one = ("strategy=none", "dispatch.nproc=1", *_id(folder / "outputs"))
+    for file, words in zip(files, (one, ()), strict=True):
+        done = launch(
+            folder / "outputs", *command, *words, f"job.batch_size={size}", f"job.file={file}"
+        )
         assert done.returncode == 0, done.output
-    rows = [json.loads(line) for line in files[0].read_text().splitlines()]
-    stored = parquet.read_table(files[1]).to_pylist()
-    assert len(rows) == len(stored) == COUNT
-    for row, other in zip(rows, stored, strict=True):
-        # JSON lines have the shortest digits of a float32.
-        assert other.pop("logits") == pytest.approx(row.pop("logits"), rel=1e-6)
-        assert other == row
+    rows = [json.loads(line) for line in files[1].read_text().splitlines()]
+    assert [row["index"] for row in rows] == list(range(COUNT))
+    assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def test_a_signal_stops_it_and_columns_are_chosen(trained: tuple[Path, list[str]]) -> None:
+def test_another_process_is_named_and_a_signal_leaves_nothing(
+    trained: tuple[Path, list[str]],
+) -> None:
+    folder, command = trained
+    file = folder / "c.jsonl"
+    parts = file.with_name(f".{file.name}.parts")
+    parts.mkdir()
+    words = (*command, f"job.file={file}")
+    with (parts / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = launch(folder / "outputs", *words)
+        assert done.returncode == 2 and "another process is writing it" in done.output, done.output
+    process = start("-m", "launcher", f"paths.outputs={folder / 'outputs'}", *words)
+    while len(list(parts.glob("[01].jsonl"))) < 2:
+        assert process.poll() is None or file.exists(), process.stdout.read()
+        time.sleep(0.001)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate()
+    assert process.returncode == 0 or "starts again" in output, output
+    assert not parts.exists() and file.exists() == (process.returncode == 0)
+
+
+def test_columns_are_chosen(trained: tuple[Path, list[str]]) -> None:
     folder, command = trained
     outputs = folder / "outputs"
     wanted = f"data.predict={folder / 'train.jsonl'}", "job.columns=[targets,index]"
@@ -133,7 +159,8 @@ def test_it_needs_new_data(message: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"file": "a.txt"}, "job.file=a.txt: should end in .jsonl or .parquet"),
+        ({"file": "a.txt"}, "job.file=a.txt: should end in .jsonl."),
+        ({"file": "a.parquet"}, "job.file=a.parquet: should end in .jsonl."),
         ({"columns": ["logit"]}, "logit is not a column"),
         ({"columns": []}, "names no column"),
     ],
@@ -141,13 +168,3 @@ def test_it_needs_new_data(message: str) -> None:
 def test_its_settings(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         PredictJob(**settings)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("count", [1, 7, 8, 9, 511, 512, 513, 8000, 100_000])
-@pytest.mark.parametrize("size", [1, 4, 100])
-def test_the_parts_have_each_sample_once(tmp_path: Path, count: int, size: int) -> None:
-    parts = Parts(tmp_path / "p.jsonl", count, size, {})
-    ranges = [each for number in range(len(parts)) for each in parts.batches(number)]
-    assert [at for start, stop in ranges for at in range(start, stop)] == list(range(count))
-    assert all(stop - start == size for start, stop in ranges[:-1])
-    assert sum(parts.ends(stop) for _, stop in ranges) == len(parts)

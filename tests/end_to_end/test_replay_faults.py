@@ -1,4 +1,4 @@
-"""`runs replay` names the cause of each planted fault; tests/unit/jobs/test_resume_check.py plants
+"""`runs replay` names the cause of each planted fault; tests/unit/proof/test_resume_check.py plants
 those of a resume for job=resume_check."""
 
 import json
@@ -90,8 +90,8 @@ CHANGES: dict[str, tuple[Callable[[Path], None], list[str]]] = {
         flip_bit,
         [
             f"  checkpoint, {TENSOR}: 1 of 4 elements, the first at [3]: ",
-            "  cause: The replay repeats: trainings from steps 2 and 4 agree with it.",
-            "  cause: The checkpoint of step 6 was changed later, with its manifest:",
+            "  cause: No state is missing after a resume. The training does not repeat, files of"
+            " the run were changed, or ",
         ],
     ),
     "a bit of the checkpoint before": (
@@ -99,15 +99,15 @@ CHANGES: dict[str, tuple[Callable[[Path], None], list[str]]] = {
         [
             "  cause: The first difference: the ",
             "  cause: Not restored: ",
-            "  cause: Or the checkpoint of step 4 was changed: a training from step 2 leads to"
-            f" other values; {TENSOR}: 1 of 4 elements, the first at [3]: ",
+            "  cause: The checkpoint of step 4 is not the state of a training up to it:"
+            f" {TENSOR}: 1 of 4 elements, the first at [3]: ",
         ],
     ),
     "a line": (
         edit_line,
         [
             "  metrics.jsonl, step 6: train/loss ",
-            "  cause: metrics.jsonl was changed later: the checkpoint of step 6 is equal.",
+            "  cause: No state is missing after a resume. ",
         ],
     ),
     "code and threads": (
@@ -156,9 +156,10 @@ def test_what_changed_after_a_run_is_named(tmp_path: Path) -> None:
         (
             ("data.dataset._target_=support.forgetful.Clock", "model=mlp", "model.hidden_dim=4"),
             [
-                "  cause: This training does not repeat: trained again, it differs, the first time"
-                " in the samples of step 5; the dataset, the sampler or the collate function has"
-                " state that is not stored, or reads the clock."
+                "  cause: The first difference: the samples of step 5 on rank 0, after the stop at"
+                " step 4.",
+                "  cause: Not restored: the dataset, the sampler or the collate function has state"
+                " that is not stored, or reads the clock.",
             ],
         ),
     ],

@@ -93,7 +93,6 @@ DOORS = {
     "resume": (*RUNS, "resume", "foreign", "trainer.max_steps=3", "--trust"),
     "fork": (*RUNS, "fork", "foreign", "trainer.max_steps=3", "--trust"),
     "replay": (*RUNS, "replay", "foreign", "--trust"),
-    "replay --samples": (*RUNS, "replay", "foreign", "--samples", "--trust"),
     "sync": (*RUNS, "sync", "foreign", "--trust"),
     "job=evaluate": (*BY_HAND, "job=evaluate", "job.trust=true"),
     "load_model": ("-c", "from launcher import load_model; load_model('foreign', trust=True)"),
@@ -102,7 +101,6 @@ DOORS = {
 it."""
 RUNS_WITH_TRUST = [
     ("evaluate", PICKLE),
-    ("replay --samples", PICKLE),
     ("load_model", PICKLE),
     ("sync", MODULE),
 ]
@@ -164,7 +162,7 @@ def test_a_start_from_a_foreign_checkpoint_reads_tensors_only(
 
 def test_listings_build_nothing(project: Path, tmp_path: Path) -> None:
     folder = foreign(project, tmp_path, PICKLE)
-    for verb in ("list", "show", "verify", "compare"):
+    for verb in ("list", "show", "checkpoints", "compare"):
         words = {"list": [], "compare": ["foreign", "foreign"]}.get(verb, ["foreign"])
         assert "Traceback" not in python.run(*RUNS, verb, *words, cwd=folder).stderr
     assert not (folder / MARKER).exists()

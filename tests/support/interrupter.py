@@ -73,6 +73,9 @@ class Interrupter(BaseHook):
     def on_after_train(self, trainer: Any) -> None:
         self._at(trainer, "after_train")
 
+    def on_close(self, trainer: Any) -> None:
+        self._at(trainer, "close")
+
 
 class Stalling(torch.utils.data.Dataset):  # type: ignore[type-arg]
     """Digits from a source that hangs once, for as long as a file exists."""

@@ -225,11 +225,11 @@ def command(folder: Path, preloaded: tuple[str, ...] = (), children: proxy.Child
 
 
 @cache
-def interpreter(children: proxy.Children = ()) -> Path:
+def interpreter() -> Path:
     """A command for those that a forked process starts or becomes (see `command`)."""
     folder = Path(tempfile.mkdtemp(prefix="tests-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return command(folder, children=children)
+    return command(folder)
 
 
 def address(preloaded: tuple[str, ...] = ()) -> str:

@@ -31,8 +31,7 @@ ENVIRONMENT = {
     "PYTHONPATH": str(TESTS),  # the hooks in `support`
 }
 RANK, NPROC = "launcher.dispatch.rank", "dispatch.nproc="
-JOB, RUNS = "launcher.cli.job", "launcher.runs"
-EVALUATOR = "launcher.jobs.evaluate_beside"
+JOB = "launcher.cli.job"
 TIMES = ("time", "attempt", "train/step_time", "train/data_time")
 """The fields of metrics in which two equal runs may differ."""
 
@@ -58,11 +57,6 @@ def start(
     elif "job=resume_check" in words:
         children = ((JOB, 4), *children)
     env = ENVIRONMENT if env is None else env
-    if any(word.startswith("job.after=") for word in words):
-        env = {**env, python.PYTHON: str(python.interpreter(children))}
-        children = (*children, (RUNS, 3))
-    if "hooks.evaluation.where=process" in words and count == 1:
-        children = ((EVALUATOR, 1),)
     return python.start(
         *words, env=env, cwd=cwd, preloaded=python.preloaded(words), children=children, real=real
     )

@@ -30,7 +30,6 @@ echo "$@" >> "{folder}/calls"
 [ ! -e "{folder}/slow" ] || sleep "$(cat "{folder}/slow")"
 case "$1" in
 show)
-    [ "$2" != hostnames ] || {{ echo "$3" | tr , '\\n'; exit; }}
     [ ! -e "{folder}/down" ] || {{ echo "Unable to contact slurm controller" >&2; exit 1; }}
     [ "$2" = job ] || {{ cat "{folder}/config"; exit; }}
     number=$(ls "{folder}" | grep -c '^job-')

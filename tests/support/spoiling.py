@@ -33,27 +33,6 @@ def broken(folder: str, overrides: list[str]) -> list[str]:
     return [line for line in lines if ", rank " in line]
 
 
-def flipped(folder: str, overrides: list[str]) -> str:
-    """One bit of an output flips on the last rank, in the last of the passes that step 4 makes; the
-    error of that."""
-    trainer = build(Path(folder), overrides, Journal())
-    calls = 0
-
-    def flip(module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor | None:
-        nonlocal calls
-        if trainer.step != 4 or ranks.rank() != ranks.world_size() - 1:
-            return None
-        calls += 1
-        if calls != 2 * trainer.gradient_accumulation_steps + 1:
-            return None
-        changed = output.detach().clone()
-        changed.view(torch.int32).view(-1)[5] ^= 1 << 22
-        return output + (changed - output.detach())
-
-    trainer.unwrapped_model.blocks[1].ffn.up.register_forward_hook(flip)
-    return training_error(trainer)
-
-
 def training_error(trainer: Any) -> str:
     """Train; returns the message with which that fails, or ""."""
     try:

@@ -25,8 +25,9 @@ ORDER = [
     {"interactive"},
     {"cli"},
     {"dispatch"},
-    {"runs"},
     {"certify"},
+    {"proof"},
+    {"runs"},
     {"jobs"},
     {"train"},
     {"distributed", "utils"},
@@ -64,15 +65,13 @@ STRANGERS = {
     *((name, "slurm") for name in TRAINING),
 }
 
-# `runs replay --samples` asks the data for their number, and the sampler for its order.
-ACQUAINTED = {("launcher.runs.samples", "data")}
-
 # What a configuration error, `--help` or a look at the runs loads.
 TORCH_FREE = [
     *("__main__", "cli", "config", "errors", "runs", "slurm", "trackers", "types"),
     *("checkpoint.changes", "checkpoint.manifest", "checkpoint.retention", "checkpoint.store"),
     *("dispatch.local", "dispatch.slurm", "dispatch.task", "dispatch.waiting"),
     *("jobs.complete", "jobs.train"),
+    *("certify", "proof.replay"),
     *(
         "process.deadline",
         "rundir.folder",
@@ -161,8 +160,7 @@ def test_imports_go_downward():
             if there == here or there not in set().union(*ORDER):
                 continue
             assert row(there) > row(here), f"{dotted(path)} imports {name}, which is not below it"
-            is_allowed = (here, there) not in STRANGERS or (dotted(path), there) in ACQUAINTED
-            assert is_allowed, f"{dotted(path)} imports {name}"
+            assert (here, there) not in STRANGERS, f"{dotted(path)} imports {name}"
 
 
 def test_one_module_builds_what_a_configuration_names():
@@ -238,7 +236,6 @@ def test_modules_of_fast_commands_import_no_torch():
         for path in modules()
         for name in TORCH_FREE
         if is_within(dotted(path), f"launcher.{name}")
-        if dotted(path) not in {"launcher.runs.digest", "launcher.runs.replay_causes"}
     )
     command = f"import sys, {', '.join(['launcher', *names])}; print('torch' in sys.modules)"
     done = subprocess.run(

@@ -28,7 +28,7 @@ def find_checkpoint(root: Path, which: str | int | Path, key: str, hashes: bool 
     """
     path = checkpoint_path(root, which)
     if path is None:
-        raise ConfigError(f"{key}={which}: {_missing(root, str(which))}")
+        raise missing_checkpoint(root, str(which), key)
     try:
         verify(path, hashes or is_small)
     except CorruptCheckpoint as error:
@@ -96,10 +96,12 @@ def has_no_checkpoint(store: CheckpointStore, key: str = "run.resume") -> Config
     return ConfigError(f"{key}=must: {store.root} has no checkpoint; use {key}=auto.")
 
 
-def _missing(root: Path, which: str) -> str:
+def missing_checkpoint(root: Path, which: str, key: str) -> ConfigError:
+    """The error of a checkpoint that does not exist; see `find_checkpoint`."""
     steps = CheckpointStore(root).steps()
     if not steps:
-        return f"{root.parent} has no checkpoint."
+        return ConfigError(f"{key}={which}: {root.parent} has no checkpoint.")
     is_word = which not in (LATEST, BEST) and not which.isdecimal() and "/" not in which
     near = hint(which, (LATEST, BEST)) if is_word else "."
-    return f"{root.parent} has no such checkpoint; it has {', '.join(map(step_name, steps))}{near}"
+    known = ", ".join(map(step_name, steps))
+    return ConfigError(f"{key}={which}: {root.parent} has no such checkpoint; it has {known}{near}")

@@ -108,7 +108,7 @@ class RemoteStore(CheckpointStore):
         try:
             best = self._best()
             folders = self._listed()
-            kept = self.kept if best is None else self.kept | {best}
+            kept = () if best is None else (best,)
             old = retention.to_remove({at for at, _ in folders}, step, kept)
             for name in [name for at, name in folders if at in old]:
                 if self._is_own(self._manifest(name)):

@@ -24,7 +24,8 @@ from launcher.checkpoint.writing import Writing, gather
 from launcher.errors import ConfigError
 from launcher.process.deadline import progress
 from launcher.process.ranks import Ranks, maximum, world_size
-from launcher.strategies.base import ShardSpec, Snapshot
+from launcher.strategies.base import ShardSpec
+from launcher.strategies.sharded import is_sharded
 
 POLL = 1.0
 """Seconds between two checks of a writer while waiting for it."""
@@ -292,19 +293,41 @@ def _on_cpu(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().cpu() for name, tensor in tensors.items()}
 
 
-def check_storable(snapshot: Snapshot) -> None:
+def check_storable(
+    tensors: Mapping[str, torch.Tensor], state: Mapping[str, object], optimizer: str
+) -> None:
     """Check that the state can be stored.
+
+    Args:
+        tensors: the tensors, named `<owner>/<name>`.
+        state: the trees, by their owner.
+        optimizer: the class of the optimizer.
 
     Raises:
         ConfigError: a save of this state would fail.
     """
-    for name, tensor in snapshot.tensors.items():
+    found = dict(tensors)
+    for key, tree in state.items():
+        try:
+            encode(tree, found, key)
+        except TypeError as error:
+            advice = f" Or {CONVERT}." if key == "optimizer" else ""
+            raise ConfigError(f"{_owner(key, optimizer)}: {error}{advice}") from error
+    for name, tensor in found.items():
         if (reason := why_not_stored(tensor)) is not None:
+            advice = "convert it, or register it with persistent=False"
+            if name.startswith("optimizer/"):
+                is_shard = is_sharded(tensor)
+                advice = "keep it as state[parameter][name]" if is_shard else CONVERT
             raise ConfigError(
-                f"model: {name.removeprefix('model/')} has {reason}, which a checkpoint cannot"
-                " store; convert it, or register it with persistent=False."
+                f"{_owner(name, optimizer)}: {name.removeprefix('model/')} has {reason}, which a"
+                f" checkpoint cannot store; {advice}."
             )
-    try:
-        encode(snapshot.meta, {})
-    except TypeError as error:
-        raise ConfigError(f"model: {error}") from error
+
+
+CONVERT = "give the optimizer's class a state_dict() and load_state_dict() that convert it"
+
+
+def _owner(name: str, optimizer: str) -> str:
+    first = name.partition("/")[0]
+    return {"optimizer": f"optimizer={optimizer}", "_extra_state": "model"}.get(first, first)

@@ -26,6 +26,7 @@ from launcher.checkpoint.files import FileEntry, nothing, write_file
 from launcher.checkpoint.header import DTYPES, OTHER_DTYPES, PARTS, TORCH, read_header
 from launcher.checkpoint.manifest import CorruptCheckpoint, changed
 from launcher.strategies.base import ShardSpec
+from launcher.strategies.sharded import is_sharded
 
 READERS = 4
 """Number of reading threads, enough to keep a disk busy while other bytes are hashed."""
@@ -44,6 +45,8 @@ def why_not_stored(tensor: torch.Tensor) -> str | None:
     Returns:
         None if it can be stored.
     """
+    if is_sharded(tensor):
+        return "shards on several ranks"
     if tensor.layout is not torch.strided:
         return f"layout {str(tensor.layout).removeprefix('torch.')}"
     try:

@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
-from threading import Lock
 
 from launcher.checkpoint.files import FileEntry
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint, verify
@@ -54,9 +53,6 @@ class CheckpointStore:
         self.logger = logger or logging.getLogger("launcher.checkpoint")
         self.check_lock: Callable[[], None] = lambda: None
         """Called before each commit, since another process may have taken the run over."""
-        self.kept: frozenset[int] = frozenset()
-        """Steps that are not deleted for now, since something still reads them."""
-        self._linking = Lock()
         self._begun = 0
         self._set_aside: set[str] = set()
 
@@ -158,8 +154,7 @@ class CheckpointStore:
             verify(final, hashes=False)
             shutil.rmtree(self.root / f"{REPLACED}{final.name}", ignore_errors=True)
             best = self.best()
-            kept = self.kept if best is None else self.kept | {best}
-            for old in retention.to_remove(self.steps(), step, kept):
+            for old in retention.to_remove(self.steps(), step, () if best is None else (best,)):
                 if self.is_own(self.path(old)):
                     self.remove(old)
         except (OSError, CorruptCheckpoint) as error:
@@ -243,12 +238,10 @@ class CheckpointStore:
     def link(self, name: str, target: str) -> None:
         """Point `latest` or `best` at a checkpoint, atomically."""
         temporary = self.root / f"{TEMPORARY}{name}"
-        # The thread that saves may link another one meanwhile.
-        with self._linking:
-            temporary.unlink(missing_ok=True)
-            # A link cannot be changed in place; the rename leaves no moment without one.
-            os.symlink(target, temporary)
-            os.replace(temporary, self.root / name)
+        temporary.unlink(missing_ok=True)
+        # A link cannot be changed in place; the rename leaves no moment without one.
+        os.symlink(target, temporary)
+        os.replace(temporary, self.root / name)
         fsync_folder(self.root)
 
     def mark_best(self, step: int) -> None:

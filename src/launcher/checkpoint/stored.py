@@ -11,8 +11,11 @@ from launcher.checkpoint.tree import decode
 from launcher.errors import ConfigError
 from launcher.strategies.weights import MODEL
 
-OWN = (MODEL, "optimizer/")
-"""Prefixes of the tensors that a strategy stores. The others belong to hooks."""
+EVALUATION = "evaluation/"
+"""Prefix of weights that are evaluated in place of the weights with which training continues (see
+`hooks.evaluation_weights`)."""
+OWN = (MODEL, "optimizer/", EVALUATION)
+"""Prefixes of tensors that are not averages of `hooks.ema`."""
 
 
 class StoredCheckpoint(ShardReader):
@@ -32,14 +35,19 @@ class StoredCheckpoint(ShardReader):
         )
         self.meta = self._read_tree("state") or {}
 
-    def use_average(self, which: str) -> None:
-        """Read an average of the weights (see `hooks.ema`) in place of the weights.
+    def use_weights(self, which: str | None, key: str = "job.weights") -> None:
+        """Read other weights in place of those with which training continues.
 
         Args:
-            which: `ema`, or `ema/0.999` where there are several.
+            which: an average of `hooks.ema`: `ema`, or `ema/0.999` where there are several. None:
+                the weights of `EVALUATION`, if there are any.
+            key: the name of this choice, for messages.
         Raises:
             ConfigError: there is no such average, or there are several.
         """
+        self._replace_weights(EVALUATION)
+        if which is None:
+            return
         averages = sorted(
             {"/".join(name.split("/", 2)[:2]) for name in self.names() if not name.startswith(OWN)}
         )
@@ -50,13 +58,14 @@ class StoredCheckpoint(ShardReader):
             has = (
                 f"it has {', '.join(averages)}" if averages else "it was trained without hooks.ema"
             )
-            raise ConfigError(f"job.weights={which}: {self.path} has no such weights; {has}.")
+            raise ConfigError(f"{key}={which}: {self.path} has no such weights; {has}.")
         if len(chosen) > 1:
-            raise ConfigError(
-                f"job.weights={which}: there are {', '.join(chosen)}; name one of them."
-            )
-        for name in [name for name in self.names() if name.startswith(f"{chosen[0]}/")]:
-            self._shards[MODEL + name.removeprefix(f"{chosen[0]}/")] = self._shards.pop(name)
+            raise ConfigError(f"{key}={which}: there are {', '.join(chosen)}; name one of them.")
+        self._replace_weights(f"{chosen[0]}/")
+
+    def _replace_weights(self, prefix: str) -> None:
+        for name in [name for name in self.names() if name.startswith(prefix)]:
+            self._shards[MODEL + name.removeprefix(prefix)] = self._shards.pop(name)
 
     def rank_state(self, rank: int) -> dict[str, Any] | None:
         """Return the state of one rank, or None if it was saved with fewer ranks."""

@@ -41,7 +41,7 @@ def encode(obj: object, tensors: dict[str, torch.Tensor], path: str = "") -> Any
         ]
         if all(isinstance(key, str) and key != MARK for key, _ in items):
             return dict(items)
-        return {MARK: ["dict", [[encode(key, {}, path), value] for key, value in items]]}
+        return {MARK: ["dict", [[_key(key, path), value] for key, value in items]]}
     if isinstance(obj, (list, tuple, set, frozenset)):
         values = [encode(value, tensors, f"{path}/{i}") for i, value in enumerate(obj)]
         kind = next((name for name, cls in _SEQUENCES.items() if isinstance(obj, cls)), "list")
@@ -54,6 +54,17 @@ def encode(obj: object, tensors: dict[str, torch.Tensor], path: str = "") -> Any
         f"The state at {path or 'the top'} is a {type(obj).__name__}, which a checkpoint cannot"
         " hold; use numbers, strings, tensors, arrays, or lists, tuples, sets and dicts of them."
     )
+
+
+def _key(key: object, path: str) -> Any:
+    tensors: dict[str, torch.Tensor] = {}
+    data = encode(key, tensors, path)
+    if tensors:
+        raise TypeError(
+            f"The state at {path or 'the top'} has a {type(key).__name__} as a key, which a"
+            " checkpoint cannot hold; use a text or a number."
+        )
+    return data
 
 
 def _add(tensors: dict[str, torch.Tensor], path: str, tensor: torch.Tensor) -> str:

@@ -54,11 +54,7 @@ ZSH = "autoload -U +X compinit && compinit; autoload -U +X bashcompinit && bashc
 
 
 def request_of(arguments: Sequence[str]) -> str | None:
-    """Return the request of a command line (`install=bash`, `query=bash`, ...).
-
-    Returns:
-        None if it has none that is handled here.
-    """
+    """Return the request of a command line (`install=bash`, `query=bash`, ...), or None."""
     for flag, value in zip(arguments, [*arguments[1:], ""], strict=True):
         request = (
             value
@@ -71,10 +67,7 @@ def request_of(arguments: Sequence[str]) -> str | None:
 
 
 def answer(request: str) -> str:
-    """Return the script to evaluate, or the candidates for the line that the shell passes.
-
-    There is one candidate per line.
-    """
+    """Return the script to evaluate, or the candidates, one per line."""
     kind, _, shell = request.partition("=")
     if kind == "install":
         return (ZSH if shell == "zsh" else "") + SCRIPT.replace("SHELL", shell)
@@ -89,14 +82,7 @@ def answer(request: str) -> str:
 
 
 def candidates(arguments: Sequence[str], current: str) -> list[str]:
-    """Complete the word that is being typed.
-
-    After a trailing blank, the word before it is complete.
-
-    Args:
-        arguments: the arguments before the word, with the program.
-        current: the word.
-    """
+    """Complete the word that is being typed, "" after a trailing blank."""
     previous = arguments[-1] if arguments else ""
     folders = folders_of(arguments)
     if previous in FLAG_VALUES:
@@ -164,10 +150,7 @@ def _keys(
     folders: Sequence[Traversable],
     listed: dict[str, list[str]],
 ) -> Iterable[Key]:
-    """Return the keys of a group's chosen option, or of a section.
-
-    The command line chooses the option, or else the defaults.
-    """
+    """Return the keys of a group's chosen option, or of a section."""
     if part not in listed:
         return top_keys(folders[0])
     chosen = [word.partition("=")[2] for word in arguments if word.startswith(f"{part}=")] or list(

@@ -13,14 +13,7 @@ NOT_IN_NAME = ("tracker", "dispatch", "hydra", "paths", "device", "run.resume")
 
 
 class Composer:
-    """Composes the jobs of a sweep.
-
-    Jobs that choose the same groups share one composition of them.
-
-    Args:
-        runs: runs among which equivalent configurations are looked up. Default None: the runs on
-            disk.
-    """
+    """Composes the jobs of a sweep, one composition for the jobs that choose the same groups."""
 
     def __init__(self, loader: ConfigLoader, master: DictConfig, runs: Runs | None = None):
         self.loader = loader
@@ -34,11 +27,10 @@ class Composer:
         )
 
     def compose(self, overrides: Sequence[str], index: int) -> DictConfig:
-        """The configuration of one job.
+        """Compose the configuration of one job.
 
         Raises:
             hydra.errors.HydraException: the overrides do not compose.
-            ConfigError: several runs have an equivalent configuration.
         """
         config = self._compositions.config(overrides)
         config.hydra.job.id, config.hydra.job.num = str(index), index
@@ -50,10 +42,7 @@ class Composer:
 
 
 def sweep_name(master: DictConfig) -> str:
-    """Return a name for a sweep.
-
-    It is the same when the command is repeated, wherever and however its jobs run.
-    """
+    """Return a name for a sweep, the same when the command is repeated."""
     overrides_used = sorted(
         word
         for word in master.hydra.overrides.task

@@ -60,11 +60,8 @@ def read(argv: Sequence[str]) -> Namespace:
     """Parse the flags, which may be anywhere among the overrides.
 
     Returns:
-        The flags, the overrides in Hydra's form, and `for_hydra`: the other arguments if Hydra's
-            own `main` serves the command, None for a run or a sweep.
-
-    Raises:
-        ConfigError: an unknown flag, or flags that exclude each other.
+        The flags, the overrides in Hydra's form, and `for_hydra`: the other arguments if
+            Hydra's own `main` serves the command, None for a run or a sweep.
     """
     if "--version" in argv:
         print(f"torch-launcher {version('torch-launcher')}")
@@ -89,10 +86,7 @@ def read(argv: Sequence[str]) -> Namespace:
 
 
 def with_own_folder(argv: Sequence[str]) -> list[str]:
-    """Return the command line with `--config-dir conf`, if there is such a folder (`own_folder`).
-
-    It is unchanged if it names another folder.
-    """
+    """Return the command line with `--config-dir conf`, if there is such a folder and no other."""
     is_named = any(word.startswith(("--config-dir", "-cd")) for word in argv)
     folder = None if is_named else own_folder()
     return [*argv, *([] if folder is None else ["--config-dir", str(folder)])]

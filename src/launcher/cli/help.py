@@ -1,7 +1,4 @@
-"""`--help`, without importing Hydra, which takes half a second.
-
-Its general text is conf/hydra/help/launcher.yaml.
-"""
+"""`--help`, without importing Hydra, which takes half a second."""
 
 import shutil
 import string
@@ -31,10 +28,7 @@ def help_text(folders: Sequence[Traversable]) -> str:
 
 
 def folders_of(arguments: Sequence[str]) -> list[Traversable]:
-    """The configuration folders of a command line: ours, the user's, and the folders of packages.
-
-    Among them are the folders of `hydra.searchpath`, typed or in the user's own configuration.
-    """
+    """Return the configuration folders of a command line: ours, the user's, and of packages."""
     known, words = _flags().parse_known_args(arguments)
     own = Path(known.config_dir) if known.config_dir else own_folder()
     typed = [word for word in words if word.startswith(SEARCHPATH)]
@@ -62,11 +56,7 @@ def _flags() -> ArgumentParser:
 
 
 def print_help(argv: Sequence[str] | None = None) -> None:
-    """Print the help for a command line that requests it.
-
-    Raises:
-        SystemExit: with code 2, for a topic that does not exist.
-    """
+    """Print the help for a command line that requests it; exit with 2 for an unknown topic."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     folders, (_, rest) = folders_of(arguments), _flags().parse_known_args(arguments)
     asked = next((index for index, word in enumerate(rest) if word in ("-h", "--help")), 0)

@@ -1,7 +1,4 @@
-"""`python -m launcher init my_project`, which makes a project that is ready to train.
-
-It has a model, data, an experiment and tests.
-"""
+"""`python -m launcher init my_project`: a project with a model, data, an experiment and tests."""
 
 import keyword
 import sys
@@ -22,11 +19,7 @@ SUFFIX = ".in"
 
 
 def main(argv: Sequence[str]) -> None:
-    """Make a project.
-
-    Raises:
-        SystemExit: with code 2, if the project cannot be written.
-    """
+    """Make a project; exit with 2 if it cannot be written."""
     parser = ArgumentParser(
         "python -m launcher init", description="Make a project of your own that trains at once."
     )
@@ -48,14 +41,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def make_project(folder: Path) -> str:
-    """Write the project's files.
-
-    Returns:
-        The name of its package, which is derived from the folder's name.
-
-    Raises:
-        ConfigError: the folder has files, cannot be written, or its name does not fit a package.
-    """
+    """Write the project's files; return the name of its package."""
     name = folder.absolute().name
     package = name.replace("-", "_").lower()
     if not package.isidentifier() or keyword.iskeyword(package):
@@ -87,10 +73,7 @@ def make_project(folder: Path) -> str:
 
 
 def _is_installed(package: str, folder: Path) -> bool:
-    """Return whether there is such a package.
-
-    The empty folder itself does not count, though Python takes it for one.
-    """
+    """Return whether there is such a package, other than the empty folder itself."""
     spec = find_spec(package)
     return spec is not None and [Path(path) for path in spec.submodule_search_locations or ()] != [
         folder.absolute()

@@ -1,6 +1,4 @@
-"""One job as a process of its own, launched by `launcher.dispatch.pool`.
-
-The command is `python -m launcher.cli.job FILE [RESULT]`.
+"""One job as a process of its own: `python -m launcher.cli.job FILE [RESULT]`.
 
 FILE has a checked and resolved configuration; RESULT gets the value that the job returns. When the
 command that launched it ends, the job saves and ends too.
@@ -25,11 +23,7 @@ def main() -> None:
 
 
 def run(file: Path) -> object:
-    """Run the job of a file; returns what it returns.
-
-    Raises:
-        SystemExit: the job was rejected, failed, or was stopped by a signal.
-    """
+    """Run the job of a file; return what it returns, or raise a SystemExit."""
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
 

@@ -1,7 +1,4 @@
-"""Hydra's command line.
-
-Every error in a configuration is reported as a message, with exit code 2.
-"""
+"""Hydra's command line. Every configuration error is a message, with exit code 2."""
 
 import os
 import sys
@@ -47,7 +44,6 @@ from launcher.process import collector
 from launcher.rundir.files import expanded, remove_empty
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.logs import ending_with_reader
-from launcher.rundir.space import over_quota
 
 BAD_COMMAND = 2
 
@@ -148,10 +144,7 @@ def _reported(error: BaseException, arguments: Namespace | None) -> int:
 
 
 def task(config: DictConfig) -> object:
-    """Function that Hydra runs for each job.
-
-    It is importable, so that any of Hydra's launchers can send it to another process.
-    """
+    """Run a job for Hydra; it is importable, so that Hydra's launchers can send it elsewhere."""
     note_start()
     from launcher.dispatch.task import task as dispatch
 
@@ -197,20 +190,14 @@ def _is_sweep() -> bool:
 
 
 def _metrics(folder: RunFolder) -> dict[str, object]:
-    """Return the newest metrics of a run that was already complete.
-
-    A repeated sweep then returns the same as the first.
-    """
+    """Return the newest metrics of a complete run, as its first sweep did."""
     from launcher.rundir.metrics import newest_metrics
 
     return {name: newest.value for name, newest in newest_metrics(folder.metrics_path).items()}
 
 
 def _remove_made(folder: Path) -> None:
-    """Remove the empty folders that Hydra made for a run that did not start.
-
-    Folders that existed before are kept.
-    """
+    """Remove the empty folders that Hydra made for a run that did not start."""
     if _existing_folders:
         made = takewhile(lambda each: each not in _existing_folders, (folder, *folder.parents))
         remove_empty(*made)
@@ -233,13 +220,9 @@ class Validation(Callback):
         _check(schema.validate, config)
         _check(_find_run, config)
         _note_existing(Path(config.run.dir))
-        _warn_of_quota(config)
 
     def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """Exit after the last callback.
-
-        Otherwise Hydra would print its own line about a failed job, and raise its error.
-        """
+        """Exit after the last callback, before Hydra prints and raises its own error."""
         job_return: JobReturn = kwargs["job_return"]
         if job_return.status == JobStatus.FAILED and isinstance(
             error := returned(job_return), Exception
@@ -251,14 +234,10 @@ class Validation(Callback):
         collector.resume()
         _check(schema.check_hydra, config)
         _note_existing(expanded(config.paths.outputs))
-        _warn_of_quota(config)
 
 
 def _find_run(config: DictConfig) -> None:
-    """Find the run that the configuration names.
-
-    A line is printed if the run has another configuration or is new.
-    """
+    """Find the run that the configuration names, and print if it is another or new."""
     runs = Runs()
     if (run := name_run(config, runs)) is not None:
         line: str | None = continues(config, run)
@@ -270,18 +249,6 @@ def _find_run(config: DictConfig) -> None:
 
 def _is_later_rank() -> bool:
     return join_ranks() and os.environ["RANK"] != "0"
-
-
-def _warn_of_quota(config: DictConfig) -> None:
-    """Warn that `paths.quota` is exceeded.
-
-    It is printed once per command, and only in the process of the command.
-    """
-    quota = config.paths.get("quota")
-    if quota is None or _is_later_rank():
-        return
-    if warning := over_quota(expanded(config.paths.outputs), str(quota)):
-        print(f"! {warning}", file=sys.stderr, flush=True)
 
 
 def _note_existing(folder: Path) -> None:

@@ -43,7 +43,7 @@ class JobPool(Pool):
 
 
 class Queue:
-    """Runs the jobs of a sweep, at most so many at a time; the next one starts when one ends.
+    """Runs the jobs of a sweep, at most `slots` at a time.
 
     Args:
         jobs: jobs that are already checked.
@@ -65,10 +65,8 @@ class Queue:
         self.display = LiveTable()
 
     def run(self) -> list[JobReturn]:
-        """Run all of them.
+        """Run all jobs; return their results in order.
 
-        Returns:
-            A result for each job, in order.
         Raises:
             signals.SignalExit: a signal came, and the running jobs have saved.
             SystemExit: a job failed, and `fail_fast` is set; the others have saved.

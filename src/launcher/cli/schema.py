@@ -47,11 +47,7 @@ PROJECT = """\
 
 
 def main(argv: Sequence[str]) -> None:
-    """Write the schemas.
-
-    Raises:
-        SystemExit: with code 2, if the files cannot be written.
-    """
+    """Write the schemas; exit with 2 if the files cannot be written."""
     parser = ArgumentParser(
         "python -m launcher schema",
         description=(
@@ -77,14 +73,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def write_schemas(project: Path) -> int:
-    """Write the schemas and mappings of a project.
-
-    Returns:
-        The number of schemas.
-
-    Raises:
-        ConfigError: the folder has no conf/, or its files cannot be read or written.
-    """
+    """Write the schemas and mappings of a project; return their number."""
     conf = project / "conf"
     if not conf.is_dir():
         raise ConfigError(f"schema {project}: there is no {conf}; give the folder of a project.")

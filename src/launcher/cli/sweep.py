@@ -1,6 +1,4 @@
-"""The jobs of a sweep.
-
-All are checked before the first one starts.
+"""The jobs of a sweep, which are all checked before the first one starts.
 
 The plugins in `hydra_plugins.launcher_dispatch` call this. A dispatch with a method `sweep(jobs,
 task) -> Sequence[JobReturn]` gets the whole list (for an array of jobs on a cluster). Otherwise
@@ -20,9 +18,9 @@ from launcher.cli.composer import Composer
 from launcher.cli.parallel import Queue, outcome
 from launcher.cli.sweep_job import SweepJob, completed
 from launcher.config.construct import construct
-from launcher.config.direction import ranked
 from launcher.config.explain import unwrapped, user_traceback
 from launcher.config.identity import changed_keys
+from launcher.config.metric_direction import ranked
 from launcher.config.options import TRAIN_JOB
 from launcher.config.session import returned
 from launcher.config.tree import get, of_the_run
@@ -44,7 +42,6 @@ def check_jobs(
     """Compose and validate the jobs of a sweep.
 
     Raises:
-        ConfigError: with the messages of all jobs, or for two jobs that are the same run.
         hydra.errors.HydraException: some overrides do not compose.
     """
     composer = Composer(loader, master)
@@ -81,10 +78,7 @@ def check_jobs(
 
 
 def _located(message: str, jobs: Sequence[SweepJob], count: int) -> str:
-    """Return the message, with the first job that it is about.
-
-    The job is left out if the message is about all, or begins with what that job changes.
-    """
+    """Return the message with the first job that it is about, unless it is about all."""
     overrides = jobs[0].own_overrides
     if len(jobs) >= count or any(
         message.startswith(override.lstrip("+")) for override in overrides
@@ -95,10 +89,7 @@ def _located(message: str, jobs: Sequence[SweepJob], count: int) -> str:
 
 
 def _same_run(first: SweepJob, second: SweepJob) -> str:
-    """The message that rejects two jobs with one id.
-
-    It names the differing keys, which are not part of the id.
-    """
+    """Return the message that rejects two jobs with one id, with the keys in which they differ."""
     keys = changed_keys(first.plain, second.plain)
     same = (
         f"jobs {first.index + 1} and {second.index + 1} of the sweep are the same run, {second.run}"
@@ -117,12 +108,9 @@ def _same_run(first: SweepJob, second: SweepJob) -> str:
 def run_jobs(
     jobs: Sequence[SweepJob], task: TaskFunction, context: HydraContext
 ) -> Sequence[JobReturn]:
-    """Run the jobs through their dispatch.
-
-    A failing job does not stop the others.
+    """Run the jobs through their dispatch; a failing job does not stop the others.
 
     Raises:
-        ConfigError: the jobs do not agree on a dispatch.
         SystemExit: a signal arrived; the remaining jobs do not start.
     """
     if not jobs:
@@ -188,8 +176,6 @@ def _run_in_turn(
 def _is_done(job: SweepJob, is_complete: IsComplete) -> bool:
     """Return whether a job's run is complete, so that the job need not start.
 
-    Starting jobs is most of the cost of a repeated sweep.
-
     It starts all the same for another package's sweeper, for `job.objective`, and for a user's
     callback.
     """
@@ -212,10 +198,7 @@ def _is_done(job: SweepJob, is_complete: IsComplete) -> bool:
 
 
 def _run(job: SweepJob, task: TaskFunction, context: HydraContext) -> JobReturn:
-    """Run one job through Hydra's own `run_job`.
-
-    An exit that no signal caused becomes its result.
-    """
+    """Run one job by Hydra's own `run_job`; an exit that no signal caused is its result."""
     try:
         result = run_job(
             task_function=task,
@@ -238,10 +221,7 @@ def _run(job: SweepJob, task: TaskFunction, context: HydraContext) -> JobReturn:
 
 
 def reason(job: SweepJob, result: JobReturn) -> str:
-    """Return the reason of a job's failure in a line.
-
-    It is the job's error, why it was rejected, or the error that its processes recorded.
-    """
+    """Return the reason of a job's failure in a line."""
     error = unwrapped(returned(result))
     if not isinstance(error, SystemExit):
         return f"failed: {type(error).__name__}: {first_line(str(error))}"
@@ -257,10 +237,7 @@ def first_line(text: str) -> str:
 
 
 def show_ranking(jobs: Sequence[SweepJob]) -> None:
-    """Print the runs of a sweep that trained, best first.
-
-    All of them must be judged by the same metric and direction.
-    """
+    """Print the runs that trained, best first, if one metric and direction judges them all."""
     runs = [StoredRun.read(job.folder) for job in jobs if job.plain["job"]["_target_"] == TRAIN_JOB]
     judged = {run.judged_by for run in runs if run.judged_by is not None}
     if len(runs) < 2 or not judged or any(run.state in ("queued", "running") for run in runs):
@@ -277,11 +254,7 @@ def show_ranking(jobs: Sequence[SweepJob]) -> None:
 
 
 def conclude(jobs: Sequence[SweepJob], results: Sequence[JobReturn]) -> None:
-    """Print the ranking; exit with code 1 and a table of the failed jobs, if there are any.
-
-    Raises:
-        SystemExit: some job failed.
-    """
+    """Print the ranking; exit with code 1 and a table of the failed jobs, if there are any."""
     show_ranking(jobs)
     failed = [
         (job, result)

@@ -31,18 +31,11 @@ class SweepJob:
 
     @property
     def config(self) -> DictConfig:
-        """The configuration, composed at each access.
-
-        A thousand of them would not fit in memory.
-        """
+        """Compose the configuration at each access: a thousand would not fit in memory."""
         return self.composer.compose(self.overrides, self.index)
 
     def check(self) -> None:
-        """Compose and validate the job.
-
-        Raises:
-            ConfigError: with a message for every error.
-        """
+        """Compose and validate the job."""
         config = self.config
         tree = to_plain(config)
         self.hydra, self.plain = tree["hydra"], validate_tree(config, tree)

@@ -14,11 +14,7 @@ from launcher.errors import ConfigError
 
 
 def topic_text(topic: str, folders: Sequence[Traversable], width: int = 80) -> str:
-    """The help of a group, an option (`optimizer=sgd`), a section or a key (`optimizer.lr`).
-
-    Raises:
-        ConfigError: there is no such group, option or key.
-    """
+    """The help of a group, an option (`optimizer=sgd`), a section or a key (`optimizer.lr`)."""
     name, _, option = topic.lstrip("~+").partition("=")
     part, dot, _ = name.partition(".")
     listed = group_options(folders, part)

@@ -79,12 +79,7 @@ class _Names(dict[str, Any]):
 
 
 def evaluate(node: ast.expr | None, statements: Mapping[str, object]) -> Any:
-    """The type of an annotation; `Any` where it does not restrict a YAML value.
-
-    Args:
-        node: the annotation, or None without one.
-        statements: the module's statements by the name that they bind.
-    """
+    """Return the type of an annotation, or `Any` where it does not restrict a YAML value."""
     if node is None:
         return Any
     try:

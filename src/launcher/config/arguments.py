@@ -1,7 +1,4 @@
-"""Check the bounds of a signature's annotations in a call from Python.
-
-The schema checks them in a configuration.
-"""
+"""The bounds of a signature's annotations, checked in a call from Python."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,11 +15,7 @@ def check_bounds(
     positional: Sequence[object],
     named: Mapping[str, object],
 ) -> None:
-    """Check the numbers and texts that a function is about to be called with.
-
-    Raises:
-        ValueError: one is outside the bounds of its parameter's annotation.
-    """
+    """Raise a ValueError if a number or text is outside the bounds of its annotation."""
     try:
         signature = inspect.signature(function, eval_str=True)
         values = signature.bind(*positional, **named).arguments

@@ -15,6 +15,7 @@ from typing import Any
 from launcher.config import deepspeed_file
 from launcher.config.lanes import lane_issues, unsupported_by
 from launcher.config.messages import ConfigIssue, hint, show
+from launcher.config.metric_direction import direction
 from launcher.config.needs import metric_issues, need_issues
 from launcher.config.node_range import NodeRange, ranks_per_node
 from launcher.config.parts import part_issues
@@ -22,7 +23,6 @@ from launcher.config.sections import TrainerSettings, section
 from launcher.config.tree import get, walk
 from launcher.rundir.files import expanded
 from launcher.rundir.folder import checkpoint_of, checkpoint_steps
-from launcher.rundir.space import parse_size
 
 PREDICT, EXPORT = "launcher.jobs.predict.PredictJob", "launcher.jobs.export.ExportJob"
 NO_TRAINING = ("launcher.jobs.evaluate.EvaluateJob", EXPORT, PREDICT)
@@ -51,6 +51,7 @@ def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
         yield from metric_issues(tree)
         yield from _recomputed(tree)
         yield from part_issues(tree)
+        yield from _objective(tree)
     if job == PREDICT:
         yield from _new_data(tree)
     elif job != EXPORT:
@@ -58,16 +59,23 @@ def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     yield from _names(tree)
     yield from _start(tree)
     yield from _folders(tree)
-    prices, quota = get(tree, "paths.prices"), get(tree, "paths.quota")
-    if isinstance(prices, str) and not expanded(prices).is_file():
-        yield ConfigIssue("paths.prices", show(prices, 200), "there is no such file.")
-    if isinstance(quota, str) and parse_size(quota) is None:
-        yield ConfigIssue(
-            "paths.quota", show(quota), "should be a number and a unit; e.g. 500GB or 2TB."
-        )
     yield from _signals(tree)
     yield from _hparams(tree)
     yield from deepspeed_file.crosschecks(tree)
+
+
+def _objective(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+    """`job.objective`, whose best value is the least or the greatest."""
+    metric, followed = get(tree, "job.objective"), get(tree, "hooks.checkpointing.best_metric")
+    if not isinstance(metric, str) or get(tree, "job.value") == "last" or metric == followed:
+        return
+    if direction(metric) is None:
+        yield ConfigIssue(
+            "job.objective",
+            show(metric),
+            "the name does not show whether less or more is better; use job.value=last, or set"
+            f" hooks.checkpointing.best_metric={metric} and hooks.checkpointing.best_mode.",
+        )
 
 
 def _count(tree: dict[str, object], path: str) -> int | None:
@@ -76,13 +84,7 @@ def _count(tree: dict[str, object], path: str) -> int | None:
 
 
 def batch_issue(size: int, world_size: int, source: str | None = None) -> ConfigIssue | None:
-    """The samples of a step must divide evenly over the ranks.
-
-    Args:
-        size: samples of a step.
-        world_size: the number of ranks.
-        source: the key that the number of ranks comes from.
-    """
+    """Check that the samples of a step divide evenly over the ranks."""
     if size % world_size == 0:
         return None
     ranks = f"{world_size} ranks{f' ({source})' if source else ''}"
@@ -100,10 +102,7 @@ def _nearest(size: int, unit: int) -> str:
 
 
 def _batch(tree: dict[str, object]) -> Iterator[ConfigIssue]:
-    """Check that the samples of a step divide evenly over any number of ranks.
-
-    With lanes it is enough that the number of ranks divides the lanes.
-    """
+    """Check that the samples of a step divide evenly over any number of ranks."""
     size, nodes, tasks = _count(tree, "data.batch_size"), _node_range(tree), _tasks_per_node(tree)
     if get(tree, "trainer.lanes") is not None or not size:
         return
@@ -123,10 +122,7 @@ def _tasks_per_node(tree: dict[str, object]) -> int:
 
 
 def _fewest_ranks(tree: dict[str, object]) -> tuple[int, str]:
-    """The smallest number of ranks that an attempt may have, and the keys that it comes from.
-
-    `nproc=auto` counts as one rank, so no batch size is rejected.
-    """
+    """Return the smallest number of ranks of an attempt (1 for `nproc=auto`), and its keys."""
     nproc, nodes, tasks = _count(tree, "dispatch.nproc"), _node_range(tree), _tasks_per_node(tree)
     source = f"dispatch.nproc={nproc}" if nproc else f"{tasks} per node"
     source += f" x {nodes} nodes" if nodes.max > 1 else ""
@@ -134,10 +130,7 @@ def _fewest_ranks(tree: dict[str, object]) -> tuple[int, str]:
 
 
 def _lanes(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """Check that the smallest number of nodes divides `trainer.lanes`.
-
-    A SLURM job uses the largest number of its nodes whose ranks divide the lanes.
-    """
+    """Check that the smallest number of nodes divides `trainer.lanes`."""
     lanes = get(tree, "trainer.lanes")
     if type(lanes) is not int or lanes < 1:
         return
@@ -176,10 +169,7 @@ def _nodes(size: int, nodes: NodeRange, tasks: int) -> Iterator[ConfigIssue]:
 
 
 def warmup_issue(steps: int | None, ratio: float | None, total: int | None) -> ConfigIssue | None:
-    """Check the two settings of a warm-up.
-
-    At most one of them is set, and the warm-up is not longer than the run.
-    """
+    """Check that at most one of the two settings is set, and the warm-up fits the run."""
     if steps and ratio:
         text = (
             f"scheduler.warmup_ratio={show(ratio)} is set too, and only one may be; e.g."
@@ -230,10 +220,6 @@ def _without_checkpoints(tree: dict[str, object]) -> Iterator[ConfigIssue]:
             show(fork_from, 200).strip("'"),
             "only hooks.checkpointing starts a fork; keep it.",
         )
-    if after := get(tree, "job.after"):
-        yield ConfigIssue(
-            "job.after", show(after), "what follows needs a checkpoint; keep hooks.checkpointing."
-        )
 
 
 def has_checkpointing(config: Mapping[str, object]) -> bool:
@@ -247,11 +233,7 @@ def has_checkpointing(config: Mapping[str, object]) -> bool:
 
 
 def replays_random_state(backend: str) -> bool:
-    """Return whether a recomputed compiled block draws the same dropout masks again.
-
-    Only backends with AOT autograd are known to do so, since the compiler leaves the random state
-    to them.
-    """
+    """Return whether a recomputed compiled block repeats its dropout: AOT autograd does."""
     return backend in ("inductor", "cudagraphs") or backend.startswith("aot_")
 
 
@@ -356,11 +338,7 @@ def _start(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
 
 
 def no_weights(source: Path) -> str | None:
-    """Return why weights cannot be read from a file, or from a folder that has only pickles.
-
-    Returns:
-        None if they may be readable.
-    """
+    """Return why a file, or a folder of pickles, has no readable weights, or None."""
     file = source
     if source.is_dir() and not any(source.glob("*.safetensors")):
         file = next(
@@ -384,10 +362,7 @@ def no_weights(source: Path) -> str | None:
 
 
 def _fork(tree: dict[str, object]) -> Iterator[ConfigIssue]:
-    """Check the checkpoint that a fork starts from.
-
-    Once the fork has checkpoints of its own, it is not needed.
-    """
+    """Check the checkpoint that a fork starts from, until the fork has its own."""
     source, without = get(tree, "run.fork_from"), get(tree, "run.fork_without")
     if without and source is None:
         yield ConfigIssue(
@@ -434,11 +409,7 @@ def _why_not_writable(folder: str) -> str | None:
 
 
 def parse_signal(value: str | int) -> signal.Signals | None:
-    """Parse a signal's name (`SIGUSR1`, `USR1`) or number.
-
-    Returns:
-        None if there is no such signal.
-    """
+    """Parse a signal's name (`SIGUSR1`, `USR1`) or number; return None if it is neither."""
     try:
         if isinstance(value, str):
             return signal.Signals["SIG" + value.upper().removeprefix("SIG")]

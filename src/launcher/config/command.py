@@ -9,10 +9,7 @@ from launcher.rundir.record_format import RecordData, json_value
 
 
 def task_overrides() -> list[str]:
-    """The overrides of the command line as they were typed, none if Hydra did not start the job.
-
-    Typed text is used because an interpolation in it may refer to a secret.
-    """
+    """Return the typed overrides, in which interpolations to secrets are not resolved."""
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
 
@@ -22,16 +19,9 @@ def task_overrides() -> list[str]:
 
 
 def command_record(config: Mapping[str, Any], hydra: Mapping[str, object] | None) -> RecordData:
-    """Return the data about a command that its run stores.
+    """Return what a run stores of its command.
 
-    Args:
-        config: as it is stored (see `launcher.config.resolve.stored`).
-        hydra: Hydra's node as plain containers, or None if no command line composed the
-            configuration.
-    Returns:
-        `overrides`, `choices` and `config_dir` of the command, `config` by dotted keys, `identity`,
-            and `identity_id`,
-        the id that it gives; null for a run that `run.id=...` names.
+    `identity_id` is the id that the command gives; it is null for a run that `run.id=...` names.
     """
     node = hydra or {}
     sources = get(node, "runtime.config_sources") or []
@@ -49,13 +39,7 @@ def command_record(config: Mapping[str, Any], hydra: Mapping[str, object] | None
 
 
 def stored_identity(run: Mapping[Any, Any]) -> tuple[str, dict[str, object]] | None:
-    """Return the id that a configuration gives its run, and the run's identity.
-
-    The identity has no values from the environment. Both are None if they are not known.
-
-    Args:
-        run: the node `run`.
-    """
+    """Return the id that a configuration gives its run and the identity, or None if not known."""
     text = run.get("identity")
     known = None if text is None else json.loads(text)
     return None if known is None else (known["id"], known["identity"])

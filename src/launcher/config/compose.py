@@ -17,16 +17,7 @@ from launcher.errors import ConfigError
 def not_applicable(
     values: Sequence[str], overrides: Sequence[str], config_dir: str | Path | None
 ) -> list[str]:
-    """Find the values that do not apply to the groups that the command line chooses.
-
-    Args:
-        values: overrides of values.
-        overrides: those and all other overrides of the command line.
-        config_dir: the folder of `--config-dir`.
-
-    Returns:
-        The values that do not apply; none if the groups do not compose.
-    """
+    """Return the values that do not apply to the groups that all overrides choose."""
     with session(config_dir, overrides):
         parsed = [parse(normalize(override)) for override in overrides]
         groups = [str(override.input_line) for override in parsed if is_group(override, loader())]
@@ -48,7 +39,7 @@ def _applies(override: Override, config: DictConfig) -> bool:
 def compose(
     overrides: Sequence[str] = (), config_dir: str | Path | None = None, config_name: str = "config"
 ) -> DictConfig:
-    """The configuration of a command line, with its `hydra` node; it is not validated.
+    """Compose the configuration of a command line, with its `hydra` node, without validation.
 
     Raises:
         ConfigError: with a message for each error of the overrides.
@@ -67,9 +58,7 @@ def compose(
 def explicit(
     overrides: Sequence[str], config_dir: str | Path | None, config_name: str
 ) -> list[str]:
-    """Return the overrides with `++` where Hydra needs it.
-
-    It needs it for arguments of a constructor that the YAML files leave out.
+    """Return the overrides with `++` for constructor arguments that the YAML files leave out.
 
     Raises:
         hydra.errors.HydraException: they do not compose.

@@ -1,7 +1,4 @@
-"""Compose the config groups first, then apply the values.
-
-Sweeps and the diagnosis of a command line share this.
-"""
+"""Compose the config groups, then apply the values, for sweeps and for the diagnosis."""
 
 import pickle
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +21,8 @@ COLLECTIONS = ("hooks", "tracker")
 """Groups with any number of named parts."""
 QUOTED_KEYS = ("run.id", "run.name", "run.tag", "run.init_from")
 SPACE = "hpo.space"
-OPEN = ("dispatch.sbatch", "identity_renames")
-"""Nodes that take any key, with `+` or without."""
+OPEN = "dispatch.sbatch"
+"""Node that takes any key, with `+` or without."""
 MAX_CACHED = 64
 """Maximum number of cached group compositions, about 300 kB each."""
 
@@ -35,15 +32,12 @@ def normalize(override: str) -> str:
 
     Names that start with a digit get quotes, since an id like 12345e67 would be a number. `~hooks`
     becomes `hooks=[]`, since Hydra deletes only groups with a single option. `hpo.space` becomes
-    texts. Keys of `OPEN` nodes are added.
-
-    Raises:
-        ConfigError: `hpo.space` cannot be parsed.
+    texts. Keys of `OPEN` are added.
     """
     key, equals, value = override.partition("=")
     if equals and f"{key.lstrip('+')}.".startswith(f"{SPACE}."):
         return _normalize_space(key.lstrip("+").removeprefix(SPACE).lstrip("."), value)
-    if equals and f"{key.lstrip('+')}.".startswith(tuple(f"{node}." for node in OPEN)):
+    if equals and f"{key.lstrip('+')}.".startswith(f"{OPEN}."):
         return f"++{override.lstrip('+')}"
     if key in QUOTED_KEYS and value[:1].isdigit() and value.replace("_", "").isalnum():
         return f"{key}='{value}'"
@@ -75,11 +69,7 @@ def _normalize_space(key: str, value: str) -> str:
 
 
 def _range_text(value: object) -> str:
-    """Return the text of a range.
-
-    Raises:
-        TypeError: a range whose text Hydra does not keep.
-    """
+    """Return the text of a range, or raise a TypeError if Hydra does not keep it."""
     if isinstance(value, list):
         return f"[{','.join(map(_range_text, value))}]"
     if isinstance(value, IntervalSweep):
@@ -114,10 +104,7 @@ def is_group(override: Override, loader: ConfigLoader) -> bool:
 
 
 def values(overrides: Sequence[str], loader: ConfigLoader) -> list[str]:
-    """Return the overrides that Hydra applies after it has composed the groups.
-
-    An override of Hydra's own node is never such a value.
-    """
+    """Return the overrides that Hydra applies after it has composed the groups."""
     return [
         text
         for text in overrides
@@ -154,14 +141,7 @@ def dirname(overrides: Sequence[Override], job: Mapping[str, Any]) -> str:
 
 
 class Compositions:
-    """Composes the groups of a configuration once, and applies values to copies.
-
-    Composing takes 100 ms, a copy 1 ms.
-
-    Args:
-        compose: composes overrides.
-        loader: knows the groups.
-    """
+    """Composes groups once (100 ms), and applies values to copies (1 ms)."""
 
     def __init__(self, compose: Callable[[list[str]], DictConfig], loader: ConfigLoader):
         self._compose = compose
@@ -170,11 +150,7 @@ class Compositions:
         self._is_group = cache(lambda key: _names_group(key, loader))
 
     def config(self, overrides: Sequence[str]) -> DictConfig:
-        """Compose the overrides: groups first, then values, as Hydra does.
-
-        Raises:
-            hydra.errors.HydraException: they do not compose.
-        """
+        """Compose the overrides: groups first, then values, as Hydra does."""
         parsed = [parse(override) for override in overrides]
         values = [override for override in parsed if self.is_value(override)]
         config = self.groups(
@@ -189,11 +165,7 @@ class Compositions:
         return config
 
     def explicit(self, overrides: Sequence[str]) -> list[str]:
-        """The overrides with `++` where Hydra needs it and `apply_values` does not.
-
-        Raises:
-            hydra.errors.HydraException: they do not compose.
-        """
+        """Return the overrides with `++` where Hydra needs it and `apply_values` does not."""
         parsed = [parse(override) for override in overrides]
         values = [override for override in parsed if self.is_value(override)]
         rest = [
@@ -220,14 +192,10 @@ class Compositions:
         return config
 
     def is_value(self, override: Override) -> bool:
-        """Return whether an override is one of the `values`, with a cache of the lookups."""
         return not _is_hydras(override) and not self.is_group(override)
 
     def is_group(self, override: Override) -> bool:
-        """Return whether an override chooses an option of a group, with a cache of the lookups.
-
-        The function `is_group` has no cache.
-        """
+        """Return whether an override chooses an option of a group; lookups are cached."""
         return not isinstance(override.value(), dict) and self._is_group(override.key_or_group)
 
 
@@ -243,9 +211,6 @@ def apply_values(overrides: Sequence[Override], config: DictConfig) -> None:
     """Change, add or delete values of a composed configuration, as Hydra does.
 
     A key that its node does not have is added without a `+` if the node's `_target_` takes it.
-
-    Raises:
-        hydra.errors.HydraException: an override does not apply.
     """
     for override in overrides:
         try:
@@ -266,7 +231,7 @@ def parameters(node: DictConfig) -> list[str]:
 
 
 def _with_plus(override: Override, config: DictConfig) -> Override:
-    """Return an override with `++` where its key does not exist and may be added.
+    """Return an override with `++` if its key is missing and may be added.
 
     That is so if the node's `_target_` takes the key, or if the override makes a part of a name
     (`model.loss._target_=...` in place of `model.loss=mse`).

@@ -23,10 +23,7 @@ UNCHECKED = getattr(hydra_utils, "UNSAFE_DISABLE_EXECUTION_CHECKS", None)
 
 
 def decided_here() -> AbstractContextManager[object]:
-    """Build without Hydra's own list of allowed targets.
-
-    This includes the callbacks that Hydra builds itself.
-    """
+    """Build without Hydra's own list of allowed targets, callbacks included."""
     if UNCHECKED is None:
         return nullcontext()
     context: AbstractContextManager[object] = hydra_utils.execution_whitelist(UNCHECKED)  # type: ignore[attr-defined]
@@ -34,26 +31,16 @@ def decided_here() -> AbstractContextManager[object]:
 
 
 def instantiate(node: object, **changes: object) -> Any:
-    """Build a node: call its `_target_` with the other settings; nodes inside it are built first.
-
-    Args:
-        node: part of a configuration, or plain containers; None is returned unchanged.
-        changes: settings that differ from the node's.
-    Raises:
-        hydra.errors.InstantiationException: a target cannot be imported, or raises an error.
-    """
+    """Build a node, inner nodes first, with some settings changed. None is returned unchanged."""
     with decided_here():
         return hydra_instantiate(node, **changes)
 
 
 def construct(settings: Mapping[str, object]) -> Any:
-    r"""Call the `_target_` with the other settings.
+    """Call the `_target_` with the other settings, as they are stored.
 
-    `instantiate` would resolve them once more, so that a shell line with `${HOME}`, which is
-    written `\${HOME}` in a configuration, would become an interpolation.
-
-    Args:
-        settings: plain containers, as they are stored. Values from the environment are read now.
+    `instantiate` would resolve them once more, so that a shell line with an escaped `${HOME}`
+    would become an interpolation.
     """
     stored: Any = OmegaConf.to_container(OmegaConf.create(escaped(settings)), resolve=True)
     arguments = {
@@ -65,7 +52,7 @@ def construct(settings: Mapping[str, object]) -> Any:
 
 
 def target_object(target: str) -> Any:
-    """The class or function of a `_target_`, imported.
+    """Import the class or function of a `_target_`.
 
     Raises:
         ImportError, ValueError: there is none.

@@ -112,11 +112,7 @@ def read_file(path: Path) -> dict[str, object]:
 
 
 def _parse(path: Path) -> tuple[dict[str, object], list[ConfigIssue]]:
-    """Read the file and check its keys.
-
-    Returns:
-        The content without values of "auto", and the errors in it.
-    """
+    """Return the file's content without values of "auto", and the errors in it."""
     try:
         config = json.loads(expanded(path).read_bytes())
     except (OSError, ValueError, RecursionError) as error:

@@ -26,8 +26,8 @@ from launcher.config.compositions import (
 from launcher.config.grid import GRID_SWEEPERS, expand
 from launcher.config.messages import hint, nearest, show
 from launcher.config.options import composed_from, options_with
+from launcher.config.other_names import ours
 from launcher.config.plain import to_plain
-from launcher.config.renamed import renamed
 from launcher.config.resolve import references
 from launcher.config.schema import bad_searchpath, validate
 from launcher.config.session import COMPOSITION_ERRORS, first_line, loader, session
@@ -46,10 +46,7 @@ def diagnose(
     config_name: str = "config",
     multirun: bool = False,
 ) -> list[str]:
-    """Return a message for each error of a command line.
-
-    These are errors of syntax, names and options, and the errors of `schema.validate`.
-    """
+    """Return a message for each error of a command line."""
     if config_dir is not None and not Path(config_dir).is_dir():
         return [f"--config-dir={config_dir}: there is no such folder."]
     issues: list[str] = []
@@ -72,11 +69,7 @@ def diagnose(
 
 
 def apply_to_groups(overrides: Sequence[str], config: DictConfig) -> None:
-    """Apply the values of a command line to the composition of its groups, in Hydra's session.
-
-    Raises:
-        ConfigError: a value does not apply; with a message for every error.
-    """
+    """Apply the values of a command line to the composition of its groups, in Hydra's session."""
     parsed = [parse(text) for text in overrides]
     diagnosis = _Diagnosis("config", [])
     diagnosis.apply([value for value in parsed if diagnosis.compositions.is_value(value)], config)
@@ -87,10 +80,7 @@ def apply_to_groups(overrides: Sequence[str], config: DictConfig) -> None:
 
 
 def _searches(overrides: Sequence[str]) -> bool:
-    """Return whether the chosen sweeper takes intervals.
-
-    The grid sweepers of Launcher and of Hydra do not.
-    """
+    """Return whether the chosen sweeper takes intervals."""
     chosen = [text.partition("=")[2] for text in overrides if text.startswith("hydra/sweeper=")]
     return bool(chosen) and chosen[-1] not in GRID_SWEEPERS
 
@@ -155,10 +145,7 @@ class _Diagnosis:
         )
 
     def examine(self, overrides: Sequence[str]) -> None:
-        """Apply the overrides of a job, then validate what applies.
-
-        Groups come first, since keys depend on them.
-        """
+        """Apply the overrides of a job, groups first, then validate what applies."""
         parsed = [parse(text) for text in overrides]
         groups = [override for override in parsed if self.compositions.is_group(override)]
         options = self._choose(groups)
@@ -278,7 +265,7 @@ def _bad_option(error: Exception) -> str:
 def _bad_key(override: Override, config: DictConfig, error: Exception) -> str:
     """Explain why an override of a value does not apply."""
     key = override.key_or_group
-    if message := renamed(key):
+    if message := ours(key):
         return message
     if override.is_add() and _select(config, key) is not None:
         return "the key exists already; remove the +."
@@ -307,13 +294,7 @@ def _bad_key(override: Override, config: DictConfig, error: Exception) -> str:
 
 
 def _wrong_type(key: str, current: object, message: str) -> str:
-    """Explain that a value has another type than a key, which is typed only if it is Hydra's own.
-
-    Args:
-        key: the key.
-        current: its value before.
-        message: OmegaConf's, which names the type of a key that is null.
-    """
+    """Explain that a value has another type than a key, which is typed only if it is Hydra's."""
     if isinstance(current, DictConfig) or "Dict[" in message:
         return f"should be a mapping of keys to values; e.g. '{key}={{key: value}}'."
     if isinstance(current, ListConfig) or "List[" in message:
@@ -345,10 +326,7 @@ def _unknown_key(override: Override, config: DictConfig) -> str:
 
 
 def _unknown_part(override: Override, path: str, part: str, config: DictConfig) -> str:
-    """Return the message for a key that its node does not have.
-
-    The node's `_target_` may take it.
-    """
+    """Return the message for a key that its node does not have."""
     node = _select(config, path)
     keys, taken = [str(key) for key in node], parameters(node)
     if others := options_with(composed_from(to_plain(config)), path, part):

@@ -1,8 +1,4 @@
-"""JSON schemas of the options of each group, for editors.
-
-Their types, bounds, enums and help come from the signatures and from the comments of the YAML
-files.
-"""
+"""JSON schemas of the options of each group, for editors."""
 
 import re
 from collections.abc import Sequence
@@ -45,11 +41,7 @@ REFERENCE = re.compile(r"\$\{(\w+)\.(\w+)\}")
 
 
 def schemas(folders: Sequence[Traversable]) -> dict[str, Schema]:
-    """The schema of the files of each group, and of `config.yaml`.
-
-    Args:
-        folders: folders with options. An option hides options of the same name in later folders.
-    """
+    """Return the schema of each group's files and of `config.yaml`; earlier folders come first."""
     return _Schemas(folders).all()
 
 

@@ -10,11 +10,7 @@ PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*epochs?")
 
 
 def number_of_epochs(value: object) -> Fraction | None:
-    """Parse a number of epochs.
-
-    Returns:
-        The number in a text such as `2epochs`; None for every other value.
-    """
+    """Return the number in a text such as `2epochs`, or None."""
     match = PATTERN.fullmatch(value.strip()) if isinstance(value, str) else None
     return Fraction(match[1]) if match else None
 

@@ -47,10 +47,7 @@ def report(messages: Sequence[str]) -> None:
 def explain(error: BaseException, arguments: Namespace | None = None) -> list[str]:
     """Return the messages for an exception that the user can fix; empty for other exceptions.
 
-    Args:
-        error: the exception.
-        arguments: the command line, if it failed before its task started. Hydra's own errors are
-            then explained too.
+    With the `arguments` of the command line, Hydra's own errors are explained too.
     """
     if (rejected := config_error(error)) is not None:
         return without_environment(rejected.messages)
@@ -120,11 +117,7 @@ def _named(error: InstantiationException, beginning: str) -> tuple[str, str]:
 
 
 def _where(error: BaseException) -> str:
-    """Return the line of the user's own code at which an import failed, with a colon.
-
-    Returns:
-        "" if there is none.
-    """
+    """Return the line of the user's own code at which an import failed, with a colon, or ""."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}: "
     frames = traceback.extract_tb(error.__traceback__)
@@ -140,10 +133,7 @@ def unwrapped(error: BaseException) -> BaseException:
 
 
 def user_traceback(error: BaseException) -> str:
-    """Format a traceback with the frames of the user's code only.
-
-    Without such frames it has all frames.
-    """
+    """Format a traceback with the frames of the user's code, or all frames without any."""
     stack = traceback.TracebackException.from_exception(unwrapped(error))
     whole, any_own = "".join(stack.format()), False
     chain: traceback.TracebackException | None = stack

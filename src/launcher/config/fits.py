@@ -65,10 +65,7 @@ def bounds(annotation: object) -> list[Ge | Gt | Le | Lt | MaxLen | MinLen]:
 
 
 def fits(value: object, annotation: object) -> bool:
-    """Return whether a plain value has a type of `launcher.config.annotations`, strictly.
-
-    Text is not a number, and neither a bool nor 2.0 is an int. An int is a float, as in Python.
-    """
+    """Return whether a plain value has a type, strictly: text is not a number, 2.0 not an int."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return fits(value, arguments[0]) and all(
@@ -95,10 +92,7 @@ def fits(value: object, annotation: object) -> bool:
 
 
 def is_finite(value: object) -> bool:
-    """Return whether all numbers in a plain value are finite.
-
-    Numbers that are too large for a float (1e400) are infinite.
-    """
+    """Return whether all numbers in a plain value are finite; 1e400 is not."""
     if isinstance(value, dict):
         return all(map(is_finite, value.values()))
     if isinstance(value, list):

@@ -13,13 +13,9 @@ GRID_SWEEPERS = ("grid", "basic")
 
 
 def expand(overrides: Sequence[Override], with_intervals: bool = False) -> list[list[str]]:
-    """The overrides of each job: every combination of the keys' values.
+    """Return the overrides of each job: every combination of the keys' values.
 
-    Args:
-        overrides: the parsed overrides of the command line.
-        with_intervals: replace an interval by its first number instead of rejecting it.
-    Raises:
-        ConfigError: a sweep over an interval, which has no list of values, or over no value.
+    `with_intervals` replaces an interval by its first number instead of rejecting it.
     """
     values: dict[str, list[str]] = {}
     for override in overrides:

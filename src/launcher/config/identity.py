@@ -1,11 +1,7 @@
 """Name and id of a run, and the differences between two configurations.
 
-The id is a hash of the configuration.
-
-Importing this registers the resolvers that conf/config.yaml uses: `${launcher.name:}`,
-`${launcher.id:}`, `${launcher.path:...}` and `${launcher.steps:}`. They see the whole
-configuration, so they resolve to the same value while Hydra composes, inside the run, and in a
-sweep's child process.
+Importing this registers the resolvers of conf/config.yaml. They see the whole configuration, so
+they resolve to the same value while Hydra composes, inside the run, and in a sweep's child process.
 """
 
 import hashlib
@@ -46,7 +42,7 @@ HASHED_RUN_KEYS = ("run.tag", "run.init_from", "run.fork_from", "run.fork_withou
 """Keys of `run` that are hashed if they are set, since they name another run or another initial
 state."""
 
-NEVER_HASHED = {"run", "hydra", "identity_renames"}
+NEVER_HASHED = {"run", "hydra"}
 
 HASHED_FILES = ("strategy.config_file",)
 """Keys of files whose content is hashed, not their path."""
@@ -64,11 +60,7 @@ _computing = False
 
 
 def run_id(config: DictConfig) -> str:
-    """The first 12 hex digits of a hash over `hashed_identity`.
-
-    Raises:
-        omegaconf.errors.OmegaConfBaseException: an interpolation does not resolve.
-    """
+    """Return the first 12 hex digits of a hash over `hashed_identity`."""
     return digest(hashed_identity(config, to_plain(config)))
 
 
@@ -139,10 +131,7 @@ def _without(tree: object, excluded: set[str], keys: tuple[object, ...] = ()) ->
 
 
 def _steering(tree: dict[str, Any], config: DictConfig) -> set[str]:
-    """Return the hooks that measure a metric which steers training.
-
-    For example, early stopping follows `val/loss`.
-    """
+    """Return the hooks that measure a metric which steers training."""
     nodes = {f"hooks.{name}": node for name, node in parts(tree, "hooks").items()}
     if (
         isinstance(tree.get("scheduler"), dict)
@@ -168,11 +157,7 @@ def _content(file: Path) -> object:
 
 
 def choices(config: DictConfig) -> dict[str, object]:
-    """Return the chosen option of each group (`{"model": "gpt", ...}`).
-
-    It comes from the configuration while Hydra composes it, and from Hydra afterwards. It is empty
-    for a configuration that Hydra did not compose.
-    """
+    """Return the chosen option of each group, empty for a configuration without Hydra."""
     chosen = OmegaConf.select(config, "hydra.runtime.choices")
     if chosen is None and HydraConfig.initialized():
         chosen = HydraConfig.get().runtime.choices
@@ -180,10 +165,7 @@ def choices(config: DictConfig) -> dict[str, object]:
 
 
 def run_name(config: DictConfig) -> str:
-    """Return the experiment's name if there is one, else `<model>-<data>`.
-
-    These are the chosen options, or else the class names.
-    """
+    """Return the experiment's name, else `<model>-<data>` by options or class names."""
     chosen = choices(config)
     if chosen.get("experiment"):
         return _file_name(chosen["experiment"])

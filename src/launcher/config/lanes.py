@@ -7,25 +7,14 @@ from launcher.config.sections import TrainerSettings
 
 
 def without_effect(lanes: object) -> set[str]:
-    """Return the keys that cannot change a run's numbers with this value of `trainer.lanes`.
-
-    Args:
-        lanes: the value; None if the key is not set.
-    """
+    """Return the keys that cannot change a run's numbers with this value of `trainer.lanes`."""
     return set() if lanes is None else {"strategy", "trainer.micro_batch_size"}
 
 
 def lane_issues(
     settings: TrainerSettings, batch_size: int | None, world_size: int, source: str | None = None
 ) -> Iterator[ConfigIssue]:
-    """Find the issues of `trainer.lanes` that are visible in the configuration alone.
-
-    Args:
-        settings: the settings of the trainer.
-        batch_size: samples of a step, or None if it is not known.
-        world_size: the number of ranks.
-        source: the keys that the number of ranks comes from.
-    """
+    """Return the issues of `trainer.lanes` that are visible in the configuration alone."""
     lanes = settings.lanes
     if lanes is None:
         return

@@ -1,7 +1,4 @@
-"""The length of a run: `trainer.max_steps`, or `trainer.max_epochs`.
-
-The steps of epochs are computed once the data are read (`launcher.train.length`).
-"""
+"""The length of a run, as far as it is known before the data are read."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -21,13 +18,7 @@ def default_steps(epochs: float | None) -> int | None:
 
 
 def length_issues(tree: dict[str, Any], sources: Mapping[str, str]) -> Iterator[ConfigIssue]:
-    """Find the issues of the run's length.
-
-    Args:
-        tree: resolved.
-        sources: the keys that take their value from another key
-            (`launcher.config.resolve.references`).
-    """
+    """Return the issues of the run's length."""
     steps, epochs = get(tree, "trainer.max_steps"), get(tree, "trainer.max_epochs")
     if steps is not None and epochs is not None:
         text = (
@@ -49,14 +40,7 @@ def length_issues(tree: dict[str, Any], sources: Mapping[str, str]) -> Iterator[
 
 
 def with_steps(config: Mapping[str, Any], steps: float) -> dict[str, Any]:
-    """Return a configuration with another `trainer.max_steps`.
-
-    A schedule over the whole run follows.
-
-    Args:
-        config: resolved, as plain containers.
-        steps: the new number of steps.
-    """
+    """Return a resolved configuration with another `trainer.max_steps`, also in the schedule."""
     before = config["trainer"]["max_steps"]
 
     def change(value: object, keys: tuple[object, ...]) -> object:

@@ -13,7 +13,6 @@ from launcher.config.equivalence import canonical, identity_key
 from launcher.config.identity import changed_keys, digest, drift, fix_name, hashed_identity, run_id
 from launcher.config.messages import as_typed, show
 from launcher.config.plain import to_plain
-from launcher.config.project_renames import KEY, project_renames, renames_in_files
 from launcher.config.secrets import is_expression
 from launcher.config.tree import is_interpolation, leaves, mapped
 from launcher.errors import ConfigError
@@ -48,27 +47,10 @@ class Known:
 
 @dataclass
 class Runs:
-    """The runs of a name.
+    """The runs of a name, which a command reads once, however many jobs it has."""
 
-    A command reads them once, however many jobs it has, and its first job decides the renames.
-    """
-
-    _in_files: dict[str, str] | None = None
     _by_folder: dict[Path, list[Known]] = field(default_factory=dict)
     _by_key: dict[Path, dict[str, list[Known]]] = field(default_factory=dict)
-
-    def declare_renames(self, config: DictConfig) -> None:
-        """Add the renames of the project's files to a configuration.
-
-        It already has the renames of the command line.
-
-        Raises:
-            ConfigError: a file is not a mapping of names.
-        """
-        if self._in_files is None:
-            self._in_files = renames_in_files(to_plain(config))
-        if self._in_files and isinstance(config.get(KEY), DictConfig):
-            config[KEY] = self._in_files | to_plain(config[KEY])
 
     def of(self, folder: Path) -> list[Known]:
         """The runs in the folder of a name."""
@@ -76,18 +58,12 @@ class Runs:
             self._by_folder[folder] = list(_known(folder))
         return self._by_folder[folder]
 
-    def equivalent(self, folder: Path, key: str, renames: Mapping[str, str]) -> list[Known]:
-        """The runs with an equivalent identity.
-
-        Args:
-            folder: of the name.
-            key: of the identity (see `identity_key`).
-            renames: the project's.
-        """
+    def equivalent(self, folder: Path, key: str) -> list[Known]:
+        """Return the runs in the folder of a name whose `identity_key` is this."""
         if folder not in self._by_key:
             index = self._by_key[folder] = {}
             for run in self.of(folder):
-                index.setdefault(identity_key(run.identity, renames), []).append(run)
+                index.setdefault(identity_key(run.identity), []).append(run)
         return self._by_key[folder].get(key, [])
 
 
@@ -108,19 +84,12 @@ def _known(folder: Path) -> Iterator[Known]:
 
 
 def name_run(config: DictConfig, runs: Runs) -> Known | None:
-    """Set a run's name, id and folder.
-
-    The id is a hash of the configuration. If no run of this configuration exists and one of an
-    equivalent configuration does, the new run gets its id.
+    """Set a run's name, id and folder, for a new run the id of an equivalent run.
 
     Returns:
         The equivalent run, or None if the run has the id of its own configuration or a typed id.
-
-    Raises:
-        ConfigError: several runs are equivalent, or the project's renames cannot be read.
     """
     fix_name(config)
-    runs.declare_renames(config)
     known = stored_identity(config.run)
     if known is None or known[0] != config.run.id:
         return None
@@ -139,8 +108,7 @@ def _equivalent(
     """The run of an equivalent configuration, if the run's own folder has none yet."""
     if _has_files(folder):
         return None
-    renames = project_renames(config)
-    equivalent = runs.equivalent(folder.parent, identity_key(known[1], renames), renames)
+    equivalent = runs.equivalent(folder.parent, identity_key(known[1]))
     equivalent = [run for run in equivalent if _has_equal_secrets(config, known, run)]
     equivalent = [run for run in equivalent if run.record["identity_id"] == known[0]] or equivalent
     if len(equivalent) > 1:
@@ -161,9 +129,9 @@ def _has_files(folder: Path) -> bool:
 
 
 def _has_equal_secrets(config: DictConfig, known: tuple[str, dict[str, Any]], run: Known) -> bool:
-    """Return whether values from the environment equal the values that the run was named by.
+    """Return whether values from the environment are those that the run was named by.
 
-    They are not stored. With equal values, the configuration's identity has its id.
+    They are not stored, but with them the identity has the run's id.
     """
     if not any(_is_kept(path, value) for path, value in leaves(run.identity).items()):
         return True
@@ -204,21 +172,16 @@ def continues(config: DictConfig, run: Known) -> str:
 def nearest(config: DictConfig, runs: Runs) -> str | None:
     """Describe the run of the same name that differs in the fewest keys.
 
-    Args:
-        config: configuration of the new run, named by `name_run`.
-        runs: the runs of that name.
-
     Returns:
         A line, or None if this run exists or no run is near.
     """
     known = stored_identity(config.run)
     if known is None or known[0] != config.run.id or _has_files(Path(config.run.dir)):
         return None
-    renames = project_renames(config)
-    current = leaves(canonical(known[1], renames))
+    current = leaves(canonical(known[1]))
     near: list[tuple[int, str, list[str], Known]] = []
     for run in runs.of(Path(config.run.dir).parent):
-        before = leaves(canonical(run.identity, renames))
+        before = leaves(canonical(run.identity))
         keys = changed_keys(before, current)
         if 0 < len(keys) <= MAX_NEAR:
             shown = [
@@ -237,15 +200,11 @@ def nearest(config: DictConfig, runs: Runs) -> str | None:
 
 
 def is_same(before: DictConfig, now: DictConfig) -> bool:
-    """Return whether two configurations name the same run.
-
-    Their identities are then equal or equivalent.
-    """
+    """Return whether two configurations have equal or equivalent identities."""
     if run_id(before) == run_id(now):
         return True
     one, other = (
-        identity_key(hashed_identity(config, to_plain(config)), project_renames(now))
-        for config in (before, now)
+        identity_key(hashed_identity(config, to_plain(config))) for config in (before, now)
     )
     return one == other
 
@@ -253,12 +212,7 @@ def is_same(before: DictConfig, now: DictConfig) -> bool:
 def check_identity(run: Mapping[Any, Any]) -> None:
     """Check that the folder of a run's id has no run of another configuration.
 
-    Args:
-        run: the node `run` of a configuration. A run that it names outright (`run.id=...`) may have
-            any configuration.
-
-    Raises:
-        ConfigError: the folder has a run of another configuration.
+    A run that is named outright (`run.id=...`) may have any configuration.
     """
     known, folder = stored_identity(run), Path(run["dir"])
     if known is None or known[0] != run["id"]:
@@ -280,10 +234,7 @@ def check_identity(run: Mapping[Any, Any]) -> None:
 
 
 def _differences(stored: Mapping[str, object], current: Mapping[str, object]) -> list[str]:
-    """Each key in which two identities of one id differ, with both values.
-
-    A value from the environment is stored as an expression, so it is not compared.
-    """
+    """Return each key in which two identities of one id differ, with both values."""
     before, after = leaves(stored), leaves(current)
     keys = [
         key

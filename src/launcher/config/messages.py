@@ -32,10 +32,7 @@ class WrongType(ConfigIssue):
 
 
 def show(value: object, limit: int = 60) -> str:
-    """Format a value as on a command line: null, true, 'text', 0.001, [1,2].
-
-    It is shortened to `limit` characters.
-    """
+    """Format a value as on a command line (null, true, 'text', [1,2]), in `limit` characters."""
     if value is None:
         text = "null"
     elif isinstance(value, bool):
@@ -69,20 +66,13 @@ def as_typed(value: object) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Return the first line of an error's message, without a full stop.
-
-    Without a message, return the error's type.
-    """
+    """Return the first line of an error's message without a full stop, else the error's type."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0].rstrip(".") if lines else type(error).__name__
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """Return the most similar name, or else the shortest name that contains it or is part of it.
-
-    Returns:
-        None if there is no such name.
-    """
+    """Return the most similar name, else the shortest that contains it or is part of it."""
     candidates = list(names)
     folded = {candidate.lower(): candidate for candidate in candidates}
     for close in get_close_matches(name.lower(), folded):
@@ -97,9 +87,6 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 
 
 def hint(name: str, names: Iterable[str], template: str = "{}") -> str:
-    """Format a suggestion: `; did you mean X?`, or a full stop.
-
-    `template` is how X is written (`model={}`).
-    """
+    """Format a suggestion (`; did you mean X?`, X as in `model={}`), or a full stop."""
     near = nearest(name, names)
     return f"; did you mean {template.format(near)}?" if near else "."

@@ -11,13 +11,11 @@ SYNONYMS = {
 
 
 def meant(metric: str, logged: Iterable[str]) -> list[str]:
-    """Find the names that may be meant by a metric that has not been logged.
+    """Return the names that may be meant by a metric that has not been logged.
 
-    There are none if the metric may still come.
-
-    It cannot come if its group (`val`) has logged its loss without it, or if it is another spelling
-    of a logged name: `val_loss`, `eval/loss` and `loss` mean `val/loss`. A hook of the user's own
-    may log anything else later.
+    There are none if the metric may still come. It cannot come if its group (`val`) has logged
+    its loss without it, or if it is another spelling of a logged name (`val_loss` for
+    `val/loss`).
     """
     names = sorted(logged)
     group = metric.partition("/")[0]

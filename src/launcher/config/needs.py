@@ -26,11 +26,7 @@ Node = dict[str, Any]
 
 
 def need_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """Hooks without which others have no effect.
-
-    Args:
-        tree: resolved.
-    """
+    """Return the hooks that have no effect without another hook."""
     present = {target.rpartition(".")[0].rpartition(".")[2] for target in _targets(tree).values()}
     for path, setting, other in _needed(tree):
         if other not in present:
@@ -64,10 +60,9 @@ def validation_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
 
 
 def _needed(tree: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """List each hook that needs another hook for a setting.
+    """List each hook that needs another for a setting: its path, the setting, the other's name.
 
-    Returns:
-        The hook's path, the setting, and the name of the other hook.
+    If the user has a hook of their own, nothing is reported, since it may do the same.
     """
     for path, node in _without_own(tree).items():
         yield from ((path, setting, other) for setting, other in needs(node))
@@ -138,13 +133,7 @@ def conditions(node: Node) -> Iterator[tuple[str, str, tuple[str, str]]]:
 
 
 def measuring(path: str, node: Node, value: Callable[[str], object]) -> Iterator[str]:
-    """The names of the hooks that measure the metrics by which a hook steers training.
-
-    Args:
-        path: the dotted path of the hook.
-        node: the hook's settings, interpolations as written.
-        value: resolves a dotted key.
-    """
+    """Return the hooks that measure the metrics by which a hook steers training."""
     try:
         keys = attribute(node["_target_"], "steered_by") or ()
     except NotFound:  # it is reported

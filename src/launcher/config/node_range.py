@@ -38,11 +38,5 @@ class NodeRange:
 
 
 def ranks_per_node(tasks: int | None, gpus: int | None, runs: int = 1) -> int:
-    """The ranks of a run on one node.
-
-    Args:
-        tasks: `dispatch.tasks_per_node`.
-        gpus: `dispatch.gpus_per_node`, of which each run of the job has a share.
-        runs: `dispatch.runs_per_job`.
-    """
+    """Return the ranks of a run on one node, whose GPUs the runs of a job share."""
     return tasks or (gpus or 0) // runs or 1

@@ -1,7 +1,4 @@
-"""Configuration folders: where they are, and their groups and options.
-
-Importing this does not import Hydra.
-"""
+"""Configuration folders, their groups and options, without Hydra."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,10 +43,9 @@ def own_folder() -> Path | None:
 
 
 def installed() -> dict[str, Path | None]:
-    """Return the configuration folders of installed packages, by the package's dotted name.
+    """Return the folders of the entry points `launcher.conf`, by package; nothing is imported.
 
-    They are entry points of the group `launcher.conf`. Nothing is imported. The folder is None if
-    the package does not exist.
+    The folder is None if the package does not exist.
     """
     from importlib.metadata import entry_points
 
@@ -85,10 +81,7 @@ def searched(searchpath: object) -> list[Path]:
 
 
 def composed_from(tree: Mapping[str, object]) -> list[Traversable]:
-    """Return the folders that Hydra composed a configuration from, except its own.
-
-    There are none if Hydra did not compose it.
-    """
+    """Return the folders that Hydra composed a configuration from, except its own."""
     from hydra.core.hydra_config import HydraConfig
 
     sources = get(tree, "hydra.runtime.config_sources")

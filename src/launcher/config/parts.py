@@ -23,11 +23,7 @@ TEXT = "does not support several optimizers (optimizer.parts)"
 
 
 def part_issues(tree: dict[str, object]) -> Iterator[ConfigIssue]:
-    """The issues of several optimizers with parts that do not support them.
-
-    Args:
-        tree: resolved.
-    """
+    """Return the issues of several optimizers with parts that do not support them."""
     for group in ("optimizer", "scheduler"):
         nodes = get(tree, f"{group}.parts")
         for name, node in nodes.items() if isinstance(nodes, dict) else ():

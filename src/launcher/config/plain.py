@@ -17,11 +17,7 @@ def to_plain(config: object) -> dict[str, Any]:
 
 
 def resolved_at(config: Any, keys: Iterable[object]) -> object:
-    """The resolved value under nested keys of a configuration; a container is returned as written.
-
-    Raises:
-        omegaconf.errors.OmegaConfBaseException: it does not resolve.
-    """
+    """Return the resolved value under nested keys; a container is returned as written."""
     for key in keys:
         config = config[key]
     return (
@@ -30,10 +26,10 @@ def resolved_at(config: Any, keys: Iterable[object]) -> object:
 
 
 def settings_of(kind: type[T], node: DictConfig) -> T:
-    """Convert a node that `schema.validate` has passed to a class of `launcher.config.sections`.
+    """Convert a valid node to a class of `launcher.config.sections`.
 
-    Keys that an earlier version has not stored have their defaults, and users may add keys to some
-    nodes.
+    Keys that an earlier version has not stored have their defaults, and users may add keys to
+    some nodes.
     """
     values = OmegaConf.to_container(node, resolve=True)
     assert isinstance(values, dict)

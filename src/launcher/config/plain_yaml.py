@@ -8,9 +8,7 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def load(text: str | bytes) -> Any:
-    """Read plain containers.
-
-    Unlike in OmegaConf, a date is a `date`, not text.
+    """Read plain containers, in which a date is a `date` and not text.
 
     Raises:
         yaml.YAMLError, UnicodeDecodeError: it cannot be read.

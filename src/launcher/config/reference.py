@@ -176,10 +176,7 @@ def _has_target(node: yaml.Node) -> bool:
 
 
 def _comment_of(lines: Sequence[str], value: yaml.Node) -> str:
-    """The comment on the line of a value.
-
-    For a mapping or list in block style, it is on the key's line or above it.
-    """
+    """Return the comment on the line of a value, or above it for a block."""
     first = value.start_mark.line
     if isinstance(value, yaml.ScalarNode) or (
         isinstance(value, yaml.CollectionNode) and value.flow_style

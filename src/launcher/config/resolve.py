@@ -24,10 +24,7 @@ OPENING = re.compile(r"(\\*)\$\{")
 
 
 def resolve(config: DictConfig) -> tuple[dict[str, object], list[ConfigIssue]]:
-    """Return the configuration as plain containers, and the errors of values that do not resolve.
-
-    Hydra's node is left out.
-    """
+    """Return the configuration without Hydra's node, and the errors of its interpolations."""
     return resolve_tree(config, to_plain(config))
 
 
@@ -53,10 +50,10 @@ def without_unresolved(tree: dict[str, object]) -> dict[str, object]:
 
 
 def resolved(config: DictConfig) -> dict[str, Any]:
-    """Return a valid configuration as plain containers, as it is stored.
+    """Return a valid configuration as it is stored.
 
-    It is resolved, except for values from the environment (see `launcher.config.secrets`). It has
-    no `hydra` node and no settings of a search, since a run does not depend on them.
+    Values from the environment are not resolved (see `launcher.config.secrets`). It has no
+    `hydra` node and no settings of a search, since a run does not depend on them.
     """
     return of_the_run(stored(config))
 
@@ -78,10 +75,7 @@ def as_yaml(plain: Mapping[str, object]) -> str:
 
 
 def escaped(tree: Any, key: object = "") -> Any:
-    r"""Escape a tree for storage, so that `${HOME}` becomes `\${HOME}`.
-
-    OmegaConf then reads only the expressions of `launcher.config.secrets` as interpolations.
-    """
+    """Escape a tree for storage, so that OmegaConf reads no other text as an interpolation."""
     if isinstance(tree, Mapping):
         return {key: escaped(value, key) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
@@ -105,10 +99,7 @@ def unescaped(tree: Any, key: object = "") -> Any:
 
 
 def references(tree: object) -> dict[str, str]:
-    """Return the keys that take their value from another key.
-
-    For example, `{"model.vocab_size": "data.vocab_size"}`.
-    """
+    """Return the keys that take their value from another key, with that key."""
     matches = (
         (path, REFERENCE.fullmatch(value)) for path, value in walk(tree) if isinstance(value, str)
     )
@@ -146,10 +137,7 @@ class _Resolver:
         return mapped(value, self.value, keys) if isinstance(value, dict | list) else value
 
     def note(self, path: str, written: str, error: Exception) -> None:
-        """Report an interpolation that does not resolve.
-
-        Usually it refers to a key that does not exist.
-        """
+        """Report an interpolation that does not resolve."""
         if isinstance(error, InterpolationToMissingValueError):
             # The missing value is reported itself.
             return
@@ -189,10 +177,7 @@ class _Resolver:
         ]
 
     def _lack(self, group: str, referring: dict[str, str]) -> ConfigIssue:
-        """Return one error for all keys that the chosen option of a group lacks.
-
-        It names the options that have them.
-        """
+        """Return one error for all keys that the chosen option of a group lacks."""
         folders = composed_from(self.tree)
         having = [set(options_with(folders, group, name)) for name in referring.values()]
         fitting = [f"{group}={option}" for option in sorted(set.intersection(*having))]

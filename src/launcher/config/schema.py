@@ -21,9 +21,9 @@ from launcher.config.fits import describe, fits, is_finite
 from launcher.config.length import SCHEDULE_LENGTH, length_issues
 from launcher.config.messages import ConfigIssue, MissingValue, WrongType, hint, show
 from launcher.config.options import composed_from, options
+from launcher.config.other_names import ours
 from launcher.config.parts import PART
 from launcher.config.plain import to_plain
-from launcher.config.renamed import renamed
 from launcher.config.resolve import UNRESOLVED, references, resolve_tree, without_unresolved
 from launcher.config.secrets import as_stored, secret_issues, without_environment
 from launcher.config.sections import SECTIONS, CompileSettings, Top, section
@@ -63,9 +63,8 @@ def validate(config: DictConfig) -> dict[str, Any]:
     """Check a composed configuration, with or without its `hydra` node.
 
     Returns:
-        The resolved configuration as plain containers, without Hydra's node; values from the
-            environment as they are
-        stored (see `launcher.config.secrets`).
+        The resolved configuration as it is stored (see `launcher.config.secrets`), without
+            Hydra's node.
     Raises:
         ConfigError: with a message for every error.
     """
@@ -73,11 +72,7 @@ def validate(config: DictConfig) -> dict[str, Any]:
 
 
 def validate_tree(config: DictConfig, written: dict[str, Any]) -> dict[str, Any]:
-    """Check a configuration whose plain containers are known, with interpolations as written.
-
-    Raises:
-        ConfigError: with a message for every error.
-    """
+    """Check a configuration whose plain containers are known, with interpolations as written."""
     _check_hydra(written)
     tree, issues = resolve_tree(config, written)
     sources = references({key: written[key] for key in tree})
@@ -101,7 +96,7 @@ def validate_tree(config: DictConfig, written: dict[str, Any]) -> dict[str, Any]
 def _with_length_issues(
     issues: list[ConfigIssue], tree: dict[str, object], sources: dict[str, str]
 ) -> list[ConfigIssue]:
-    """Check the length.
+    """Add the issues of the length.
 
     `scheduler.max_steps` is null until the steps of `trainer.max_epochs` are known.
     """
@@ -118,22 +113,14 @@ def _with_length_issues(
 
 
 def check_dispatch(tree: dict[str, Any]) -> None:
-    """Check a stored configuration whose dispatch has been changed.
-
-    Raises:
-        ConfigError: with a message for every error.
-    """
+    """Check a stored configuration whose dispatch has been changed."""
     issues = [*_node("dispatch", tree["dispatch"], set()), *crosschecks(tree)]
     if issues:
         raise ConfigError(*map(str, issues))
 
 
 def check_hydra(config: DictConfig) -> None:
-    """Check Hydra's own keys, if the configuration has them.
-
-    Raises:
-        ConfigError: a key changes where a run is stored, or a configuration folder does not exist.
-    """
+    """Check Hydra's own keys, if the configuration has them."""
     _check_hydra(to_plain(config))
 
 
@@ -170,10 +157,7 @@ def _check_hydra(tree: dict[str, object]) -> None:
 
 
 def _several_options(tree: dict[str, object]) -> Iterator[ConfigIssue]:
-    """Report overrides that choose several options of a group that has one.
-
-    Hydra would merge them into one node.
-    """
+    """Report several options of a group that has one, which Hydra would merge."""
     for text in get(tree, "hydra.overrides.task") or ():
         override = parse(text)
         group, value = override.key_or_group, override.value()
@@ -195,10 +179,7 @@ def bad_searchpath(value: object) -> ConfigIssue:
 
 
 def _hidden_options(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
-    """Report chosen options that several folders have with different content.
-
-    Hydra silently uses the first.
-    """
+    """Report chosen options that several folders have: Hydra silently uses the first."""
     folders = composed_from(tree)
     choices = get(tree, "hydra.runtime.choices") if len(folders) > 1 else None
     for group, choice in (choices or {}).items():
@@ -216,10 +197,7 @@ def _hidden_options(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
 
 
 def without_own_keys(node: DictConfig) -> DictConfig:
-    """Return a resolved node without the keys that its `_target_` does not take.
-
-    Only keys that other keys refer to are left out.
-    """
+    """Return a resolved node without keys of the user's own, to which only other keys refer."""
     spec = signature(str(node.get("_target_")))
     if spec is None or spec.takes_more:
         return node
@@ -310,7 +288,7 @@ def _groups(tree: dict[str, object], written: dict[str, object]) -> Iterator[Con
                     f"sets {', '.join(sections)} below itself; its file should begin with `#"
                     " @package _global_`."
                 )
-            yield ConfigIssue(key, show(value), renamed(key) or text)
+            yield ConfigIssue(key, show(value), ours(key) or text)
     for name in REQUIRED_GROUPS + (REQUIRED_TO_TRAIN if _trains(tree) else ()):
         if tree.get(name) is None:
             listed = " or ".join(options(composed_from(written), name)) or "..."
@@ -409,11 +387,8 @@ def _keys(
         elif not spec.takes_more:
             near = hint(key, spec.names, join(path, "{}"))
             shown = None if value is UNRESOLVED else show(value)
-            yield ConfigIssue(
-                join(path, key),
-                shown,
-                renamed(join(path, key)) or f"{spec.name} takes no {key}{near}",
-            )
+            text = ours(join(path, key)) or f"{spec.name} takes no {key}{near}"
+            yield ConfigIssue(join(path, key), shown, text)
     if not partial:
         required = [parameter for parameter in spec.parameters if parameter.is_required]
         yield from _missing(path, node, spec.name, required)
@@ -466,10 +441,7 @@ def _instead(key: str, value: object, annotation: object) -> str:
 
 
 def _counts_epochs(value: object, annotation: object) -> bool:
-    """Return whether numbers of epochs may replace numbers of steps here.
-
-    `build_trainer` converts them.
-    """
+    """Return whether numbers of epochs may replace numbers of steps here."""
     whole, *fractions = (
         with_epochs(value, convert)
         for convert in (lambda n, _: ceil(n), lambda *_: 0.5, lambda *_: 1.5)
@@ -478,10 +450,7 @@ def _counts_epochs(value: object, annotation: object) -> bool:
 
 
 def _holds_parts(value: Any) -> bool:
-    """Return whether a list or mapping has an unresolved value or a part to build.
-
-    Its final items are unknown then.
-    """
+    """Return whether a list or mapping has an unresolved value or a part to build."""
     items = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
     return any(
         item is UNRESOLVED or (isinstance(item, dict) and "_target_" in item) for item in items

@@ -1,10 +1,7 @@
-"""Values that come from the environment.
+"""Values that come from the environment, of which a run stores the interpolation.
 
-A run stores the interpolation, not the value.
-
-`tracker.wandb.settings.api_key=${oc.env:WANDB_API_KEY}` is stored as it is written, and resolved
-again where the run starts. The run's id is a hash over the resolved values, so a variable that
-decides the numbers counts.
+It is resolved again where the run starts. The run's id is a hash over the resolved values, so a
+variable that decides the numbers counts.
 """
 
 import os
@@ -39,11 +36,7 @@ RESOLVED = (
 def as_stored(written: Mapping[str, object], resolved: Mapping[str, object]) -> dict[str, object]:
     """Return a resolved configuration with expressions in place of secrets.
 
-    Values from the environment are replaced too. An expression refers to no other key.
-
-    Args:
-        written: the same configuration, interpolations as written.
-        resolved: the configuration after resolution.
+    An expression refers to no other key.
     """
     nodes = {key: value for key, value in written.items() if key in resolved}
     if not any(_may_be_kept(path, value) for path, value in walk(nodes, lists=True)):
@@ -59,11 +52,7 @@ def _may_be_kept(path: str, value: Any) -> bool:
 
 
 def secret_issues(tree: Mapping[str, object]) -> Iterator[ConfigIssue]:
-    """Find secrets that are written out, and would be stored with the run.
-
-    Args:
-        tree: the configuration, interpolations as written.
-    """
+    """Find secrets that are written out, and would be stored with the run."""
     variables = get(tree, "hydra.job.env_set")
     values = [*walk({key: value for key, value in tree.items() if key != "hydra"}, lists=True)]
     values += walk(variables, "hydra.job.env_set") if isinstance(variables, Mapping) else ()
@@ -109,19 +98,12 @@ def without_environment(messages: Iterable[str], config: str = "") -> list[str]:
 
 
 def is_expression(text: str, key: object) -> bool:
-    """Return whether a text of a stored configuration is an interpolation.
-
-    Other texts may look like one.
-    """
+    """Return whether a text of a stored configuration is an interpolation."""
     return ENVIRONMENT.search(text) is not None or is_secret(str(key))
 
 
 def _literal(value: str, path: str, tree: Mapping[str, Any]) -> str | None:
-    """Return the text that a value is or refers to.
-
-    Returns:
-        None if it comes from a resolver, or is not text.
-    """
+    """Return the text that a value is or refers to, or None if it comes from a resolver."""
     for _ in range(DEEPEST):
         if not is_interpolation(value):
             return value

@@ -1,7 +1,4 @@
-"""The settings that no constructor of a part takes.
-
-The classes are the schema of their keys, and the settings that the code reads.
-"""
+"""The settings that no constructor of a part takes, as their schema and as the code reads them."""
 
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
@@ -25,7 +22,6 @@ AUTO = "auto"
 class Top:
     seed: Annotated[int, Ge(0), Lt(2**32)]
     device: Literal["auto", "cpu", "cuda", "mps"]
-    identity_renames: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -49,8 +45,6 @@ class RunSettings:
 @dataclass(frozen=True)
 class PathsSettings:
     outputs: NonEmptyText
-    quota: PositiveInt | str | None = None
-    prices: NonEmptyText | None = None
 
 
 @dataclass(frozen=True)

@@ -40,11 +40,7 @@ def session(
 ) -> Iterator[None]:
     """Set Hydra up with our configuration folder and the user's, as its command line does.
 
-    Args:
-        config_dir: the user's folder.
-        overrides: with the folders of a typed `hydra.searchpath`.
-        config_name: of a configuration that may set `hydra.searchpath` itself. Hydra searches those
-            folders only while it composes.
+    The folders of `hydra.searchpath` come from the overrides or from the file `config_name`.
     """
     own: list[object] = [f"file://{Path(config_dir).absolute()}"] if config_dir else []
     typed = [parse(text).value() for text in overrides if text.startswith("hydra.searchpath=")]
@@ -82,12 +78,7 @@ def _searchpath(config_name: str) -> list[object]:
 def run_application(task: TaskFunction, arguments: Namespace, values: Sequence[str]) -> None:
     """Run or sweep as `hydra.main` does, in the current session.
 
-    The configuration is composed once.
-
-    Args:
-        task: the function to run.
-        arguments: the command line.
-        values: overrides that a callback applies to a run, in place of Hydra.
+    `values` are overrides that a callback applies to a run, in place of Hydra.
     """
     application: Any = GlobalHydra.instance().hydra
     name, overrides = arguments.config_name, arguments.overrides
@@ -105,10 +96,7 @@ def run_application(task: TaskFunction, arguments: Namespace, values: Sequence[s
 
 
 def _is_about_mode(error: Exception, overrides: Sequence[str]) -> bool:
-    """Return whether Hydra rejected a run that might be a sweep before a job started.
-
-    Hydra 1.3 asserts the mode without a text, Hydra 1.4 explains it.
-    """
+    """Return whether Hydra rejected a run that might be a sweep, before a job started."""
     is_swept = any(parse(override).is_sweep_override() for override in overrides)
     return is_swept or isinstance(error, AssertionError) or "hydra.mode changed" in str(error)
 
@@ -130,10 +118,7 @@ def loader() -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text as a message.
-
-    If Hydra reports a key that does not exist, both lines.
-    """
+    """Return the first line of an error's text, or both lines about a key that does not exist."""
     if "To append to your config use +" in str(error):
         return f"{' '.join(str(error).split())}."
     if isinstance(error, YAMLError):

@@ -1,7 +1,4 @@
-"""Read the signature of a `_target_` without importing it.
-
-A constructor's parameters are the schema of its configuration.
-"""
+"""The signature of a `_target_`, read without importing it."""
 
 import ast
 from collections.abc import Iterator
@@ -66,10 +63,7 @@ class Signature:
 
 @cache
 def signature(target: str) -> Signature | None:
-    """Return the parameters of a class or function, without `self`.
-
-    Returns:
-        None if only running code defines them.
+    """Return the parameters of a class or function, or None if only running code defines them.
 
     Raises:
         launcher.config.source.NotFound: there is no such module, or no such name in it.
@@ -90,7 +84,7 @@ def signature(target: str) -> Signature | None:
 
 @cache
 def attribute(target: str, name: str) -> Any:
-    """The value of a class's attribute, its own or inherited, if it is a literal; else None.
+    """Return a literal that is a class's attribute, own or inherited, or None.
 
     Raises:
         launcher.config.source.NotFound: there is no such module, or no such class in it.
@@ -114,11 +108,7 @@ def _attribute(definition: Definition, name: str) -> object:
 
 
 def _constructor(definition: Definition, name: str) -> Signature | None:
-    """Return the signature of a class's constructor, its own or inherited.
-
-    Returns:
-        None without a constructor.
-    """
+    """Return the signature of a class's constructor, its own or inherited, or None."""
     node = definition.node
     assert isinstance(node, ast.ClassDef)
     marks = [

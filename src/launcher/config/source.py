@@ -1,10 +1,7 @@
-"""Find the definition of a dotted name in source code.
+"""Find the definition of a dotted name in source code, without importing anything.
 
-Nothing is imported, so torch is not loaded.
-
-`torch.optim.AdamW` is looked up as Python would: the module's file, in it a class, a function, an
-assignment, or an import to follow. Names that only exist in running code (extension modules,
-`__getattr__`, `exec`) are `Unresolvable`.
+`torch.optim.AdamW` is looked up as Python would. Names that only exist in running code (extension
+modules, `__getattr__`, `exec`) are `Unresolvable`.
 """
 
 import ast
@@ -22,10 +19,7 @@ Binding = str | ast.stmt
 
 
 class NotFound(LookupError):
-    """The name does not exist in the module `where`, which has `names`.
-
-    If there is no such module, `where` is "".
-    """
+    """Raised if the module `where`, which has `names`, lacks the name; `where` may be ""."""
 
     def __init__(self, where: str, name: str, names: tuple[str, ...] = ()):
         super().__init__(f"{name} in {where}")
@@ -90,11 +84,7 @@ def find_module(name: str) -> Module | None:
 
 @cache
 def tree(path: Path) -> ast.Module:
-    """Parse a source file.
-
-    Raises:
-        Unresolvable: the file cannot be read or parsed. Importing it will report why.
-    """
+    """Parse a source file, or raise `Unresolvable`. Importing it will report why."""
     try:
         return ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError) as error:
@@ -146,11 +136,7 @@ def bind(body: list[ast.stmt], package: str = "") -> tuple[dict[str, Binding], l
 
 @cache
 def bindings(module: Module) -> tuple[dict[str, Binding], list[str]]:
-    """Return the names that a module binds.
-
-    Raises:
-        Unresolvable: as `tree`.
-    """
+    """Return the names that a module binds, or raise `Unresolvable`."""
     if module.path is None:
         return {}, []
     try:
@@ -164,7 +150,7 @@ def bindings(module: Module) -> tuple[dict[str, Binding], list[str]]:
 
 
 def locate(dotted: str, hops: int = 0) -> Module | Definition:
-    """The module or definition of a dotted name.
+    """Return the module or definition of a dotted name.
 
     Raises:
         NotFound: no such module, or no such name in it.

@@ -22,10 +22,7 @@ def get(tree: object, path: str) -> Any:
 
 
 def walk(tree: object, path: str = "", lists: bool = False) -> Iterator[tuple[str, object]]:
-    """Yield every value with its dotted path, outer ones first.
-
-    With `lists`, the items of lists too.
-    """
+    """Yield every value with its dotted path, outer ones first; items of lists on request."""
     items = (
         tree.items()
         if isinstance(tree, dict)
@@ -45,10 +42,7 @@ def leaves(tree: Mapping[str, object]) -> dict[str, object]:
 
 
 def of_the_run(tree: Mapping[Any, Any]) -> dict[str, object]:
-    """Return a resolved configuration without the nodes that a run does not depend on.
-
-    They are `hydra`, the settings of a search, and `run.identity`, which follows from the others.
-    """
+    """Return a resolved configuration without the nodes that a run does not depend on."""
     kept = {str(key): value for key, value in tree.items() if key not in ("hydra", "hpo")}
     if isinstance(kept.get("run"), Mapping):
         kept["run"] = {key: value for key, value in kept["run"].items() if key != "identity"}
@@ -56,7 +50,7 @@ def of_the_run(tree: Mapping[Any, Any]) -> dict[str, object]:
 
 
 def flat(tree: Mapping[str, object], path: str = "") -> dict[str, object]:
-    """The values by dotted path, from which `nested` makes the same tree.
+    """Return the values by dotted path, from which `nested` makes the same tree.
 
     A mapping is a value if it is empty or has a key with a dot.
     """

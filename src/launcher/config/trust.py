@@ -94,10 +94,7 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True)
 class Code:
-    """A value that decides which code runs.
-
-    `written` is the same value before interpolations were resolved.
-    """
+    """A value that decides which code runs, and the same before it was resolved (`written`)."""
 
     path: str
     key: str
@@ -106,7 +103,7 @@ class Code:
 
     @property
     def names(self) -> set[Name]:
-        """Names by which it may be allowed.
+        """Return the names by which it may be allowed.
 
         Text that Hydra would resolve once more has none, since its final value is not known.
         """
@@ -142,17 +139,10 @@ class Origin:
     def checked(
         self, config: DictConfig, keys: Iterable[str], trust: bool, typed: Iterable[Name] = ()
     ) -> DictConfig:
-        """Return nodes of a stored configuration, all interpolations resolved, after checking them.
+        """Return nodes of a stored configuration, resolved and checked.
 
-        Args:
-            config: the stored configuration.
-            keys: keys of the nodes that will be built.
-            trust: allow everything that they name.
-            typed: names in this command itself, in addition to the YAML files of Launcher and of
-                the project.
-
-        Raises:
-            ConfigError: they do not resolve, or name code that is not allowed.
+        `typed` are names in this command itself, in addition to the YAML files of Launcher
+        and of the project.
         """
         try:
             nodes = {key: config[key] for key in keys if key in config}
@@ -178,14 +168,7 @@ class Origin:
     ) -> None:
         """Check that a tree names only allowed code.
 
-        Args:
-            resolved: the tree after resolution.
-            written: the same tree, interpolations as written.
-            typed: names in this command itself.
-            retype: the message contains how to name the code on the command line.
-
-        Raises:
-            ConfigError: the tree names code that is not allowed.
+        With `retype`, the message contains how to name the code on the command line.
         """
         unknown = [code for code in code_in(resolved, written) if not self._is_allowed(code)]
         if not unknown:
@@ -204,11 +187,7 @@ class Origin:
         return folder.resolve().is_relative_to(Path.cwd().resolve()) and self._is_own(folder)
 
     def reject(self, what: str, how: str, otherwise: str = "") -> None:
-        """Raise the error that names the code.
-
-        Raises:
-            ConfigError: always.
-        """
+        """Raise the error that names the code."""
         raise ConfigError(
             f"{what}: only the stored configuration {self.file} {how}, and it would run code; if"
             f" you trust its author, add {self.remedy}{otherwise}."
@@ -238,10 +217,7 @@ class Origin:
         return definition.module.path is not None and self._is_own(definition.module.path.parent)
 
     def _is_known(self, module: Module) -> bool:
-        """Return whether importing a module runs only known code.
-
-        Launcher's, torch's and the project's own code are known.
-        """
+        """Return whether a module is Launcher's, torch's or the project's own."""
         if module.path is None:
             # A namespace package has no code.
             return bool(module.folders)
@@ -252,8 +228,7 @@ class Origin:
     def _is_own(self, folder: Path) -> bool:
         """Return whether the files of a folder are the user's own.
 
-        Installed files are not, nor are files next to the stored configuration in the same folder
-        of the project (`outputs`).
+        Installed files are not, nor are files next to the stored configuration.
         """
         project, stored, folder = Path.cwd().resolve(), self.folder.resolve(), folder.resolve()
         inside = stored.relative_to(project).parts[:1] if stored.is_relative_to(project) else ()
@@ -264,10 +239,7 @@ class Origin:
 
 
 def code_in(resolved: object, written: object, path: str = "", key: str = "") -> Iterator[Code]:
-    """List every value of a tree that decides which code runs, at any depth.
-
-    Lists, `_args_`, and nodes with `_partial_` or `_recursive_` are included.
-    """
+    """List every value of a tree that decides which code runs, at any depth."""
     if _decides(path, key, resolved):
         yield Code(path, KERNEL if KERNEL in path else key, resolved, written)
     elif isinstance(resolved, Mapping):
@@ -316,10 +288,7 @@ def _modules(target: str) -> list[Module]:
 
 
 def _is_missing(name: str) -> bool:
-    """Return whether importing a module certainly fails, so that nothing runs.
-
-    The error is then reported.
-    """
+    """Return whether importing a module certainly fails, so that nothing runs."""
     try:
         return (
             name.isidentifier()

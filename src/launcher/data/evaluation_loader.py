@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from copy import copy
 from typing import Any
 
 import numpy as np
@@ -93,12 +92,6 @@ class EvaluationLoader:
             self.size = min(self.size, max_samples)
         if self.size is not None and self.size < needed:
             raise too_few(self.size, world_size)
-
-    def of_rank(self, rank: int) -> EvaluationLoader:
-        """The loader of another rank."""
-        other = copy(self)
-        other.rank = rank
-        return other
 
     def __len__(self) -> int:
         """Batches of one pass, the same on every rank. Raises TypeError for a stream."""

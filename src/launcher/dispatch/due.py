@@ -97,9 +97,11 @@ def why_skipped(
             f"in the queue as job {job.id}"
             f" ({job.state.lower()}){_asked_differently(config, folder)}"
         )
+    checkpoint = config["job"].get("checkpoint")
     if training is not None:
         training.check_resume(config)
-    elif (checkpoint := config["job"].get("checkpoint")) is not None:
+    # Another job, on which this one depends, may save the checkpoint.
+    elif checkpoint is not None and not get(config, "dispatch.sbatch.dependency"):
         checkpoints = RunFolder(config["run"]["dir"]).checkpoints
         find_checkpoint(checkpoints, checkpoint, "job.checkpoint", hashes=False)
     return None

@@ -31,7 +31,7 @@ from launcher.types import PositiveFloat, PositiveInt
 
 ONE_PROCESS = ("launcher.strategies.none.NoStrategy", "launcher.jobs.export.ExportJob")
 """Strategies and jobs that cannot use a second rank. `nproc=auto` starts one rank for them."""
-STARTS_RANKS = "launcher.jobs.resume_check.ResumeCheckJob"
+STARTS_RANKS = "launcher.proof.resume_check.ResumeCheckJob"
 """The job that starts the ranks itself, in trainings of its own."""
 COMMAND = (sys.executable, "-m", "launcher.dispatch.rank")
 LAST_LINES = 30

@@ -369,13 +369,22 @@ class SlurmDispatch:
     def _submit_rest(self, rest: list[SubmittedRun], code: Path | None) -> None:
         """Submit the runs for which SLURM has room by now, and report them.
 
+        If SLURM does not answer, they are submitted at a later call.
+
         Raises:
             ConfigError: SLURM rejects a run for another reason, or for its limit though no other
                 job is in the queue.
         """
+        limits = [run.limit for run in rest]
         for run in rest:
             run.limit = None
-        due = self._submit_now(rest, code)
+        try:
+            due = self._submit_now(rest, code)
+        except submission.NotAnswered as error:
+            for run, limit in zip(rest, limits, strict=True):
+                run.limit = None if run.job_id is not None else limit
+            print(f"{error.messages[0]} Trying again later.", file=sys.stderr, flush=True)
+            return
         for run in due:
             if run.limit is None:
                 print(f"{run.label}: SLURM job {run.job_id}, {run.folder.path}", flush=True)
@@ -402,13 +411,16 @@ class SlurmDispatch:
                 chunk, path = rest[: max_tasks * self.runs_per_job], folder / f"job-{part}.sh"
                 try:
                     job = arrays.submit(script, chunk, path, num_jobs > 1, self._jobs_at_once, code)
-                # SLURM rejects the whole array.
-                except submission.LimitReached as reached:
-                    if self._count_jobs(chunk) > 1:
+                except (submission.LimitReached, submission.NotAnswered) as reached:
+                    is_full = isinstance(reached, submission.LimitReached)
+                    # SLURM rejects the whole array.
+                    if is_full and self._count_jobs(chunk) > 1:
                         max_tasks = self._count_jobs(chunk) // 2
                         continue
-                    if part == 0:
+                    if part == 0 and is_full:
                         raise submission.LimitReached(reached.limit, len(rest)) from None
+                    if part == 0:
+                        raise
                     for run in rest:
                         run.limit = reached.limit
                     return

@@ -1,4 +1,4 @@
-"""The task of a job that has several runs: `python -m launcher.dispatch.slurm_runs FOLDER SCRIPT`.
+"""The task of a job that has several runs: `python -m launcher.dispatch.slurm_runs FOLDER`.
 
 Each run is a process of its own (`launcher.dispatch.slurm_task`), with its share of the node's GPUs
 and cores, and its output in its own log. SLURM signals all processes of the job. When all runs have
@@ -6,6 +6,7 @@ saved, this process requeues the job, and its next launch resumes the runs that 
 """
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -19,12 +20,12 @@ from launcher.process import collector, deadline, signals
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.logs import prepare_output
 from launcher.rundir.provenance import slurm_job_id
-from launcher.rundir.record import RunRecord
 from launcher.slurm.cancel_note import is_cancel_noted
 from launcher.slurm.causes import Budget
-from launcher.slurm.not_started import SILENT_END, record_silent_end
+from launcher.slurm.not_started import record_silent_end, silent_end
 from launcher.slurm.requeue import guarded
-from launcher.slurm.shared_job import is_open, runs_of, state_in
+from launcher.slurm.sbatch import SCRIPT
+from launcher.slurm.shared_job import is_open, own_record, runs_of, state_in
 from launcher.slurm.submission import load_frozen
 
 COMMAND = (sys.executable, "-u", "-m", "launcher.dispatch.slurm_task")
@@ -33,8 +34,8 @@ PAUSE = 1.0
 SAME_SIGNAL = 2.0
 """Seconds within which a signal that has ended a run reaches this process too."""
 
-SIGNALLED = 128
-"""A run that a signal has ended has a greater exit code."""
+SIGNALLED = {128 + signum for signum in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)}
+"""Exit codes of a run that has saved after a signal."""
 
 
 def main() -> int:
@@ -47,14 +48,14 @@ def main() -> int:
     signals.install()
     prepare_output()
     collector.pause()
-    folder, script = RunFolder(Path(sys.argv[1])), sys.argv[2]
+    folder, script = RunFolder(Path(sys.argv[1])), os.environ.get(SCRIPT)
     runs = [run for run in runs_of(folder) if is_open(run, script)]
     if not runs:
         print("All runs of this job have ended: nothing to do.", flush=True)
         return _has_failed(folder, script)
     config, _ = load_frozen(runs[0])
     forced_exit.arm(config.dispatch)
-    pool = RunPool(runs, config.dispatch.runs_per_job, ranks_of(config), script)
+    pool = RunPool(runs, config.dispatch.runs_per_job, ranks_of(config))
     try:
         code = guarded(pool.run, folder, Budget.of(config.dispatch))
         return code or _has_failed(folder, script)
@@ -64,7 +65,7 @@ def main() -> int:
         signals.ignore()
 
 
-def _has_failed(folder: RunFolder, script: str) -> int:
+def _has_failed(folder: RunFolder, script: str | None) -> int:
     return int(any(state_in(run, script) == "failed" for run in runs_of(folder)))
 
 
@@ -75,12 +76,11 @@ class RunPool(Pool):
         runs: run folders.
         slots: number of shares of the node, also if the job has fewer runs.
         ranks: number of ranks of a run.
-        script: the job's script.
     """
 
-    def __init__(self, runs: Sequence[RunFolder], slots: int, ranks: int, script: str):
+    def __init__(self, runs: Sequence[RunFolder], slots: int, ranks: int):
         super().__init__(runs[0].path, slots)
-        self.runs, self.script = runs, script
+        self.runs = runs
         self.threads = str(max(1, count_cores() // (slots * ranks)))
         self.cancelled: set[int] = set()
         self.num_failed = 0
@@ -118,7 +118,7 @@ class RunPool(Pool):
         if is_cancel_noted(run, str(slurm_job_id())):
             self._record_cancelled(run)
             return
-        command = [*COMMAND, str(run.path), self.script]
+        command = [*COMMAND, str(run.path)]
         run.logs.mkdir(exist_ok=True)
         self._launch(number, command, self._log(number))
         print(f"{run.path}: process {self.processes[number].pid}", flush=True)
@@ -140,16 +140,14 @@ class RunPool(Pool):
         print(f"{run.path}: exit code {code}", flush=True)
         if number in self.cancelled:
             self._record_cancelled(run)
-        elif signals.received() or code > SIGNALLED:
+        elif signals.received() or code in SIGNALLED:
             self.is_stopped = True
             self.num_failed += 1
-        elif code == 0:
-            self.num_failed += record_silent_end(run)
         else:
-            reason = f"its process was killed by signal {-code}" if code < 0 else SILENT_END
-            if not record_silent_end(run, reason):
-                close(run, reason)
-            self.num_failed += 1
+            is_silent = record_silent_end(run, code)
+            if code != 0 and not is_silent:
+                close(run, silent_end(code))
+            self.num_failed += is_silent or code != 0
 
     def _stop_cancelled(self) -> None:
         """Let the runs save and end that `runs cancel` has noted."""
@@ -159,12 +157,13 @@ class RunPool(Pool):
                 self.stop([number])
 
     def _record_cancelled(self, run: RunFolder) -> None:
-        RunRecord(run).revise(
-            "cancelled",
-            "cancelled",
-            reason="it was cancelled, and its SLURM job was not",
-            slurm_job_id=slurm_job_id(),
-        )
+        if (record := own_record(run)) is not None:
+            record.revise(
+                "cancelled",
+                "cancelled",
+                reason="it was cancelled, and its SLURM job was not",
+                slurm_job_id=slurm_job_id(),
+            )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """One task of a submitted job, or one of several runs of it.
 
 srun, or `launcher.dispatch.slurm_runs`, starts
-`python -m launcher.dispatch.slurm_task RUN_FOLDER [SCRIPT]`.
+`python -m launcher.dispatch.slurm_task RUN_FOLDER`.
 """
 
 import json
@@ -40,7 +40,7 @@ def main() -> int:
     from launcher.rundir.folder import RunFolder
 
     folder = RunFolder(Path(sys.argv[1]))
-    if is_superseded(folder, *sys.argv[2:]):
+    if is_submitted_again(folder):
         print(f"{folder.path} has been submitted again since: nothing to do.", flush=True)
         return 0
     if (run_folder := named_folder(folder)) is not None:
@@ -70,20 +70,18 @@ def main() -> int:
         signals.ignore()
 
 
-def is_superseded(folder: Any, script: str | None = None) -> bool:
+def is_submitted_again(folder: Any) -> bool:
     """Return whether a later submission has replaced this job.
 
     That is so if its submission was killed, and repeated before SLURM had accepted the first job.
     """
-    from launcher.slurm.submission import FROZEN, JobNote
+    from launcher.slurm.sbatch import SCRIPT
+    from launcher.slurm.shared_job import is_superseded
+    from launcher.slurm.submission import FROZEN
 
-    if script is None:
-        return False
-    note = JobNote.read(folder)
-    # A network file system may fail to read it while the submission replaces it.
-    if note is None:
-        return not (folder.path / FROZEN).exists()
-    return note.script != script
+    script = os.environ.get(SCRIPT)
+    is_gone = script is not None and not (folder.path / FROZEN).exists()
+    return is_gone or is_superseded(folder, script)
 
 
 def named_folder(folder: Any) -> Path | None:
@@ -173,12 +171,12 @@ def close(folder: Any, reason: str, exit_code: int = 1) -> None:
     An attempt records its own end.
     """
     from launcher.rundir.holder import is_held_in_job
-    from launcher.rundir.record import RunRecord
+    from launcher.slurm.shared_job import own_record
 
     if int(os.environ.get("RANK", 0)) != 0 or is_held_in_job(folder):
         return
-    record = RunRecord(folder)
-    if record.state in ("queued", "preempted"):
+    record = own_record(folder)
+    if record is not None and record.state in ("queued", "preempted"):
         record.add_failure("failed", exit_code=exit_code, reason=reason)
 
 

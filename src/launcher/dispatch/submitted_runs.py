@@ -10,6 +10,7 @@ from hydra.core.utils import JobReturn, JobStatus
 
 from launcher.dispatch.due import JOBS, folder_of
 from launcher.rundir.files import expanded
+from launcher.slurm.submission import NotAnswered
 
 SHOWN = 20
 """Maximum number of listed submitted runs."""
@@ -64,15 +65,12 @@ def report(runs: Sequence[SubmittedRun], due: Sequence[SubmittedRun], waits: boo
     skipped = len(runs) - len(due) - len(rest)
     print(f"{len(due)} submitted{jobs_text}, {skipped} skipped. {how}", flush=True)
     if rest:
-        then = (
-            "are submitted as other jobs end"
-            if waits
-            else "repeat the command when other jobs have ended"
-        )
-        print(
-            f"{len(rest)} not submitted yet, since SLURM has no room ({rest[0].limit}); {then}.",
-            flush=True,
-        )
+        is_silent = rest[0].limit == NotAnswered.limit
+        why = "does not answer" if is_silent else f"has no room ({rest[0].limit})"
+        then = "repeat the command when other jobs have ended"
+        if waits:
+            then = "are submitted later" if is_silent else "are submitted as other jobs end"
+        print(f"{len(rest)} not submitted yet, since SLURM {why}; {then}.", flush=True)
 
 
 def result(run: SubmittedRun, status: JobStatus, value: object) -> JobReturn:

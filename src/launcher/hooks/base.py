@@ -6,7 +6,6 @@ It has the events, the view of the trainer (`TrainerView`) and of the run (`RunC
 import functools
 import logging
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypedDict
@@ -53,9 +52,6 @@ class TrainState:
     """The best value so far of the metric that chooses the best checkpoint, or None if no metric is
     set."""
 
-    awaited: tuple[int, ...] = ()
-    """The steps whose evaluation is still running beside training, in ascending order. Lines from
-    the first one on are not complete yet."""
     metrics: dict[str, Any] = field(default_factory=dict)
     """The newest value of each logged number, by flat name."""
 
@@ -171,8 +167,6 @@ class TrainerView(Protocol):
     is_fork: bool
     """True at the first launch of a fork, when `resumed_from` is a checkpoint of another run."""
     resumed_rng: dict[str, Any] | None
-    notice: int
-    """A number that a hook sets on rank 0 for all ranks (see `agreed_notice`)."""
 
     @property
     def source(self) -> Any:
@@ -201,23 +195,6 @@ class TrainerView(Protocol):
     def checked_forward(self, input: Any) -> tuple[torch.Tensor | None, Records]: ...
     def num_targets(self, input: Any) -> torch.Tensor | int | None: ...
     def stop_at_this_boundary(self) -> None: ...
-    def must_pause(self) -> bool:
-        """Return whether training pauses at the boundary of this step. All ranks call it."""
-
-    def agreed_notice(self) -> int:
-        """Return rank 0's `notice` as it was during this step, the same on all ranks.
-
-        It costs no exchange of its own. All ranks call it.
-        """
-
-    @property
-    def logged_step(self) -> int:
-        """The step that the records of `on_log` belong to.
-
-        It is earlier than `step` for an evaluation that ran beside training.
-        """
-
-    def records_of(self, step: int) -> AbstractContextManager[None]: ...
     def settle(self) -> None: ...
     def update_was_skipped(self) -> bool: ...
     def training_state(self) -> dict[str, Any]: ...
@@ -225,7 +202,6 @@ class TrainerView(Protocol):
     def log(self, records: Records, dry_run: bool = False) -> None: ...
     def log_images(self, records: Records, dry_run: bool = False) -> None: ...
     def log_histograms(self, records: Records, dry_run: bool = False) -> None: ...
-    def log_matrices(self, records: Records, dry_run: bool = False) -> None: ...
     def log_text(self, records: Records, dry_run: bool = False) -> None: ...
     def fire(self, event: str, *args: object, **options: object) -> None: ...
 
@@ -378,11 +354,6 @@ class BaseHook:
         self, trainer: TrainerView, records: Records, dry_run: bool = False
     ) -> None:
         """Log nested records of tensors or arrays, whose values are to be counted in bins."""
-
-    def on_log_matrices(
-        self, trainer: TrainerView, records: Records, dry_run: bool = False
-    ) -> None:
-        """Nested records of matrices: 2-d tensors or arrays, or lists of rows."""
 
     def on_log_text(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         """Log nested records of texts."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from launcher.config.direction import direction, is_better
+from launcher.config.metric_direction import direction, is_better
 from launcher.config.metric_names import meant
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.records import flatten
@@ -132,3 +132,35 @@ class Best:
 
 def _logged(trainer: Any) -> list[str]:
     return sorted(name for name, value in trainer.state.metrics.items() if value is not None)
+
+
+def check_keeps_best(best: Best | None, key: str) -> None:
+    """Check that a run keeps its best checkpoint.
+
+    Args:
+        best: the trainer's `state.best`.
+        key: the key that chooses the best checkpoint.
+    Raises:
+        ConfigError: it keeps none.
+    """
+    if best is None:
+        raise ConfigError(
+            f"{key}=best: hooks.checkpointing.best_metric=null keeps no best checkpoint; set it, or"
+            f" use {key}=last."
+        )
+
+
+def best_step(best: Best | None, key: str) -> int:
+    """Return the step of the best checkpoint, once training has ended.
+
+    Raises:
+        ConfigError: no value of the metric was finite, so there is no best checkpoint.
+    """
+    check_keeps_best(best, key)
+    assert best is not None
+    if best.value is None:
+        raise ConfigError(
+            f"{key}=best: there is no best checkpoint, since {best.metric} had no finite value; use"
+            f" {key}=last."
+        )
+    return best.step

@@ -28,6 +28,7 @@ from launcher.process.rng import rng_state
 from launcher.rundir.folder import RunFolder, place_of, run_name, step_name
 from launcher.rundir.record_format import run_names
 from launcher.rundir.sources import imported_sources, source_changes
+from launcher.strategies.weights import lost_tensors, tensor_shapes
 from launcher.types import (
     NonEmptyText,
     NonNegativeFloat,
@@ -119,13 +120,10 @@ class CheckpointingHook(BaseHook):
         self._handlers: dict[int, object] = {}
         self._run: str | None = None
         """The run's name, stored in each checkpoint."""
+        self._built: dict[str, tuple[int, ...]] = {}
         self._check_lock, self._fork = RunContext().check_lock, RunContext().fork
         self.saved_at = self._in_flight = self._observed_at = -1
-        self.requested = -1
-        """The step that another hook needs a checkpoint of."""
-        self.failed: set[int] = set()
-        """The steps whose checkpoint could not be written."""
-        self._improved = self._is_postponed = False
+        self._improved = self._is_postponed = self._is_checked = False
         self._times = RunContext().times
         self._best_saved: dict[str, object] | None = None
         self._best_in_flight: dict[str, object] | None = None
@@ -148,7 +146,8 @@ class CheckpointingHook(BaseHook):
         self.resuming = CheckpointRestorer(
             self.store, self.load, self._fork, self.texts.get("config.yaml")
         )
-        check_storable(trainer.strategy.snapshot())
+        snapshot = trainer.strategy.snapshot()
+        check_storable(snapshot.tensors, snapshot.meta, type(trainer.optimizer).__name__)
         self.saver = Saver(self.store, trainer.strategy.ranks, self.retention, self.write_timeout)
 
     def _store(self, trainer: TrainerView) -> CheckpointStore:
@@ -165,6 +164,8 @@ class CheckpointingHook(BaseHook):
         return CheckpointStore(root, trainer.logger, link, names)
 
     def on_restore(self, trainer: TrainerView) -> None:
+        if trainer.strategy.has_plain_tensors:
+            self._built = tensor_shapes(trainer.model)
         checkpoint = self.resuming.restore(trainer)
         if checkpoint is not None and checkpoint.parent == self.store.root:
             self.saved_at = trainer.step
@@ -198,16 +199,12 @@ class CheckpointingHook(BaseHook):
             return
         if not self.best.observe(records):
             return
-        step, before, at = trainer.logged_step, self.best.value, self.best.step
-        # An evaluation beside training is of a checkpoint that exists.
-        has_saved = step < trainer.step
-        if not has_saved:
-            self._observed_at = step
-        is_good = step > 0 and (has_saved or not trainer.update_was_skipped())
-        if is_good and self.best.update(step):
+        step, before, at = trainer.step, self.best.value, self.best.step
+        self._observed_at = step
+        if step > 0 and not trainer.update_was_skipped() and self.best.update(step):
             # A signal may have interrupted the evaluation of a step that is saved.
-            has_saved |= self.saved_at == step and not self.saver.in_flight
-            self._improved |= not has_saved
+            has_saved = self.saved_at == step and not self.saver.in_flight
+            self._improved = not has_saved
             value = self.best.value
             assert value is not None
             if has_saved:
@@ -230,6 +227,9 @@ class CheckpointingHook(BaseHook):
             self._await(trainer)
         if (ends or self._is_due(trainer, step)) and step not in (0, self.saved_at):
             self._save_unless_broken(trainer, wait=ends)
+        if not self._is_checked and step > 0:
+            # What cannot be stored is found before there is much to lose.
+            self._payload(trainer)
         if signum:
             self._leave(trainer, signum)
 
@@ -250,7 +250,6 @@ class CheckpointingHook(BaseHook):
             or self.retention.is_permanent(step)
             or self._improved
             or self._is_postponed
-            or step == self.requested
         )
 
     def _save_unless_broken(self, trainer: TrainerView, wait: bool) -> None:
@@ -280,6 +279,7 @@ class CheckpointingHook(BaseHook):
             # A better value could not be saved and no longer counts.
             self._improved |= self.best.update(trainer.step)
         payload = self._payload(trainer)
+        self._warn_of_lost_tensors(trainer)
         if self._improved and self.best is not None:
             self._improved, self._best_in_flight = False, self.best.state()
         started = time.perf_counter()
@@ -303,6 +303,17 @@ class CheckpointingHook(BaseHook):
             time.perf_counter() - started,
         )
 
+    def _warn_of_lost_tensors(self, trainer: TrainerView) -> None:
+        """Name at the first save the tensors that a resume would reject."""
+        built, self._built = self._built, {}
+        if built and (lost := lost_tensors(trainer.model, built)):
+            trainer.logger.warning(
+                "This checkpoint cannot be resumed: %s appeared or changed its shape in training,"
+                " and its module does not restore it. Make it in the constructor in its final"
+                " shape, or restore it in _load_from_state_dict.",
+                ", ".join(lost),
+            )
+
     def _payload(self, trainer: TrainerView) -> Payload:
         strategy = trainer.strategy
         training_state = trainer.training_state()
@@ -314,7 +325,7 @@ class CheckpointingHook(BaseHook):
         rank_state = {"rng": rng_state(), "hooks": hooks}
         if strategy.ranks.world_size > 1:
             rank_state["data_loader"] = training_state["data_loader"]
-        return Payload(
+        payload = Payload(
             step=trainer.step,
             manifest=Manifest(
                 step=trainer.step,
@@ -332,15 +343,17 @@ class CheckpointingHook(BaseHook):
             texts=with_sources(self.texts),
             is_best=self._improved,
         )
+        # An optimizer has its state after its first update.
+        if not self._is_checked and not trainer.state.skipped_in_row:
+            self._is_checked = True
+            state = snapshot.meta | rank_state | {"training_state": training_state}
+            check_storable(payload.tensors, state, type(trainer.optimizer).__name__)
+        return payload
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         state_dict["checkpointing"] = {} if self.best is None else {"best": self.best.state()}
 
     # ------------------------------------------------------------------------------------------ end
-    def finish(self, trainer: TrainerView) -> None:
-        """Wait for the current save. All ranks call it."""
-        self._await(trainer)
-
     def _await(self, trainer: TrainerView, finish: str = "finish") -> None:
         """Wait for the current save. A failure is logged, and a later save tries again."""
         try:
@@ -355,7 +368,6 @@ class CheckpointingHook(BaseHook):
                 trainer.fire("on_checkpoint_saved", self.store.root / step_name(step))
 
     def _report(self, trainer: TrainerView, error: SaveFailed) -> None:
-        self.failed.add(trainer.step if self._in_flight < 0 else self._in_flight)
         self.saved_at = self._in_flight = -1
         if self._best_in_flight is not None and self.best is not None and not self._improved:
             # The best checkpoint must exist on disk.

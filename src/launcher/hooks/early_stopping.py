@@ -39,7 +39,7 @@ class EarlyStoppingHook(BaseHook):
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         if dry_run or not self.best.observe(records):
             return
-        if self.best.update(trainer.logged_step):
+        if self.best.update(trainer.step):
             self.misses = 0
             return
         self.misses += 1

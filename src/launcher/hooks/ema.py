@@ -1,6 +1,6 @@
 """Exponential moving averages of the weights."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -20,8 +20,9 @@ class EmaHook(BaseHook):
 
     After each step, average = decay * average + (1 - decay) * weights.
 
-    The averages cover the parameters that are trainable when training starts. They are sharded like
-    the weights, in float32 if the weights have 16 bits, and are part of each checkpoint.
+    The averages cover the parameters that are trainable when the run starts; the others are used as
+    they are, also if they are unfrozen later. The averages are sharded like the weights, in float32
+    if the weights have 16 bits, and are part of each checkpoint.
 
     Args:
         decay: decay per optimizer step. Each of several decays has its own average.
@@ -96,15 +97,18 @@ class EmaHook(BaseHook):
                 " false."
             )
 
-    def _prepare(self, trainer: TrainerView) -> None:
-        """Allocate the averages once.
+    def _prepare(self, trainer: TrainerView, stored: Set[str] = frozenset()) -> None:
+        """Allocate the averages.
 
         It runs after every hook's `on_start`, since a hook may change the model there.
+
+        Args:
+            trainer: the trainer with the model.
+            stored: the names of the averaged tensors in the checkpoint that the run resumes from.
+                Default empty: the parameters that are trainable now.
         """
-        if self._weights:
-            return
         self._model = trainer.model
-        self._weights = averaged_tensors(trainer.model, self.use_buffers)
+        self._weights = averaged_tensors(trainer.model, self.use_buffers, stored)
         shards = [local(tensor) for tensor in self._weights.values()]
         if self.device is not None and any(
             shard.device.type != self.device.type for shard in shards
@@ -207,7 +211,8 @@ class EmaHook(BaseHook):
 
     # ---------------------------------------------------------------------------------------- state
     def state_tensors(self, trainer: TrainerView) -> dict[str, ShardedLike]:
-        self._prepare(trainer)
+        if not self._weights:
+            self._prepare(trainer)
         self._settle()
         return {
             f"{self.name}/{decay!r}/{name}": ShardedLike(average, weight)
@@ -216,13 +221,15 @@ class EmaHook(BaseHook):
         }
 
     def load_tensors(self, trainer: TrainerView, saved: TensorReader) -> None:
-        stored = set(saved.names())
+        stored = {name for name in saved.names() if name.startswith(f"{self.name}/")}
+        self._prepare(trainer, {name.split("/", 2)[2] for name in stored})
         tensors = self.state_tensors(trainer)
         self._restored = stored & tensors.keys()
         with saved.concurrent_reads():
             for name in self._restored:
                 tensors[name].read(saved, name)
-        if missing := sorted({name.split("/")[1] for name in tensors.keys() - stored}):
+        decays = {name.split("/")[1] for name in self._restored}
+        if missing := sorted({name.split("/")[1] for name in tensors} - decays):
             trainer.logger.warning(
                 "The checkpoint has no average of decay %s: it starts from the present weights.",
                 ", ".join(missing),
@@ -268,12 +275,15 @@ class _Staging:
         return decays, self._copies
 
 
-def averaged_tensors(model: torch.nn.Module, use_buffers: bool) -> dict[str, torch.Tensor]:
-    """Return the trained floating-point parameters by name.
+def averaged_tensors(
+    model: torch.nn.Module, use_buffers: bool, chosen: Set[str] = frozenset()
+) -> dict[str, torch.Tensor]:
+    """Return the chosen floating-point parameters by name, or the trainable ones if none is chosen.
 
     With `use_buffers`, the persistent buffers are among them.
     """
-    trained = {name for name, p in unwrap(model).named_parameters() if p.requires_grad}
+    parameters = dict(unwrap(model).named_parameters())
+    trained = parameters.keys() & chosen or {n for n, p in parameters.items() if p.requires_grad}
     buffers = {name for name, _ in unwrap(model).named_buffers()} if use_buffers else set()
     tensors = model_tensors(model).items()
     return {

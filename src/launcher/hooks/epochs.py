@@ -26,7 +26,7 @@ class EpochSummaryHook(BaseHook):
 
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         if "val" in records and not dry_run:
-            self._val = trainer.logged_step, to_numbers(records["val"])
+            self._val = trainer.step, to_numbers(records["val"])
 
     def on_epoch_end(self, trainer: TrainerView) -> None:
         length = steps_per_epoch(trainer) or 1

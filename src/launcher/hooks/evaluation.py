@@ -1,23 +1,27 @@
-"""Metrics on the validation set, every few steps and at the end."""
+"""Metrics on the validation set, every few steps and at the end, and then on the test set."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from launcher.errors import TrainingError
+from launcher.checkpoint.find import find_checkpoint
+from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, RunContext, TrainerView
-from launcher.hooks.beside import Beside
+from launcher.hooks.best import best_step, check_keeps_best
 from launcher.hooks.interval import Interval
-from launcher.hooks.matrices import split_matrices
-from launcher.hooks.metrics import Metrics
+from launcher.hooks.metrics import Metrics, split_tables
 from launcher.hooks.records import flatten, show
-from launcher.hooks.sample_means import ChunkOrder, SampleMeans
-from launcher.process import signals
+from launcher.hooks.sample_means import BatchOrder, SampleMeans
+from launcher.process import ranks, signals
 from launcher.process.times import Times
+from launcher.rundir.folder import RunFolder
 from launcher.types import NonNegativeInt, PositiveInt
 
 Loader = Callable[[], Iterable[object] | None]
+TEST = "hooks.evaluation.test"
 
 
 class EvaluationHook(BaseHook):
@@ -39,19 +43,14 @@ class EvaluationHook(BaseHook):
         at_start: also evaluate before the first step.
         metrics: further metrics by name, of torchmetrics for instance, computed from the `logits`
             and `targets` that forward records in evaluation. One with two dimensions, such as a
-            confusion matrix, is logged as a matrix.
-        where: with `process`, another process evaluates the checkpoint of a step that is due, while
-            training continues. Its values are logged under that step when they come (see
-            `launcher.hooks.beside`). The evaluations before the first step and after the last are
-            still made here. With `job`, each such checkpoint is evaluated by a job of SLURM.
-        device: of that process or job: cpu, cuda, cuda:1. Default None: the device of rank 0.
-        dispatch: settings of `dispatch=slurm` for these jobs. Default None: its defaults.
+            confusion matrix, is logged as an image.
+        test: once training is complete, evaluate the test set on the weights of the best or of the
+            last checkpoint, and log `{"test": {...}}` at the last step. Default None: never.
     Raises:
         ValueError: `max_samples` with a `loader` of your own.
-        ConfigError: there is no such device.
     """
 
-    needs: ClassVar = {"where=process": "checkpointing", "where=job": "checkpointing"}
+    needs: ClassVar = {"test=best": "checkpointing"}
 
     def __init__(
         self,
@@ -60,9 +59,7 @@ class EvaluationHook(BaseHook):
         max_samples: PositiveInt | None = None,
         at_start: bool = True,
         metrics: dict[str, Any] | None = None,
-        where: Literal["inline", "process", "job"] = "inline",
-        device: str | None = None,
-        dispatch: dict[str, Any] | None = None,
+        test: Literal["best", "last"] | None = None,
     ):
         if loader is not None and max_samples is not None:
             raise ValueError(
@@ -76,16 +73,14 @@ class EvaluationHook(BaseHook):
         )
         self._interval = Interval(interval, "hooks.evaluation.interval")
         self.metrics = Metrics(metrics or {})
+        self.test, self._test_loader = test, RunContext().test_loader
         self._batches: dict[str, Iterable[object]] = {}
+        self._test_batches: dict[str, Iterable[object]] = {}
         self._done_at = -1
         self._times = Times()
-        self.where = where
-        self._beside = Beside("hooks.evaluation", where, device, dispatch)
-        self._is_composed = self._is_own = False
 
     def bind(self, context: RunContext) -> None:
-        self._times, self._is_composed = context.times, "config.yaml" in context.texts
-        self._is_own, self._beside.check_lock = self.loader is not None, context.check_lock
+        self._times, self._test_loader = context.times, context.test_loader
         if self.loader is None and context.val_loader is not None:
             limit = {} if self.max_samples is None else {"max_samples": self.max_samples}
             unnamed = partial(context.val_loader, **limit)
@@ -100,33 +95,24 @@ class EvaluationHook(BaseHook):
         self._batches = {name: batches for name, batches in made.items() if batches is not None}
         return bool(self._batches)
 
-    def shares(self, world_size: int) -> dict[str, list[object]]:
-        """The batches of each of so many ranks, by the name of the loader.
-
-        They are for one process that evaluates all of them.
-        """
-        loaders: Any = self.loader
-        made = {name: make(rank=0, world_size=world_size) for name, make in loaders.items()}
-        return {
-            name: [batches.of_rank(rank) for rank in range(world_size)]
-            for name, batches in made.items()
-            if batches is not None
-        }
-
-    def on_start(self, trainer: TrainerView) -> None:
-        if self.where != "inline":
-            self._beside.check(trainer, self._is_composed, self._is_own)
-
     def on_before_train(self, trainer: TrainerView) -> None:
         self._interval.check(trainer)
         if not self.open():
             trainer.logger.info("There is no validation set, so there are no val/ metrics.")
+        if self.test is not None:
+            self._open_test(trainer, f"{TEST}={self.test}")
+
+    def _open_test(self, trainer: TrainerView, chosen: str) -> None:
+        batches = None if self._test_loader is None else self._test_loader()
+        if batches is None:
+            raise ConfigError(
+                f"{chosen}: the data have no test set; set data.test_dataset, or leave it out."
+            )
+        if self.test == "best":
+            check_keeps_best(trainer.state.best, TEST)
+        self._test_batches = {"": batches}
 
     def on_ready(self, trainer: TrainerView) -> None:
-        if self.where != "inline" or self._beside.pending:
-            self._beside.open(trainer)
-        if not self._take_arrived(trainer):
-            return
         is_due = trainer.state.is_at_end() or self._interval.is_due(trainer, trainer.step)
         missed = trainer.step > 0 and is_due and self._done_at != trainer.step
         if missed or (trainer.step == 0 and self.at_start):
@@ -134,87 +120,73 @@ class EvaluationHook(BaseHook):
             self._evaluate(trainer)
 
     def on_after_step(self, trainer: TrainerView) -> None:
-        if self._beside.pending and not self._take_arrived(trainer):
-            return
         if self._interval.is_due(trainer, trainer.state.step):
-            if self._runs_beside(trainer):
-                self._done_at = trainer.step
-                self._beside.schedule(trainer)
-            else:
-                self._evaluate(trainer)
-
-    def on_last_step(self, trainer: TrainerView) -> None:
-        if self._beside.pending and not self._take_arrived(trainer):
-            return
-        if self._done_at != trainer.step:
             self._evaluate(trainer)
 
-    def _take_arrived(self, trainer: TrainerView) -> bool:
-        """Log the values of evaluations beside training that take effect now.
-
-        Returns:
-            False if a signal came while training waited for them.
-        """
-        try:
-            while self._beside.pending:
-                is_end = trainer.state.is_at_end() or trainer.must_pause()
-                if is_end and self._beside.unschedule(trainer):
-                    self._done_at = -1
-                    continue
-                with self._times.measured("evaluating"):
-                    arrived = self._beside.next(trainer, all_of_them=is_end)
-                if arrived is None:
-                    break
-                step, metrics = arrived
-                with trainer.records_of(step):
-                    self._log(trainer, metrics)
-                self._beside.done(trainer, step)
-        except signals.Interrupted:
-            trainer.stop_at_this_boundary()
-            return False
-        return True
-
-    def _runs_beside(self, trainer: TrainerView) -> bool:
-        """Return whether another process evaluates this step.
-
-        At the end of training it would only be waited for. A step whose update was skipped is not
-        saved.
-        """
-        if self.where == "inline" or not self._batches or trainer.state.is_at_end():
-            return False
-        return not (trainer.must_pause() or trainer.update_was_skipped())
+    def on_last_step(self, trainer: TrainerView) -> None:
+        if self._test_batches:
+            # The line of this step becomes part of the checkpoint, so an attempt that repeats the
+            # evaluation of the test set writes the line again, and not a second one.
+            trainer.log({})
+        if self._done_at != trainer.step:
+            self._evaluate(trainer)
 
     def _evaluate(self, trainer: TrainerView) -> None:
         if not self._batches:
             return
-        trainer.fire("on_evaluation_start")
-        try:
-            with self._times.measured("evaluating"):
-                metrics = self.measure(trainer)
-        finally:
-            trainer.fire("on_evaluation_end")
+        metrics = self._measured(trainer, self._batches, trainer.step)
         if metrics is None:
             trainer.stop_at_this_boundary()
             return
         self._done_at = trainer.step
-        self._log(trainer, metrics)
-
-    def _log(self, trainer: TrainerView, metrics: dict[str, object]) -> None:
-        numbers, matrices = split_matrices(metrics)
-        flat = flatten(numbers, "val/")
-        is_late = trainer.logged_step < trainer.step
-        trainer.logger.info(
-            "Step %d: %s%s",
-            trainer.logged_step,
-            " ".join(f"{key} {show(flat[key])}" for key in flat),
-            f" (known at step {trainer.step})" if is_late else "",
-        )
-        trainer.log({"val": numbers})
-        if matrices:
-            trainer.log_matrices({"val": matrices})
+        flat = self._log(trainer, metrics, "val")
         for key in (f"val/{name}/loss" if name else "val/loss" for name in self._batches):
             if not math.isfinite(flat[key]):
                 self._report_non_finite(trainer, key, flat[key])
+
+    def on_after_train(self, trainer: TrainerView) -> None:
+        """Evaluate the test set. The run is completed only then.
+
+        Raises:
+            signals.SignalExit: a signal came on a rank. The same command repeats the evaluation.
+        """
+        if not self._test_batches:
+            return
+        step = trainer.step if self.test == "last" else best_step(trainer.state.best, TEST)
+        if step != trainer.step:
+            trainer.logger.info("The test set is evaluated on the best checkpoint, step %d.", step)
+            _load_weights(trainer, step)
+        metrics = self._measured(trainer, self._test_batches, step)
+        if step != trainer.step:
+            _load_weights(trainer, trainer.step)
+        if metrics is None:
+            raise signals.SignalExit(ranks.maximum(signals.received()))
+        self._log(trainer, metrics, "test")
+
+    def _measured(
+        self, trainer: TrainerView, batches: Mapping[str, Iterable[object]], step: int
+    ) -> dict[str, Any] | None:
+        """See `measure`; hooks may change the weights meanwhile."""
+        trainer.fire("on_evaluation_start")
+        try:
+            with self._times.measured("evaluating"):
+                return self.measure(trainer, batches, step)
+        finally:
+            trainer.fire("on_evaluation_end")
+
+    def _log(
+        self, trainer: TrainerView, metrics: dict[str, object], split: Literal["val", "test"]
+    ) -> dict[str, float]:
+        """Log the metrics, and return the numbers by flat name."""
+        numbers, tables = split_tables(metrics)
+        flat = flatten(numbers, f"{split}/")
+        values = " ".join(f"{key} {show(flat[key])}" for key in flat)
+        trainer.logger.info("Step %d: %s", trainer.step, values)
+        trainer.log({split: numbers})
+        if tables:
+            images = {key: table.draw() for key, table in flatten(tables).items()}
+            trainer.log_images({split: images})
+        return flat
 
     def means(self, trainer: TrainerView) -> SampleMeans:
         """Return the computation of a loader's means, with the hook's own metrics reset."""
@@ -227,25 +199,35 @@ class EvaluationHook(BaseHook):
             self.metrics,
         )
 
-    def measure(self, trainer: TrainerView) -> dict[str, Any] | None:
+    def measure(
+        self,
+        trainer: TrainerView,
+        batches: Mapping[str, Iterable[object]] | None = None,
+        step: int | None = None,
+    ) -> dict[str, Any] | None:
         """Return the metrics of each loader, nested under its name.
 
-        A matrix is a list of rows. The result is None if a signal came on a rank.
+        Args:
+            trainer: the trainer with the model.
+            batches: of each loader. Default None: of the loaders that `open` has made.
+            step: step of the weights. Default None: the trainer's.
+        Returns:
+            A value with two dimensions is a `Table`. None: a signal came on a rank.
         """
         metrics: dict[str, Any] = {}
-        for name, batches in self._batches.items():
-            lanes = trainer.strategy.lanes
-            order = None if lanes is None else ChunkOrder(lanes, trainer.step)
-            measured = self.means(trainer).over_ranks(batches, order)
+        for name, of_loader in (batches or self._batches).items():
+            strategy = trainer.strategy
+            at = trainer.step if step is None else step
+            order = BatchOrder(strategy.plan.seed, at, strategy.lanes)
+            measured = self.means(trainer).over_ranks(of_loader, order)
             if measured is None:
                 return None
             metrics |= {name: measured} if name else measured
         return metrics
 
     def _report_non_finite(self, trainer: TrainerView, key: str, value: float) -> None:
-        step = trainer.logged_step
-        trainer.logger.warning("Step %d: %s is %s.", step, key, value)
-        if trainer.is_last_step and trainer.step == step > 0:
+        trainer.logger.warning("Step %d: %s is %s.", trainer.step, key, value)
+        if trainer.is_last_step and trainer.step > 0:
             skipped = trainer.state.skipped_in_row
             raise TrainingError(
                 f"Training ended with {key}={value} at step {trainer.step}"
@@ -254,15 +236,17 @@ class EvaluationHook(BaseHook):
             )
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        pending = list(self._beside.pending)
-        state_dict["evaluation"] = {"done_at": self._done_at, "pending": pending}
+        state_dict["evaluation"] = {"done_at": self._done_at}
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        saved = state_dict.get("evaluation", {})
-        self._done_at = saved.get("done_at", -1)
-        # They are of checkpoints of the run that a fork starts from.
-        self._beside.pending = [] if trainer.is_fork else list(saved.get("pending", ()))
-        trainer.state.awaited = tuple(self._beside.pending)
+        self._done_at = state_dict.get("evaluation", {}).get("done_at", -1)
 
-    def on_close(self, trainer: TrainerView) -> None:
-        self._beside.close()
+
+def _load_weights(trainer: TrainerView, step: int) -> None:
+    """Load the weights of a checkpoint of the run, and the tensors of hooks, such as averages."""
+    root = RunFolder(trainer.workspace or Path()).checkpoints
+    path = ranks.on_main(lambda: str(find_checkpoint(root, step, TEST, hashes=False)))
+    stored = StoredCheckpoint(Path(path))
+    trainer.strategy.load_weights(stored)
+    for hook in trainer.hooks:
+        hook.load_tensors(trainer, stored)

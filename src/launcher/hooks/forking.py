@@ -142,7 +142,7 @@ def _set_groups(
     """
     scheduler: Any = trainer.lr_scheduler
     for index, (group, settings) in enumerate(
-        zip(trainer.optimizer.param_groups, own_groups, strict=True)
+        zip(trainer.optimizer.param_groups, own_groups, strict=False)
     ):
         rate = float(settings["initial_lr"] if "initial_lr" in settings else settings["lr"])
         if scheduler is not None and saved and saved.get("_last_lr") and saved.get("base_lrs"):

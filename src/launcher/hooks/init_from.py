@@ -185,7 +185,9 @@ def open_weights(source: Path, outputs: Path = Path("outputs")) -> ShardReader:
     folders = [source, *outputs.glob(f"*/{source}")] if len(source.parts) == 1 else [source]
     for folder in folders:
         if checkpoint := _checkpoint(folder, source):
-            return StoredCheckpoint(checkpoint)
+            stored = StoredCheckpoint(checkpoint)
+            stored.use_weights(None)
+            return stored
         if files := _model_files(folder):
             return _read(source, files)
     raise ConfigError(

@@ -9,8 +9,8 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
-from itertools import groupby, takewhile
+from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,7 @@ class JsonlHook(BaseHook):
     The line of the current step is part of the checkpoint, so a run that was stopped during a
     step's evaluation rewrites that line, complete, when it resumes. Lines of steps after the
     checkpoint are dropped then. Lines that cannot be written (the disk is full, say) are kept in
-    memory and written with the next line. So are the lines from a step on whose evaluation runs
-    beside training, until its values have come, so that the file has the lines in the order of
-    their steps, each complete.
+    memory and written with the next line.
 
     Args:
         path: path relative to the workspace. Outside it, the file is in a folder `<name>/<id>`
@@ -60,8 +58,7 @@ class JsonlHook(BaseHook):
         self._attempt = 1
         self._clock = clock
         self._line: dict[str, Any] | None = None
-        self._unwritten: list[dict[str, object]] = []
-        self._has_failed = False
+        self._unwritten: list[dict[str, Any]] = []
         self._advice = "Add LoggingHook()."
         self._is_reported = self._is_dirty = False
         self._count = self._last = 0
@@ -130,12 +127,9 @@ class JsonlHook(BaseHook):
         if dry_run:
             trainer.logger.info("Would write to %s: %s", self.path, numbers)
             return
-        if (step := trainer.logged_step) < trainer.step:
-            self._held_line(step).update(numbers)
-            return
-        if self._line is None or self._line["step"] != step:
-            self._flush(trainer)
-            self._line = {"step": step, "time": self._clock(), "attempt": self._attempt}
+        if self._line is None or self._line["step"] != trainer.step:
+            self._flush()
+            self._line = {"step": trainer.step, "time": self._clock(), "attempt": self._attempt}
             if trainer.samples is not None:
                 self._line["samples"] = trainer.samples
                 # A resume that begins with a new loader counts passes over it from zero.
@@ -143,24 +137,13 @@ class JsonlHook(BaseHook):
                     self._line["epoch"] = trainer.state.epoch
         self._line |= numbers
 
-    def _held_line(self, step: int) -> dict[str, object]:
-        """The line of an earlier step, whose evaluation ran beside training."""
-        lines = (*self._unwritten, *([self._line] if self._line else []))
-        return next((line for line in lines if line["step"] == step), {})
-
     def on_before_step(self, trainer: TrainerView) -> None:
         if self._unwritten or (self._line is not None and self._line["step"] < trainer.step):
-            self._flush(trainer)
-
-    def on_error(self, trainer: TrainerView, error: Exception) -> None:
-        self._has_failed = True
+            self._flush()
 
     def on_close(self, trainer: TrainerView) -> None:
-        # After a signal, the checkpoint has the lines that are not complete. After an error they
-        # are written as they are, since they show what led to it.
-        awaited = () if self._has_failed else trainer.state.awaited
-        self._flush(trainer, awaited)
-        check_written(self.path, len(ready(self._unwritten, awaited)))
+        self._flush()
+        check_written(self.path, len(self._unwritten))
         if self._writes and trainer.step and not self._count and not _logs_training(trainer):
             trainer.logger.warning(
                 "%s was not written: nothing was logged. %s", self.path, self._advice
@@ -184,23 +167,15 @@ class JsonlHook(BaseHook):
             self._unwritten = []
         self._saved_lines = saved.get("lines", {})
 
-    def _flush(self, trainer: TrainerView, awaited: Sequence[int] | None = None) -> None:
-        """Write the lines that are complete.
-
-        Args:
-            trainer: the trainer of the run.
-            awaited: steps whose values are still to come. Default None: the steps whose evaluation
-                is still running.
-        """
+    def _flush(self) -> None:
         line, self._line = self._line, None
         if not self._writes:
             return
         if line is not None:
             self._unwritten.append(line)
-        lines = ready(self._unwritten, trainer.state.awaited if awaited is None else awaited)
-        if not lines:
+        if not self._unwritten:
             return
-        data = "".join(f"{encoded(line)}\n" for line in lines).encode()
+        data = "".join(f"{encoded(line)}\n" for line in self._unwritten).encode()
         try:
             # Check just before the write, since a process that is suspended in between writes when
             # it wakes up.
@@ -216,21 +191,14 @@ class JsonlHook(BaseHook):
                 )
             self._is_reported = True
         else:
-            self._count += len(lines)
-            self._last = lines[-1]["step"]
-            del self._unwritten[: len(lines)]
+            self._count += len(self._unwritten)
+            self._last = self._unwritten[-1]["step"]
+            self._unwritten.clear()
             self._is_dirty = True
 
 
 def _logs_training(trainer: TrainerView) -> bool:
     return any(isinstance(hook, LoggingHook) for hook in trainer.hooks)
-
-
-def ready(lines: Sequence[dict[str, Any]], awaited: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the lines or rows that are complete: those before the first step of `awaited`."""
-    if not awaited:
-        return list(lines)
-    return list(takewhile(lambda line: line["step"] < awaited[0], lines))
 
 
 def check_written(path: Path, missing: int) -> None:

@@ -1,13 +1,13 @@
-"""Writes the images, histograms, matrices and texts of a run.
+"""Writes the images, histograms and texts of a run.
 
-They are in `media.jsonl`, and each image or matrix is a file in `images/<step>/`.
+They are in `media.jsonl`, and each image is a file in `images/<step>/`.
 """
 
 import json
 import re
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,7 @@ import torch
 
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
-from launcher.hooks.jsonl import append, check_written, drop_lines_after, ready, sync
-from launcher.hooks.matrices import picture, to_rows
+from launcher.hooks.jsonl import append, check_written, drop_lines_after, sync
 from launcher.hooks.records import flatten
 from launcher.process import ranks
 from launcher.rundir.files import fsync_folder, replace_file
@@ -29,7 +28,7 @@ Row = dict[str, Any]
 
 
 class MediaHook(BaseHook):
-    """Writes the images, histograms, matrices and texts that are logged, on rank 0.
+    """Writes the images, histograms and texts that are logged, on rank 0.
 
     It follows the rules of `metrics.jsonl`: a row is written when the next step begins, the rows of
     the current step are part of the checkpoint, and a resume drops the rows and images of later
@@ -58,7 +57,7 @@ class MediaHook(BaseHook):
         """Rows that are not in the file yet, since they belong to the current step or could not be
         written."""
         self._writes = True
-        self._is_dirty = self._is_reported = self._has_failed = False
+        self._is_dirty = self._is_reported = False
         self._check_lock = RunContext().check_lock
 
     def bind(self, context: RunContext) -> None:
@@ -75,9 +74,8 @@ class MediaHook(BaseHook):
                 for row in self._rows
                 if "path" not in row or (self._folder / row["path"]).exists()
             ]
-            # Rows of a step whose evaluation is still to come are written again with it.
-            again = [*(row["step"] for row in self._rows), *trainer.state.awaited]
-            drop_lines_after(self._path, min(again, default=trainer.step + 1) - 1, once=False)
+            first = self._rows[0]["step"] if self._rows else trainer.step + 1
+            drop_lines_after(self._path, first - 1, once=False)
             remove_steps_after(self._folder / self.image_folder, trainer.step)
 
     def on_log_images(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
@@ -86,7 +84,7 @@ class MediaHook(BaseHook):
             extension = (
                 self.image_format if isinstance(self.image_format, str) else self.image_format(last)
             )
-            path = f"{self.image_folder}/{trainer.logged_step}/{file_name(key)}.{extension}"
+            path = f"{self.image_folder}/{trainer.step}/{file_name(key)}.{extension}"
             if dry_run:
                 trainer.logger.info("Would write %s.", self._folder / path)
                 continue
@@ -102,17 +100,6 @@ class MediaHook(BaseHook):
                 trainer.logger.info("Would write the histogram %s to %s.", key, self._path)
             elif counts:
                 self._add(trainer, "histogram", key, {"counts": counts, "edges": edges})
-
-    def on_log_matrices(
-        self, trainer: TrainerView, records: Records, dry_run: bool = False
-    ) -> None:
-        for key, value in flatten(records).items() if self._writes else ():
-            rows = to_rows(key, value)
-            path = f"{self.image_folder}/{trainer.logged_step}/{file_name(key)}.png"
-            if dry_run:
-                trainer.logger.info("Would write the matrix %s to %s.", key, self._path)
-            elif self._write_file(trainer, path, picture(rows)):
-                self._add(trainer, "matrix", key, {"rows": rows, "path": path})
 
     def on_log_text(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         """Note the texts of the current step.
@@ -132,16 +119,11 @@ class MediaHook(BaseHook):
 
     def on_before_step(self, trainer: TrainerView) -> None:
         if self._rows and self._rows[-1]["step"] < trainer.step:
-            self._flush(trainer, trainer.state.awaited)
-
-    def on_error(self, trainer: TrainerView, error: Exception) -> None:
-        self._has_failed = True
+            self._flush(trainer)
 
     def on_close(self, trainer: TrainerView) -> None:
-        # See `JsonlHook.on_close`.
-        awaited = () if self._has_failed else trainer.state.awaited
-        self._flush(trainer, awaited)
-        check_written(self._path, len(ready(self._rows, awaited)) if self._writes else 0)
+        self._flush(trainer)
+        check_written(self._path, len(self._rows) if self._writes else 0)
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
         if self._is_dirty:
@@ -173,18 +155,16 @@ class MediaHook(BaseHook):
 
     def _add(self, trainer: TrainerView, kind: str, key: str, content: Row) -> None:
         if self._writes:
-            entry = {"step": trainer.logged_step, "kind": kind, "key": key}
+            entry = {"step": trainer.step, "kind": kind, "key": key}
             self._rows = [row for row in self._rows if {name: row[name] for name in entry} != entry]
             self._rows.append(
-                {"step": entry["step"], "time": self._clock(), "kind": kind, "key": key, **content}
+                {"step": trainer.step, "time": self._clock(), "kind": kind, "key": key, **content}
             )
-            self._rows.sort(key=lambda row: row["step"])
 
-    def _flush(self, trainer: TrainerView, awaited: Sequence[int]) -> None:
-        """Write the rows before the first step of `awaited`."""
-        if not self._writes or not (rows := ready(self._rows, awaited)):
+    def _flush(self, trainer: TrainerView) -> None:
+        if not self._writes or not self._rows:
             return
-        data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        data = "".join(json.dumps(row) + "\n" for row in self._rows).encode()
         try:
             # Check just before the write, as in JsonlHook.
             self._check_lock()
@@ -196,7 +176,7 @@ class MediaHook(BaseHook):
                 trainer, f"{self._path} cannot be written: {error}. Its lines are kept in memory."
             )
         else:
-            del self._rows[: len(rows)]
+            self._rows.clear()
             self._is_dirty = True
 
     def _report(self, trainer: TrainerView, message: str) -> None:

@@ -3,7 +3,7 @@
 import math
 from typing import Any, ClassVar
 
-from launcher.config.direction import is_better
+from launcher.config.metric_direction import is_better
 from launcher.hooks.base import BaseHook, Records, TrainerView
 from launcher.hooks.best import Best
 
@@ -27,7 +27,7 @@ class MetricScheduleHook(BaseHook):
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         if not dry_run and self.metric.observe(records):
             scheduler: Any = trainer.lr_scheduler
-            scheduler.step(self._without_noise(trainer.logged_step))
+            scheduler.step(self._without_noise(trainer.step))
 
     def _without_noise(self, step: int) -> float | None:
         latest, best, mode = self.metric.latest, self.metric.value, self.metric.mode

@@ -142,7 +142,6 @@ class TrackerHook(BaseHook):
 
     def _end(self, trainer: TrainerView, record: RunRecord) -> None:
         step, signum = trainer.step, trainer.stop_signal
-        record.progress(step, loss=_loss(trainer))
         if self._has_ended:
             record.end_attempt(
                 "completed", end_step=step, exit_code=0, reason=trainer.state.stop_reason
@@ -227,11 +226,6 @@ def trackers_of(trainer: TrainerView) -> list[TrackerHook]:
     if len(set(names)) < len(names):
         raise ConfigError(f"build_hooks: has two hooks for one tracker ({', '.join(names)}).")
     return hooks
-
-
-def _loss(trainer: TrainerView) -> float | None:
-    loss = trainer.state.metrics.get("train/loss")
-    return None if loss is None else float(loss)
 
 
 def _has(trainer: TrainerView, kind: type[BaseHook]) -> bool:

@@ -158,9 +158,8 @@ class CheckpointRestorer:
             key, value = KEY, self.fork.source
         if misfits := [text for _, text in outcomes if text is not None]:
             raise ConfigError(
-                f"{key}={value}: {path} does not fit this configuration: {misfits[0]} Use the"
-                " configuration that it was trained with, or start another run, perhaps from its"
-                " weights (run.init_from=...)."
+                f"{key}={value}: {path} does not fit this configuration: {misfits[0]}"
+                f" {self._advice(path)}"
             )
         problems = [text for text, _ in outcomes if text is not None]
         if not problems:
@@ -171,6 +170,19 @@ class CheckpointRestorer:
         if trainer.strategy.ranks.is_main:
             self.store.set_aside(path, damage)
         return False
+
+    def _advice(self, path: Path) -> str:
+        """The advice for a checkpoint that does not fit."""
+        if self.config is not None and not self._is_same(StoredCheckpoint(path)):
+            return (
+                "Use the configuration that it was trained with, or start another run, perhaps from"
+                " its weights (run.init_from=...)."
+            )
+        return (
+            "The code may have changed since; or a part has changed its own state in training, and"
+            " must restore it in _load_from_state_dict (a module) or load_state_dict (an"
+            " optimizer)."
+        )
 
     def _choose_or_fork(self, trainer: TrainerView) -> Choice:
         choice = self._choose(trainer)

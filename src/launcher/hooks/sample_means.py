@@ -14,7 +14,7 @@ from launcher.hooks.records import batch_size, flatten
 from launcher.models.output import OUTPUTS
 from launcher.process import ranks, signals
 from launcher.process.lanes import Lanes
-from launcher.process.rng import isolated_rng
+from launcher.process.rng import isolated_rng, seed_lane
 from launcher.strategies.weights import unwrap
 
 Sums = dict[str, tuple[torch.Tensor | float, torch.Tensor | float]]
@@ -24,27 +24,35 @@ Part = dict[str, tuple[float, int]]
 
 
 @dataclass(frozen=True)
-class ChunkOrder:
-    """Combines the batches of an evaluation in their own order, regardless of their ranks.
+class BatchOrder:
+    """The number and the random state of each batch of an evaluation.
+
+    The state is a function of the run's seed, the step and the number, so an evaluation that is
+    repeated, by a resume or another process, draws the same random numbers. With lanes, the batches
+    are also combined in the order of their numbers, regardless of their ranks.
 
     Args:
-        lanes: of the run.
-        step: at which it evaluates.
+        seed: the run's seed.
+        step: step of the evaluated weights.
+        lanes: lanes of the run, or None.
     """
 
-    lanes: Lanes
+    seed: int
     step: int
+    lanes: Lanes | None = None
 
     def begin(self, batches: object, turn: int) -> int:
         """Set the random state of this rank's batch at a turn, and return its number."""
-        taken = turn * self.lanes.world_size + self.lanes.rank
-        number: int = getattr(batches, "chunk", taken)
-        self.lanes.set_random_state(self.step, self.lanes.count + 1 + number)
+        number, first = turn * ranks.world_size() + ranks.rank(), 1
+        if self.lanes is not None:
+            # The last batch of a rank may repeat another rank's.
+            number, first = getattr(batches, "chunk", number), self.lanes.count + 1
+        seed_lane(self.seed, self.step, first + number)
         return number
 
     def is_own(self, number: int) -> bool:
         """Return whether this rank counts a batch. Otherwise it repeats another rank's batch."""
-        return number % self.lanes.world_size == self.lanes.rank
+        return self.lanes is None or number % self.lanes.world_size == self.lanes.rank
 
     def of_all_ranks(self, parts: Mapping[int, Sums]) -> list[Part]:
         numbered = {number: _as_numbers(part) for number, part in parts.items()}
@@ -76,15 +84,12 @@ class SampleMeans:
     num_targets: Callable[[object], torch.Tensor | int | None] = lambda batch: None
     metrics: Metrics | None = None
 
-    def over_ranks(
-        self, batches: Iterable[object], order: ChunkOrder | None = None
-    ) -> dict[str, object] | None:
+    def over_ranks(self, batches: Iterable[object], order: BatchOrder) -> dict[str, object] | None:
         """Compute the means over the batches of all ranks.
 
         Args:
             batches: this rank's batches.
-            order: the order in which batches are combined. Default None: the batches of each rank,
-                then the ranks.
+            order: the random state of each batch, and the order in which they are combined.
         Returns:
             None: a signal came on some rank.
         Raises:
@@ -94,34 +99,24 @@ class SampleMeans:
             parts = self._summed(batches, order)
         except signals.Interrupted:
             return None
-        if order is not None:
+        if order.lanes is not None:
             return self._completed(order.of_all_ranks(parts))
         return self._completed(ranks.all_gather(_as_numbers(parts.get(0, {}))))
 
-    def over_shares(self, shares: Iterable[Iterable[object]]) -> dict[str, object]:
-        """Compute in this process alone what `over_ranks` computes on several ranks.
-
-        Args:
-            shares: the batches of each rank.
-        Raises:
-            ValueError: see `over_ranks`.
-        """
-        parts = (self._summed(batches, None).get(0, {}) for batches in shares)
-        return self._completed([_as_numbers(part) for part in parts])
-
-    def _summed(self, batches: Iterable[object], order: ChunkOrder | None) -> dict[int, Sums]:
+    def _summed(self, batches: Iterable[object], order: BatchOrder) -> dict[int, Sums]:
         """Return sums of loss and records over this rank's batches.
 
-        The key is 0 for the sum of all batches, or with an order the number of each batch.
+        The key is 0 for the sum of all batches, or with lanes the number of each batch.
         """
         parts: dict[int, Sums] = {}
         with _in_evaluation(self.model):
             for turn, (batch, is_new) in enumerate(_in_step(batches)):
-                number = 0 if order is None else order.begin(batches, turn)
+                number = order.begin(batches, turn)
                 with self.context():
                     loss, records = self.forward(batch)
-                if loss is not None and is_new and (order is None or order.is_own(number)):
-                    self._add(parts.setdefault(number, {}), batch, loss, records)
+                if loss is not None and is_new and order.is_own(number):
+                    key = 0 if order.lanes is None else number
+                    self._add(parts.setdefault(key, {}), batch, loss, records)
         return parts
 
     def _add(self, sums: Sums, batch: object, loss: torch.Tensor, records: Records) -> None:

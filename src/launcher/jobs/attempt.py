@@ -29,7 +29,6 @@ from launcher.errors import TrainingError, config_error
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.jobs.summary import end_lines
 from launcher.process import deadline, signals
-from launcher.process.device import device_kind
 from launcher.process.exits import exits_are_errors
 from launcher.process.ranks import Ranks, broadcast, on_main, report_failure, reported_failure
 from launcher.process.times import launched
@@ -134,7 +133,6 @@ class AttemptLog:
                         ),
                         resume=None if trainer is None else str(self.config.run.get("resume")),
                         launched=self.launched,
-                        device=None if trainer is None else device_kind(trainer.device),
                         machine=self.machine,
                         micro_batch_size=(
                             None if trainer is None else trainer.strategy.plan.micro_batch_size
@@ -261,6 +259,8 @@ class AttemptLog:
     def _forced(self, signum: int, reason: str) -> None:
         if self.record is not None and self._is_begun_for(deadline.CODE):
             name = signal.Signals(signum).name if signum else None
+            if self._step and self.folder.newest_step() == self._step:
+                reason = f"its last step is saved. {reason}"
             self.end("failed", self._step, signal=name, exit_code=deadline.CODE, reason=reason)
 
     @property

@@ -25,7 +25,7 @@ from launcher.config.lanes import without_effect
 from launcher.config.length import with_steps
 from launcher.config.lookup import is_same
 from launcher.config.resolve import escaped
-from launcher.config.tree import nested
+from launcher.config.tree import get, nested
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import held_here, rejection
@@ -39,6 +39,8 @@ logger = logging.getLogger("launcher")
 
 ADDED = re.compile(r"tracker\.\w+|hooks\.\w+\.metrics\.\w+")
 """Keys of parts that a completed run can get without training."""
+AT_THE_END = "hooks.evaluation.test", "hooks.export.checkpoint"
+"""Keys of what a run does once it is trained, also if it was trained without them."""
 NEWEST = ("auto", "latest", "must")
 """Values of `run.resume` that mean the newest checkpoint."""
 
@@ -140,10 +142,12 @@ def is_paused_there(config: Mapping[str, Any], folder: RunFolder, record: RunRec
 def asks_for_more(config: Mapping[str, Any], folder: RunFolder, record: RunRecord) -> bool:
     """Return whether the command requests something new of a completed run.
 
-    It may be more steps, a rollback that it has not made yet, or, if it stopped early, another
-    configuration under which it may train further.
+    It may be more steps, an evaluation of the test set or an export, a rollback that it has not
+    made yet, or, if it stopped early, another configuration under which it may train further.
     """
-    max_steps = config["trainer"]["max_steps"]
+    max_steps, stored = config["trainer"]["max_steps"], record.data["config"]
+    if any(get(config, key) not in (None, stored.get(key)) for key in AT_THE_END):
+        return True
     if max_steps > max(record.step, record.data["max_steps"] or 0):
         return True
     if record.step < max_steps and is_changed(config, record):

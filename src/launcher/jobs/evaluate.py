@@ -15,19 +15,16 @@ from typing import Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 
-from launcher.checkpoint.find import find_checkpoint
+from launcher.checkpoint.manifest import NAME as MANIFEST
 from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError
 from launcher.hooks.evaluation import EvaluationHook
-from launcher.hooks.matrices import split_matrices
+from launcher.hooks.metrics import Table, split_tables
 from launcher.hooks.records import flatten, show
-from launcher.jobs.evaluate_beside import Evaluator
-from launcher.jobs.stored_config import config_for
 from launcher.jobs.stored_model import StoredModel, open_model
 from launcher.process import signals
 from launcher.process.ranks import Ranks, all_gather, maximum, on_main
-from launcher.rundir.evaluations import Evaluations
 from launcher.rundir.folder import RunFolder, checkpoint_steps, step_name
 from launcher.rundir.history import read_rows
 from launcher.rundir.holder import is_held
@@ -50,15 +47,9 @@ class EvaluateJob:
         split: val or test. It chooses the data, and is the first part of the metrics' names.
         follow: evaluate every checkpoint that the run has, and while a process trains it, every
             checkpoint that it saves. A checkpoint that was evaluated so before is left out.
-        beside: options of `launcher.jobs.evaluate_beside`, with which the training of the run
-            requests this evaluation (`hooks.evaluation.where=job`). Default None: it is not
-            requested by a training.
-        tasks: tasks of lm-eval, which are evaluated in place of the data: names, or YAML files. The
-            names of their metrics are `tasks/<task>/<metric>`.
-        task_options: further arguments of `lm_eval.simple_evaluate`.
         trust: run whatever code the checkpoint's configuration names.
     Raises:
-        ConfigError: `follow` with a checkpoint or with tasks.
+        ConfigError: `follow` with a checkpoint.
     """
 
     def __init__(
@@ -68,21 +59,13 @@ class EvaluateJob:
         trust: bool = False,
         split: Literal["val", "test"] = "val",
         follow: bool = False,
-        beside: dict[str, object] | None = None,
-        tasks: list[str] | None = None,
-        task_options: dict[str, object] | None = None,
     ):
-        self.tasks, self.task_options = list(tasks or ()), dict(task_options or {})
         self.checkpoint, self.weights, self.trust, self.split = checkpoint, weights, trust, split
-        self.follow, self.beside = follow, beside
+        self.follow = follow
         if follow and checkpoint != "latest":
             raise ConfigError(
                 f"job.checkpoint={checkpoint}: job.follow=true evaluates every checkpoint; leave"
                 " one of them out."
-            )
-        if follow and self.tasks:
-            raise ConfigError(
-                "job.follow=true: evaluates the data, not job.tasks; leave one of them out."
             )
 
     def run(self, config: DictConfig) -> dict[str, float]:
@@ -100,10 +83,6 @@ class EvaluateJob:
         """
         folder, ranks = RunFolder(config.run.dir), Ranks.from_env()
         setup_logging(None, ranks.rank)
-        if self.beside is not None:
-            return self._evaluate_beside(config, folder)
-        if self.tasks:
-            return self._evaluate_tasks(config, folder, ranks.world_size)
         if self.follow:
             on_main(lambda: wait_for_checkpoint(folder))
         model = open_model(config, self.checkpoint, self.weights, self.trust)
@@ -112,28 +91,6 @@ class EvaluateJob:
             metrics = self._follow(model, hook, folder)
         else:
             metrics = self._evaluate(model, hook, folder)
-        model.trainer.strategy.teardown()
-        return metrics
-
-    def _evaluate_beside(self, config: DictConfig, folder: RunFolder) -> dict[str, float]:
-        evaluator, step = Evaluator(folder, dict(self.beside or {})), int(self.checkpoint)
-        path = find_checkpoint(folder.checkpoints, step, "job.checkpoint", hashes=False)
-        # It raises for code that is not allowed.
-        config_for(config, path, self.trust)
-        evaluator.evaluate(step)
-        return {}
-
-    def _evaluate_tasks(
-        self, config: DictConfig, folder: RunFolder, world_size: int
-    ) -> dict[str, float]:
-        """Evaluate the tasks of lm-eval, and write and print their line."""
-        # It needs a second of imports.
-        from launcher.jobs.language_tasks import check_tasks, evaluate_tasks
-
-        check_tasks(self.tasks, self.task_options, world_size)
-        model = open_model(config, self.checkpoint, self.weights, self.trust, has_loader=False)
-        metrics = evaluate_tasks(model.config, model.trainer, self.tasks, self.task_options)
-        self._write(model, folder, flatten(metrics, "tasks/"))
         model.trainer.strategy.teardown()
         return metrics
 
@@ -176,8 +133,12 @@ class EvaluateJob:
         metrics = hook.measure(model.trainer)
         if metrics is None:
             raise signals.SignalExit(maximum(signals.received()))
-        self._write(model, folder, {**(note or {}), **flatten(metrics, f"{self.split}/")})
-        return flatten(split_matrices(metrics)[0])
+        found = {
+            name: value.values.tolist() if isinstance(value, Table) else value
+            for name, value in flatten(metrics, f"{self.split}/").items()
+        }
+        self._write(model, folder, {**(note or {}), **found})
+        return flatten(split_tables(metrics)[0])
 
     def _write(self, model: StoredModel, folder: RunFolder, found: Mapping[str, object]) -> None:
         """Write and print a line with the checkpoint and what was found of it."""
@@ -231,7 +192,7 @@ class Following:
     """
 
     def __init__(self, folder: RunFolder, request: str):
-        self.folder, self.files, self.request = folder, Evaluations(folder), request
+        self.folder, self.request = folder, request
         self._gone: set[int] = set()
         self._manifest = ""
 
@@ -246,7 +207,8 @@ class Following:
         done = self._done()
         for step in checkpoint_steps(self.folder.checkpoints):
             with suppress(OSError):
-                self._manifest = self.files.manifest(step)
+                manifest = self.folder.checkpoints / step_name(step) / MANIFEST
+                self._manifest = sha256(manifest.read_bytes()).hexdigest()
                 if step not in self._gone and (step, self._manifest) not in done:
                     return step
         if not is_trained:
@@ -262,7 +224,7 @@ class Following:
     def is_gone(self, path: Path) -> bool:
         """Return whether the run has deleted a checkpoint, which is then left out."""
         self._gone.add(int(path.name.rpartition("-")[2]))
-        return not (path / "manifest.json").exists()
+        return not (path / MANIFEST).exists()
 
     def _done(self) -> set[tuple[int, str]]:
         rows = read_rows(self.folder.path / "evaluations.jsonl")
@@ -289,12 +251,11 @@ def _load(model: StoredModel, path: Path, weights: str | None) -> str | None:
     model.path = path
     try:
         stored = StoredCheckpoint(path)
-        if weights is not None:
-            stored.use_average(weights)
+        stored.use_weights(weights)
         model.trainer.strategy.load_weights(stored)
     except (CorruptCheckpoint, OSError) as error:
         return str(error)
-    model.step = stored.manifest.step
+    model.step = model.trainer.state.step = stored.manifest.step
     return None
 
 
@@ -312,8 +273,8 @@ def print_table(title: str, line: dict[str, Any]) -> None:
     table.add_column("metric")
     table.add_column("value", justify="right")
     for name, value in line.items():
-        if name.startswith(("val/", "test/", "tasks/")):
-            is_matrix = isinstance(value, list)
-            table.add_row(name, f"{len(value)} x {len(value[0])}" if is_matrix else show(value, 6))
+        if name.startswith(("val/", "test/")):
+            is_table = isinstance(value, list)
+            table.add_row(name, f"{len(value)} x {len(value[0])}" if is_table else show(value, 6))
     console().print(title, soft_wrap=True)
     console().print(table)

@@ -1,31 +1,20 @@
 """job=export, which writes a run's weights for other programs, as `export/model.safetensors`."""
 
 import re
-from collections.abc import Mapping
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Literal
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
+from launcher.checkpoint.export import Export
 from launcher.checkpoint.find import find_checkpoint
-from launcher.checkpoint.shards import ShardReader, write_tensors
-from launcher.checkpoint.stored import StoredCheckpoint
-from launcher.config.construct import target_object
-from launcher.config.plain import to_plain
 from launcher.config.resolve import resolved_yaml
 from launcher.errors import ConfigError
 from launcher.jobs.stored_config import config_for
 from launcher.process.ranks import Ranks
-from launcher.rundir.files import fsync_file, fsync_folder, replace_file, replacing
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.logs import setup_logging
-from launcher.strategies.weights import EXTRA, MODEL, TIED
-from launcher.train.build import logger
 
-WEIGHTS = "model.safetensors"
 SIZE = re.compile(r"\d+(\.\d+)? ?[KMGT]i?B", re.IGNORECASE)
-DTYPE_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 class ExportJob:
@@ -55,13 +44,8 @@ class ExportJob:
                 f"job.max_shard_size={max_shard_size}: should be a size of files; e.g."
                 " job.max_shard_size=5GB."
             )
-        self.checkpoint, self.weights, self.dtype, self.max_shard_size = (
-            checkpoint,
-            weights,
-            dtype,
-            max_shard_size,
-        )
-        self.trust = trust
+        self.checkpoint, self.trust = checkpoint, trust
+        self.export = Export("job", weights, dtype, max_shard_size)
 
     def run(self, config: DictConfig) -> dict[str, object]:
         """Write the export.
@@ -70,8 +54,6 @@ class ExportJob:
             ConfigError: there is no such checkpoint, it is damaged, or the command line contradicts
                 its model.
         """
-        import torch
-
         ranks = Ranks.from_env()
         setup_logging(None, ranks.rank)
         # One process is enough.
@@ -81,95 +63,7 @@ class ExportJob:
         path = find_checkpoint(folder.checkpoints, self.checkpoint, "job.checkpoint")
         # Rejects a command line that contradicts it.
         model = config_for(config, path, self.trust, ["model"]).model
-        stored = StoredCheckpoint(path)
-        dtypes = {name: stored.dtype(name) for name in stored.names()}
-        if self.weights is not None:
-            stored.use_average(self.weights)
-        names = [name for name in stored.names() if name.startswith(MODEL)]
-        if not names:
-            raise ConfigError(
-                f"job.checkpoint={self.checkpoint}: {path} holds no exportable weights "
-                f"(format {stored.manifest.checkpoint_format})."
-            )
-        tensors = {name.removeprefix(MODEL): stored.read(name).to(dtypes[name]) for name in names}
-        if self.dtype is not None:
-            dtype = getattr(torch, DTYPE_NAMES[self.dtype])
-            tensors = {k: t.to(dtype) if t.is_floating_point() else t for k, t in tensors.items()}
         config_path = path / "config.yaml"
         text = config_path.read_text() if config_path.exists() else resolved_yaml(config)
-        with folder.being_written():
-            folder.export.mkdir(exist_ok=True)
-            settings: Any = OmegaConf.to_container(model, resolve=True)
-            extra, tied = stored.meta.get(EXTRA, {}), stored.meta.get(TIED, {})
-            target, written = write_model(
-                folder.export, settings, tensors, extra, self.max_shard_size, tied
-            )
-            if written != settings:
-                exported, as_written = OmegaConf.create(text), to_plain(model)
-                exported.model = {
-                    key: as_written[key] if key in as_written and value == settings[key] else value
-                    for key, value in written.items()
-                }
-                text = OmegaConf.to_yaml(exported)
-            replace_file(folder.export / "config.yaml", text.encode())
-        files = [target] if target.is_file() else sorted(target.glob("model*.safetensors"))
-        count = len(ShardReader(files).names())
-        logger.info("%s: %d tensors of step %d.", target, count, stored.manifest.step)
-        return {"step": stored.manifest.step, "path": str(target)}
-
-
-def write_model(
-    folder: Path,
-    model: Any,
-    tensors: dict[str, Any],
-    extra: Mapping[str, object] | None = None,
-    max_shard_size: str = "5GB",
-    tied: Mapping[str, str] | None = None,
-) -> tuple[Path, Any]:
-    """Write the weights.
-
-    A model with `write_export` writes its own files. The file of another model has each name of its
-    `state_dict()`, so that `load_state_dict(load_file(...))` accepts it.
-
-    Args:
-        folder: where the files are written.
-        model: the node `model` of the configuration, resolved.
-        tensors: the full tensors by name.
-        extra: extra state of its modules, by their names.
-        max_shard_size: the largest size of a file.
-        tied: see `launcher.strategies.weights.tied_names`.
-    Returns:
-        The file, or the folder of several files; and the node `model` that loads the written
-            weights.
-    """
-    try:
-        write = getattr(target_object(str(model.get("_target_"))), "write_export", None)
-    except (ImportError, ValueError):
-        # The class is not installed here, but its weights can still be written.
-        write = None
-    target = folder / WEIGHTS
-    if write is None:
-        with replacing(target) as temporary:
-            write_tensors(
-                temporary,
-                tensors | {name: tensors[source] for name, source in (tied or {}).items()},
-            )
-        return target, model
-    settings = {key: value for key, value in model.items() if key != "_target_"}
-    with TemporaryDirectory(prefix=".export-", dir=folder.parent) as temporary_folder:
-        settings = write(settings, tensors, extra or {}, Path(temporary_folder), max_shard_size)
-        files = sorted(path for path in Path(temporary_folder).rglob("*") if path.is_file())
-        (probe := Path(temporary_folder) / ".mode").touch()
-        for file in files:
-            # Safetensors makes files that only their owner can read.
-            file.chmod(probe.stat().st_mode)
-            fsync_file(file)
-            destination = folder / file.relative_to(temporary_folder)
-            destination.parent.mkdir(parents=True, exist_ok=True)
-            file.replace(destination)
-    for old in [*folder.glob("model*.safetensors"), *folder.glob("model.safetensors.index.json")]:
-        if old.name not in {file.name for file in files}:
-            # These are shards of an earlier export.
-            old.unlink()
-    fsync_folder(folder)
-    return target if target.exists() else folder, {"_target_": model["_target_"], **settings}
+        step, target = self.export.write(folder, path, model, text)
+        return {"step": step, "path": str(target)}

@@ -14,6 +14,7 @@ from launcher.jobs.micro_batch import with_micro_batch_size
 from launcher.jobs.summary import end_lines, start_lines, time_taken
 from launcher.process import signals
 from launcher.process.device import cpu_kernels, device_name
+from launcher.process.parent import early_kill
 from launcher.process.ranks import Ranks, on_main
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.logs import setup_logging
@@ -65,6 +66,8 @@ def train(config: DictConfig, device_memory: str | None = None) -> dict[str, obj
                     "hooks has no checkpointing: this run saves nothing, so it cannot be resumed,"
                     " evaluated or exported, and the same command trains it again from step 0."
                 )
+            if warning := early_kill(config.dispatch.get("grace")):
+                logger.warning(warning)
             trainer.train()
             report_end(log, trainer)
     except signals.SignalExit:

@@ -60,10 +60,10 @@ def open_model(
         config.trainer.micro_batch_size = None
     trainer = build_trainer(config, folder, to_train=False, has_loader=has_loader)
     stored = StoredCheckpoint(path)
-    if weights is not None:
-        stored.use_average(weights)
+    stored.use_weights(weights)
     try:
         trainer.strategy.load_weights(stored)
     except TrainingError as error:
         raise ConfigError(f"job.checkpoint={checkpoint}: {error}") from error
-    return StoredModel(config, trainer, path, stored.manifest.step)
+    trainer.state.step = stored.manifest.step
+    return StoredModel(config, trainer, path, trainer.step)

@@ -140,10 +140,12 @@ def end_lines(record: RunRecord, outputs: str, stream: object) -> Iterator[str]:
         if Path(outputs).absolute() == Path("outputs").absolute()
         else f" --outputs {shlex.quote(outputs)}"
     )
+    # The id alone is ambiguous if a run of another name has the same configuration.
+    run = shlex.quote(f"{record.data['name']}/{record.data['id']}")
     verbs = ("evaluate", "export") if record.state == "completed" else ("resume",)
     works = {**dict.fromkeys(verbs, bool(step)), "plot": folder.metrics_path.exists()}
     for verb in (verb for verb, is_possible in works.items() if is_possible):
-        yield f"To {verb}: python -m launcher.runs {verb} {record.data['id']}{suffix}"
+        yield f"To {verb}: python -m launcher.runs {verb} {run}{suffix}"
 
 
 def time_taken(record: RunRecord) -> str:

@@ -1,12 +1,10 @@
 """job=train. The training code is imported when needed: a run that is complete needs no torch."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 from omegaconf import DictConfig
 
-from launcher.jobs.after import missing, run_after
 from launcher.jobs.complete import check_resume, nothing_to_do, why_done
 
 
@@ -16,8 +14,6 @@ class TrainJob:
     Args:
         objective: metric whose value a sweeper gets (see `launcher.runs.objective`).
         value: whether the sweeper gets its best or its last value.
-        after: commands of `launcher.runs` that follow once the run is complete: evaluate (with the
-            test set, if `data.test_dataset` is set) and export.
         device_memory: of one rank (80GB), for `trainer.micro_batch_size=auto`. Default None: the
             memory of its device, or its share of the machine's on a CPU.
     """
@@ -26,11 +22,10 @@ class TrainJob:
         self,
         objective: str | None = None,
         value: Literal["best", "last"] = "best",
-        after: list[Literal["evaluate", "export"]] | None = None,
         device_memory: str | None = None,
     ):
         self.device_memory = device_memory
-        self.objective, self.value, self.after = objective, value, list(after or ())
+        self.objective, self.value = objective, value
 
     def is_complete(self, config: Mapping[str, Any]) -> bool:
         """Return whether there is nothing to train, which is then logged.
@@ -43,14 +38,7 @@ class TrainJob:
             ConfigError: another process of this machine is working on the run.
         """
         # Epochs depend on the data.
-        if config["trainer"].get("max_epochs") is not None or self._is_something_missing(config):
-            return False
-        return nothing_to_do(config)
-
-    def _is_something_missing(self, config: Mapping[str, Any]) -> bool:
-        """Return whether the run is complete, but not all of `after`."""
-        folder = Path(config["run"]["dir"])
-        return bool(missing(self.after, folder, config["data"].get("test_dataset") is not None))
+        return config["trainer"].get("max_epochs") is None and nothing_to_do(config)
 
     def why_done(self, config: Mapping[str, object]) -> str | None:
         """Return why there is nothing to train, or None.
@@ -61,8 +49,7 @@ class TrainJob:
         Args:
             config: resolved, as plain containers.
         """
-        why = why_done(config)
-        return None if why == "completed" and self._is_something_missing(config) else why
+        return why_done(config)
 
     def check_resume(self, config: Mapping[str, Any]) -> None:
         """Check that training would accept `run.resume`.
@@ -84,12 +71,7 @@ class TrainJob:
             signals.SignalExit: it was stopped by a signal, and the checkpoint is durable. It is a
                 SystemExit with code 128 + signal.
             ConfigError: the run was rejected, and nothing was written.
-            TrainingError: a command of `job.after` has failed.
         """
         from launcher.jobs.run_attempt import train
-        from launcher.process.ranks import Ranks
 
-        metrics, folder = train(config, self.device_memory), Path(config.run.dir)
-        if self.after and Ranks.from_env().is_main:
-            run_after(self.after, folder, config.data.get("test_dataset") is not None)
-        return metrics
+        return train(config, self.device_memory)

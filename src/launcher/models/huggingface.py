@@ -212,7 +212,7 @@ class HuggingFaceModel(Model):
         Args:
             settings: this class's arguments in the run.
             tensors: this module's tensors, by name.
-            extra: this module's extra state, by the name of the submodule.
+            extra: the entries of this module's `state_dict()` that are not tensors.
             folder: where the files are written.
             max_shard_size: largest size of a file, e.g. 5GB.
         Returns:
@@ -223,7 +223,7 @@ class HuggingFaceModel(Model):
         options: dict[str, Any] = {}
         if lora.r:
             whole = cls(**{**settings, "lora": lora})
-            whole.frozen.set_extra_state(extra["frozen"])
+            whole.frozen.set_extra_state(extra["frozen._extra_state"])
             whole.load_state_dict(dict(tensors), strict=False)
             model = whole.model.merge_and_unload()
         else:

@@ -6,6 +6,7 @@ from numbers import Number
 
 import numpy as np
 import torch
+from torch import nn
 
 from launcher.errors import ConfigError
 
@@ -103,3 +104,25 @@ def described(value: object) -> str:
         return "nothing (None)"
     name = type(value).__name__
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
+def check_parameters(model: nn.Module) -> None:
+    """Check that each parameter can be trained and stored.
+
+    Raises:
+        ConfigError: a parameter has no shape yet, or its gradients are sparse tensors.
+    """
+    for path, module in model.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and (
+            module.sparse and module.weight.requires_grad
+        ):
+            raise ConfigError(
+                f"model: {path or type(module).__name__} has sparse=True, and sparse gradients are"
+                " not supported; use sparse=False."
+            )
+        if any(map(nn.parameter.is_lazy, module.parameters(recurse=False))):
+            raise ConfigError(
+                f"model: {path or type(module).__name__} is a {type(module).__name__}, whose"
+                " parameters have no shape before a forward pass; use the class that takes its"
+                " sizes, such as nn.Linear(in_features, out_features)."
+            )

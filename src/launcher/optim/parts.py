@@ -60,6 +60,17 @@ class OptimizerParts(CombinedOptimizer):
         return {**super().__getstate__(), **state}
 
 
+def has_own_state_dict(optimizer: Optimizer) -> bool:
+    """Return whether an optimizer's class has its own way to save and load its state."""
+    return any(
+        getattr(type(optimizer), name, default) is not default
+        for name, default in (
+            ("state_dict", Optimizer.state_dict),
+            ("load_state_dict", Optimizer.load_state_dict),
+        )
+    )
+
+
 def _check(parts: Mapping[str, Optimizer], limits: Mapping[str, float | None]) -> None:
     if not parts:
         raise ConfigError(
@@ -76,6 +87,12 @@ def _check(parts: Mapping[str, Optimizer], limits: Mapping[str, float | None]) -
             raise ConfigError(
                 f"optimizer.parts.{name}: {type(part).__name__} computes several gradients in a"
                 " step, which several optimizers do not support; use another optimizer."
+            )
+        if has_own_state_dict(part):
+            raise ConfigError(
+                f"optimizer.parts.{name}: {type(part).__name__} has a state_dict() or"
+                " load_state_dict() of its own, which several optimizers do not support; use"
+                " another optimizer."
             )
         for p in (p for group in part.param_groups for p in group["params"]):
             if (other := owners.setdefault(id(p), name)) != name:

@@ -26,7 +26,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from launcher.config.checks import warmup_issue
 from launcher.config.messages import hint
-from launcher.errors import ConfigError
+from launcher.errors import ConfigError, TrainingError
 from launcher.optim.arguments import has_required_argument
 from launcher.types import Fraction, NonNegativeInt, PositiveInt
 
@@ -213,7 +213,40 @@ def load_schedule(scheduler: AnyScheduler | None, saved: dict[str, Any] | None, 
     if isinstance(scheduler, LambdaLR) and not _is_of_step(saved):
         saved = scheduler.state_dict() | {"last_epoch": step, "_step_count": step + 1}
     if saved is not None:
+        if isinstance(scheduler, LambdaLR):
+            _add_factors(scheduler, len(saved["base_lrs"]))
         scheduler.load_state_dict(saved)
+
+
+def follow_groups(scheduler: AnyScheduler | None) -> None:
+    """Let a schedule set the rates of groups that were added to its optimizer.
+
+    Such a group has its full rate, which the schedule multiplies.
+
+    Raises:
+        TrainingError: the schedule does not support it.
+    """
+    if not isinstance(scheduler, LRScheduler) or needs_metric(scheduler):
+        return
+    groups = scheduler.optimizer.param_groups
+    if not isinstance(scheduler, LambdaLR) or len(set(scheduler.lr_lambdas)) != 1:
+        raise TrainingError(
+            f"The optimizer has {len(groups)} parameter groups, since a hook has added some, which"
+            f" {type(scheduler).__name__} does not support; use scheduler=cosine, linear, wsd or"
+            " constant, or make all groups at the start and freeze their parameters."
+        )
+    factor = scheduler.lr_lambdas[0]
+    _add_factors(scheduler, len(groups))
+    for group in groups[len(scheduler.base_lrs) :]:
+        rate = group.setdefault("initial_lr", float(group["lr"]))
+        scheduler.base_lrs.append(rate)
+        set_rate(group, rate * factor(scheduler.last_epoch))
+
+
+def _add_factors(scheduler: LambdaLR, count: int) -> None:
+    """Use the schedule's last factor for further groups."""
+    factors = scheduler.lr_lambdas
+    factors += factors[-1:] * (count - len(factors))
 
 
 def set_rates(
@@ -237,6 +270,8 @@ def set_rates(
         for name, part in optimizer.parts.items():  # type: ignore[attr-defined]
             set_rates(part, scheduler.parts.get(name), saved and saved.get(name))
     elif isinstance(scheduler, LambdaLR):
+        if len(scheduler.base_lrs) < len(optimizer.param_groups):
+            follow_groups(scheduler)
         factors = [factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]
         rates = [base * factor for base, factor in zip(scheduler.base_lrs, factors, strict=True)]
         # An unchanged schedule leaves a rate that a hook has set.

@@ -84,9 +84,7 @@ def cpu_kernels() -> dict[str, str]:
 
 
 def device_name(device: torch.device) -> str:
-    return f"{device} ({device_kind(device)})" if device.type == "cuda" else str(device)
-
-
-def device_kind(device: torch.device) -> str:
-    """The name of a GPU, else the type of the device: cpu, mps."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    """Return a device as torch writes it, with the name of a GPU: `cuda:0 (NVIDIA H200)`."""
+    if device.type != "cuda":
+        return str(device)
+    return f"{device} ({torch.cuda.get_device_name(device)})"

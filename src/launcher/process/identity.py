@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,11 +12,6 @@ RANK_VARIABLES = (
     "LAUNCHER_MEETING",
 )
 """Environment variables from which a process knows that it is one of several ranks."""
-
-
-def without_rank(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a process that is not one of this process's ranks."""
-    return {name: value for name, value in env.items() if name not in RANK_VARIABLES}
 
 
 def process_start(pid: int) -> str | None:

@@ -1,12 +1,15 @@
-"""A watch over the parent process, which may be killed without a word."""
+"""The parent process: it may be killed, and torchrun kills its ranks."""
 
+import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 PAUSE = 1.0
 """Seconds between two looks for the parent."""
+SHUTDOWN_TIMEOUT, DEFAULT_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 30
+"""The variable with the seconds between torchrun's SIGTERM and SIGKILL, and its default."""
 
 
 def when_parent_ends(parent: int, act: Callable[[], object]) -> None:
@@ -21,3 +24,19 @@ def when_parent_ends(parent: int, act: Callable[[], object]) -> None:
         act()
 
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+def early_kill(grace: float | None, env: Mapping[str, str] = os.environ) -> str | None:
+    """Return a warning if torchrun kills this rank before `grace` seconds after a signal."""
+    timeout = env.get(SHUTDOWN_TIMEOUT, str(DEFAULT_TIMEOUT))
+    if "TORCHELASTIC_RUN_ID" not in env or not timeout.isdecimal():
+        return None
+    if grace is not None and int(timeout) >= grace:
+        return None
+    allowed = "any time" if grace is None else f"{grace:g} s"
+    return (
+        f"torchrun kills its ranks {timeout} s after a SIGTERM, but dispatch.grace gives a step and"
+        f" its save {allowed}. Start torchrun with {SHUTDOWN_TIMEOUT}="
+        f"{'<seconds>' if grace is None else math.ceil(grace)} in the environment, or their steps"
+        " are lost."
+    )

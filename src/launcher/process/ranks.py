@@ -368,7 +368,7 @@ def reported_failure() -> str | None:
 
 
 class Agreement:
-    """The maximum over all ranks of small ints (a signal number, a notice).
+    """The maximum over all ranks of a small int (a signal number).
 
     It is computed while the optimizer steps.
 
@@ -381,24 +381,23 @@ class Agreement:
         self._group = host_group() if world_size() > 1 else None
         self.alone = self._group is None
         """There is one process, which may act on a signal without an exchange."""
-        self._flags = torch.zeros(2, dtype=torch.int32)
+        self._flag = torch.zeros(1, dtype=torch.int32)
         self._work: Any = None
 
-    def begin(self, signum: int, notice: int = 0) -> None:
+    def begin(self, value: int) -> None:
         if self.alone or self._work is not None:
             return
-        self._flags[0], self._flags[1] = signum, notice
+        self._flag[0] = value
         self._work = dist.all_reduce(
-            self._flags, op=dist.ReduceOp.MAX, group=self._group, async_op=True
+            self._flag, op=dist.ReduceOp.MAX, group=self._group, async_op=True
         )
 
-    def result(self, signum: int, notice: int = 0) -> tuple[int, int]:
-        """Return the agreed numbers, which for one process are the arguments."""
+    def result(self, value: int) -> int:
+        """Return the agreed number, which for one process is `value`."""
         if self.alone:
-            return signum, notice
+            return value
         if self._work is None:
-            self.begin(signum, notice)
+            self.begin(value)
         self._work.wait()
         self._work = None
-        agreed_signum, agreed_notice = self._flags.tolist()
-        return agreed_signum, agreed_notice
+        return int(self._flag.item())

@@ -152,7 +152,6 @@ class RunFolder:
     checkpoints/step-00000100/     latest -> step-00000100, best -> ...
     export/                        what job=export writes
     predictions/                   what job=predict writes, and predictions.jsonl about it
-    evaluations/                   results of evaluations beside training
     ```
     """
 

@@ -1,13 +1,22 @@
 """Summaries of metrics.jsonl: the loss curve and the newest value of each metric."""
 
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher.rundir.history import SMALL, parsed, read_rows, sampled, sparkline, values_of
+from launcher.rundir.history import (
+    SMALL,
+    as_number,
+    parsed,
+    read_rows,
+    sampled,
+    sparkline,
+    values_of,
+)
 from launcher.rundir.record_format import LoggedData, json_value
 
 LOSS, CURVE_WIDTH = "train/loss", 10
@@ -54,6 +63,15 @@ def newest_metrics(path: Path) -> dict[str, Value]:
     It is empty if the file cannot be read.
     """
     return newest_of(parsed(last_bytes(path).splitlines()))
+
+
+def newest_loss(path: Path, last_step: float = math.inf) -> float | None:
+    """Return the training loss that was logged last, up to a step, or None if there is none."""
+    loss = None
+    for line in parsed(last_bytes(path).splitlines()):
+        if LOSS in line and (as_number(line.get("step")) or 0) <= last_step:
+            loss = as_number(line[LOSS])
+    return loss
 
 
 def newest_of(lines: Iterable[Mapping[str, object]]) -> dict[str, Value]:

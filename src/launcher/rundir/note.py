@@ -17,7 +17,7 @@ class Note:
 
     @classmethod
     def of(cls, folder: Path, settings: Mapping[str, object]) -> "Note":
-        """The note that was written last: `runs note`'s, else `run.note` and `run.labels`.
+        """The note that was written last: `runs show --note`'s, else `run.note` and `run.labels`.
 
         Args:
             folder: of the run.

@@ -138,7 +138,6 @@ class RunRecord:
         strategy: str,
         resume: str | None = None,
         launched: float | None = None,
-        device: str | None = None,
         machine: str | None = None,
         micro_batch_size: int | None = None,
         code: str | os.PathLike[str] | None = None,
@@ -148,7 +147,7 @@ class RunRecord:
 
         An earlier attempt that never closed was killed: the caller holds the run's lock, so nobody
         else is on it. `resume` is the request (`run.resume`) that it has followed. `launched`,
-        `device`, `machine` and `micro_batch_size` are described at `Attempt`. `code` is the folder
+        `machine` and `micro_batch_size` are described at `Attempt`. `code` is the folder
         whose git state is recorded (default: the working directory). `command` is the stored
         command (see `launcher.config.command`). Raises OSError when the record cannot be written.
         """
@@ -171,7 +170,6 @@ class RunRecord:
                 resume=resume,
                 queued=None if job is None else queued,
                 launched=None if launched is None else iso(launched),
-                device=device,
                 machine=machine,
                 micro_batch_size=micro_batch_size,
             )
@@ -316,10 +314,9 @@ class RunRecord:
         signal: str | None = None,
         exit_code: int | None = None,
         reason: str | None = None,
-        loss: float | None = None,
         best: BestData | None = None,
     ) -> None:
-        """Close the open attempt.
+        """Close the open attempt. What is logged is read from metrics.jsonl.
 
         Completed means: no signal, exit code 0, and the last step reached, or a reason why the end
         came earlier (early stopping). Raises ValueError if `completed` is not true, OSError when
@@ -335,7 +332,7 @@ class RunRecord:
                     f"not completed: step {end_step} of {self.data['max_steps']}, signal {signal}, "
                     f"exit code {exit_code}, reason {reason}"
                 )
-        self._note(end_step, loss, best)
+        self._note(end_step, metrics.newest_loss(self.folder.metrics_path), best)
         self.data["logged"] = metrics.summary(self.folder.metrics_path)
         attempt.ended = (
             iso(self._began_at + self.timer() - self._began) if self._began_at else self._time()
@@ -377,13 +374,16 @@ class RunRecord:
         self.data["identity_version"] = None if identity is None else IDENTITY_VERSION
 
     def _roll_back(self, step: int) -> None:
-        """Forget what was recorded of steps after `step`, which are computed again."""
+        """Forget what was recorded of steps after `step`, which are computed again.
+
+        The process that wrote the record may have been killed before it wrote the newest loss.
+        """
         if step == 0:
             self.data["checkpoint"] = None
-        if step < self.step:
-            self.data["loss"] = None
-            if (best := self.data["best"]) is not None and best["step"] > step:
-                self.data["best"] = None
+        loss = metrics.newest_loss(self.folder.metrics_path, step)
+        self.data["loss"] = None if loss is None else plain_number(loss)
+        if (best := self.data["best"]) is not None and best["step"] > step:
+            self.data["best"] = None
 
     def _note(self, step: int, loss: float | None, best: BestData | None) -> None:
         self.data["step"] = step

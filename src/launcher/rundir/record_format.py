@@ -49,7 +49,7 @@ ATTEMPT_TYPES: dict[str, object] = {
     "signal": OPTIONAL_TEXT,
     "exit_code": OPTIONAL_INT, "reason": OPTIONAL_TEXT, "world_size": OPTIONAL_INT,
     "resume": OPTIONAL_TEXT, "queued": OPTIONAL_TEXT, "launched": OPTIONAL_TEXT,
-    "device": OPTIONAL_TEXT, "machine": OPTIONAL_TEXT,
+    "machine": OPTIONAL_TEXT,
     "micro_batch_size": OPTIONAL_INT,
     "seconds": (dict, NoneType),
 }  # fmt: skip
@@ -92,7 +92,6 @@ class AttemptData(TypedDict, total=False):
     resume: str | None
     queued: str | None
     launched: str | None
-    device: str | None
     machine: str | None
     micro_batch_size: int | None
     seconds: dict[str, float] | None
@@ -158,8 +157,6 @@ class Attempt:
     launched: str | None = None
     """Time at which SLURM or a user launched it. `started` is later, since modules are imported and
     the model is built in between."""
-    device: str | None = None
-    """Kind of device of each rank: a GPU's name, or cpu."""
     machine: str | None = None
     """Properties of rank 0's machine that decide the last bits, see `provenance.described`."""
     micro_batch_size: int | None = None

@@ -2,7 +2,6 @@
 
 import os
 import re
-from pathlib import Path
 
 UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE)
@@ -49,27 +48,3 @@ def parse_size(text: str) -> float | None:
     if match is None or (match[3] and not match[2]):
         return None
     return float(match[1]) * float((1024 if match[3] else 1000) ** UNITS[match[2].lower()])
-
-
-def owner(path: str | os.PathLike[str]) -> str:
-    """Return the name of a file's owner, or the number if the machine knows no name."""
-    try:
-        return Path(path).owner()
-    except (KeyError, NotImplementedError):
-        return str(os.stat(path).st_uid)
-
-
-def over_quota(outputs: Path, quota: str) -> str | None:
-    """Return a warning if the files below a folder take more than `paths.quota` allows, else None.
-
-    Args:
-        outputs: the folder.
-        quota: see `parse_size`.
-    """
-    limit, used = parse_size(quota), folder_size(outputs)
-    if limit is None or used <= limit:
-        return None
-    return (
-        f"paths.quota={quota}: {outputs} takes {size(used)}; python -m launcher.runs clean --older"
-        " 30d prints which checkpoints could be deleted."
-    )

@@ -1,4 +1,4 @@
 """`python -m launcher.runs`: list runs, look at them, and act on them.
 
-Only `digest` imports torch.
+Only `checkpoints --digest` imports torch.
 """

@@ -33,24 +33,17 @@ VERBS = (
     "plot",
     "report",
     "sync",
-    "list-checkpoints",
-    "verify",
-    "digest",
-    "why",
+    "checkpoints",
     "adopt",
-    "note",
     "replay",
     "test",
-    "du",
-    "clean",
-    "cost",
     "reproduce",
 )
 """Verbs. Each is a module with `add_arguments` and `run`."""
 MODULES = {
     "list": "listing",
-    "list-checkpoints": "list_checkpoints",
     "test": "significance",
+    "replay": "launcher.proof.replay",
 } | dict.fromkeys(rerun.VERBS, "rerun")
 """Modules whose name is not the name of their verb."""
 
@@ -68,7 +61,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def module_of(verb: str) -> str:
-    return f"launcher.runs.{MODULES.get(verb, verb)}"
+    module = MODULES.get(verb, verb)
+    return module if "." in module else f"launcher.runs.{module}"
 
 
 def summary(verb: str) -> str:
@@ -168,8 +162,11 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     outputs, (verb, *rest) = _outputs_first(words)
     if verb not in VERBS:
         build_parser().parse_args(words)  # --help ends the process
+    after: list[str] = []
+    if verb in rerun.VERBS and "--" in rest:
+        rest, after = rest[: rest.index("--")], rest[rest.index("--") + 1 :]
     parsed = verb_parser(verb).parse_intermixed_args([*outputs, *rest])
-    parsed.verb = verb
+    parsed.verb, parsed.after = verb, after
     # The default folder may be missing: its first run is still to come.
     if parsed.outputs != OUTPUTS and not parsed.outputs.is_dir():
         raise ConfigError(f"--outputs={parsed.outputs}: there is no such folder.")

@@ -19,13 +19,12 @@ from launcher.errors import ConfigError
 from launcher.rundir.files import path_argument
 from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord
-from launcher.runs.compare import table
+from launcher.runs.compare import identity_of, table
 from launcher.runs.differences import varying
 from launcher.runs.find import RUN_HELP, find_run
 from launcher.runs.page import StdoutConsole
 from launcher.runs.rerun import key_of, outputs_of, quoted
 from launcher.runs.stored_run import StoredRun
-from launcher.runs.why import identity_of
 
 OUTPUTS = "paths.outputs"
 

@@ -20,11 +20,6 @@ class Bar:
     def reach(self, count: int) -> None:
         """Show that so many are done."""
 
-    @contextmanager
-    def hidden(self) -> Iterator[None]:
-        """Make room for lines that are printed."""
-        yield
-
 
 @contextmanager
 def bar(total: int, text: str = "") -> Iterator[Bar]:
@@ -63,13 +58,5 @@ def bar(total: int, text: str = "") -> Iterator[Bar]:
 
             def reach(self, count: int) -> None:
                 progress.update(task, completed=count)
-
-            @contextmanager
-            def hidden(self) -> Iterator[None]:
-                progress.stop()
-                try:
-                    yield
-                finally:
-                    progress.start()
 
         yield Shown()

@@ -31,9 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     in_part = [run for run in with_job if has_other_runs(run, with_job)]
     in_queue = [run for run in with_job if run not in in_part]
     here = [run for run in chosen if run.job is None and held_here(run.folder) is not None]
-    for run in with_job:
-        if run.job is not None:
-            note_cancellation(run, run.job.id)
+    unnoted = [run for run in with_job if run.job and not note_cancellation(run, run.job.id)]
     try:
         rejected = scheduler.cancel([run.job.id for run in in_queue if run.job is not None])
     except scheduler.NoAnswer as error:
@@ -51,6 +49,14 @@ def run(arguments: argparse.Namespace) -> int:
             is_recorded &= record_cancelled(run, run.job.id)
         print(f"{run.label}: SLURM job {run.job_id} cancelled")
     for run in in_part:
+        if run in unnoted:
+            print(
+                f"{run.label}: its folder cannot be written, so SLURM job {run.job_id}, which has"
+                " other runs, continues it; cancel it as the owner of the folder",
+                file=sys.stderr,
+            )
+            is_recorded = False
+            continue
         # Its job reads the note, and lets it save.
         if not is_held(run.folder):
             is_recorded &= record_cancelled(run, run.job_id)
@@ -78,14 +84,17 @@ def has_other_runs(run: StoredRun, chosen: Sequence[StoredRun]) -> bool:
     return any(other.path not in paths for other in others)
 
 
-def note_cancellation(run: StoredRun, job: str) -> None:
-    """Let the run see that it is cancelled.
+def note_cancellation(run: StoredRun, job: str) -> bool:
+    """Let the run see that it is cancelled; return False if its folder cannot be written.
 
     SLURM does not show it of a job that is ending already. In another user's folder SLURM alone has
     to tell it.
     """
-    with suppress(OSError):
+    try:
         write_cancel_note(run.folder, job)
+    except OSError:
+        return False
+    return True
 
 
 def withdraw_notes(runs: Sequence[StoredRun]) -> None:

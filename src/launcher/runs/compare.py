@@ -5,13 +5,16 @@ import json
 import math
 from collections.abc import Sequence
 from itertools import groupby
+from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
 
 from launcher.config.messages import as_typed
+from launcher.config.tree import flat
 from launcher.errors import ConfigError
 from launcher.rundir.history import as_number
+from launcher.rundir.record_format import read_record
 from launcher.runs.differences import counts, is_group, not_counted, varying
 from launcher.runs.find import RUN_HELP, find_run
 from launcher.runs.format import number, progress
@@ -25,6 +28,11 @@ Rows = dict[str, list[str | None]]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", metavar="RUN", nargs="+", help=RUN_HELP)
+    parser.add_argument(
+        "--why",
+        action="store_true",
+        help="why they are different runs: only the keys in which their identities differ",
+    )
     parser.add_argument("--json", action="store_true", help="the same as JSON")
 
 
@@ -32,6 +40,9 @@ def run(arguments: argparse.Namespace) -> int:
     runs = [find_run(word, arguments.outputs) for word in arguments.runs]
     if len({run.folder.path.resolve() for run in runs}) < 2:
         raise ConfigError("give at least two different runs: compare RUN RUN.")
+    if arguments.why:
+        show_identities(runs, arguments.json)
+        return 0
     sections = {
         "configuration": configuration(runs, counted=True),
         "configuration that cannot change the numbers": configuration(runs, counted=False),
@@ -58,6 +69,42 @@ def run(arguments: argparse.Namespace) -> int:
     for line in (*first, *diff_command(runs)):
         page.print(line, markup=False, soft_wrap=True)
     return 0
+
+
+def show_identities(runs: Sequence[StoredRun], as_json: bool) -> None:
+    """Print the keys in which the identities of runs differ, so why they are different runs."""
+    identities = [identity_of(run.folder.record_path, run.label) for run in runs]
+    rows: Rows = {
+        key: [as_typed(identity[key]) if key in identity else None for identity in identities]
+        for key in sorted(varying(identities))
+    }
+    labels = [run.label for run in runs]
+    if as_json:
+        print(json.dumps({"runs": labels, "identity": rows}, indent=2))
+    elif rows:
+        StdoutConsole().print(table("identity", rows, labels))
+    else:
+        print(
+            "Their identities are equal: all but one were named by run.id=..., or their folders"
+            " were copied."
+        )
+
+
+def identity_of(path: Path, label: str) -> dict[str, object]:
+    """Read the identity of a run.
+
+    Raises:
+        ConfigError: it is not stored, or cannot be read.
+    """
+    try:
+        identity = read_record(path).get("identity")
+    except (OSError, ValueError):
+        identity = None
+    if identity is None:
+        raise ConfigError(
+            f"'{label}': run.json has no identity, so it is not known what the run is named by."
+        )
+    return flat(identity)
 
 
 def configuration(runs: Sequence[StoredRun], counted: bool) -> Rows:

@@ -1,6 +1,7 @@
 """Find all runs on disk, or the run that a word names."""
 
 import gc
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,15 +58,21 @@ def ask_cancelled(runs: Iterable[StoredRun]) -> None:
     It then waited or was suspended.
     """
     lost = [run for run in runs if run.job is None and run.state in ("stale", "preempted")]
-    jobs = {run.open_job_id: run for run in lost if run.open_job_id is not None}
+    # A job may have several runs.
+    jobs = defaultdict[str, list[StoredRun]](list)
+    for run in lost:
+        if run.open_job_id is not None:
+            jobs[run.open_job_id].append(run)
     if not jobs:
         return
     have_started = {
-        job: (run.folder.logs / f"slurm-{job}.log").exists() for job, run in jobs.items()
+        job: any((run.folder.logs / f"slurm-{job}.log").exists() for run in of_job)
+        for job, of_job in jobs.items()
     }
-    for job in cancelled(have_started, [run.folder.path / FROZEN for run in jobs.values()]):
-        jobs[job].was_cancelled = True
-        jobs[job].__dict__.pop("state", None)
+    for job in cancelled(have_started, [run.folder.path / FROZEN for run in lost]):
+        for run in jobs[job]:
+            run.was_cancelled = True
+            run.__dict__.pop("state", None)
 
 
 def find_runs(outputs: Path) -> list[StoredRun]:
@@ -111,7 +118,9 @@ def find_run(word: str, outputs: Path) -> StoredRun:
     if matches:
         some = ", ".join(run.label for run in matches[:8])
         more = f" and {len(matches) - 8} more" if len(matches) > 8 else ""
-        raise ConfigError(f"'{word}': names {len(matches)} runs, {some}{more}; give the id of one.")
+        raise ConfigError(
+            f"'{word}': names {len(matches)} runs, {some}{more}; write name/id, or more of the id."
+        )
     if not runs:
         raise ConfigError(
             f"'{word}': there are no runs in {outputs}; give their folder with --outputs=DIR."

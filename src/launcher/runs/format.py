@@ -53,3 +53,7 @@ def best(record: RecordData) -> str:
     if value is None:
         return "-"
     return f"{number(value.get('value'))} ({value.get('metric')}, step {value.get('step')})"
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -44,6 +44,15 @@ too."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_selection(parser)
+    parser.add_argument(
+        "--over", metavar="KEY", help=f"{over.OVER_HELP}; n, mean ± standard deviation of each"
+    )
+    parser.add_argument("--json", action="store_true", help="everything known of each run, as JSON")
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that choose runs, their order, and columns."""
     parser.add_argument("words", nargs="*", metavar="FILTER", help=FILTER_HELP)
     parser.add_argument(
         "--sort", metavar="KEY", help="a column, a configuration key, or a metric: val/loss"
@@ -54,10 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY,KEY",
         help="these columns after `state`: optimizer.lr,val/loss,train/step_time",
     )
-    parser.add_argument(
-        "--over", metavar="KEY", help=f"{over.OVER_HELP}; n, mean ± standard deviation of each"
-    )
-    parser.add_argument("--json", action="store_true", help="everything known of each run, as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -65,12 +70,22 @@ def run(arguments: argparse.Namespace) -> int:
         return listed(arguments)
 
 
-def listed(arguments: argparse.Namespace) -> int:
+def selected(arguments: argparse.Namespace) -> tuple[list[StoredRun], list[str]]:
+    """Return the runs that match the filter, with their jobs, and the columns (`add_selection`).
+
+    Raises:
+        ConfigError: the filter or a column has a mistake.
+    """
     runs = find_runs(arguments.outputs)
     ask_queue(runs)
     runs = select(runs, arguments.words)
     columns = [key.strip() for key in (arguments.columns or "").split(",") if key.strip()]
     check_keys(runs, columns, "--columns=")
+    return runs, columns
+
+
+def listed(arguments: argparse.Namespace) -> int:
+    runs, columns = selected(arguments)
     if arguments.over is not None:
         over.show(runs, arguments.over, columns, arguments.sort, arguments.reverse, arguments.json)
         return 0
@@ -85,11 +100,15 @@ def listed(arguments: argparse.Namespace) -> int:
         print(json.dumps(summaries, indent=2))
         return 0
     if not runs:
-        suffix = f" that match {' '.join(arguments.words)}" if arguments.words else ""
-        print(f"There are no runs in {arguments.outputs}{suffix}.", file=sys.stderr)
+        print(no_runs(arguments), file=sys.stderr)
         return 0
     table(runs, time.time(), terminal_width(), columns, arguments.sort or "").print()
     return 0
+
+
+def no_runs(arguments: argparse.Namespace) -> str:
+    suffix = f" that match {' '.join(arguments.words)}" if arguments.words else ""
+    return f"There are no runs in {arguments.outputs}{suffix}."
 
 
 @dataclass

@@ -83,6 +83,11 @@ def log_path(run: StoredRun, rank: int, slurm: bool = False) -> Path:
     if jobs and (slurm or rank == 0):
         return jobs[-1]
     names = sorted(log.name for log in run.folder.logs.glob("*.log"))
+    if not names and run.record.get("state") == "queued" and not slurm and rank == 0:
+        job = f" (SLURM job {run.job_id})" if run.job_id else ""
+        raise ConfigError(
+            f"{run.label}: has no log yet, since it waits in the queue{job}; -f waits for it."
+        )
     has = f"it has {', '.join(names)}" if names else f"it has no logs{failure(run)}"
     if slurm:
         raise ConfigError(f"--slurm: {run.label} has no log of a SLURM job; {has}.")

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher.config.direction import best_index, direction, is_better
 from launcher.config.grid import GRID_SWEEPERS
 from launcher.config.messages import hint
+from launcher.config.metric_direction import best_index, direction, is_better
 from launcher.config.tree import get
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder

@@ -20,7 +20,7 @@ from launcher.rundir.history import Curve, is_wide
 from launcher.runs.differences import differences, without_defaults
 from launcher.runs.find import RUN_HELP
 from launcher.runs.over import OVER_HELP, Group, band, grouped
-from launcher.runs.rerun import selected
+from launcher.runs.rerun import select_runs
 from launcher.runs.stored_run import StoredRun
 from launcher.runs.stored_study import StoredStudy, find_study
 from launcher.runs.study_plot import draw_study
@@ -95,8 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
         for name, figure in draw_study(StoredStudy.read(folder)):
             save(figure, output.with_stem(f"{output.stem}-{name}"))
         return 0
-    named = [run for word in arguments.runs for run in selected(word, arguments.outputs)]
-    runs = list({run.folder.path.resolve(): run for run in named}.values())
+    runs = select_runs(arguments.runs, arguments.outputs)
     metrics = [key.strip() for key in arguments.metric.split(",") if key.strip()]
     check_metrics(runs, metrics)
     if arguments.over is not None and arguments.against == "time":

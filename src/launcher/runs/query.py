@@ -116,14 +116,7 @@ class Runs(Items[StoredRun]):
         groups = None if over is None else grouped(self, over)
         return Drawing(draw(self, names, axis_of(self, against, smoothing), log, groups))
 
-    def test(
-        self,
-        key: str,
-        metric: str = "val/loss",
-        step: int | None = None,
-        exact: bool = False,
-        difference: float | None = None,
-    ) -> Result:
+    def test(self, key: str, metric: str = "val/loss", step: int | None = None) -> Result:
         """Test whether the values of a key make a difference over seeds.
 
         The command is `python -m launcher.runs test`.
@@ -131,4 +124,4 @@ class Runs(Items[StoredRun]):
         Raises:
             ConfigError: the runs cannot be compared.
         """
-        return tested(self, key, metric, step, exact, difference)
+        return tested(self, key, metric, step)

@@ -1,6 +1,6 @@
 """Write a report of runs, or of a hyperparameter search, as one HTML file.
 
-It has a table, curves, hyperparameters against a metric, matrices and attempts. A search also has
+It has a table, curves, hyperparameters against a metric, and attempts. A search also has
 its history, the importance of each parameter and the Pareto front.
 """
 
@@ -16,8 +16,8 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
-from launcher.config.direction import Mode, best_index, direction
 from launcher.config.messages import as_typed, hint
+from launcher.config.metric_direction import Mode, best_index, direction
 from launcher.errors import ConfigError
 from launcher.rundir.files import path_argument, replace_file
 from launcher.rundir.history import evenly, is_wide
@@ -26,7 +26,6 @@ from launcher.runs.differences import differences, without_defaults
 from launcher.runs.filters import FILTER_HELP, number, select
 from launcher.runs.find import ask_queue, find_runs, uncollected
 from launcher.runs.format import seconds_of
-from launcher.runs.matrices import newest_matrices
 from launcher.runs.over import OVER_HELP, grouped
 from launcher.runs.report_media import media_of
 from launcher.runs.show import forked_from
@@ -38,8 +37,6 @@ LOSS = "train/loss"
 MOST_POINTS, FEWEST_POINTS, ALL_POINTS = 600, 150, 60_000
 """Limits of a curve, of a curve among many, and of a metric over all runs."""
 MOST_METRICS = 8
-MOST_CELLS = 200_000
-"""Numbers of all matrices together; the runs after these are shown without theirs."""
 AXES = ("step", "time", "samples")
 NOT_SHARED = ("run", "paths", "dispatch", "tracker", "job", "hydra", "device")
 """Keys of how a run was started."""
@@ -170,7 +167,6 @@ def report_data(
         run_page["curves"] = {
             name: run_page["curves"][name] for name in metrics if name in run_page["curves"]
         }
-    add_matrices(runs, pages)
     best = {run.path: run_page["best"][judge] for run, run_page in zip(runs, pages, strict=True)}
     sign = -1 if mode_of(judge, modes) == "max" else 1
     ranked = sorted(
@@ -184,19 +180,10 @@ def report_data(
         "metrics": metrics,
         "parameters": parameters(rows),
         "states": dict(Counter(run.state for run in runs).most_common()),
-        "cost": sum((spent(run, time.time()) for run in runs), Spent()).line(),
+        "spent": sum((spent(run, time.time()) for run in runs), Spent()).line(),
         "runs": pages,
         "media": media_of([*ranked, *(run for run in runs if best[run.path] is None)]),
     }
-
-
-def add_matrices(runs: Sequence[StoredRun], pages: Sequence[dict[str, object]]) -> None:
-    """Add the newest matrices of each run to its page, as long as there is room."""
-    cells = 0
-    for run, page_of_run in zip(runs, pages, strict=True):
-        matrices = newest_matrices(run.folder)
-        cells += sum(len(row) for matrix in matrices.values() for row in matrix["rows"])
-        page_of_run["matrices"] = matrices if cells <= MOST_CELLS else {}
 
 
 def shared(runs: Sequence[StoredRun]) -> dict[str, str]:

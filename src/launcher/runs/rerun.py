@@ -38,15 +38,15 @@ VERBS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "%(prog)s [options] (RUN [OVERRIDE ...] | FILTER ... [-- OVERRIDE ...])"
     parser.add_argument(
-        "run", metavar="RUN", help=f"{RUN_HELP}; or a filter: model=mlp, val/loss<2"
-    )
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        default=[],
-        metavar="OVERRIDE",
-        help="further overrides: trainer.max_steps=2000",
+        "words",
+        nargs="+",
+        metavar="RUN",
+        help=(
+            f"{RUN_HELP}, then overrides: trainer.max_steps=2000; or filters: model=mlp"
+            " 'val/loss<2', and overrides after --"
+        ),
     )
     if parser.prog.endswith(" evaluate"):
         parser.add_argument(
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--out",
             metavar="FILE",
-            help="*.jsonl or *.parquet (default: predictions/<data>.jsonl in the run's folder)",
+            help="*.jsonl (default: predictions/<data>.jsonl in the run's folder)",
         )
     add_trust(parser)
 
@@ -87,9 +87,9 @@ def run(arguments: argparse.Namespace) -> int:
         The first exit code that is not 0.
     """
     job = None if arguments.verb == "resume" else arguments.verb
-    trust = arguments.trust or (job is not None and "job.trust=true" in arguments.overrides)
-    chosen = selected(arguments.run, arguments.outputs)
-    overrides = [*arguments.overrides, *_options(arguments, len(chosen))]
+    chosen, overrides = runs_and_overrides(arguments)
+    trust = arguments.trust or (job is not None and "job.trust=true" in overrides)
+    overrides += _options(arguments, len(chosen))
     runs = [run_command(run, overrides, job, trust) for run in chosen]
     if len(runs) == 1:
         start_in_place(runs[0])
@@ -129,38 +129,41 @@ def _options(arguments: argparse.Namespace, count: int) -> list[str]:
     ]
 
 
-def selected(word: str, outputs: Path) -> list[StoredRun]:
-    """Find the run that a word names, or the runs of a filter.
+def runs_and_overrides(arguments: argparse.Namespace) -> tuple[list[StoredRun], list[str]]:
+    """Split the arguments `RUN [OVERRIDE ...]` or `FILTER ... [-- OVERRIDE ...]`.
+
+    A filter and an override look the same, so all words before `--` are filters if the first is.
+    """
+    first, *others = arguments.words
+    if not _is_filter(first):
+        return [find_run(first, arguments.outputs)], [*others, *arguments.after]
+    try:
+        return select_runs(arguments.words, arguments.outputs), list(arguments.after)
+    except ConfigError as error:
+        if not others or arguments.after:
+            raise
+        raise ConfigError(
+            f"{error.messages[0]} Overrides of the selected runs come after --:"
+            f" {arguments.verb} {shlex.quote(first)} -- {shlex.join(others)}"
+        ) from error
+
+
+def select_runs(words: Sequence[str], outputs: Path) -> list[StoredRun]:
+    """Return the runs that fulfil all filters (`state=completed sweep=lr`), or that words name.
 
     Raises:
-        ConfigError: it names none.
+        ConfigError: there are none.
     """
-    if not is_condition(word) or (Path(word) / "run.json").is_file():
-        return [find_run(word, outputs)]
-    runs = select(find_runs(outputs), [word])
-    if not runs:
-        raise ConfigError(f"'{word}': selects no run in {outputs}.")
-    return runs
-
-
-def selected_by(words: Sequence[str], outputs: Path) -> list[StoredRun]:
-    """Find the runs that several words name.
-
-    These are the runs that fulfil all conditions of a filter (`state=completed sweep=lr`), or
-    without a condition each run by its name.
-
-    Args:
-        words: arguments of the command line.
-        outputs: the folder of the runs.
-    Raises:
-        ConfigError: they name none.
-    """
-    if not any(is_condition(word) and not (Path(word) / "run.json").is_file() for word in words):
+    if not any(map(_is_filter, words)):
         return list({run.path: run for run in (find_run(word, outputs) for word in words)}.values())
     runs = select(find_runs(outputs), words)
     if not runs:
         raise ConfigError(f"'{' '.join(words)}': selects no run in {outputs}.")
     return runs
+
+
+def _is_filter(word: str) -> bool:
+    return is_condition(word) and not (Path(word) / "run.json").is_file()
 
 
 def run_command(
@@ -279,16 +282,12 @@ def start(command: list[str]) -> int:
     return run_to_end([sys.executable, "-m", "launcher", *command])
 
 
-def run_to_end(words: Sequence[str], cwd: Path | None = None) -> int:
+def run_to_end(words: Sequence[str]) -> int:
     """Run a process and return its exit code.
 
     It gets our SIGINT and SIGTERM, and has unlimited time to save.
-
-    Args:
-        words: the program and its arguments.
-        cwd: the folder in which it runs. Default None: the current one.
     """
-    process = subprocess.Popen(words, cwd=cwd)
+    process = subprocess.Popen(words)
     signums = (signal.SIGINT, signal.SIGTERM)
     before = {
         signum: signal.signal(signum, lambda received, _: process.send_signal(received))

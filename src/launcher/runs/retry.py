@@ -5,6 +5,7 @@ Each resumes from its newest checkpoint.
 
 import argparse
 import json
+import shlex
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -86,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     submitted = [run for run in due if run.note is not None and run.note.script]
     for run in due:
         if run not in submitted:
-            command = f"python -m launcher.runs resume {run.id}"
+            command = f"python -m launcher.runs resume {shlex.quote(run.label)}"
             print(
                 f"{run.label}: was not submitted with dispatch=slurm; resume it with: {command}",
                 file=sys.stderr,

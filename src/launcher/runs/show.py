@@ -1,43 +1,56 @@
-"""Show one run: its record, overrides, attempts, checkpoints and newest metrics."""
+"""Show a run: record, overrides, attempts, checkpoints, newest metrics; or write a note."""
 
 import argparse
-import os
 import time
-from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
 
 from launcher.rundir.record_format import AttemptData, RecordData
-from launcher.rundir.space import folder_size, size
 from launcher.runs.differences import is_group
 from launcher.runs.expected import described
-from launcher.runs.find import RUN_HELP, ask_queue, find_run
+from launcher.runs.find import RUN_HELP, ask_queue
 from launcher.runs.format import best, duration, local_time, number, progress, seconds_of
+from launcher.runs.found_checkpoints import cells, found_checkpoints
+from launcher.runs.note import add_note_arguments, write_notes
 from launcher.runs.page import StdoutConsole, grid
-from launcher.runs.spent import prices_of, spent
+from launcher.runs.rerun import select_runs
+from launcher.runs.spent import spent
 from launcher.runs.stored_run import StoredRun
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help=f"{RUN_HELP}; or a filter: model=mlp"
+    )
+    add_note_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    shown = find_run(arguments.run, arguments.outputs)
-    ask_queue([shown])
+    runs = select_runs(arguments.runs, arguments.outputs)
+    if arguments.note is not None or arguments.label or arguments.unlabel:
+        write_notes(runs, arguments)
+        return 0
+    ask_queue(runs)
     console = StdoutConsole()
-    console.print(facts(shown))
+    for index, shown in enumerate(runs):
+        if index:
+            console.print()
+        show(shown, console)
+    return 0
+
+
+def show(run: StoredRun, console: StdoutConsole) -> None:
+    console.print(facts(run))
     for heading, rows in (
-        ("attempts", attempts(shown)),
-        ("checkpoints", checkpoints(shown)),
-        ("metrics", metrics(shown)),
+        ("attempts", attempts(run)),
+        ("checkpoints", checkpoints(run)),
+        ("metrics", metrics(run)),
     ):
         if rows.row_count:
             console.print()
             console.print(Text(heading, style="bold"))
             console.print(rows)
-    return 0
 
 
 def facts(run: StoredRun) -> Table:
@@ -61,7 +74,7 @@ def facts(run: StoredRun) -> Table:
         "forked from": forked_from(record),
         "loss": number(record.get("loss")),
         "best": best(record),
-        "cost": cost(run) if run.attempts else "",
+        "time": spent(run, time.time()).line() if run.attempts else "",
         "strategy": f"{record.get('strategy') or '-'}{f', {ranks} rank(s)' if ranks else ''}",
         "commit": commit,
         "versions": ", ".join(
@@ -77,16 +90,6 @@ def facts(run: StoredRun) -> Table:
         if value:
             table.add_row(Text(heading, style="bold"), Text(value))
     return table
-
-
-def cost(run: StoredRun) -> str:
-    """Describe device hours, the effective share of the time, its phases, and money.
-
-    Money is known if prices are.
-    """
-    known, prices = spent(run, time.time()), prices_of([run])
-    money = None if prices is None else prices.of(known)
-    return known.line() + ("" if prices is None or money is None else f", {prices.text(money)}")
 
 
 def forked_from(record: RecordData) -> str:
@@ -144,26 +147,10 @@ def attempt_cells(attempt: AttemptData, run: StoredRun) -> list[object]:
 
 
 def checkpoints(run: StoredRun) -> Table:
-    """List the checkpoint folders, including folders set aside as corrupt.
-
-    Their content is not verified here.
-    """
-    table = grid()
-    if not run.folder.checkpoints.is_dir():
-        return table
-    entries = sorted(run.folder.checkpoints.iterdir())
-    links = {entry.name: os.readlink(entry) for entry in entries if entry.is_symlink()}
-    for entry in entries:
-        if entry.is_symlink() or entry.name.startswith(".") or not entry.is_dir():
-            continue
-        names = ", ".join(name for name, target in links.items() if Path(target).name == entry.name)
-        num_bytes, changed = folder_size(entry), entry.stat().st_mtime
-        table.add_row(
-            entry.name,
-            Text(size(num_bytes), justify="right"),
-            f"{duration(time.time() - changed)} ago",
-            names,
-        )
+    """List the checkpoints, and the folders that were set aside; their content is not read."""
+    table = grid("step", "size", "age", "state", right=("step", "size", "age"))
+    for checkpoint in found_checkpoints(run):
+        table.add_row(*map(Text, cells(checkpoint)[1:]))
     return table
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from launcher.config.direction import Mode, direction
 from launcher.config.lanes import without_effect
 from launcher.config.messages import as_typed
+from launcher.config.metric_direction import Mode, direction
 from launcher.config.tree import nested
 from launcher.rundir.folder import RunFolder, is_copy
 from launcher.rundir.history import History

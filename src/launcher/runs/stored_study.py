@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from launcher.config.direction import is_better
+from launcher.config.metric_direction import is_better
 from launcher.errors import ConfigError
 from launcher.rundir.files import expanded, fsync_file
 from launcher.rundir.history import Curve

@@ -21,7 +21,7 @@ from launcher.config.trust import names_in_files, names_typed
 from launcher.errors import ConfigError, config_error
 from launcher.rundir.holder import read_holder
 from launcher.runs.find import RUN_HELP, find_runs
-from launcher.runs.rerun import add_trust, selected
+from launcher.runs.rerun import add_trust, select_runs
 from launcher.runs.stored_command import config_folder, origin_of
 from launcher.runs.stored_run import StoredRun
 from launcher.trackers.base import TrackedRun, Tracker, build_trackers
@@ -39,8 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Return 0 if the trackers have everything."""
     overrides = [word for word in arguments.words if word.lstrip("+~").startswith("tracker")]
     names = [word for word in arguments.words if word not in overrides]
-    runs = [run for name in names for run in selected(name, arguments.outputs)]
-    runs = runs if names else find_runs(arguments.outputs)
+    runs = select_runs(names, arguments.outputs) if names else find_runs(arguments.outputs)
     all_work = [(run, *with_trackers(run, overrides, arguments.trust)) for run in runs]
     work = [(run, tracked, trackers) for run, tracked, trackers in all_work if trackers]
     if not work:

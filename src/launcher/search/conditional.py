@@ -1,7 +1,4 @@
-"""Conditional spaces.
-
-The user's `hpo.space_function` suggests values that only some trials have.
-"""
+"""Conditional spaces: `hpo.space_function` suggests values that only some trials have."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -15,11 +12,7 @@ from launcher.errors import ConfigError
 
 
 def function_of(path: str) -> Callable[[DictConfig, Trial], None]:
-    """Import the user's function.
-
-    Raises:
-        ConfigError: the function cannot be imported.
-    """
+    """Import the user's function."""
     module, _, name = path.rpartition(".")
     try:
         function: Callable[[DictConfig, Trial], None] = getattr(import_module(module), name)
@@ -32,11 +25,7 @@ def function_of(path: str) -> Callable[[DictConfig, Trial], None]:
 
 
 def suggest(path: str, config: dict[str, Any], trial: Trial) -> None:
-    """Let `hpo.space_function` suggest further values of a trial.
-
-    Raises:
-        ConfigError: the function fails.
-    """
+    """Let `hpo.space_function` suggest further values of a trial."""
     function = function_of(path)
     try:
         function(OmegaConf.create(config), trial)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from launcher.cli.live import MOST_ROWS, LiveTable
-from launcher.config.direction import ranked
+from launcher.config.metric_direction import ranked
 from launcher.runs.format import number as short
 from launcher.runs.table import GAP, Table, terminal_width
 from launcher.search.search import Search
@@ -37,11 +37,7 @@ def print_table(search: Search) -> None:
 def trial_table(search: Search, trials: Sequence[Trial], width: int | None) -> Table:
     """Make the table of trials.
 
-    Args:
-        search: the search.
-        trials: the trials to show.
-        width: width of the terminal. Default None: unlimited. Columns that do not fit are left out:
-            first run, rung and step, then parameters.
+    Columns that do not fit the width are left out: first run, rung and step, then parameters.
     """
     settings, rungs = search.settings, search.rungs
     params = list(dict.fromkeys(key for trial in search.trials for key in trial.params))

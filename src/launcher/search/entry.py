@@ -48,7 +48,6 @@ def sweep(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> Non
     """Search until the study has all its trials.
 
     Raises:
-        ConfigError: the search cannot begin, and nothing was written.
         signals.SignalExit: a signal came, and the trials have saved.
         SystemExit: no trial has completed.
     """
@@ -109,11 +108,7 @@ def sweep(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> Non
 
 
 def checked_settings(probe: SweepJob, space: Space) -> Settings:
-    """Check the settings of a search.
-
-    Raises:
-        ConfigError: a setting is invalid, or the job does not train.
-    """
+    """Check the settings of a search."""
     if probe.plain["job"]["_target_"] != TRAIN_JOB:
         raise ConfigError(
             "hydra/sweeper=optuna: trials train; use job=train, or remove hydra/sweeper."
@@ -133,11 +128,7 @@ def make_search(
     fixed: list[str],
     display: Display,
 ) -> Search:
-    """Make the search of a command.
-
-    Raises:
-        ConfigError: trials cannot pause at rungs, as the pruner needs.
-    """
+    """Make the search of a command."""
     rungs = rungs_of(settings, probe.plain)
     name = composer.sweep = (
         f"{settings.name or probe.plain['run']['name']}-{study_id(probe, space, settings)}"
@@ -170,14 +161,7 @@ def make_search(
 
 
 def probed(loader: ConfigLoader, master: DictConfig, fixed: list[str], space: Space) -> SweepJob:
-    """Return a job with a value from each range.
-
-    It shows the common part of all trials.
-
-    Raises:
-        ConfigError: none of several jobs is valid.
-        hydra.errors.HydraException: there is no such key.
-    """
+    """Return a job with a value from each range, which shows the common part of all trials."""
     issues: list[ConfigError] = []
     for share in SHARES:
         try:
@@ -191,11 +175,7 @@ def probed(loader: ConfigLoader, master: DictConfig, fixed: list[str], space: Sp
 def check_keys(
     loader: ConfigLoader, master: DictConfig, fixed: list[str], keys: Iterable[str]
 ) -> None:
-    """Check that the configuration has the keys of the space.
-
-    Raises:
-        ConfigError: a key of `hpo.space` is not in the configuration.
-    """
+    """Check that the configuration has the keys of the space."""
     (job,) = check_jobs(loader, master, [fixed])
     known = [path for path, _ in walk(job.plain)]
     for key in keys:
@@ -206,21 +186,14 @@ def check_keys(
 
 
 def study_id(probe: SweepJob, space: Space, settings: Settings) -> str:
-    """Return 8 hex digits that name a study.
-
-    They are a hash of the overrides that all trials share, of the space and of the objective.
-    """
+    """Return 8 hex digits of the shared overrides, the space and the objective."""
     what = [probe.plain["run"]["id"], as_json(space), settings.objectives, settings.directions]
     what += [settings.space_function] if settings.space_function is not None else []
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]
 
 
 class locked:
-    """Lock the study within the context, so that no other search works on it.
-
-    Raises:
-        ConfigError: another search does.
-    """
+    """Lock the study within the context, so that no other search works on it."""
 
     def __init__(self, folder: Path):
         self.folder, self.lock = folder, RunLock(RunFolder(folder))

@@ -31,12 +31,7 @@ class Runner(Protocol):
 
 
 class LocalRunner(Pool):
-    """Trains trials as processes on this machine.
-
-    Args:
-        folder: folder of the study, which gets a file and a log for each trial.
-        slots: number of trials at a time. The GPUs are divided among them.
-    """
+    """Trains trials as processes on this machine, `slots` at a time, which share the GPUs."""
 
     poll = 0.3
 

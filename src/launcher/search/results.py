@@ -19,11 +19,7 @@ RESULTS, PRESET = "optimization_results.yaml", "best.yaml"
 
 
 def conclude(search: Search, loader: object) -> None:
-    """Print and write the results.
-
-    Raises:
-        SystemExit: no trial has completed.
-    """
+    """Print and write the results, or raise a SystemExit if no trial has completed."""
     settings = search.settings
     counts: dict[str, int] = {}
     for trial in search.trials:
@@ -54,10 +50,7 @@ def quoted_override(key: str, value: object) -> str:
 
 
 def write_results(search: Search, best: Sequence[Trial], loader: object) -> None:
-    """Write `optimization_results.yaml`, and the best trial as a preset.
-
-    The file has the form of Hydra's Optuna sweeper.
-    """
+    """Write `optimization_results.yaml`, as Hydra's Optuna sweeper does, and the best preset."""
     settings = search.settings
     solutions = [
         {"params": plain(trial.params), "values": trial.values(settings)} for trial in best

@@ -1,16 +1,14 @@
 """Successive halving by pauses.
 
-At each rung a trial waits until it is among the best, and then its run resumes.
-
-ASHA (Li et al. 2020) has one bracket. Asynchronous Hyperband has several, which begin at later
-rungs.
+At each rung a trial waits until it is among the best, and then its run resumes. ASHA (Li et al.
+2020) has one bracket. Asynchronous Hyperband has several, which begin at later rungs.
 """
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
-from launcher.config import direction
+from launcher.config import metric_direction
 from launcher.config.tree import get
 from launcher.errors import ConfigError
 from launcher.search.settings import HALVING, Settings
@@ -20,11 +18,7 @@ MOST_RUNGS = 4
 
 
 def rungs_of(settings: Settings, config: dict[str, Any]) -> list[int]:
-    """The steps at which trials pause, in ascending order; none without halving.
-
-    Raises:
-        ConfigError: there is no step to pause at, or the objective is not logged by then.
-    """
+    """The steps at which trials pause, in ascending order; none without halving."""
     if settings.pruner not in HALVING:
         return []
     max_steps, factor = int(config["trainer"]["max_steps"]), settings.reduction_factor
@@ -98,10 +92,7 @@ def first_target(bracket: int, rungs: Sequence[int]) -> int | None:
 
 
 def promotable(trials: Sequence[Trial], rungs: Sequence[int], settings: Settings) -> Trial | None:
-    """Find a paused trial among the best 1/reduction_factor of the trials at its rung.
-
-    Later rungs come first.
-    """
+    """Find a paused trial among the best 1/reduction_factor at its rung, later rungs first."""
     for rung in reversed(rungs):
         for bracket in sorted({trial.bracket for trial in trials}):
             ranking = ranked(
@@ -118,10 +109,7 @@ def promotable(trials: Sequence[Trial], rungs: Sequence[int], settings: Settings
 
 
 def best_paused(trials: Sequence[Trial], rungs: Sequence[int], settings: Settings) -> Trial | None:
-    """Return the best trial of the highest rung that was reached, if it is paused.
-
-    It always trains to completion.
-    """
+    """Return the best trial of the highest rung if it is paused: it trains to completion."""
     for rung in reversed(rungs):
         ranking = [
             trial for trial in ranked(trials, rung, settings) if is_finite(trial, rung, settings)
@@ -134,7 +122,9 @@ def best_paused(trials: Sequence[Trial], rungs: Sequence[int], settings: Setting
 def ranked(trials: Sequence[Trial], rung: int, settings: Settings) -> list[Trial]:
     """The trials that have reached a rung, the best one first."""
     arrived = [trial for trial in trials if trial.value_at(rung, settings) is not None]
-    return direction.ranked(arrived, lambda trial: trial.value_at(rung, settings), settings.mode)
+    return metric_direction.ranked(
+        arrived, lambda trial: trial.value_at(rung, settings), settings.mode
+    )
 
 
 def is_finite(trial: Trial, rung: int, settings: Settings) -> bool:

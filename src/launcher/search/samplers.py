@@ -28,16 +28,7 @@ def seed_of(settings: Settings, *what: object) -> int:
 
 
 def make_sampler(settings: Settings, space: Space, *what: object) -> BaseSampler:
-    """Make Optuna's sampler.
-
-    Args:
-        settings: the settings of the search.
-        space: the ranges of the parameters.
-        *what: the trial's number and a key, which decide the sampler's seed.
-    Raises:
-        ConfigError: the sampler does not support the options or the space, or needs another
-            library.
-    """
+    """Make Optuna's sampler, whose seed depends on `what`: the trial's number and a key."""
     samplers, seed = optuna.samplers, seed_of(settings, *what)
     options: dict[str, Any] = dict(settings.sampler_options)
     makers: dict[str, Callable[[], BaseSampler]] = {
@@ -67,14 +58,10 @@ def make_sampler(settings: Settings, space: Space, *what: object) -> BaseSampler
 
 
 class TrialSampler(BaseSampler):
-    """The sampler of one trial.
+    """The sampler of one trial, after `count` others were sampled.
 
-    A value that is drawn on its own has its own seed. So a trial gets the same values if its search
-    was killed after some of them were recorded.
-
-    Args:
-        number: number of the trial.
-        count: number of trials that were sampled before it.
+    A value that is drawn on its own has its own seed. So a trial gets the same values if its
+    search was killed after some of them were recorded.
     """
 
     def __init__(self, settings: Settings, space: Space, number: int, count: int):
@@ -108,10 +95,7 @@ class TrialSampler(BaseSampler):
 
 
 def size(settings: Settings, space: Space) -> float:
-    """Return the largest possible number of trials.
-
-    For a grid, it is the number of points and enqueued trials, otherwise infinite.
-    """
+    """Return the largest possible number of trials, which only a grid has."""
     if settings.sampler != "grid":
         return math.inf
     return len(settings.enqueue) + math.prod(map(len, grid(space).values()))
@@ -120,8 +104,8 @@ def size(settings: Settings, space: Space) -> float:
 def quasi_random(sampler: QMCSampler, space: Space, count: int) -> dict[str, object]:
     """Return point `count` of the sequence.
 
-    Optuna counts the points that were requested, not the trials that have them. So all points up to
-    this one are drawn again.
+    Optuna counts the points that were requested, not the trials that have them. So all points
+    up to this one are drawn again.
     """
     study = optuna.create_study(sampler=sampler)
     study.add_trial(

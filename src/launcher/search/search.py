@@ -1,7 +1,4 @@
-"""The search, which makes trials until the study has all of them.
-
-It starts, pauses, promotes and stops them.
-"""
+"""The search: it makes, starts, pauses, promotes and stops trials."""
 
 import math
 import time
@@ -39,13 +36,12 @@ class Search:
         folder: folder of the study.
         outputs: the folder of all runs.
         fixed: overrides that all trials share.
-        compose: function that returns the checked job of a trial's overrides, and raises
-            ConfigError if they are invalid.
-        runner: object that trains the trials.
+        compose: returns the checked job of a trial's overrides, or raises ConfigError.
+        runner: trains the trials.
         rungs: the steps at which trials pause.
         max_steps: steps of a trial, or 0 if they are not known.
-        say: function that prints a line.
-        show: function that redraws the table of trials.
+        say: prints a line.
+        show: redraws the table of trials.
     """
 
     def __init__(
@@ -87,10 +83,7 @@ class Search:
         self.store.sync(self.trials)
 
     def _follow_pruner(self, trial: Trial) -> None:
-        """Let a trial train to its end, or to a rung of the new pruner.
-
-        It is called if the pruner has changed since.
-        """
+        """Let a trial train to its end, or to a rung of the new pruner."""
         if trial.target is not None and trial.target not in self.rungs:
             self.store.decide(trial, target=halving.next_rung(trial.target, self.rungs))
         if trial.pruned is not None and not trial.cancelled and self.settings.pruner == "none":
@@ -104,12 +97,7 @@ class Search:
             self.store.forget()
 
     def run(self) -> None:
-        """Run trials until the study is complete.
-
-        Raises:
-            signals.SignalExit: a signal came; the trials have saved.
-            ConfigError: no run logs the objective.
-        """
+        """Run trials until the study is complete, or a signal came and the trials have saved."""
         try:
             self._adopt()
             while True:
@@ -139,10 +127,7 @@ class Search:
         self.runner.adopt({number: run for run, number in runs.items()})
 
     def _pause(self, took: float) -> float:
-        """Seconds until the next check of the trials.
-
-        They increase if a check takes long, as with many lines of metrics.
-        """
+        """Return the seconds until the next check of the trials, more if a check takes long."""
         return max(self.poll, min(9 * took, MAX_BACKOFF * self.poll))
 
     def _sleep(self, seconds: float) -> None:
@@ -191,10 +176,7 @@ class Search:
         return any(other.run == trial.run for other in self.trials if other.number in numbers)
 
     def _held_elsewhere(self) -> bool:
-        """Return whether another process works on an open trial.
-
-        It may be the child of a killed search.
-        """
+        """Return whether another process, such as a killed search's child, works on a trial."""
         return any(
             trial.status(self.settings) == "open" and self._is_held(trial) for trial in self.trials
         )
@@ -226,8 +208,7 @@ class Search:
     def overrides(self, params: dict[str, Any]) -> list[str]:
         """Return the command line of a trial.
 
-        It has the overrides that the current command sets for all trials. A study keeps only the
-        values, so that a moved or copied study trains in the place of its command.
+        A study keeps only the values, so that a moved study trains in the place of its command.
         """
         return [*self.fixed, *overrides_of(params)]
 
@@ -292,12 +273,7 @@ class Search:
                     self._judge(trial)
 
     def _settle(self, trial: Trial, code: int) -> None:
-        """Record and report the end of a trial's process.
-
-        Args:
-            trial: the trial.
-            code: the exit code of the process, or `CANCELLED`.
-        """
+        """Record and report the end of a trial's process."""
         status = trial.status(self.settings)
         if status == "completed":
             best = ", the best so far" if trial in best_of(self.trials, self.settings) else ""
@@ -349,11 +325,7 @@ class Search:
                 return
 
     def _check_objectives(self, trial: Trial) -> None:
-        """Check that a trial has logged the objective.
-
-        Raises:
-            ConfigError: the trial logs other metrics of the group, but not the objective.
-        """
+        """Check that a trial has logged the objective."""
         for objective in self.settings.objectives:
             group = objective.partition("/")[0] + "/"
             names = [name for name in trial.logged if name.startswith(group)] or (

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from launcher.config.direction import direction
 from launcher.config.messages import show
+from launcher.config.metric_direction import direction
 from launcher.config.tree import get
 from launcher.errors import ConfigError
 
@@ -53,13 +53,7 @@ class Settings:
 
 
 def settings_of(config: dict[str, Any]) -> Settings:
-    """Read the settings of a search.
-
-    Args:
-        config: a configuration that `schema.validate` has passed.
-    Raises:
-        ConfigError: settings contradict each other.
-    """
+    """Read the settings of a search from a valid configuration."""
     keys = {
         key: value
         for key, value in config["hpo"].items()

@@ -1,9 +1,7 @@
 """Trials as SLURM jobs.
 
-They outlive the search, and the same command finds them again in SLURM's queue.
-
-A job that is preempted and requeued is still running. A trial has ended once its run has completed,
-or its job has left the queue.
+They outlive the search, and the same command finds them again in SLURM's queue. A trial has ended
+once its run has completed, or its job has left the queue.
 """
 
 import shlex
@@ -58,13 +56,7 @@ class Submitted:
 
 
 class SlurmRunner:
-    """Trains trials as SLURM jobs.
-
-    Args:
-        outputs: the folder of all runs.
-        study: the study's name.
-        say: function that prints a line.
-    """
+    """Trains trials as SLURM jobs."""
 
     poll = 2.0
 
@@ -88,13 +80,7 @@ class SlurmRunner:
 
     # -------------------------------------------------------------------------------- what is begun
     def adopt(self, runs: Mapping[int, str]) -> None:
-        """Take over the jobs that an earlier search has submitted.
-
-        Args:
-            runs: `<run.name>/<run.id>` of trials that have not ended.
-        Raises:
-            ConfigError: SLURM does not answer.
-        """
+        """Take over the jobs that an earlier search has submitted, by `<run.name>/<run.id>`."""
         notes = {
             number: JobNote.read(RunFolder(self.outputs / run)) for number, run in runs.items()
         }
@@ -116,11 +102,7 @@ class SlurmRunner:
         return f"is being submitted{f' to resume at step {step}' if step else ''}"
 
     def flush(self) -> None:
-        """Submit the trials that were started, several as one array.
-
-        Raises:
-            ConfigError: SLURM rejects the first trials.
-        """
+        """Submit the trials that were started, several as one array."""
         groups: dict[str, list[int]] = {}
         for number, run in self.due.items():
             groups.setdefault(str(run.config["dispatch"]), []).append(number)
@@ -170,10 +152,7 @@ class SlurmRunner:
         return {*self.due, *self.submitted}
 
     def ended(self) -> dict[int, int]:
-        """Return the exit codes of the trials that have ended since the last call.
-
-        They come from one call of squeue.
-        """
+        """Return the exit codes of the trials that have ended since the last call."""
         if self.due and self.clock() >= self.retry_at:
             self.flush()
         if not self.submitted:
@@ -255,10 +234,7 @@ class SlurmRunner:
         self._cancel()
 
     def _cancel(self) -> None:
-        """Cancel the jobs of stopped trials.
-
-        If SLURM does not answer, they are cancelled at the next check.
-        """
+        """Cancel the jobs of stopped trials, at the next check if SLURM does not answer."""
         for trial in self.submitted.values():
             if trial.is_stopped and not trial.is_cancelled and trial.job_id is not None:
                 with suppress(NoAnswer):
@@ -282,8 +258,7 @@ def listed(numbers: Iterable[int]) -> str:
 def was_cancelled(trial: Submitted) -> bool:
     """Return whether a job that has left the queue was cancelled.
 
-    SLURM remembers jobs for some minutes, but not an array's task that was cancelled before it
-    started.
+    SLURM forgets an array's task that was cancelled before it started.
     """
     if trial.job_id is None:
         return False

@@ -27,16 +27,9 @@ Space = dict[str, BaseDistribution]
 def read_space(
     loader: Any, arguments: Sequence[str], ranges: Mapping[str, object], may_be_empty: bool = False
 ) -> tuple[Space, list[str]]:
-    """The search space, and the overrides that all trials share.
+    """Return the search space, and the overrides that all trials share.
 
-    Args:
-        loader: Hydra's config loader.
-        arguments: overrides of the command line.
-        ranges: `hpo.space`. A key that the command line sets is not in the space.
-        may_be_empty: no range is needed, since a function suggests values.
-    Raises:
-        ConfigError: there is nothing to search, or a range is invalid.
-        hydra.errors.HydraException: a range of the command line cannot be parsed.
+    A key of `ranges` that the command line sets is not in the space.
     """
     parser = OverridesParser.create(config_loader=loader)
     for setting in parser.parse_overrides([text for text in arguments if is_setting(text)]):
@@ -74,10 +67,7 @@ def read_space(
 
 
 def is_setting(override: str) -> bool:
-    """Return whether an override sets a key of `hpo`.
-
-    It belongs to the search and not to a trial.
-    """
+    """Return whether an override sets a key of `hpo`."""
     return bare(override.partition("=")[0]).partition(".")[0].partition("@")[0] == "hpo"
 
 
@@ -92,11 +82,7 @@ def _range_text(value: object) -> str:
 
 
 def distribution(override: Override) -> BaseDistribution:
-    """Make Optuna's distribution of a range.
-
-    Raises:
-        ConfigError: the range is empty, or logarithmic and not above 0.
-    """
+    """Make Optuna's distribution of a range."""
     value, key = override.value(), override.get_key_element()
     if isinstance(value, IntervalSweep):
         low, high = value.start, value.end
@@ -134,14 +120,9 @@ def overrides_of(params: Mapping[str, Value]) -> list[str]:
 
 
 def enqueued(params: Mapping[str, object], space: Space, others: bool = False) -> dict[str, object]:
-    """The values of a trial of `hpo.enqueue`.
+    """Return the values of a trial of `hpo.enqueue`.
 
-    Args:
-        params: the values by key, as in the configuration.
-        space: the ranges of the parameters.
-        others: accept keys outside the space, which `hpo.space_function` suggests.
-    Raises:
-        ConfigError: a key or a value is not in the space.
+    With `others`, keys outside the space are accepted, which `hpo.space_function` suggests.
     """
     checked: dict[str, Any] = {}
     for key, value in params.items():
@@ -174,11 +155,7 @@ def is_within(value: Any, among: BaseDistribution) -> bool:
 
 
 def grid(space: Space) -> dict[str, list[Value]]:
-    """All values of each key.
-
-    Raises:
-        ConfigError: a key's range is not a list of values.
-    """
+    """All values of each key."""
     lists: dict[str, list[Value]] = {}
     for key, dist in space.items():
         if isinstance(dist, CategoricalDistribution):

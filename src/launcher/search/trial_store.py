@@ -46,11 +46,9 @@ Seen = tuple[TrialState, list[float] | None]
 class LiveStorage(JournalStorage):
     """A journal that shows samplers and pruners the current state of all trials.
 
-    The own record of some trials cannot be changed.
-
-    A paused trial counts as pruned, but may be promoted, so the journal has it as waiting. A trial
-    that was pruned or has failed, and trains further under other settings, has ended in the
-    journal.
+    A paused trial counts as pruned, but may be promoted, so the journal has it as waiting. A
+    trial that was pruned or has failed, and trains further under other settings, has ended in
+    the journal.
     """
 
     def __init__(self, path: Path):
@@ -77,13 +75,7 @@ class LiveStorage(JournalStorage):
 
 
 class TrialStore:
-    """Stores the trials of a study.
-
-    Args:
-        folder: the study's.
-        space: the ranges that all trials share.
-        max_steps: steps of a trial, or 0 if they are not known.
-    """
+    """Stores the trials of a study; `max_steps` is 0 if they are not known."""
 
     def __init__(self, folder: Path, settings: Settings, space: Space, max_steps: int = 0):
         self.path, self.settings, self.space = folder / JOURNAL, settings, space
@@ -98,11 +90,7 @@ class TrialStore:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
 
     def load(self) -> list[Trial]:
-        """Open the journal, or make it if there is none, and return its trials.
-
-        Raises:
-            ConfigError: the journal is damaged.
-        """
+        """Open the journal, or make it if there is none, and return its trials."""
         if not self.path.exists():
             # This makes its name durable.
             replace_file(self.path, b"")
@@ -148,14 +136,9 @@ class TrialStore:
     def ask(
         self, trials: Sequence[Trial], extend: Callable[[Params, optuna.Trial], None] | None = None
     ) -> Trial:
-        """Make a new trial.
+        """Make a new trial, which counts once it is recorded (see `record`).
 
-        It counts once it is recorded (see `record`).
-
-        Args:
-            trials: all trials of the study.
-            extend: function that suggests further values of the trial, from the values of the
-                space.
+        `extend` suggests further values of the trial, from the values of the space.
         """
         sampled, enqueued = (
             sum(trial.origin == origin for trial in trials) for origin in ("sampled", "enqueued")
@@ -186,10 +169,7 @@ class TrialStore:
         self._set(trial, *DECIDED, "run")
 
     def decide(self, trial: Trial, **decisions: object) -> None:
-        """Record a decision before it has any effect.
-
-        The journal accepts no decision about a trial that has ended there.
-        """
+        """Record a decision before it has any effect, if the trial has not ended in the journal."""
         vars(trial).update(decisions)
         self._set(trial, *decisions)
 

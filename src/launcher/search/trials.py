@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher.config.direction import ranked
+from launcher.config.metric_direction import ranked
 from launcher.rundir.history import Curve, History
 from launcher.runs.format import number as short
 from launcher.runs.objective import curve_of, pareto_front, value
@@ -20,8 +20,8 @@ Status = Literal["open", "paused", "pruned", "completed", "failed", "invalid"]
 class Trial:
     """One point of the search space, and the run that trains it.
 
-    The fields up to `failures` are kept in the study's journal; the others are read from the run's
-    folder.
+    The fields up to `failures` are kept in the study's journal; the others are read from the
+    run's folder.
     """
 
     number: int
@@ -94,10 +94,7 @@ class Trial:
 
 
 def best_of(trials: Sequence[Trial], settings: Settings) -> list[Trial]:
-    """Return the best completed trial, or for several objectives the Pareto front.
-
-    Each run occurs once.
-    """
+    """Return the best completed trial, or the Pareto front, each run once."""
     completed = [trial for trial in trials if trial.status(settings) == "completed"]
     signs = [-1 if direction == "maximize" else 1 for direction in settings.directions]
     costs = {

@@ -1,7 +1,4 @@
-"""Make trials of completed runs on disk that fit a study.
-
-They may be runs started by hand, and runs of other studies.
-"""
+"""Make trials of completed runs on disk that fit a study, also runs started by hand."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -37,10 +34,7 @@ def add_known_runs(search: Search) -> int:
 
 
 def _is_run_of(trial: Trial, search: Search) -> bool:
-    """Return whether the run matches the run that the study would launch for these values.
-
-    Nothing else may differ.
-    """
+    """Return whether the run is the run that the study would launch for these values."""
     try:
         return search.compose(search.overrides(trial.params), trial.number).run == trial.run
     except ConfigError:

@@ -15,7 +15,6 @@ Rank 0 asks SLURM after the save. As observed on a real cluster:
 | it has ended, none of the above | was cancelled | leave, and must not requeue |
 | it runs, and SIGTERM | is not touched: a bare kill | leave |
 | the same, but SLURM may not know (`forgets`) | may have been preempted | requeue it |
-| it runs, and we have found a faulty node | is not touched | requeue it without that node |
 """
 
 import signal
@@ -32,14 +31,10 @@ Cause = Literal[
     "cancelled",
     "ended by hand",
     "cause unknown",
-    "faulty node",
 ]
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
 SAME_MOMENT = 2.0
 """Seconds between a signal and the end of a job that are one event."""
-MAX_FAULTY_NODES = 3
-"""Maximum number of requeues of a job for faulty nodes. An operation that does not repeat would
-otherwise exclude every node of a cluster, one after the other."""
 LATE_SIGNALS = 120.0
 """Seconds after a restart in which SLURM may deliver a signal that was meant for the previous
 launch."""
@@ -147,15 +142,9 @@ def decide(cause: Cause, budget: Budget, before: int) -> Decision:
         budget: the limits of restarts.
         before: number of times that the job has already requeued itself for this cause.
     """
-    if cause == "faulty node" and before >= MAX_FAULTY_NODES:
-        reason = (
-            f"found faulty nodes {before + 1} times: an operation may not repeat"
-            " (hooks.replay_step.on_difference=stop and trainer.deterministic=true find it)"
-        )
-        return Decision("fail", cause, reason)
     key = {"preempted": "max_preemptions", "timed out": "max_timeouts"}.get(cause)
     if key is None:
-        return Decision("requeue" if cause in ("cause unknown", "faulty node") else "leave", cause)
+        return Decision("requeue" if cause == "cause unknown" else "leave", cause)
     limit = getattr(budget, key)
     if limit is None or before < limit:
         return Decision("requeue", cause)

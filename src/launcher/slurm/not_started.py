@@ -14,11 +14,10 @@ from pathlib import Path
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import is_held_in_job
 from launcher.rundir.provenance import slurm_job_id
-from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import Outcome
 from launcher.slurm import scheduler
 from launcher.slurm.causes import cause_of
-from launcher.slurm.shared_job import runs_of
+from launcher.slurm.shared_job import own_record, runs_of
 
 OPEN = ("queued", "running", "preempted")
 NOISE = re.compile(
@@ -30,9 +29,6 @@ ENDS = 4096
 """Bytes at the end of the job's log that are searched for its last line."""
 
 
-SILENT_END = (
-    "its process ended with exit code 0 in the middle of the run, without an error (os._exit?)"
-)
 UNRECORDED = 100
 """Our exit code for a run that has failed although its process ended with 0."""
 
@@ -49,19 +45,27 @@ def main() -> int:
     return 0
 
 
-def record_silent_end(folder: RunFolder, reason: str = SILENT_END) -> bool:
+def silent_end(code: int) -> str:
+    """Explain the end of a process that has recorded none. A code below 0 is a signal."""
+    if code < 0:
+        return f"its process was killed by signal {-code}"
+    return (
+        f"its process ended with exit code {code} in the middle of the run, without an error"
+        " (os._exit?)"
+    )
+
+
+def record_silent_end(folder: RunFolder, code: int = 0) -> bool:
     """Record that the run's process has ended in the middle of the run.
 
-    Args:
-        folder: the run's folder.
-        reason: how it has ended. By default, with 0.
     Returns:
         False if this job's run has not.
     """
-    record, job = RunRecord(folder), slurm_job_id()
-    attempt = record.attempt
+    record, job, reason = own_record(folder), slurm_job_id(), silent_end(code)
+    attempt = None if record is None else record.attempt
     if (
-        attempt is None
+        record is None
+        or attempt is None
         or attempt.outcome is not None
         or attempt.slurm_job_id != job
         or is_held_in_job(folder)
@@ -85,8 +89,8 @@ def record_failure(
         command: the command of the job's script that failed.
         log: the job's log. Default None: in the run's folder.
     """
-    record, job = RunRecord(folder), slurm_job_id()
-    if record.state not in OPEN or is_held_in_job(folder) or job is None:
+    record, job = own_record(folder), slurm_job_id()
+    if record is None or record.state not in OPEN or is_held_in_job(folder) or job is None:
         return
     try:
         cause = cause_of(

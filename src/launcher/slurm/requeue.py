@@ -11,12 +11,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from launcher.errors import NodeFault
 from launcher.process import deadline, signals
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import held_here, is_held_in_job
@@ -26,8 +25,9 @@ from launcher.slurm import scheduler
 from launcher.slurm.cancel_note import is_cancel_noted, remove_cancel_note
 from launcher.slurm.causes import Budget, Cause, cause_of, decide, forgets, was_ended_at
 from launcher.slurm.journal import Journal
+from launcher.slurm.sbatch import SCRIPT
 from launcher.slurm.scheduler import JobInfo, NoAnswer, SchedulerError
-from launcher.slurm.shared_job import ENDED, runs_of
+from launcher.slurm.shared_job import ENDED, own_record, runs_of, state_in
 
 T = TypeVar("T")
 STAY = 300.0
@@ -77,9 +77,6 @@ def guarded(work: Callable[[], T], folder: RunFolder, budget: Budget) -> T:
                 # Here or in a forced exit, this thread requeues the job and waits for SLURM.
                 deadline.disarm()
                 raise
-            except NodeFault as issue:
-                # The attempt has reported it.
-                raise policy.leave_nodes(issue.nodes) from None
     except signals.SignalExit as stop:
         if stop.signum == signal.SIGINT:
             raise
@@ -108,8 +105,6 @@ class Requeue:
         self.forced = ""
         self.attempts_before = [0] * len(self.runs)
         self.is_reported = False
-        self.faulty_nodes: Sequence[str] = ()
-        self.excluded = ""
         self._requesting = threading.Lock()
         self._requests = 0
 
@@ -175,19 +170,10 @@ class Requeue:
         code = _await_decision()
         return stop if code is None else signals.SignalExit(stop.signum, code)
 
-    def leave_nodes(self, nodes: Sequence[str]) -> SystemExit:
-        """Requeue the job without these nodes.
-
-        Returns:
-            The exit to raise, once SLURM has confirmed the requeue.
-        """
-        self.faulty_nodes = nodes
-        return self.leave(signals.SignalExit(0, 1))
-
     def leave_by_force(self, signum: int, reason: str) -> None:
         """Requeue the job in a forced exit too, since it resumes from its last checkpoint."""
         if self.rank == 0 and signum != signal.SIGINT:
-            self.forced = f"; {reason}"
+            self.forced = f"; {'its last step is saved. ' if self._is_saved() else ''}{reason}"
             self._settle(signals.SignalExit(signum))
 
     def end_by_force(self, signum: int, reason: str) -> None:
@@ -252,13 +238,10 @@ class Requeue:
                     return self._fail(
                         f"SLURM job {self.job} {cause}, and could not be requeued: {rejection}"
                     )
-                if self.faulty_nodes and (required := self._required()):
-                    return self._fail(f"SLURM job {self.job} requires the faulty {required}")
                 # Right after the check: a cancelled job must not be requeued.
                 with self._requesting:
                     if self._requests == requests:  # else `request_early` has just requested it
                         self._request(cause)
-                self._exclude()
             except NoAnswer as error:
                 self._report_silence(stop, error)
                 pause = PAUSE
@@ -269,26 +252,6 @@ class Requeue:
                 return stop
             self.sleep(pause)
             waited += max(pause, time.monotonic() - began)
-
-    def _required(self) -> str:
-        """Return the faulty nodes that the job requests by name (--nodelist).
-
-        Without them SLURM would never start it again.
-        """
-        required = scheduler.required_nodes(self.job)
-        return ",".join(node for node in self.faulty_nodes if node in required)
-
-    def _exclude(self) -> None:
-        if not self.faulty_nodes:
-            return
-        names = ",".join(self.faulty_nodes)
-        try:
-            scheduler.exclude(self.job, self.faulty_nodes)
-            self.excluded = names
-        except SchedulerError as error:
-            logger.error(
-                "SLURM job %s is requeued, and may start on %s again: %s.", self.job, names, error
-            )
 
     def _look(self, stop: signals.SignalExit) -> tuple[JobInfo, Cause]:
         """The job as SLURM shows it, and what the signal meant.
@@ -311,8 +274,6 @@ class Requeue:
                 os.environ.get("SLURM_JOB_PARTITION"), with_grace=True
             )
             cause = "cancelled" if with_grace else cause
-        if cause == "ended by hand" and info.is_batch and self.faulty_nodes:
-            cause = "faulty node"
         if cause == "ended by hand" and info.is_batch and stop.signum:
             cause = "cause unknown" if forgets(info, received_at, scheduler.booted_at()) else cause
         if self._is_cancel_noted():
@@ -339,9 +300,7 @@ class Requeue:
             reason = (
                 "requeued by SLURM" if self.requested is None else f"{self.requested}, requeued"
             )
-            self._revise(
-                "preempted", f"{reason} without {self.excluded}" if self.excluded else reason
-            )
+            self._revise("preempted", reason)
 
     def _report_silence(self, stop: signals.SignalExit, error: NoAnswer) -> None:
         if self.is_reported or not stop.signum:
@@ -368,6 +327,14 @@ class Requeue:
         ]
         return any((attempt.end_step or 0) > attempt.start_step for attempt in begun)
 
+    def _is_saved(self) -> bool:
+        """Return whether each run's attempt, whose end is recorded, has saved its last step."""
+        attempts = [RunRecord(run).attempt for run in self.runs]
+        return all(
+            attempt is not None and attempt.end_step == run.newest_step() > 0
+            for attempt, run in zip(attempts, self.runs, strict=True)
+        )
+
     def _newest_step(self) -> int:
         """The step of the newest checkpoint.
 
@@ -377,9 +344,9 @@ class Requeue:
 
     def _open_runs(self) -> list[RunFolder]:
         """The runs whose state is still the job's."""
-        if len(self.runs) == 1:
-            return self.runs
-        return [run for run in self.runs if RunRecord(run).state not in ENDED]
+        ended = ENDED if len(self.runs) > 1 else ()
+        script = os.environ.get(SCRIPT)
+        return [run for run in self.runs if state_in(run, script) not in (None, *ended)]
 
     def _is_cancel_noted(self) -> bool:
         runs = self._open_runs()
@@ -397,7 +364,9 @@ class Requeue:
             if not run.record_path.exists() or (is_held_in_job(run) and not is_ours):
                 continue
             try:
-                RunRecord(run).revise(
+                if (record := own_record(run)) is None:
+                    continue
+                record.revise(
                     state,
                     state,
                     reason=reason + self.forced,

@@ -22,6 +22,9 @@ DEFAULT_DELAY = 60
 DISK_SPEED = 200e6
 """Assumed speed of a save to a shared file system, in bytes per second."""
 
+SCRIPT = "LAUNCHER_SCRIPT"
+"""The variable with the script of the job that a process belongs to."""
+
 
 def runs_path(script: Path) -> Path:
     """The file from which a script reads its runs."""
@@ -92,6 +95,7 @@ class Script:
         find_runs = [f"__launcher_run={folder}/${{SLURM_ARRAY_TASK_ID:-0}}"]
         return "\n".join(
             [
+                f"export {SCRIPT}={shlex.quote(str(path))}",
                 *(find_runs if is_shared else find_run),
                 f"__launcher_pythons=({shlex.join(pythons)})",
                 *(
@@ -99,7 +103,7 @@ class Script:
                     for file in self.size.functions
                 ),
                 *(["set -e", *self.setup, "set +e"] if self.setup else []),
-                f'{self.size.command()} {srun} "$__launcher_run" {shlex.quote(str(path))}',
+                f'{self.size.command()} {srun} "$__launcher_run"',
             ]
         )
 

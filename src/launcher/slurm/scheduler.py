@@ -221,30 +221,6 @@ def requeue(job: str) -> None:
     call(["scontrol", "requeue", job])
 
 
-def exclude(job: str, nodes: Sequence[str]) -> None:
-    """Exclude these nodes for a requeued job, in addition to the nodes that it already excludes.
-
-    SLURM accepts this for a pending job, and a requeued job is pending even before its processes
-    have ended.
-
-    Raises:
-        SchedulerError: SLURM did not answer, or rejected it, since no other nodes may be left.
-    """
-    before = _fields(call(["scontrol", "show", "job", "-o", job])).get("ExcNodeList", "(null)")
-    all_nodes = [*([] if before == "(null)" else [before]), *nodes]
-    call(["scontrol", "update", f"JobId={job}", f"ExcNodeList={','.join(all_nodes)}"])
-
-
-def required_nodes(job: str) -> list[str]:
-    """The nodes that a job requests by name.
-
-    Raises:
-        SchedulerError: SLURM did not answer.
-    """
-    names = _fields(call(["scontrol", "show", "job", "-o", job])).get("ReqNodeList", "(null)")
-    return [] if names == "(null)" else call(["scontrol", "show", "hostnames", names]).split()
-
-
 def queue(notes: Iterable[Path] = ()) -> dict[str, QueuedJob] | None:
     """Return all jobs that have not ended, by id (an array's task is `12_3`), from one call.
 

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from launcher.rundir.folder import RunFolder
+from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import read_record
-from launcher.slurm.sbatch import job_folder
+from launcher.slurm.sbatch import SCRIPT, job_folder
 from launcher.slurm.submission import JobNote
 
 RUNS = "runs.txt"
@@ -55,16 +56,26 @@ def others_of(run: RunFolder, note: JobNote) -> Iterator[RunFolder]:
             yield other
 
 
-def is_open(run: RunFolder, script: str) -> bool:
+def is_open(run: RunFolder, script: str | None) -> bool:
     """Return whether a run has not ended, and has no newer job than the script's."""
     return state_in(run, script) not in (None, *ENDED)
 
 
-def state_in(run: RunFolder, script: str) -> str | None:
-    """The state of a run, or None if it has a newer job than the script's."""
+def is_superseded(run: RunFolder, script: str | None) -> bool:
+    """Return whether a run has a newer job than the script's."""
     note = JobNote.read(run)
     # A network file system may fail to read it for a moment.
-    if note is not None and note.script != script:
+    return script is not None and note is not None and note.script != script
+
+
+def own_record(run: RunFolder) -> RunRecord | None:
+    """Return a run's record for this job to write, or None if the run has a newer job."""
+    return None if is_superseded(run, os.environ.get(SCRIPT)) else RunRecord(run)
+
+
+def state_in(run: RunFolder, script: str | None) -> str | None:
+    """The state of a run, or None if it has a newer job than the script's."""
+    if is_superseded(run, script):
         return None
     try:
         return str(read_record(run.record_path).get("state"))

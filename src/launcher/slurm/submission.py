@@ -259,14 +259,20 @@ def queue_of(folders: Iterable[RunFolder]) -> dict[str, QueuedJob]:
     """The jobs that have not ended, see `scheduler.queue`.
 
     Raises:
-        ConfigError: SLURM does not answer.
+        NotAnswered: SLURM does not answer.
     """
     queue = scheduler.queue(folder.path / FROZEN for folder in folders)
     if queue is None:
-        raise ConfigError(
+        raise NotAnswered(
             "dispatch=slurm: squeue does not answer; run this on a machine of the cluster."
         )
     return queue
+
+
+class NotAnswered(ConfigError):
+    """SLURM did not answer. A later try may succeed."""
+
+    limit = "no answer"
 
 
 class LimitReached(ConfigError):
@@ -315,7 +321,8 @@ def _submit(script: Path) -> str:
         message = sbatch_message(error)
         if LIMIT.search(message):
             raise LimitReached(message.partition(" Batch job submission failed")[0]) from None
-        raise ConfigError(f"dispatch=slurm: {message}; see dispatch.dry_run=true.") from None
+        kind = NotAnswered if isinstance(error, scheduler.NoAnswer) else ConfigError
+        raise kind(f"dispatch=slurm: {message}; see dispatch.dry_run=true.") from None
 
 
 def sbatch_message(error: Exception) -> str:

@@ -15,6 +15,7 @@ from launcher.optim.precision import Precision
 from launcher.process import ranks
 from launcher.process.ranks import any_rank
 from launcher.strategies.base import NULL, BuildOptimizer, MemoryLayout
+from launcher.strategies.buffers import broadcast
 from launcher.strategies.lanes import buckets
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan
@@ -40,6 +41,9 @@ class DdpStrategy(NativeStrategy):
     name = "ddp"
     supports_lanes = True
     compiles_whole = False
+
+    _wrapped: frozenset[int] | None = None
+    """The `id`s of the parameters whose gradients DDP exchanges, or None without DDP."""
 
     def __init__(
         self,
@@ -105,6 +109,7 @@ class DdpStrategy(NativeStrategy):
         wrapped = DistributedDataParallel(model, device_ids=ids, **options)
         if self.compression == "bf16":
             wrapped.register_comm_hook(None, average_in_bf16)
+        self._wrapped = frozenset(id(p) for p in model.parameters() if p.requires_grad)
         # DDP learns a static graph from the first pass, which must be a real one and include the
         # exchange. With unused parameters, DDP keeps its first buckets.
         is_static = self.options["static_graph"]
@@ -131,13 +136,16 @@ class DdpStrategy(NativeStrategy):
     def gradient_exchange(self) -> Callable[[list[nn.Parameter]], None] | None:
         if isinstance(self.optimizer, OptimizerParts):
             return mean_over_ranks
+        if self._wrapped is not None:
+            # DDP does not know parameters that were frozen when it was made.
+            late = [p for p in self._all_params if id(p) not in self._wrapped]
+            return (lambda _: mean_over_ranks(late)) if late else None
         return super().gradient_exchange()
 
     def end_turns(self) -> None:
         super().end_turns()
         if self.broadcast_buffers:
-            for buffer in self.model.buffers():
-                dist.broadcast(buffer, 0)
+            broadcast([*self.model.buffers()])
 
     def memory_layout(self, world_size: int, precision: Precision) -> MemoryLayout:
         copies = 1 if self.options["gradient_as_bucket_view"] else 2

@@ -20,6 +20,7 @@ from launcher.optim.precision import Precision
 from launcher.process import ranks
 from launcher.process.rng import restore_rng, rng_state
 from launcher.strategies.base import NULL, BuildOptimizer, MemoryLayout, UnknownMemory
+from launcher.strategies.buffers import SharedBuffers
 from launcher.strategies.collective_check import CollectiveConsistencyCheck
 from launcher.strategies.initial_weights import META, draw, outline, same_draws
 from launcher.strategies.lanes import TreeReduceScatter
@@ -190,12 +191,10 @@ class FsdpStrategy(NativeStrategy):
                 " use strategy=ddp, or another optimizer."
             )
         self.attach(model, optimizer, self.precision.scaler(self.device))
+        is_alone = self.ranks.world_size == 1
+        self._buffers = None if is_alone or self.lanes is not None else SharedBuffers(model)
         units = [module for module in self._shards if module is not model]
-        self._same_use = (
-            CollectiveConsistencyCheck(model, units, self.name)
-            if self.ranks.world_size > 1
-            else None
-        )
+        self._same_use = None if is_alone else CollectiveConsistencyCheck(model, units, self.name)
         return self.model, self.optimizer
 
     def _shard(self, model: nn.Module) -> None:
@@ -288,7 +287,10 @@ class FsdpStrategy(NativeStrategy):
         if self._same_use is not None:
             self._same_use.end()
             self._same_use = None
-        return super().step()
+        result = super().step()
+        if self._buffers is not None:
+            self._buffers.share()
+        return result
 
     def forward_context(self) -> AbstractContextManager[object]:
         context = super().forward_context()

@@ -14,7 +14,7 @@ from torch.nn.utils import clip_grads_with_norm_
 
 from launcher.errors import ConfigError, TrainingError
 from launcher.optim.optimizers import needs_closure
-from launcher.optim.parts import OptimizerParts
+from launcher.optim.parts import OptimizerParts, has_own_state_dict
 from launcher.optim.precision import Precision
 from launcher.process import ranks
 from launcher.process.device import get_device
@@ -26,14 +26,14 @@ from launcher.strategies.lanes import LaneSums, check_model, check_optimizer, su
 from launcher.strategies.norms import by_mesh, row_norm, total_norm
 from launcher.strategies.optimizer_state import load_optimizer, optimizer_snapshot
 from launcher.strategies.recompute import recompute_units
-from launcher.strategies.sharded import shard_to_write, whole
+from launcher.strategies.sharded import is_sharded, shard_to_write, whole
 from launcher.strategies.step import DeferredFlag, StepPlan, StepResult
 from launcher.strategies.weights import (
     EXTRA,
     MODEL,
     TIED,
+    extra_misfits,
     extra_state,
-    load_extra_state,
     load_model_tensors,
     load_weights,
     model_tensors,
@@ -100,8 +100,8 @@ class NativeStrategy(Strategy):
         self._work_on(optimizer)
         # The parameters that get gradients; None: all.
         self._inputs: list[nn.Parameter] | None = None
-        self._exchange = self.gradient_exchange()
         self.needs_closure = needs_closure(optimizer)
+        self._check_state()
         if self.lanes is not None:
             check_model(model)
             check_optimizer(optimizer, self.device)
@@ -135,6 +135,15 @@ class NativeStrategy(Strategy):
         self._params = by_mesh(p for group in self._updating.param_groups for p in group["params"])
         self._num_params = sum(map(len, self._params))
         self._all_params = [p for params in self._params for p in params]
+        self._exchange = self.gradient_exchange()
+
+    def _follow_groups(self) -> None:
+        """Take the parameters that `add_param_group` has added."""
+        num_params = 0
+        for group in self._updating.param_groups:
+            num_params += len(group["params"])
+        if num_params != self._num_params:
+            self._list_parameters()
 
     def take_turn(self, name: str) -> None:
         optimizers = self.optimizer
@@ -169,6 +178,7 @@ class NativeStrategy(Strategy):
         else:
             loss.backward(inputs=self._inputs)
         if self._sums is not None:
+            self._follow_groups()
             self._sums.add(self._all_params)
 
     def zero_grad(self) -> None:
@@ -177,14 +187,9 @@ class NativeStrategy(Strategy):
         self.optimizer.zero_grad()
 
     def step(self) -> StepResult:
+        self._follow_groups()
         if self._exchange is not None:
             self._exchange(self._all_params)
-        num_params = 0
-        for group in self._updating.param_groups:
-            num_params += len(group["params"])
-        if num_params != self._num_params:
-            # This happens after `add_param_group`.
-            self._list_parameters()
         if self._scales:
             self.scaler.unscale_(self._updating)
         if self.before_clip is not None:
@@ -216,6 +221,20 @@ class NativeStrategy(Strategy):
             self._updating.step()
         self.optimizer.zero_grad()
         return StepResult(norm)
+
+    def _check_state(self) -> None:
+        """Check that the optimizer's own way to save its state is supported.
+
+        Raises:
+            ConfigError: the parameters are sharded, and so is the state that it would return.
+        """
+        if has_own_state_dict(self.optimizer) and any(map(is_sharded, self._all_params)):
+            name = type(self.optimizer).__name__
+            raise ConfigError(
+                f"optimizer={name}: has a state_dict() or load_state_dict() of its own, which"
+                f" strategy={self.name} does not support, since the parameters are sharded; use"
+                " strategy=ddp, or another optimizer."
+            )
 
     def _check_closure(self) -> None:
         """Check that an optimizer can have the closure that it needs.
@@ -294,7 +313,7 @@ class NativeStrategy(Strategy):
 
     # ---------------------------------------------------------------------------------------- state
     def snapshot(self) -> Snapshot:
-        moments, groups = optimizer_snapshot(self.model, self.optimizer)
+        moments, rest = optimizer_snapshot(self.model, self.optimizer)
         live = {MODEL + name: tensor for name, tensor in model_tensors(self.model).items()}
         live |= {OPTIMIZER + name: tensor for name, tensor in moments.items()}
         tensors: dict[str, torch.Tensor] = {}
@@ -304,14 +323,14 @@ class NativeStrategy(Strategy):
                 tensors[name], part = shard
                 if part is not None:
                     parts[name] = part
-        meta: dict[str, object] = {"optimizer_groups": groups, "scaler": self.scaler.state_dict()}
+        meta: dict[str, object] = {"optimizer": rest, "scaler": self.scaler.state_dict()}
         meta |= {EXTRA: extra_state(self.model), TIED: tied_names(self.model)}
         return Snapshot(tensors, meta, parts)
 
     def load(self, saved: TensorReader) -> None:
         self.load_model(saved)
-        load_extra_state(self.model, saved.meta[EXTRA])
-        load_optimizer(self.model, self.optimizer, saved, OPTIMIZER, saved.meta["optimizer_groups"])
+        extra_misfits(self.model, saved.meta[EXTRA])
+        load_optimizer(self.model, self.optimizer, saved, OPTIMIZER, saved.meta["optimizer"])
         if self._scales and saved.meta["scaler"]:
             self.scaler.load_state_dict(saved.meta["scaler"])
 

@@ -3,14 +3,15 @@
 It fits other strategies, wrappers and orders of groups.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 import torch
 from torch import nn
 
 from launcher.errors import TrainingError
-from launcher.optim.parts import OptimizerParts
+from launcher.optim.combined import CombinedOptimizer
+from launcher.optim.parts import OptimizerParts, has_own_state_dict
 from launcher.strategies.base import TensorReader
 from launcher.strategies.sharded import read_into, zeros_like_shard
 from launcher.strategies.weights import unwrap
@@ -35,35 +36,41 @@ def _is_stored_with_model(model: nn.Module) -> Callable[[str, torch.Tensor], boo
 
 def optimizer_snapshot(
     model: nn.Module, optimizer: torch.optim.Optimizer
-) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
-    """Return live state tensors named `<parameter>/<key>`, and the groups.
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Return live state tensors named `<parameter>/<key>`, and a tree of everything else.
 
-    The groups have their settings, and state values that are not tensors.
+    The tree has the groups with their settings, state values that are not tensors, and state that
+    belongs to no parameter. The state of an optimizer with its own `state_dict()` is in the tree.
     """
     names, is_stored = _names(model, optimizer), _is_stored_with_model(model)
+    is_own = has_own_state_dict(optimizer)
     tensors: dict[str, torch.Tensor] = {}
     groups = []
     for group, kind in zip(optimizer.param_groups, _kinds(optimizer), strict=True):
-        settings = {key: value for key, value in group.items() if key != "params"}
         values: dict[str, Any] = {}
         for p in group["params"]:
-            if not is_stored(names[id(p)], p):
-                tensors[f"{names[id(p)]}/{VALUE}"] = p.detach()
-            for key, value in optimizer.state.get(p, {}).items():
+            name = names[id(p)]
+            if not is_stored(name, p):
+                tensors[f"{name}/{VALUE}"] = p.detach()
+            for key, value in ({} if is_own else optimizer.state.get(p, {})).items():
                 if isinstance(value, torch.Tensor):
-                    tensors[f"{names[id(p)]}/{key}"] = value.detach()
+                    tensors[f"{name}/{key}"] = value.detach()
                 else:
-                    values[f"{names[id(p)]}/{key}"] = value
-        params = [names[id(p)] for p in group["params"]]
+                    values[f"{name}/{key}"] = value
         groups.append(
             {
                 "optimizer": kind,
-                "settings": settings,
-                "params": params,
+                "settings": {} if is_own else _settings(group),
+                "params": [names[id(p)] for p in group["params"]],
+                "frozen": [names[id(p)] for p in group["params"] if not p.requires_grad],
                 "values": values,
             }
         )
-    return tensors, groups
+    if is_own:
+        return tensors, {"groups": groups, "state_dict": optimizer.state_dict()}
+    # The state of a parameter that was removed from its group is not used.
+    others = {key: value for key, value in optimizer.state.items() if id(key) not in names}
+    return tensors, {"groups": groups, "others": others}
 
 
 def load_optimizer(
@@ -71,18 +78,25 @@ def load_optimizer(
     optimizer: torch.optim.Optimizer,
     saved: TensorReader,
     prefix: str,
-    groups: list[dict[str, Any]],
+    stored: dict[str, Any],
 ) -> None:
     """Restore the state that `optimizer_snapshot` returned.
 
-    Any other state is removed, such as state from a checkpoint that turned out to be damaged while
-    it was read.
+    Groups that were added in training are added. Any other state is removed, such as state from a
+    checkpoint that turned out to be damaged while it was read.
 
     Raises:
         TrainingError: it is another optimizer than the checkpoint's, or has other parameters or
             groups.
     """
+    groups = stored["groups"]
+    _add_groups(model, optimizer, groups)
     check_groups(optimizer, groups)
+    if has_own_state_dict(optimizer) is not ("state_dict" in stored):
+        raise TrainingError(
+            f"{type(optimizer).__name__} has state_dict() or load_state_dict() of its own now, or"
+            " had it when the checkpoint was written, but not both."
+        )
     names = _names(model, optimizer)
     keys: dict[str, list[str]] = {}
     for full in saved.names():
@@ -94,26 +108,23 @@ def load_optimizer(
         for full, value in entry["values"].items():
             name, key = full.rsplit("/", 1)
             values.setdefault(name, {})[key] = value
-    stored_names = {name for entry in groups for name in entry["params"]}
-    own_names = {names[id(p)] for group in optimizer.param_groups for p in group["params"]}
-    if missing := own_names - stored_names:
-        raise TrainingError(
-            f"The checkpoint's optimizer has no state for the parameter {min(missing)}."
-        )
-    if left_over := (stored_names | keys.keys() | values.keys()) - own_names:
-        raise TrainingError(
-            f"The checkpoint has optimizer state for {min(left_over)}, which is not being trained."
-        )
+    _check_parameters(optimizer, names, groups, keys.keys() | values.keys())
+    # Settings like `fused` belong to this machine and are kept.
+    kept = [
+        {key: value for key, value in group.items() if key in IMPLEMENTATION_SETTINGS}
+        for group in optimizer.param_groups
+    ]
+    before: dict[Any, Any] = {}
+    if "state_dict" in stored:
+        optimizer.load_state_dict(stored["state_dict"])
+    else:
+        before = dict(optimizer.state)
+        optimizer.state.clear()
     with saved.concurrent_reads():
-        for group, entry in zip(optimizer.param_groups, groups, strict=True):
-            # Settings like `fused` belong to this machine and are kept.
-            group.update(
-                {k: v for k, v in entry["settings"].items() if k not in IMPLEMENTATION_SETTINGS}
-            )
+        for group, entry, own in zip(optimizer.param_groups, groups, kept, strict=True):
+            group.update(_portable(entry["settings"]) | own)
             for p in group["params"]:
                 name = names[id(p)]
-                # State that the checkpoint does not have must go.
-                present = optimizer.state.pop(p, {})
                 state = {
                     key: _to_device(value, p.device) for key, value in values.get(name, {}).items()
                 }
@@ -121,15 +132,61 @@ def load_optimizer(
                     if key == VALUE:
                         read_into(saved, f"{prefix}{name}/{key}", p.detach())
                     else:
-                        state[key] = _read(
-                            saved, f"{prefix}{name}/{key}", p, group, present.get(key)
-                        )
+                        present = before.get(p, {}).get(key)
+                        state[key] = _read(saved, f"{prefix}{name}/{key}", p, group, present)
                 if state:
                     optimizer.state[p] = state
+    if others := stored.get("others"):
+        device = next(p.device for group in optimizer.param_groups for p in group["params"])
+        optimizer.state.update(_to_device(others, device))
+
+
+def _add_groups(
+    model: nn.Module, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]
+) -> None:
+    """Add the groups that a hook had added in training, with parameters of the model."""
+    if isinstance(optimizer, CombinedOptimizer):
+        return
+    taken = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    parameters = {n: p for n, p in unwrap(model).named_parameters() if id(p) not in taken}
+    for entry in groups[len(optimizer.param_groups) :]:
+        if not parameters.keys() >= set(entry["params"]):
+            return
+        for name in entry["params"]:
+            parameters[name].requires_grad_(name not in entry["frozen"])
+        params = [parameters.pop(name) for name in entry["params"]]
+        optimizer.add_param_group({**_portable(entry["settings"]), "params": params})
+
+
+def _check_parameters(
+    optimizer: torch.optim.Optimizer,
+    names: dict[int, str],
+    groups: list[dict[str, Any]],
+    with_state: Set[str],
+) -> None:
+    stored_names = {name for entry in groups for name in entry["params"]}
+    own_names = {names[id(p)] for group in optimizer.param_groups for p in group["params"]}
+    if missing := own_names - stored_names:
+        raise TrainingError(
+            f"The checkpoint's optimizer has no state for the parameter {min(missing)}."
+        )
+    if left_over := (stored_names | with_state) - own_names:
+        raise TrainingError(
+            f"The checkpoint has optimizer state for {min(left_over)}, which is not being trained."
+        )
 
 
 IMPLEMENTATION_SETTINGS = frozenset({"fused", "foreach", "capturable", "differentiable"})
 """Settings of how an update is computed, which do not change its result."""
+
+
+def _settings(group: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a group, in an order that does not depend on who has added it."""
+    return {key: group[key] for key in sorted(group) if key != "params"}
+
+
+def _portable(settings: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key not in IMPLEMENTATION_SETTINGS}
 
 
 def check_groups(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:
@@ -194,8 +251,12 @@ def _read(
     return target
 
 
-def _to_device(value: object, device: torch.device) -> object:
-    """Move a tensor, or a list of them (as LBFGS has), to its parameter's device."""
+def _to_device(value: Any, device: torch.device) -> Any:
+    """Move the tensors of a tree to a device. A number stays on the CPU, as in `_read`."""
     if isinstance(value, torch.Tensor):
-        return value.to(device)
-    return [_to_device(item, device) for item in value] if isinstance(value, list) else value
+        return value.to(device) if value.dim() else value
+    if isinstance(value, dict):
+        return {key: _to_device(item, device) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_to_device(item, device) for item in value)
+    return value

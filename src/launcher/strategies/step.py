@@ -24,7 +24,7 @@ class StepPlan:
     """The micro-batches of all ranks together, whose gradients are added in the order of
     `launcher.strategies.lanes`. With None, they are added in any order."""
     seed: int = 0
-    """Seed of the random state of each lane."""
+    """Seed of the random state of each lane, and of each batch of an evaluation."""
 
 
 @dataclass(slots=True)

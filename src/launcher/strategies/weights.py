@@ -3,8 +3,10 @@
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,7 +20,6 @@ MODEL = "model/"
 EXTRA = "_extra_state"
 TIED = "tied"
 """Key of `tied_names` in a checkpoint's state."""
-NO_EXTRA_STATE = nn.Module.get_extra_state
 
 
 def layers(module: nn.Module) -> Iterator[nn.Module]:
@@ -149,47 +150,55 @@ def _address(tensor: torch.Tensor) -> int:
 def load_model_tensors(
     model: nn.Module, saved: TensorReader, prefix: str, strict: bool
 ) -> list[str]:
-    """Copy stored tensors into the model's own, in place.
+    """Restore stored tensors and extra state as the model's `load_state_dict()` does.
 
-    If `state_dict()` returns copies, `load_state_dict()` is used.
+    A tensor of the model's own is read in place first. Any other is only passed to it, such as one
+    of another shape, or one that `state_dict()` copies.
 
     Returns:
         A message for each name that is missing, left over or of another shape.
     Raises:
         TrainingError: `strict`, and there is such a name, or `load_state_dict()` ignored a tensor.
     """
-    state = model_state(model)
-    shapes = {name: tuple(tensor.shape) for name, tensor in state.tensors.items()}
-    problems = misfits(model, shapes, saved, prefix, strict)
-    bad = {problem.split(":", 1)[0] for problem in problems}
-    copies: dict[str, torch.Tensor] = {}
+    module, own = unwrap(model), model_state(model)
+    state, extra = module.state_dict(), saved.meta.get(EXTRA, {})
+    stored = {name.removeprefix(prefix) for name in saved.names() if name.startswith(prefix)}
+    device = next((tensor.device for tensor in own.tensors.values()), torch.device("cpu"))
+    passed: dict[str, torch.Tensor] = {}
     with saved.concurrent_reads():
-        for name, tensor in state.tensors.items():
-            if name not in bad:
-                target = (
-                    copies.setdefault(name, torch.empty_like(tensor))
-                    if name in state.copies
-                    else tensor
-                )
-                read_into(saved, prefix + name, target)
-    if copies:
-        _load_copies(unwrap(model), copies)
+        for name in stored - (state.keys() - own.tensors.keys()):
+            shape, tensor = saved.shape(prefix + name), own.tensors.get(name)
+            if tensor is None or tuple(tensor.shape) != shape:
+                dtype = saved.dtype(prefix + name)
+                tensor = passed[name] = torch.empty(shape, dtype=dtype, device=device)
+            elif name in own.copies:
+                tensor = passed[name] = torch.empty_like(tensor)
+            read_into(saved, prefix + name, tensor)
+    # The model's own code may look for what the checkpoint does not have.
+    for name in state.keys() - stored - extra.keys() - tied_names(model).keys():
+        del state[name]
+    state.update({**passed, **extra})
+    failure: Exception | None = None
+    try:
+        module.load_state_dict(state, strict=False)
+    except (RuntimeError, KeyError) as error:
+        failure = error
+    problems = misfits(model, tensor_shapes(model), saved, prefix, strict)
+    if failure is not None and not problems:
+        raise TrainingError(f"The weights do not fit the model: {failure}") from failure
+    bad = {problem.split(":", 1)[0] for problem in problems}
+    _check_taken(model, {name: passed[name] for name in passed.keys() - bad})
     return problems
 
 
-def _load_copies(module: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
-    """Load by `load_state_dict()`, and check the result.
-
-    Raises:
-        TrainingError: the model has other values afterwards.
-    """
-    module.load_state_dict({**module.state_dict(), **tensors}, strict=False)
-    after = module.state_dict()
-    for name, tensor in tensors.items():
-        if not torch.equal(_bytes(after[name]), _bytes(tensor)):
+def _check_taken(model: nn.Module, passed: dict[str, torch.Tensor]) -> None:
+    tensors = model_tensors(model)
+    for name, tensor in passed.items():
+        taken = tensors[name]
+        if not torch.equal(_bytes(taken), _bytes(tensor.to(taken.dtype))):
             raise TrainingError(
-                f"{name}: the model's state_dict() returns a copy, and its load_state_dict() does"
-                " not take the checkpoint's values: this model cannot be resumed."
+                f"{name}: the model's load_state_dict() does not take the checkpoint's values: this"
+                " model cannot be resumed."
             )
 
 
@@ -197,35 +206,76 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return local(tensor).contiguous().reshape(-1).view(torch.uint8)
 
 
+def tensor_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in model_tensors(model).items()}
+
+
+def lost_tensors(model: nn.Module, built: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """Return the names of tensors that a resume would not restore.
+
+    They have appeared, vanished or changed their shape in training, and their module's
+    `load_state_dict()` does not follow.
+
+    Args:
+        model: the model after some steps.
+        built: `tensor_shapes` of the model as it was built.
+    """
+    module, shapes = unwrap(model), tensor_shapes(model)
+    changed = {name for name in shapes.keys() | built.keys() if shapes.get(name) != built.get(name)}
+    lost = []
+    for path in {name.rpartition(".")[0] for name in changed}:
+        names = [name for name in changed if name.rpartition(".")[0] == path]
+        try:
+            owner = module.get_submodule(path)
+            restored = _restored(
+                owner, {name.rpartition(".")[2]: built.get(name) for name in names}
+            )
+        except Exception:
+            # It cannot be copied, or its own code failed.
+            restored = {}
+        lost += [n for n in names if restored.get(n.rpartition(".")[2]) != shapes.get(n)]
+    return sorted(lost)
+
+
+def _restored(
+    owner: nn.Module, built: Mapping[str, tuple[int, ...] | None]
+) -> dict[str, tuple[int, ...]]:
+    """Load a module's state into the module as it was built; return the shapes of the result."""
+    tensors = [*owner.parameters(), *owner.buffers()]
+    # A copy of the values is not needed.
+    memo: dict[int, Any] = {id(tensor): tensor.detach().to("meta") for tensor in tensors}
+    for p in owner.parameters():
+        memo[id(p)] = nn.Parameter(memo[id(p)], requires_grad=False)
+    trial = deepcopy(owner, memo)
+    for name, shape in built.items():
+        setattr(trial, name, None if shape is None else torch.zeros(shape))
+    state = owner.state_dict()
+    for name in model_tensors(owner).keys() - built.keys():
+        state[name] = state[name].to("meta")
+    trial.load_state_dict(state, strict=False)
+    return tensor_shapes(trial)
+
+
 def extra_state(model: nn.Module) -> dict[str, object]:
-    """Return each module's `get_extra_state()`, by the module's name."""
-    modules = unwrap(model).named_modules()
+    """Return the entries of `state_dict()` that are not tensors, or `get_extra_state()`."""
     return {
-        name: m.get_extra_state()
-        for name, m in modules
-        if type(m).get_extra_state is not NO_EXTRA_STATE
+        name: value
+        for name, value in unwrap(model).state_dict().items()
+        if name.endswith(EXTRA) or not isinstance(value, torch.Tensor)
     }
 
 
-def load_extra_state(model: nn.Module, stored: dict[str, object], strict: bool = True) -> list[str]:
-    """Pass stored values to `set_extra_state()`.
+def extra_misfits(model: nn.Module, stored: Mapping[str, object], strict: bool = True) -> list[str]:
+    """Return a message for each entry of `extra_state` that is missing or left over.
 
-    Returns:
-        A message for each module that is missing or left over.
     Raises:
         TrainingError: `strict`, and there is one.
     """
     names = extra_state(model).keys()
-    problems = [
-        f"{_extra(name)}: the checkpoint does not have it" for name in names if name not in stored
-    ]
-    problems += [
-        f"{_extra(name)}: the model does not have it" for name in stored if name not in names
-    ]
+    problems = [f"{name}: the checkpoint does not have it" for name in names - stored.keys()]
+    problems += [f"{name}: the model does not have it" for name in stored.keys() - names]
     if strict and problems:
         raise TrainingError("The weights do not fit the model: " + "; ".join(problems) + ".")
-    for name in names & stored.keys():
-        unwrap(model).get_submodule(name).set_extra_state(stored[name])
     return problems
 
 
@@ -253,12 +303,8 @@ def load_weights(
     problems = (load_tensors or partial(load_model_tensors, model))(saved, prefix, strict)
     # Only a checkpoint has it, other files of weights do not.
     if EXTRA in saved.meta:
-        problems += load_extra_state(model, saved.meta[EXTRA], strict)
+        problems += extra_misfits(model, saved.meta[EXTRA], strict)
     return problems
-
-
-def _extra(name: str) -> str:
-    return f"{name}.{EXTRA}" if name else EXTRA
 
 
 def misfits(

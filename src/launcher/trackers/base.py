@@ -241,15 +241,10 @@ def numbers(line: Line) -> dict[str, float]:
 
 
 def media(lines: Iterable[Line], kind: str) -> Iterator[tuple[Line, dict[str, Any]]]:
-    """Each line with each of its images, histograms, matrices or texts."""
+    """Each line with each of its images, histograms or texts."""
     return (
         (line, item) for line in lines for item in line.get("media", ()) if item.get("kind") == kind
     )
-
-
-def pictures(lines: Iterable[Line]) -> Iterator[tuple[Line, dict[str, Any]]]:
-    """Each line with each of its files of images and matrices. These are PNG and need no pillow."""
-    return chain(media(lines, "image"), media(lines, "matrix"))
 
 
 def artifact_folder(folder: RunFolder, which: str) -> Path | None:

@@ -23,7 +23,6 @@ from launcher.trackers.base import (
     config_without,
     media,
     numbers,
-    pictures,
 )
 
 DEFAULT_EXPERIMENT = "launcher"
@@ -136,7 +135,7 @@ class MlflowTracker(Tracker):
     def write(self, lines: list[Line]) -> None:
         if not lines:
             return
-        for line, item in pictures(lines):
+        for line, item in media(lines, "image"):
             self._client.log_artifact(
                 self._id, self.run.folder.path / item["path"], f"images/{line['step']}"
             )

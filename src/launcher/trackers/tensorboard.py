@@ -3,14 +3,13 @@
 import copy
 import json
 import os
-import struct
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from launcher.rundir.files import replace_file
 from launcher.rundir.folder import place_of
-from launcher.trackers.base import NOT_ENDED, Line, Names, Tracker, media, numbers, pictures
+from launcher.trackers.base import NOT_ENDED, Line, Names, Tracker, media, numbers
 
 FILE = "events.out.tfevents.0000000000.launcher"
 POSITION = ".position.json"
@@ -79,7 +78,7 @@ class TensorBoardTracker(Tracker):
                 Summary.Value(tag=self._tag(key), simple_value=value)
                 for key, value in numbers(line).items()
             ]
-            for _, item in pictures([line]):
+            for _, item in media([line], "image"):
                 values.append(
                     Summary.Value(
                         tag=self._tag(item["key"]), image=Summary.Image(**self._image(item))
@@ -99,17 +98,13 @@ class TensorBoardTracker(Tracker):
             self._commit(lines[-1]["step"])
 
     def _image(self, item: dict[str, Any]) -> dict[str, Any]:
-        path = self.run.folder.path / item["path"]
-        content = path.read_bytes()
-        if item["kind"] == "matrix":
-            width, height = struct.unpack(">II", content[16:24])  # of a PNG's first chunk
-        else:
-            from PIL import Image
+        from PIL import Image
 
-            with Image.open(path) as image:
-                width, height = image.size
+        path = self.run.folder.path / item["path"]
+        with Image.open(path) as image:
+            width, height = image.size
         return {
-            "encoded_image_string": content,
+            "encoded_image_string": path.read_bytes(),
             "width": width,
             "height": height,
             "colorspace": 3,

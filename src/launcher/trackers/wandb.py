@@ -26,7 +26,6 @@ from launcher.trackers.base import (
     config_without,
     media,
     numbers,
-    pictures,
 )
 
 DEFAULT_PROJECT, DEFAULT_URL = "launcher", "https://api.wandb.ai"
@@ -194,7 +193,7 @@ class WandbTracker(Tracker):
                 key: line[key] for key in ("step", "samples", "epoch", "attempt") if key in line
             }
             values |= numbers(line)
-            for _, item in pictures([line]):
+            for _, item in media([line], "image"):
                 # Only images need pillow for being logged at all.
                 if item["kind"] == "image" or find_spec("PIL") is not None:
                     values[item["key"]] = self._image(self.run.folder.path / item["path"])

@@ -37,7 +37,7 @@ from launcher.hooks.jsonl import JsonlHook
 from launcher.hooks.media import MediaHook
 from launcher.hooks.metric_schedule import MetricScheduleHook
 from launcher.hooks.sources import SourcesHook
-from launcher.models.output import described
+from launcher.models.output import check_parameters, described
 from launcher.optim.fused import kernels_for_any_shard
 from launcher.optim.parts import OptimizerParts, call_factory
 from launcher.optim.precision import Precision
@@ -218,11 +218,12 @@ def set_up_strategy(
     ranks = Ranks.from_env()
     precision: Precision = instantiate(config.precision)
     plan = step_plan(settings, config.data.batch_size, ranks.world_size, precision)
+    plan = replace(plan, seed=config.seed)
     strategy: Strategy = instantiate(config.strategy)
     if settings.lanes is not None:
         if not vars(type(strategy)).get("supports_lanes"):
             raise ConfigError(str(unsupported_by(settings.lanes, strategy.name)))
-        plan = replace(plan, lanes=settings.lanes, seed=config.seed)
+        plan = replace(plan, lanes=settings.lanes)
     strategy.setup(plan, precision, config.device)
     if settings.lanes is not None and strategy.device.type == "cpu":
         # Kernels divide their sums among threads, whose number would otherwise depend on the ranks.
@@ -281,6 +282,7 @@ def build_model(node: DictConfig) -> nn.Module:
             f"model._target_={node._target_}: should make a torch.nn.Module; it made"
             f" {described(model)}."
         )
+    check_parameters(model)
     return model
 
 
@@ -339,7 +341,7 @@ def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -
         metric is not None
         and "mode" in inspect.signature(getattr(factory, "func", factory)).parameters
     ):
-        options.setdefault("mode", schedule_metric(metric).mode)
+        options["mode"] = schedule_metric(metric, options.get("mode", "auto")).mode
     scheduler: object = _factory(options)(optimizer)
     name = type(scheduler).__name__
     if not hasattr(scheduler, "step"):

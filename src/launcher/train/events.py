@@ -1,8 +1,7 @@
 """Calls hooks: on an event only the hooks that handle it, and with the logged records."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 
 from launcher.errors import ConfigError, TrainingError
@@ -19,7 +18,6 @@ class HookCaller:
     def __init__(self, state: TrainState, logger: logging.Logger):
         self.state, self.logger = state, logger
         self.hooks: list[BaseHook] = []
-        self._earlier_step: int | None = None
         self._events: dict[str, list[Call]] = {event: [] for event in EVENTS}
 
     def fire(self, event: str, *args: object, **options: object) -> None:
@@ -55,20 +53,6 @@ class HookCaller:
             self.state.metrics.update(flatten(records))
         self.fire("on_log", records, dry_run=dry_run)
 
-    @contextmanager
-    def records_of(self, step: int) -> Iterator[None]:
-        """Log records of an earlier step within this context."""
-        self._earlier_step = step
-        try:
-            yield
-        finally:
-            self._earlier_step = None
-
-    @property
-    def logged_step(self) -> int:
-        """The step of the records that are being logged, the current one outside `records_of`."""
-        return self.state.step if self._earlier_step is None else self._earlier_step
-
     def log_scalars(self, records: Records, dry_run: bool = False) -> None:
         """Like `log`, by its name in trainloop 0.11."""
         self.log(records, dry_run=dry_run)
@@ -83,13 +67,6 @@ class HookCaller:
     def log_histograms(self, records: Records, dry_run: bool = False) -> None:
         """Pass nested records of tensors or arrays to every hook. All ranks call it."""
         self.fire("on_log_histograms", records, dry_run=dry_run)
-
-    def log_matrices(self, records: Records, dry_run: bool = False) -> None:
-        """Pass nested records of matrices to every hook.
-
-        A matrix is a 2-d tensor or array, or a list of rows.
-        """
-        self.fire("on_log_matrices", records, dry_run=dry_run)
 
     def log_text(self, records: Records, dry_run: bool = False) -> None:
         """Pass nested records of texts to every hook."""

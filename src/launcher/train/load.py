@@ -103,7 +103,8 @@ def _folder(run: str | Path, outputs: Path) -> Path:
     if folders:
         names = ", ".join(run_name(folder) for folder in folders[:8])
         raise ConfigError(
-            f"load_model('{run}'): names {len(folders)} runs, {names}; give the id of one."
+            f"load_model('{run}'): names {len(folders)} runs, {names}; write name/id,"
+            " or more of the id."
         )
     if not outputs.is_dir():
         raise ConfigError(
@@ -117,8 +118,7 @@ def _folder(run: str | Path, outputs: Path) -> Path:
 
 def _opened(checkpoint: Path, weights: str | None) -> StoredCheckpoint:
     stored = StoredCheckpoint(checkpoint)
-    if weights is not None:
-        stored.use_average(weights)
+    stored.use_weights(weights)
     return stored
 
 

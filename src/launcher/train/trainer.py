@@ -21,10 +21,17 @@ from torch.optim.lr_scheduler import LRScheduler
 from launcher.config.arguments import check_bounds
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, StepInfo, TrainState
+from launcher.hooks.evaluation_weights import EvaluationWeightsHook, switching
 from launcher.hooks.interval import Interval, steps_per_epoch
 from launcher.hooks.records import format_step
 from launcher.hooks.state import full_state, load_full_state, load_hook_states
-from launcher.models.output import check_output, described, is_part, warn_of_rounding
+from launcher.models.output import (
+    check_output,
+    check_parameters,
+    described,
+    is_part,
+    warn_of_rounding,
+)
 from launcher.optim.parts import OptimizerParts
 from launcher.optim.precision import Precision
 from launcher.optim.schedulers import (
@@ -32,6 +39,7 @@ from launcher.optim.schedulers import (
     SchedulerParts,
     check_steps,
     current_rates,
+    follow_groups,
     load_schedule,
     needs_metric,
 )
@@ -142,7 +150,6 @@ class BaseTrainer(HookCaller):
         self.step_info: StepInfo = {}
         self._has_checked_forward = self.is_paused = False
         self.stop_signal, self._agreed_at = 0, -1
-        self.notice = self._agreed_notice = 0
         self._unsettled: DeferredFlag | None = None
         self._last_loss: torch.Tensor | None = None
 
@@ -233,18 +240,23 @@ class BaseTrainer(HookCaller):
         self.hooks = list(self._part("build_hooks", "a list of hooks", "__iter__"))
         for hook in self.hooks:
             check_hook(hook, f"{type(self).__name__}.build_hooks")
+        if any(switching(self.optimizer)):
+            # A hook of the user's may call the same methods.
+            self.hooks.insert(0, EvaluationWeightsHook(self.optimizer))
         self.strategy = self.build_strategy()
         if isinstance(self.optimizer, OptimizerParts):
             retries = self.max_non_finite_grad_retries
             check_turns(self.strategy, self.optimizer, self.lr_scheduler, self.hooks, retries)
             check_takes_name(self._forward(), self._forward_name(), list(self.optimizer.parts))
             self._turns = Turns(self.optimizer, self.strategy, self._forward_for)
+        self._num_groups = len(self.optimizer.param_groups)
         self._agreement = Agreement()
         self.bind_events()
         self.is_built = True
 
     def build_model_and_optimizer(self) -> None:
         self.model = self._part("build_model", "a torch.nn.Module", "named_parameters")
+        check_parameters(self.model)
         self.optimizer = self._part("build_optimizer", "a torch.optim.Optimizer", "param_groups")
 
     def _part(self, method: str, kind: str, *attributes: str) -> Any:
@@ -293,7 +305,6 @@ class BaseTrainer(HookCaller):
             self.build()
         rng = rng_state()
         self.is_paused, self.stop_signal, self._agreed_at = False, 0, -1
-        self.notice = self._agreed_notice = 0
         has_ended = False
         try:
             self.restore()
@@ -406,8 +417,11 @@ class BaseTrainer(HookCaller):
         if (lanes := self.strategy.lanes) is not None:
             self.step_info["loss"] = lanes.end_of_step(self.state.step, self.step_info["loss"])
         self.settle()
+        if len(self.optimizer.param_groups) != self._num_groups:
+            follow_groups(self.lr_scheduler)
+            self._num_groups = len(self.optimizer.param_groups)
         self.step_info["lr"] = current_rates(self.optimizer)
-        self._agreement.begin(signals.received(), self.notice)
+        self._agreement.begin(signals.received())
         return self.strategy.step()
 
     def _take_turns(self, turns: Turns) -> StepResult:
@@ -416,7 +430,7 @@ class BaseTrainer(HookCaller):
         for batch, _ in batches:
             self.fire("on_batch", batch)
         self.step_info["lr"] = current_rates(self.optimizer)
-        self._agreement.begin(signals.received(), self.notice)
+        self._agreement.begin(signals.received())
         schedules: Any = self.lr_scheduler
         result = turns.take(self.state.step, batches, self.step_info, schedules)
         self._has_checked_forward = True
@@ -608,12 +622,8 @@ class BaseTrainer(HookCaller):
         """
         if self._agreed_at != self.state.step:
             self._agreed_at = self.state.step
-            signum, self._agreed_notice = self._agreement.result(signals.received(), self.notice)
+            signum = self._agreement.result(signals.received())
             self.stop_signal = signum if signum and not self.is_last_step else 0
-
-    def agreed_notice(self) -> int:
-        self._agree_on_signal()
-        return self._agreed_notice
 
     def stop_at_this_boundary(self) -> None:
         """End training here, since a signal has interrupted something that the resumed run repeats.

@@ -1,10 +1,12 @@
 """`dispatch=slurm`, the runs command and the scripts, on a real cluster."""
 
 import json
-import re
+import os
+import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -23,7 +25,7 @@ from support.lab import (
     wait_for,
     wait_for_step,
 )
-from support.runner import final_state, metrics, metrics_of, record, run_folder
+from support.runner import final_state, metrics, metrics_of, record
 
 HELD = ["+dispatch.sbatch.hold=true"]
 CRASH = "+tracker.crash={_target_: support.crasher.Crasher}"
@@ -147,11 +149,31 @@ def test_more_jobs_than_the_limit_are_submitted_as_room_comes(cluster, tmp_path)
     )
     (job,) = {run["job_id"].partition("_")[0] for run in states(cluster, tmp_path).values()}
     cluster.run("scancel", job)
-    rest = cluster.launcher(*command, "dispatch.wait=true")
+    rest = cluster.launcher(*command, "dispatch.wait=true", PATH=with_busy_sbatch(tmp_path))
     assert rest.returncode == 0, rest.stderr
-    assert "are submitted as other jobs end" in rest.stdout
+    assert "not submitted yet, since SLURM does not answer" in rest.stdout
+    assert "connect failure" in rest.stderr and "Trying again later" in rest.stderr
     assert {run["state"] for run in states(cluster, tmp_path).values()} == {"completed"}
     assert len(run_folders(tmp_path)) == 5
+
+
+def with_busy_sbatch(folder: Path) -> str:
+    """A PATH with an `sbatch` that twice does not reach the controller once a job is accepted."""
+    folder = folder / "bin"
+    folder.mkdir()
+    failure = "Batch job submission failed: Unable to contact slurm controller (connect failure)"
+    (folder / "sbatch").write_text(
+        f"""#!/bin/bash
+if [[ -e {folder}/accepted && $(cat {folder}/failures) != xx ]]; then
+    printf x >>{folder}/failures
+    echo "sbatch: error: {failure}" >&2
+    exit 1
+fi
+{shutil.which("sbatch")} "$@" && touch {folder}/accepted {folder}/failures
+"""
+    )
+    (folder / "sbatch").chmod(0o755)
+    return os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
 
 
 def test_a_crash_is_a_failure_everywhere_and_is_not_repeated(cluster, tmp_path):
@@ -402,84 +424,16 @@ def job_of(folder):
     return JobNote.read(RunFolder(folder)).job_id
 
 
-def test_a_job_is_requeued_without_a_node_whose_passes_differ(cluster, tmp_path):
-    hooks = [
-        "hooks=[default,replay_step]",
-        "hooks.replay_step.interval=5",
-        "tracker.pace.seconds=0",
-    ]
-    faulty = ["+tracker.faulty._target_=support.faulty_node.FaultyNode", "+tracker.faulty.step=25"]
-    elsewhere = "hooks.replay_step.on_difference=requeue_elsewhere"
-    job = cluster.submit(tmp_path, *hooks, *faulty, elsewhere, "strategy=ddp", "dispatch.nodes=2")
-    assert cluster.wait_until_ended(job) == "COMPLETED"
-
-    first, second = record(tmp_path)["attempts"]
-    log = (run_folder(tmp_path) / "logs" / f"slurm-{job}.log").read_text()
-    faulty = re.findall(r"NodeFault: Step 25: .* differ on rank 1 \((\w+), cpu\): the loss", log)[0]
-    check_replay(cluster, tmp_path)
-    info = cluster.info(job)
-    nodes = cluster.run("scontrol", "show", "hostnames", info["NodeList"]).split()
-    assert (info["ExcNodeList"], info["Restarts"]) == (faulty, "1") and faulty not in nodes
-    assert (first["outcome"], first["end_step"], first["reason"]) == (
-        "preempted",
-        25,
-        f"faulty node, requeued without {faulty}",
-    )
-    assert (second["start_step"], second["outcome"]) == (20, "completed")
-
-
-def check_replay(lab, outputs):
-    """A segment of a run on two ranks is trained again as a job, and nothing of it is left."""
-    segment = ["mlp-digits", "dispatch=slurm", "--to=120", "--json"]
-    wrong = runs(lab, "replay", outputs, "dispatch.nodes=3", *segment)
-    assert (wrong.returncode, "had 2 ranks; use" in wrong.stderr) == (2, True), wrong.stderr
-    done = runs(lab, "replay", outputs, *segment)
-    assert done.returncode == 0 and "as SLURM job" in done.stderr, done.stdout + done.stderr
-    assert json.loads(done.stdout)["equal"]
-    assert {path.name for path in outputs.iterdir()} == {"mlp-digits", ".slurm"}
-
-
-def test_checkpoints_are_evaluated_by_jobs_while_the_run_trains(cluster, tmp_path, undisturbed):
-    lab, evaluation = cluster, "hooks.evaluation.interval=40"
-    settings = "hooks.evaluation.dispatch={cpus_per_task:1,time:5}"
-    words = [evaluation, "hooks.evaluation.where=job", settings, "tracker.pace.seconds=0.1"]
-    job = lab.submit(tmp_path, *words)
-    assert lab.wait_until_ended(job) == "COMPLETED"
-    assert metrics(tmp_path) == metrics(undisturbed(1, evaluation))
-    (folder,) = run_folders(tmp_path)
-    assert sorted(json.loads((folder / "evaluations" / "arrivals.json").read_text())) == [
-        "40",
-        "80",
-    ]
-    submissions = list((folder / ".jobs").glob("evaluate-*/run.json"))
-    assert len(submissions) == 2
-
-
-def test_what_follows_a_run_is_done_once(cluster, tmp_path):
-    """A command of `job.after` fails, the run is submitted again, and its job is requeued while a
-    command runs."""
+def test_a_job_that_depends_on_a_run_evaluates_what_the_run_has_saved(cluster, tmp_path):
+    """It is submitted before there is a checkpoint."""
     lab, words = cluster, [*experiment(tmp_path, steps=20), *QUICK, "dispatch=slurm"]
-    command = [*words, "job.after=[evaluate,export]"]
-    assert lab.launcher(*command, *HELD).returncode == 0
+    assert lab.launcher(*words, *HELD).returncode == 0
     (folder,) = run_folders(tmp_path)
-    (folder / "export").touch()  # a file in the place of the folder
+    dependency = f'dispatch.sbatch={{dependency: "afterok:{job_of(folder)}"}}'
+    done = lab.launcher(*words, "job=evaluate", dependency)
+    assert done.returncode == 0 and not (folder / "checkpoints").exists(), done.stderr
     lab.run("scontrol", "release", job_of(folder))
-    assert lab.wait_until_ended(job_of(folder)) == "FAILED"
-    assert record(tmp_path)["state"] == "completed"
-    evaluations = (folder / "evaluations.jsonl").read_text()
-    assert evaluations.count("val/loss") == 1
-    (folder / "export").unlink()
-    again = lab.launcher(*command)
-    assert "1 submitted" in again.stdout or f"{folder}" in again.stdout, again.stdout
-    job = job_of(folder)
-    log = folder / "logs" / f"slurm-{job}.log"
-    wait_for(lambda: log.exists() and "runs export" in log.read_text(), "the export to begin")
-    lab.run("scontrol", "requeue", job)
-    wait_for(
-        lambda: lab.info(job)["Restarts"] == "1" and lab.info(job)["JobState"] == "COMPLETED",
-        "the second start",
-    )
-    assert (folder / "export" / "model.safetensors").is_file()
-    assert (folder / "evaluations.jsonl").read_text() == evaluations
-    assert record(tmp_path)["state"] == "completed"
-    assert "0 submitted, 1 skipped" in lab.launcher(*command).stdout
+    evaluations = folder / "evaluations.jsonl"
+    wait_for(evaluations.exists, "the evaluation")
+    (line,) = map(json.loads, evaluations.read_text().splitlines())
+    assert line["step"] == 20 and line["val/loss"] == metrics(tmp_path)[-1]["val/loss"]

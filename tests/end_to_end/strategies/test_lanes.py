@@ -22,9 +22,9 @@ COMMON = [
     "hooks.checkpointing.best_metric=null",
 ]  # fmt: skip
 HOOKS = [
-    "hooks=[checkpointing,logging,evaluation,ema,skip_spikes,gradients,nan_report,replay_step]",
+    "hooks=[checkpointing,logging,evaluation,ema,skip_spikes,gradients,nan_report]",
     "hooks.ema.decay=0.9", "hooks.skip_spikes.warmup=1", "hooks.skip_spikes.sigmas=0.5",
-    "hooks.skip_spikes.interval=1", "hooks.gradients.interval=1", "hooks.replay_step.interval=2",
+    "hooks.skip_spikes.interval=1", "hooks.gradients.interval=1",
 ]  # fmt: skip
 OWN = [
     "digits", "model=supervised", "model.module._target_=support.modules.TiedAndFrozen",

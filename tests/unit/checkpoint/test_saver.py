@@ -16,7 +16,6 @@ from launcher.checkpoint.store import CheckpointStore
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError
 from launcher.process.ranks import Ranks
-from launcher.strategies.base import Snapshot
 from support.stores import payload
 
 
@@ -134,6 +133,6 @@ def test_saver_rejects_a_state_that_cannot_be_stored_before_training(
     with pytest.raises(
         ConfigError, match=f"^model: layer.weight has {reason}, which a checkpoint cannot store"
     ):
-        check_storable(Snapshot({"model/layer.weight": tensor}))
+        check_storable({"model/layer.weight": tensor}, {}, "SGD")
     with pytest.raises(ConfigError, match="a is a object, which a checkpoint cannot hold"):
-        check_storable(Snapshot({}, {"a": object()}))
+        check_storable({}, {"a": object()}, "SGD")

@@ -440,19 +440,6 @@ def test_only_a_log_that_has_the_traceback_is_named(writable: bool, tmp_path: Pa
     assert not writable or "ValueError: the cause" in folder.log_path().read_text()
 
 
-def test_a_command_warns_over_the_quota(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "outputs").mkdir()
-    (folder / "outputs" / "big").write_bytes(b"x" * 3000)
-    words = ["model=mlp", "data=digits", "device=cpu", "dispatch=slurm", "dispatch.dry_run=true"]
-    for mode in ([], ["-m", "seed=0,1"]):
-        exit_code(*words, *mode, "paths.quota=2kB")  # rejected afterwards where there is no cluster
-        assert capsys.readouterr().err.count("! paths.quota=2kB: outputs takes 3.0 kB") == 1
-    exit_code(*words, "paths.quota=2MB")
-    assert "quota" not in capsys.readouterr().err
-    assert exit_code(*words, "paths.quota=much") == 2
-    assert "paths.quota='much': should be a number and a unit" in capsys.readouterr().err
-
-
 def test_a_start_resumes_the_run_of_an_equivalent_configuration(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,5 +1,4 @@
-"""Two identities name the same run if they differ only in keys that have their defaults, and in
-declared renames."""
+"""Two identities name the same run if they differ only in keys that have their defaults."""
 
 import copy
 from typing import Any
@@ -78,7 +77,7 @@ def test_identities_without_any_of_their_defaults_are_equivalent(
                 del node[name]
     if not less["hooks"] and data.draw(st.booleans()):
         del less["hooks"]
-    assert identity_key(less, {}) == identity_key(tree, {})
+    assert identity_key(less) == identity_key(tree)
 
 
 @given(tree=identities, data=st.data())
@@ -90,30 +89,14 @@ def test_identities_that_differ_in_a_value_are_never_equivalent(
     name = data.draw(st.sampled_from(sorted(VALUES)))
     values = [value for value in VALUES[name] if kind(value) != kind(node[name])]
     node[name] = data.draw(st.sampled_from(values))
-    assert identity_key(other, {}) != identity_key(tree, {})
+    assert identity_key(other) != identity_key(tree)
     # The key is gone that had another value than the default.
     if kind(node[name]) != kind(DEFAULTS[name]):
         del node[name]
         is_default = kind(every_node(tree)[every_node(other).index(node)].get(name)) == kind(
             DEFAULTS[name]
         )
-        assert (identity_key(other, {}) == identity_key(tree, {})) == is_default
-
-
-@given(tree=identities, data=st.data())
-def test_renamed_identities_are_equivalent_under_the_renames_alone(
-    tree: Any, data: st.DataObject
-) -> None:
-    now = copy.deepcopy(tree)
-    for node in every_node(now):
-        node["_target_"] = f"moved.{NET}"
-    now["net"] = now.pop("model")
-    for each in (tree, now):  # defaults of a class that is gone are not known
-        for node in every_node(each):
-            node["_target_"] = node["_target_"].replace("Net", "Gone")
-    renames = {NET.replace("Net", "Gone"): f"moved.{NET}".replace("Net", "Gone"), "model": "net"}
-    assert identity_key(tree, renames) == identity_key(now, renames)
-    assert identity_key(tree, {}) != identity_key(now, {})
+        assert (identity_key(other) == identity_key(tree)) == is_default
 
 
 def test_a_value_that_changes_together_with_its_default_is_not_equivalent(
@@ -127,28 +110,10 @@ def test_a_value_that_changes_together_with_its_default_is_not_equivalent(
             "_defaults",
             lambda node, path: {"width": default} if path == "model" else {},
         )
-        return identity_key({"model": {"_target_": NET, "width": width}}, {})
+        return identity_key({"model": {"_target_": NET, "width": width}})
 
     assert key(8, default=9) != key(9, default=9)
     assert key(8, default=8) != key(9, default=8)
-
-
-def test_a_rename_replaces_no_other_key() -> None:
-    tree = {"model": {"dim": 1, "width": 2}, "run.tag": "again"}
-    assert canonical(tree, {"model.dim": "model.width"}) == tree
-    assert canonical({"model": {"dim": 1}}, {"model.dim": "net.size.width"}) == {
-        "net": {"size": {"width": 1}}
-    }
-    assert canonical({"model": {"dim": 1}}, {"model.dim": "model.d", "model.d": "model.w"}) == {
-        "model": {"w": 1}
-    }
-
-
-def test_launchers_own_renames_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(equivalence.RENAMES, "0.2", {"model.dim": "model.size"})
-    assert canonical({"model": {"dim": 1}}, {"model.size": "model.width"}) == {
-        "model": {"width": 1}
-    }
 
 
 def test_settings_have_the_defaults_of_their_schema() -> None:
@@ -160,4 +125,4 @@ def test_settings_have_the_defaults_of_their_schema() -> None:
             "compile": {"mode": "default", "fullgraph": True},
         }
     }
-    assert canonical(tree, {}) == {"trainer": {"max_steps": 1, "compile": {"fullgraph": True}}}
+    assert canonical(tree) == {"trainer": {"max_steps": 1, "compile": {"fullgraph": True}}}

@@ -49,7 +49,7 @@ def test_the_current_folder_does_not_count(tmp_path: Path, monkeypatch: pytest.M
         "hooks.logging.interval=7",
         "hooks.checkpointing.interval=7",
         "~hooks.progress",
-        "hooks=[default,memory,throughput,gradients,profiler,watchdog,nan_report,replay_step,samples]",
+        "hooks=[default,memory,throughput,gradients,profiler,watchdog,nan_report,samples]",
         "tracker=[]",
         "tracker=[tensorboard]",
         "run.sweep=s",

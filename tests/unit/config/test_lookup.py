@@ -13,7 +13,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from launcher.config import lookup
 from launcher.config.command import stored_identity
-from launcher.config.compose import compose
 from launcher.config.identity import HASHED_RUN_KEYS, fix_name
 from launcher.config.lookup import Runs, check_identity, name_run, nearest, news
 from launcher.config.resolve import escaped, stored
@@ -123,7 +122,7 @@ def cases() -> list[tuple[str, str, bool]]:
 
 
 def test_the_table_of_changes_is_read() -> None:
-    assert len(cases()) == 14
+    assert len(cases()) == 11
 
 
 @pytest.mark.parametrize(("before", "now", "is_same"), cases())
@@ -133,37 +132,6 @@ def test_the_table_of_changes_is_true(tmp_path: Path, before: str, now: str, is_
     config, found = named(tmp_path, *now.split())
     assert found == (first.run.id if is_same else None)
     assert (config.run.dir == first.run.dir) == is_same
-
-
-def test_renames_are_read_from_the_projects_options(tmp_path: Path) -> None:
-    options, outputs = tmp_path / "conf", tmp_path / "outputs"
-    options.mkdir()
-    file = options / "identity_renames.yaml"
-    first = config_of(outputs, "+model.dim=8")
-    begin(first)
-
-    def now(*overrides: str) -> str:
-        words = [
-            "model=mlp",
-            "data=digits",
-            f"paths.outputs={outputs}",
-            "+model.width=8",
-            *overrides,
-        ]
-        config = compose(words, options)
-        name_run(config, Runs())
-        return str(config.run.id)
-
-    assert now() != first.run.id
-    file.write_text("model.dim: model.width\n")
-    assert now() == now("identity_renames={a.b:c.d}") == first.run.id
-    # The command line comes first.
-    assert now("identity_renames={model.dim:model.w}") != first.run.id
-    for bad in ("a", "a: 1", "- a", "a: [", ""):
-        file.write_text(bad)
-        with pytest.raises(ConfigError, match="identity_renames") as caught:
-            now()
-        assert str(file) in str(caught.value)
 
 
 def test_the_runs_of_a_name_are_read_once_for_all_jobs(

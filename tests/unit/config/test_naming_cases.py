@@ -81,9 +81,10 @@ def key_is_added_with_another_value(case: Case) -> bool:
     return case.found("+model.width=9") == run
 
 
-def launcher_renames_a_key(case: Case) -> bool:
+def key_is_renamed_and_adopted(case: Case) -> bool:
     run = case.begin("+model.dim=3")
-    case.monkeypatch.setitem(equivalence.RENAMES, "0.2", {"model.dim": "model.size"})
+    words = ["model=mlp", "data=digits", "model._target_=naming_code.Net", "+model.size=3"]
+    assert main(["--outputs", str(case.outputs), "adopt", run, "--", *words]) == 0
     return case.found("+model.size=3") == run
 
 
@@ -116,7 +117,7 @@ CASES: dict[str, Callable[[Case], bool]] = {
     "a value and the default change together": default_and_value_change,
     "a class and its YAML get a key with a default": key_is_added_to_class_and_yaml,
     "a class gets a key, and its YAML another value": key_is_added_with_another_value,
-    "an upgrade of Launcher renames a key": launcher_renames_a_key,
+    "a key or a class is renamed, and the run is adopted: `runs adopt`": key_is_renamed_and_adopted,
     "an upgrade has a new `identity_version`, and a key is added": version_changes,
     "a value changes, and the id is typed: `run.id=<id>`": id_is_typed,
     "a value changes, and the run is adopted: `runs adopt`": run_is_adopted,

@@ -63,7 +63,7 @@ def test_a_hook_alone_works_or_is_rejected_with_a_list_that_does(
     composed: dict[str, Any], name: str
 ) -> None:
     found = list(map(str, need_issues(tree(composed, name))))
-    if name not in ("early_stopping", "ema"):
+    if name not in ("early_stopping", "ema", "export"):
         assert found == []
         return
     [sentence] = found
@@ -157,7 +157,8 @@ def test_a_metric_that_no_hook_logs_is_rejected_before_training(
 def test_the_groups_that_hooks_log_are_those_in_their_source() -> None:
     source = "".join(path.read_text() for path in (PACKAGE / "hooks").glob("*.py"))
     logged = re.findall(r"trainer\.log\(\s*\{\"(\w+)\"", source)
-    assert set(logged) == set(LOGGED)
+    # The evaluation logs the name of the split.
+    assert {*logged, "val"} == set(LOGGED)
 
 
 @pytest.mark.parametrize(

@@ -510,7 +510,6 @@ OPTIONS_OF_ONE = {
     "words",
     [
         "paths.outputs=",
-        "paths.prices=",
         "run.init_from=",
         "run.fork_from=",
         "hooks.checkpointing.path=",
@@ -531,6 +530,23 @@ def test_a_path_that_an_unset_variable_left_empty_is_rejected(words: str) -> Non
         message.startswith(f"{empty}'': should be text that is not empty")
         for message in caught.value.messages
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "is_rejected"),
+    [
+        ("", True),
+        ("job.value=last", False),
+        ("hooks.checkpointing.best_metric=val/x hooks.checkpointing.best_mode=max", False),
+    ],
+)
+def test_the_best_value_of_an_objective_needs_a_direction(words: str, is_rejected: bool) -> None:
+    config = composed(["model=mlp", "data=digits", "job.objective=val/x", *words.split()])
+    if not is_rejected:
+        validate(config)
+        return
+    with pytest.raises(ConfigError, match=r"job\.objective='val/x': the name does not"):
+        validate(config)
 
 
 def test_several_options_of_a_group_that_has_one_are_rejected() -> None:

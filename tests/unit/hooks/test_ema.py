@@ -31,8 +31,8 @@ class OnHost(EmaHook):
     """The hook as with `device=cpu` for weights on a GPU: each update uses a copy, and is computed
     later."""
 
-    def _prepare(self, trainer: Any) -> None:
-        super()._prepare(trainer)
+    def _prepare(self, trainer: Any, *stored: Any) -> None:
+        super()._prepare(trainer, *stored)
         if self._staging is None:
             self._staging = _Staging(list(self._weights.values()), torch.device("cpu"))
 
@@ -181,9 +181,9 @@ def test_the_average_of_a_stored_checkpoint(tmp_path: Path) -> None:
         ("mean", "it has ema/0.5, ema/0.9"),
     ):
         with pytest.raises(ConfigError, match=message):
-            StoredCheckpoint(path).use_average(which)
+            StoredCheckpoint(path).use_weights(which)
     stored = StoredCheckpoint(path)
-    stored.use_average("ema/0.9")
+    stored.use_weights("ema/0.9")
     assert stored.read("model/0.bias").tolist() == averages(hook, trainer)["ema/0.9/0.bias"]
 
 

@@ -82,46 +82,6 @@ def test_media_have_each_step_once_after_a_kill_and_a_resume(tmp_path: Path) -> 
     )
 
 
-class Late(BaseHook):
-    """Logs the text of step 2 after step 5, as an evaluation beside training does. It can end the
-    training as a kill would."""
-
-    def __init__(self, kill_at: int = 0):
-        self.kill_at, self._is_pending = kill_at, False
-
-    def on_after_step(self, trainer: Any) -> None:
-        if trainer.step == 5:
-            with trainer.records_of(2):
-                trainer.log_text({"late": "of step 2"})
-        if trainer.step in (2, 5):
-            self._await(trainer, trainer.step == 2)
-        if trainer.step == self.kill_at:
-            raise KeyboardInterrupt
-
-    def _await(self, trainer: Any, is_pending: bool) -> None:
-        self._is_pending = is_pending
-        trainer.state.awaited = (2,) if is_pending else ()
-
-    def on_state_dict(self, trainer: Any, state_dict: dict[str, Any]) -> None:
-        state_dict["late"] = self._is_pending
-
-    def on_load_state_dict(self, trainer: Any, state_dict: dict[str, Any]) -> None:
-        self._await(trainer, state_dict["late"])
-
-
-@pytest.mark.parametrize("others", [[], [Draws()]], ids=["alone", "among others"])
-@pytest.mark.parametrize("kill_at", [3, 5, 6, 7])
-def test_what_comes_late_is_there_once_wherever_a_run_is_killed(
-    kill_at: int, others: list[BaseHook], tmp_path: Path
-) -> None:
-    train(tmp_path / "undisturbed", 9, Late(), *others, every=4)
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "killed", 9, *others, Late(kill_at), every=4)
-    train(tmp_path / "killed", 9, Late(), *others, every=4)
-    assert (2, "late") in places(tmp_path / "killed")
-    assert places(tmp_path / "killed") == places(tmp_path / "undisturbed")
-
-
 def test_an_interrupted_evaluation_is_logged_once(tmp_path: Path) -> None:
     """The signal comes within the evaluation, which has logged one image by then; the resumed run
     repeats it."""

@@ -67,9 +67,9 @@ def test_the_end_of_a_run(tmp_path: Path) -> None:
         "Best: val/loss 1.5000e-09 at step 8",
         "Loss: 4.000 to 1.000e-07  ███▁",
         f"Checkpoint: {record.folder.checkpoints}/step-00000010",
-        "To evaluate: python -m launcher.runs evaluate 1a2b --outputs 'my runs'",
-        "To export: python -m launcher.runs export 1a2b --outputs 'my runs'",
-        "To plot: python -m launcher.runs plot 1a2b --outputs 'my runs'",
+        "To evaluate: python -m launcher.runs evaluate gpt/1a2b --outputs 'my runs'",
+        "To export: python -m launcher.runs export gpt/1a2b --outputs 'my runs'",
+        "To plot: python -m launcher.runs plot gpt/1a2b --outputs 'my runs'",
     ]
     assert time_taken(record) == "0:01:05 (0:01:15 in 2 attempts)"
 
@@ -79,8 +79,8 @@ def test_a_stopped_run_names_the_way_to_resume_it(tmp_path: Path, losses: list[f
     record = finished(tmp_path, "preempted", losses)
     ascii_stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     assert list(end_lines(record, "outputs", ascii_stream))[2:] == [
-        "To resume: python -m launcher.runs resume 1a2b",
-        "To plot: python -m launcher.runs plot 1a2b",
+        "To resume: python -m launcher.runs resume gpt/1a2b",
+        "To plot: python -m launcher.runs plot gpt/1a2b",
     ]
 
 

@@ -5,9 +5,9 @@ import torch
 from omegaconf import OmegaConf
 
 from launcher import load_model
+from launcher.checkpoint.export import write_model
 from launcher.checkpoint.shards import ShardReader
 from launcher.errors import ConfigError
-from launcher.jobs.export import write_model
 from launcher.models.huggingface import HuggingFaceModel
 from launcher.models.lora import Lora
 
@@ -88,7 +88,7 @@ def test_an_export_is_merged_and_gives_the_same_logits(source, tmp_path):
         for name, tensor in model.state_dict().items()
         if isinstance(tensor, torch.Tensor)
     }
-    extra = {"frozen": model.frozen.get_extra_state()}
+    extra = {"frozen._extra_state": model.frozen.get_extra_state()}
     export = tmp_path / "export"
     export.mkdir()
     path, written = write_model(export, node, tensors, extra)

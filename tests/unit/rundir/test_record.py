@@ -54,10 +54,11 @@ def test_a_whole_life(folder, clock, monkeypatch):
     assert record.state is None and not folder.record_path.exists()
     assert begin(record) == 1
     clock.now += 60
-    record.end_attempt("preempted", end_step=40, signal="SIGTERM", exit_code=143, loss=2.5)
+    record.end_attempt("preempted", end_step=40, signal="SIGTERM", exit_code=143)
     record = open_record(folder, clock)
     assert begin(record, start_step=40) == 2
-    record.end_attempt("completed", end_step=100, exit_code=0, loss=1.5, best=best(1.4, 90))
+    log(folder, (50, 2.5), (100, 1.5))
+    record.end_attempt("completed", end_step=100, exit_code=0, best=best(1.4, 90))
 
     data = on_disk(folder)
     attempts = data.pop("attempts")
@@ -88,7 +89,7 @@ def test_a_whole_life(folder, clock, monkeypatch):
         "loss": 1.5,
         "best": best(1.4, 90),
         "forked_from": None,
-        "logged": None,
+        "logged": {"curve": "█▁", "newest": {"train/loss": [1.5, 100]}},
         "folder": str(folder.path),
     }
     assert attempts[0] == {
@@ -108,7 +109,6 @@ def test_a_whole_life(folder, clock, monkeypatch):
         "resume": None,
         "queued": None,
         "launched": None,
-        "device": None,
         "machine": None,
         "micro_batch_size": None,
         "seconds": None,
@@ -229,11 +229,33 @@ def test_numbers_that_json_lacks(folder, clock):
 def test_rolling_back_forgets_what_came_after(folder, clock):
     record = open_record(folder, clock)
     begin(record)
-    record.end_attempt("preempted", end_step=50, loss=1.0, best=best(0.9, 30))
+    log(folder, (10, 4.0), (30, "nan"), (50, 2.0))
+    record.end_attempt("preempted", end_step=50, best=best(0.9, 30))
+    assert on_disk(folder)["loss"] == 2.0
     begin(record, start_step=40)
-    assert on_disk(folder)["loss"] is None and on_disk(folder)["best"] == best(0.9, 30)
+    assert on_disk(folder)["loss"] == "nan" and on_disk(folder)["best"] == best(0.9, 30)
     begin(record, start_step=20)
-    assert on_disk(folder)["best"] is None
+    assert on_disk(folder)["loss"] == 4.0 and on_disk(folder)["best"] is None
+    begin(record, start_step=5)
+    assert on_disk(folder)["loss"] is None
+
+
+def test_a_killed_attempt_leaves_no_stale_loss(folder, clock):
+    """It had no time to write what it logged: metrics.jsonl has it."""
+    record = open_record(folder, clock)
+    begin(record)
+    record.progress(12, loss=4.4, force=True)
+    log(folder, (12, 4.4), (14, 4.3))
+    again = open_record(folder, clock)
+    begin(again, start_step=14)
+    assert on_disk(folder)["loss"] == 4.3
+    again.end_attempt("completed", end_step=100, exit_code=0)
+    assert on_disk(folder)["loss"] == 4.3
+
+
+def log(folder, *lines):
+    text = "".join(json.dumps({"step": step, "train/loss": loss}) + "\n" for step, loss in lines)
+    folder.metrics_path.write_text(text)
 
 
 DAMAGED = {
@@ -386,17 +408,14 @@ def test_an_attempt_has_waited_since_its_submission_or_the_requeue(folder, clock
         if job is not None:
             monkeypatch.setenv("SLURM_JOB_ID", job)
         record = open_record(folder, clock)
-        more = {"launched": clock.now - 5, "device": "cpu"}
-        record.begin_attempt(start_step=0, max_steps=100, world_size=1, strategy="none", **more)
+        record.begin_attempt(
+            start_step=0, max_steps=100, world_size=1, strategy="none", launched=clock.now - 5
+        )
         record.note_times({"starting": 1.23456})
         clock.now += 60
         record.end_attempt("preempted", end_step=0)
         newest = on_disk(folder)["attempts"][-1]
-        assert (newest["queued"], newest["device"], newest["seconds"]) == (
-            queued,
-            "cpu",
-            {"starting": 1.235},
-        )
+        assert (newest["queued"], newest["seconds"]) == (queued, {"starting": 1.235})
         assert newest["launched"] < newest["started"]
 
 

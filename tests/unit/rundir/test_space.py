@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.rundir.space import folder_size, over_quota, parse_size, size
+from launcher.rundir.space import folder_size, parse_size, size
 
 
 @pytest.mark.parametrize(
@@ -49,12 +49,3 @@ def test_folder_size_follows_the_folder_itself_alone(tmp_path: Path) -> None:
     # os.walk lists a link to a folder among the folders
     assert folder_size(tmp_path / "own") == folder_size(tmp_path / "alias") == 100
     assert folder_size(tmp_path / "missing") == 0
-
-
-def test_over_quota_warns_above_the_amount(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"x" * 2000)
-    assert over_quota(tmp_path, "2kB") is None
-    warning = over_quota(tmp_path, "1.9kB")
-    assert warning is not None
-    assert "paths.quota=1.9kB" in warning
-    assert "2.0 kB" in warning

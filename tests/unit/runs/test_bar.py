@@ -1,4 +1,4 @@
-"""The progress bar of `verify`, `replay` and `du` on a terminal."""
+"""The progress bar of `checkpoints` and `replay` on a terminal."""
 
 import sys
 from pathlib import Path

@@ -12,8 +12,11 @@ import pytest
 from launcher.process.identity import process_start
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import Holder
+from launcher.rundir.record import RunRecord
 from launcher.runs.__main__ import main
 from launcher.slurm.cancel_note import is_cancel_noted
+from launcher.slurm.sbatch import job_folder
+from launcher.slurm.shared_job import write_runs
 from support.submitted import note_job
 
 
@@ -139,3 +142,26 @@ def test_a_job_of_another_script_is_not_cancelled(make_run, runs, tmp_path, monk
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     runs("cancel", "--all")
     assert not (tmp_path / "called").exists()
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+def test_a_part_of_a_job_that_cannot_be_told_is_not_said_to_be_cancelled(
+    make_run, runs, tmp_path, monkeypatch, is_live
+):
+    """The note is all that its job reads."""
+    script = tmp_path / ".slurm" / "1" / "job-0.sh"
+    folders = [
+        make_run("gpt", f"1a2b000{n}", state="running" if is_live else "preempted") for n in (0, 1)
+    ]
+    write_runs(job_folder(script), folders)
+    for folder in folders:
+        if not is_live:
+            RunRecord(folder).queue()
+        note_job(folder, str(script), job_id="7", runs=2)
+    (folders[0].path / ".cancel").mkdir()
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\nprintf '7|RUNNING|None|n1|{script}\\n'\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    code, output, error = runs("cancel", "1a2b0000")
+    assert (code, output) == (1, "")
+    assert "1a2b0000: its folder cannot be written" in error and "SLURM job 7" in error

@@ -1,8 +1,7 @@
-"""`verify` and `list-checkpoints`: what they say of a run's checkpoints."""
+"""`runs checkpoints`: the table, and what is verified."""
 
 import json
 import shutil
-import subprocess
 
 import pytest
 import torch
@@ -10,7 +9,6 @@ import torch
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest
 from launcher.checkpoint.shards import write_tensors
 from launcher.checkpoint.store import CheckpointStore
-from support.paths import ROOT
 
 
 @pytest.fixture
@@ -30,101 +28,128 @@ def store(make_run):
     return store
 
 
-def test_all_is_well(store, runs):
-    code, output, error = runs("verify", "aa")
+def rows_of(output):
+    return [line.split() for line in output.splitlines()]
+
+
+def test_the_table(store, runs):
+    code, output, error = runs("checkpoints", "aa")
+    heading, first, second, total = rows_of(output)
     assert (code, error) == (0, "")
-    lines = output.splitlines()
-    assert [line.split("  ")[0] for line in lines] == [str(store.path(2)), str(store.path(4))]
-    assert all("  ok, " in line for line in lines)
+    assert heading == ["run", "step", "size", "age", "state"]
+    assert (first[:2], first[-1]) == (["gpt/aa", "2"], "best")
+    assert (second[:2], second[-1]) == (["gpt/aa", "4"], "latest")
+    assert (total[0], total[-5:]) == ("total", ["2", "checkpoints", "of", "1", "run"])
+    assert runs("checkpoints", store.root.parent)[1] == output
+    assert rows_of(runs("checkpoints", "--at", "best")[1])[1] == first
+    code, output, _ = runs("checkpoints", "--verify")
+    assert code == 0
+    assert [row[-2:] for row in rows_of(output)[1:3]] == [["whole,", "best"], ["whole,", "latest"]]
 
 
-@pytest.mark.parametrize("quick", [False, True])
-def test_verify_names_the_damage(store, runs, quick):
+@pytest.mark.parametrize("reads", [False, True])
+def test_damage_is_named(store, runs, reads):
     shard = store.path(2) / "shard-00000.safetensors"
     shard.write_bytes(shard.read_bytes()[:-1] + b"x")
     (store.path(4) / "shard-00000.safetensors").unlink()
-    code, output, _ = runs("verify", "aa", *["--quick"] * quick)
-    first, second = output.splitlines()
-    assert code == 1 and second.endswith("  shard-00000.safetensors is missing")
-    assert ("  ok, " if quick else "shard-00000.safetensors has changed") in first
+    code, output, error = runs("checkpoints", "aa", *["--verify"] * reads)
+    states = [line.split("  ")[-1].strip() for line in output.splitlines()[1:]]
+    changed = f"{shard.parent}: {shard.name} has changed since it was written (checksum)\n"
+    assert states == [
+        "damaged, best" if reads else "best",
+        "damaged, latest",
+        f"{1 + reads} damaged of 2 checkpoints of 1 run",
+    ]
+    assert error == f"{changed * reads}{store.path(4)}: {shard.name} is missing\n"
+    assert code == reads
+    assert runs("checkpoints", "--verify", "--at", "4")[0] == 1
 
 
-def test_verify_shows_leftovers_of_saves(store, runs):
+def test_what_was_set_aside_or_left_over_is_listed(store, runs):
     store.set_aside(store.path(4), CorruptCheckpoint("x"))
-    store.begin(6)
-    code, output, _ = runs("verify", "aa")
-    assert code == 1, "latest leads nowhere"
-    assert "latest  points to step-00000004, which does not exist" in output
-    assert "corrupt-step-00000004  set aside: it verifies now" in output
-    assert "being written, or left by a process that was killed" in output
+    shutil.copytree(store.path(2), store.path(6))
+    (store.path(6) / "manifest.json").unlink()
+    shutil.copytree(store.path(2), store.root / "abandoned-step-00000002.2")
+    store.begin(8)
+    code, output, _ = runs("checkpoints", "aa", "--verify")
+    assert code == 1
+    for row in (
+        "6 damaged, latest",
+        "- damaged, latest leads nowhere",
+        "4 whole, set aside",
+        "2 whole, abandoned",
+        "8 unfinished",
+    ):
+        step, _, state = row.partition(" ")
+        assert any(
+            line.split()[1] == step and line.endswith(f"  {state}") for line in output.splitlines()
+        ), (row, output)
+    assert output.endswith("  2 damaged of 2 checkpoints of 1 run\n")
+    found = json.loads(runs("checkpoints", "aa", "--json")[1])
+    assert [(row["step"], row["damaged"]) for row in found][:2] == [(2, False), (6, True)]
+    assert (found[0]["bytes"] > 400, found[0]["samples"], found[0]["state"]) == (True, 64, ["best"])
+    shutil.rmtree(store.path(6))
     store.recover()
-    assert runs("verify", "aa")[0] == 0
+    assert runs("checkpoints", "aa", "--verify")[0] == 0
 
 
-def test_verify_of_a_run_without_checkpoints(make_run, runs):
+def test_a_newer_format_is_damaged_for_this_version_alone(store, runs):
+    manifest = json.loads((store.path(4) / "manifest.json").read_text())
+    (store.path(4) / "manifest.json").write_text(json.dumps(manifest | {"format_version": 99}))
+    code, output, error = runs("checkpoints", "aa", "--verify")
+    assert code == 1 and "this checkpoint has format version 99" in error
+    assert [line.split("  ")[-1] for line in output.splitlines()[1:3]] == [
+        "whole, best",
+        "damaged, latest",
+    ]
+
+
+def test_a_run_without_checkpoints(make_run, runs):
     make_run("gpt", "aa")
-    code, output, _ = runs("verify", "aa")
-    assert code == 0 and output.endswith("no checkpoint\n")
-    assert runs("list-checkpoints", "aa") == (0, "", "")
+    assert runs("checkpoints", "aa", "--verify") == (0, "", "There are no checkpoints.\n")
+    assert runs("checkpoints", "aa", "--json") == (0, "[]\n", "")
 
 
 @pytest.mark.parametrize(
     "words",
-    [["replay"], ["reproduce", "--here", "--run"], ["verify"]],
+    [["replay"], ["checkpoints", "--verify"]],
     ids=lambda words: words[0],
 )
-def test_checkpoints_on_another_machine(make_run, runs, tmp_path, monkeypatch, words):
+def test_checkpoints_on_another_machine(make_run, runs, tmp_path, words):
     """`hooks.checkpointing.path` is a folder that this machine does not have."""
     folder = make_run("gpt", "aa")
     folder.checkpoints.symlink_to(tmp_path / "scratch" / "aa")
-    commit = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ROOT, text=True)
-    (folder.path / "code.diff").write_text(f"# commit: {commit}")
-    monkeypatch.chdir(ROOT)
     code, output, errors = runs(words[0], "aa", *words[1:])
-    assert code == (1 if words == ["verify"] else 2)
+    assert code == (1 if "--verify" in words else 2)
     assert f"points to {tmp_path}/scratch/aa, " in output + errors
 
 
-def test_the_list(store, runs):
-    store.set_aside(store.path(4), CorruptCheckpoint("x"))
-    shutil.copytree(store.path(2), store.path(6))
-    (store.path(6) / "manifest.json").unlink()
-    _, output, _ = runs("list-checkpoints", "aa")
-    rows = [line.split() for line in output.splitlines()]
-    assert rows[0] == ["folder", "size", "age", "ranks", "strategy", "samples", "note"]
-    assert rows[1][0] == "step-00000002" and rows[1][-4:] == ["1", "none", "64", "best"]
-    assert rows[2][0] == "step-00000006" and "without a manifest" in output.splitlines()[2]
-    assert rows[3][0] == "corrupt-step-00000004" and "set aside" in output.splitlines()[3]
-    found = json.loads(runs("list-checkpoints", "aa", "--json")[1])
-    assert [row["step"] for row in found] == [2, None, 4] and found[0]["bytes"] > 400
-
-
-def test_verify_takes_a_filter_and_prints_a_row_for_each_run(store, make_run, runs):
+def test_a_filter_selects_runs(store, make_run, runs):
     make_run("gpt", "bb", config={"run": {"sweep": "lr"}})
-    make_run("mlp", "cc", state="failed")
-    (store.path(4) / "shard-00000.safetensors").unlink()
-    code, output, _ = runs("verify", "state=completed", "gpt")
-    bad, *rows = output.splitlines()
-    assert code == 1 and bad == f"{store.path(4)}  shard-00000.safetensors is missing"
-    assert [row.split() for row in rows] == [
-        ["name", "id", "valid", "size", "result"],
-        ["gpt", "aa", "1", *rows[1].split()[3:-2], "1", "damaged"],
-        ["gpt", "bb", "0", "0", "B", "no", "checkpoint"],
-    ]
-    code, output, _ = runs("verify", "sweep=lr")
-    assert (code, output.count("\n")) == (0, 1) and output.endswith(
-        "bb/checkpoints  no checkpoint\n"
-    )
-    code, output, _ = runs("verify", "state=completed", "--json")
-    found = [json.loads(line) for line in output.splitlines()]
-    assert [(row["run"], row["bad"]) for row in found] == [
-        ("gpt/aa", False),
-        ("gpt/aa", True),
-        ("gpt/bb", False),
-    ]
-    assert found[0]["size"] > 400 and found[1]["size"] is None
-    assert runs("verify", "state=paused") == (
+    second = make_run("mlp", "cc", config={"run": {"sweep": "lr"}})
+    shutil.copytree(store.root, second.checkpoints, symlinks=True)
+    assert {row[0] for row in rows_of(runs("checkpoints")[1])[1:]} == {"gpt/aa", "mlp/cc", "total"}
+    output = runs("checkpoints", "sweep=lr", "state=completed")[1]
+    assert [row[0] for row in rows_of(output)[1:]] == ["mlp/cc", "mlp/cc", "total"]
+    assert output.endswith("2 checkpoints of 1 run\n")
+    assert runs("checkpoints", "--verify", "state=paused") == (
         2,
         "",
         f"'state=paused': selects no run in {store.root.parents[2]}.\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--yes"], "--yes: is an option of --delete."),
+        (["--keep", "best"], "--keep: is an option of --delete."),
+        (["--older", "0s"], "--older: is an option of --delete."),
+        (["--verify", "--digest"], "argument --digest: not allowed with argument --verify"),
+        (["--at", "3"], "has no such checkpoint; it has step-00000002, step-00000004."),
+        (["--at", "lastest"], "did you mean latest?"),
+    ],
+)
+def test_bad_options_are_rejected(store, runs, words, message):
+    code, output, error = runs("checkpoints", *words)
+    assert (code, output) == (2, "") and message in error

@@ -1,3 +1,7 @@
+"""`runs checkpoints --digest`: which weights have equal digests."""
+
+import json
+
 import pytest
 import torch
 
@@ -20,7 +24,7 @@ def save(folder, step, weights):
 @pytest.fixture
 def digest(runs):
     def call(*arguments):
-        code, output, error = runs("digest", *arguments)
+        code, output, error = runs("checkpoints", "--digest", *arguments)
         assert (code, error) == (0, "")
         return [line.split("  ") for line in output.splitlines()]
 
@@ -33,7 +37,7 @@ def test_equal_weights_have_equal_digests(make_run, digest):
         save(make_run("gpt", id), 3, weights)
         for id, weights in (("aa", WEIGHTS), ("bb", reordered))
     ]
-    (first, *_), (second, *_) = found = digest("aa", "bb")
+    (first, *_), (second, *_) = found = digest()
     assert first == second and len(first) == 64
     assert [path for _, path in found] == [str(path) for path in paths]
 
@@ -50,40 +54,28 @@ def test_equal_weights_have_equal_digests(make_run, digest):
 def test_other_weights_have_other_digests(make_run, digest, other):
     save(make_run("gpt", "aa"), 3, WEIGHTS)
     save(make_run("gpt", "bb"), 3, WEIGHTS | other)
-    (first, _), (second, _) = digest("aa", "bb")
+    (first, _), (second, _) = digest()
     assert first != second
 
 
-def test_which_checkpoint(make_run, digest, runs):
+def test_which_checkpoints(make_run, digest, runs):
     folder = make_run("gpt", "aa")
     paths = {step: save(folder, step, WEIGHTS) for step in (2, 4, 6)}
     store = CheckpointStore(folder.checkpoints)
     store.link("best", paths[4].name)
-    for which, step in (
-        ("latest", 6),
-        ("best", 4),
-        ("2", 2),
-        ("step-00000004", 4),
-        (str(paths[2]), 2),
-    ):
-        assert digest("aa", "--checkpoint", which)[0][1] == str(paths[step])
+    for which, step in (("latest", 6), ("best", 4), ("2", 2), ("step-00000004", 4)):
+        assert [path for _, path in digest("aa", "--at", which)] == [str(paths[step])]
     (folder.checkpoints / "latest").unlink()
-    assert digest("aa")[0][1] == str(paths[6])
-    code, _, error = runs("digest", "aa", "--checkpoint", "3")
-    assert (
-        code == 2
-        and error
-        == f"--checkpoint=3: {folder.path} has no such checkpoint; it has step-00000002,"
-        " step-00000004, step-00000006.\n"
-    )
-    code, _, error = runs("digest", "aa", "--checkpoint", "lastest")
-    assert code == 2 and error.endswith("did you mean latest?\n")
+    assert digest("aa", "--at", "latest")[0][1] == str(paths[6])
+    assert [path for _, path in digest("aa")] == [*map(str, paths.values())]
+    found = json.loads(runs("checkpoints", "--digest", "--json")[1])
+    assert [row["digest"] for row in found] == [value for value, _ in digest("aa")]
 
 
 def test_digest_of_a_run_without_a_checkpoint(make_run, runs):
     folder = make_run("gpt", "aa")
-    code, _, error = runs("digest", "aa")
-    assert (code, error) == (2, f"--checkpoint=latest: {folder.path} has no checkpoint.\n")
+    message = f"--at=latest: {folder.path} has no checkpoint.\n"
+    assert runs("checkpoints", "--digest", "--at", "latest", "aa") == (2, "", message)
 
 
 def test_rot_is_not_taken_for_other_weights(make_run, runs):
@@ -91,5 +83,6 @@ def test_rot_is_not_taken_for_other_weights(make_run, runs):
     with open(path / "shard-00000.safetensors", "r+b") as file:
         file.seek(-1, 2)
         file.write(b"\x01")
-    code, output, error = runs("digest", "aa")
-    assert (code, output) == (2, "") and "shard-00000.safetensors has changed" in error
+    code, output, error = runs("checkpoints", "--digest", "aa")
+    assert (code, output) == (1, "") and "shard-00000.safetensors has changed" in error
+    assert '"digest": null' in runs("checkpoints", "--digest", "--json", "aa")[1]

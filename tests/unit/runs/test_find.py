@@ -37,7 +37,7 @@ def test_a_run_is_named_by_its_folder(four, outputs, monkeypatch):
 @pytest.mark.parametrize("wanted", ["gpt", "1a"])
 def test_several_are_meant(four, outputs, wanted):
     with pytest.raises(
-        ConfigError, match="names 2 runs, gpt/1a2b0000, gpt/1a3c0000; give the id of one"
+        ConfigError, match="names 2 runs, gpt/1a2b0000, gpt/1a3c0000; write name/id"
     ):
         find_run(wanted, outputs)
 

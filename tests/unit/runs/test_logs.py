@@ -150,3 +150,15 @@ def test_a_start_that_ended_before_its_log_is_reported(start, folder, outcome):
         f"ended before its log began: {outcome}, ImportError: no module named net"
         in errors.decode()
     )
+
+
+def test_a_run_that_waits_in_the_queue_has_no_log_yet(make_run, runs):
+    folder = make_run("gpt", "1a2b0000", state="preempted")
+    RunRecord(folder).queue()
+    note_job(folder, "/s/job-0.sh", job_id="7")
+    code, output, error = runs("logs", "1a2b0000")
+    assert (code, output) == (2, "")
+    assert error.startswith(
+        "gpt/1a2b0000: has no log yet, since it waits in the queue (SLURM job 7"
+    )
+    assert runs("logs", "1a2b0000", "--rank", "1")[2].startswith("--rank=1: ")

@@ -43,7 +43,7 @@ def test_a_file_is_written_and_named(runs, pair, outputs, tmp_path):
     assert (code, error) == (0, "") and output == f"{outputs}/gpt/aaaa0000/plot.png\n"
     assert (outputs / "gpt/aaaa0000/plot.png").read_bytes().startswith(b"\x89PNG")
     code, output, _ = runs(
-        "plot", "optimizer.lr>0", "aaaa0001", "--against", "time", "--metric", "val/loss,train/loss"
+        "plot", "aaaa0000", "aaaa0001", "--against", "time", "--metric", "val/loss,train/loss"
     )
     assert code == 0 and output == f"{outputs}/plot.png\n"
     assert runs("plot", "gpt/aaaa0001", "-o", tmp_path / "a.svg")[0] == 0

@@ -1,16 +1,8 @@
 """`runs replay` on what it cannot replay; tests/end_to_end/test_replay.py trains."""
 
-import errno
 import json
-import os
-import shutil
 
 import pytest
-import yaml
-
-from launcher.process.device import cpu_kernels
-from launcher.rundir.provenance import MACHINE, described, machine_state
-from launcher.runs.replay import circumstances, reason_of
 
 
 def checkpoints(make_run, *steps):
@@ -52,16 +44,6 @@ def test_replay_rejects_what_it_cannot_train(make_run, runs, steps, words, messa
     assert (code, output) == (2, "") and message in errors
 
 
-def test_the_reason_of_a_folder_that_cannot_be_copied_is_short():
-    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "shard")
-    for failed, reason in (
-        (shutil.Error([("a", "b", str(full)), ("c", "d", str(full))]), "No space left on device"),
-        (shutil.Error([("a", "b", "[Errno 5] I/O error")]), "[Errno 5] I/O error"),
-        (full, "No space left on device"),
-    ):
-        assert reason_of(failed) == reason
-
-
 def test_runs_of_a_filter_that_cannot_be_replayed_do_not_keep_the_others_from_it(make_run, runs):
     checkpoints(make_run, 5)
     make_run("mlp", "bbbb1234")
@@ -77,16 +59,3 @@ def test_runs_of_a_filter_that_cannot_be_replayed_do_not_keep_the_others_from_it
     found = [json.loads(line) for line in output.splitlines()]
     assert code == 1 and [row["run"] for row in found] == [*ids, "gpt/ffff1234"]
     assert not any(row["equal"] for row in found) and "has no checkpoint in" in found[1]["error"]
-
-
-def test_another_machine_is_named_by_what_differs(tmp_path):
-    here = machine_state("cpu", 1, cpu_kernels(), data="a")
-    there = here | {"processor": "Z80", "blas": "none", "threads": 2}
-    for name, machine in (("before", there), ("after", here)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / MACHINE).write_text(yaml.safe_dump(machine, sort_keys=False))
-    assert circumstances(tmp_path / "before", tmp_path / "after") == [
-        f"{key}: {here[key]} instead of {there[key]}" for key in ("processor", "blas", "threads")
-    ]
-    assert described(there) == f"Z80, {here['instructions']}, none, 2 threads, cpu"
-    assert described(here) == described(here | {"data": "b"}) != described(there)

@@ -174,11 +174,6 @@ ACTIONS = """
 const text = selector => [...document.querySelectorAll(selector)].map(node => node.textContent);
 const ids = () => text("#runs tbody tr:not(.fold) td:first-child").join();
 const result = { first: ids(), facts: text("#facts").join() };
-result.matrix = {
-  part: element("matrices-part").hidden, step: element("matrix-step").textContent,
-  runs: [...element("matrix-run").options].map(option => option.text.split(" ")[0]),
-  rows: element("matrices").data[0].z,
-};
 result.best = text("tr.best td:first-child").join();
 result.fold = text("tr.fold").join();
 result.parallel = element("parallel").data?.[0].line.color.length;
@@ -204,17 +199,7 @@ document.body.dataset.result = JSON.stringify(result);
 
 @needs_browser
 def test_the_page_in_a_browser(runs, sweep, outputs, tmp_path):
-    """The page at first, and after sorting, choosing a run, another curve, and a filter.
-
-    The matrix is the newest one of the best run; a damaged line has none."""
-    lines = [
-        {"step": step, "kind": "matrix", "key": "val/confusion", "rows": [[step, 1], [None, 3]]}
-        for step in (1, 2)
-    ]
-    for identity in ("aaaa0001", "aaaa0002"):
-        (path,) = outputs.glob(f"*/{identity}")
-        written = "".join(json.dumps(line) + "\n" for line in lines)
-        (path / "media.jsonl").write_text(written + '{"kind": "matrix"\n')
+    """The page at first, and after sorting, choosing a run, another curve, and a filter."""
     runs("report")
     result = in_browser(outputs / "report.html", tmp_path, ACTIONS)
     assert result["first"] == "aaaa0000,aaaa0002,aaaa0001", "the best first"
@@ -229,12 +214,6 @@ def test_the_page_in_a_browser(runs, sweep, outputs, tmp_path):
     assert result["chosen"] == "aaaa0000" and result["widest"] == 2.5
     assert result["curve"] == ["log", "time (minutes)", 8], "smoothed over faint raw values"
     assert result["filtered"] == ["aaaa0000,aaaa0001,aaaa0002", "3 of 4 runs", 3]
-    assert result["matrix"] == {
-        "part": False,
-        "step": "step 2, 2 x 2",
-        "runs": ["aaaa0002", "aaaa0001"],
-        "rows": [[2, 1], [None, 3]],
-    }
 
 
 OVERLAPS = """
@@ -356,9 +335,10 @@ def test_a_text_that_looks_like_the_template_is_shown(make_run, runs, outputs, t
 
 
 def test_notes_and_media_are_part_of_the_page(runs, many_keys, outputs):
-    assert runs("note", "cccc0001", "a good one", "--label", "paper", "--label", "new")[0] == 0
-    assert runs("note", "cccc0001", "--unlabel", "new")[1] == "gpt/cccc0001: [paper] a good one\n"
-    assert runs("note", "cccc0001", "--label", "a b")[0] == 2
+    assert runs("show", "model=gpt", "--label", "new")[1].count(": [new] at the start") == 7
+    assert runs("show", "cccc0001", "--note", "a good one", "--label", "paper")[0] == 0
+    assert runs("show", "cccc0001", "--unlabel", "new")[1] == "gpt/cccc0001: [paper] a good one\n"
+    assert runs("show", "cccc0001", "--label", "a b")[0] == 2
     assert "cccc0001" in runs("list", "label=paper")[1]
     assert "cccc0002" not in runs("list", "label=paper")[1]
     assert "a good one" in runs("show", "cccc0001")[1]

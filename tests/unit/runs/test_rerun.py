@@ -8,8 +8,9 @@ import sys
 import pytest
 
 from launcher.errors import ConfigError
+from launcher.runs.__main__ import main, parse
 from launcher.runs.find import find_run
-from launcher.runs.rerun import run_command, selected
+from launcher.runs.rerun import run_command, runs_and_overrides
 
 
 @pytest.fixture
@@ -182,13 +183,51 @@ def test_a_run_without_its_command_line_is_rejected(run):
         run_command(run)
 
 
-def test_a_filter_selects_several(make_run, outputs):
-    for number, model in enumerate(("gpt", "mlp", "mlp")):
-        make_run("a", f"aaaa000{number}", choices={"model": model})
-    assert [run.id for run in selected("model=mlp", outputs)] == ["aaaa0001", "aaaa0002"]
-    assert [run.id for run in selected("aaaa0002", outputs)] == ["aaaa0002"]
-    with pytest.raises(ConfigError, match="'model=gpt2': selects no run in"):
-        selected("model=gpt2", outputs)
+@pytest.mark.parametrize("verb", ["resume", "evaluate", "export", "predict"])
+@pytest.mark.parametrize(
+    ("words", "ids", "overrides"),
+    [
+        ("aaaa0002", ["aaaa0002"], []),
+        ("aaaa0002 model=gpt seed=1", ["aaaa0002"], ["model=gpt", "seed=1"]),
+        ("aaaa0002 model=gpt -- seed=1", ["aaaa0002"], ["model=gpt", "seed=1"]),
+        ("model=mlp", ["aaaa0001", "aaaa0002"], []),
+        ("model=mlp optimizer.lr=0.02", ["aaaa0002"], []),
+        ("optimizer.lr=0.02 model=mlp -- optimizer.lr=1", ["aaaa0002"], ["optimizer.lr=1"]),
+        ("model=mlp -- model=gpt", ["aaaa0001", "aaaa0002"], ["model=gpt"]),
+    ],
+)
+def test_words_after_a_filter_are_filters(make_run, outputs, verb, words, ids, overrides):
+    make_three(make_run)
+    arguments = parse([verb, *words.split(), f"--outputs={outputs}"])
+    runs, given = runs_and_overrides(arguments)
+    assert ([run.id for run in runs], given) == (ids, overrides)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("model=gpt2", "'model=gpt2': selects no run in .*[^-]$"),
+        ("model=mlp trainer.max_steps=9", "after --: resume model=mlp -- trainer.max_steps=9"),
+        ("model=gpt2 -- seed=9", "'model=gpt2': selects no run"),
+    ],
+)
+def test_filters_that_select_no_run(make_run, outputs, words, message):
+    make_three(make_run)
+    arguments = parse(["resume", *words.split(), f"--outputs={outputs}"])
+    with pytest.raises(ConfigError, match=message):
+        runs_and_overrides(arguments)
+
+
+def test_a_run_has_to_fulfil_all_filters_of_sync(make_run, outputs, capsys):
+    make_three(make_run)
+    assert main(["sync", "model=mlp", "optimizer.lr=0.02", f"--outputs={outputs}"]) == 2
+    assert capsys.readouterr().err.startswith("a/aaaa0002: has no tracker")
+
+
+def make_three(make_run):
+    for number, (model, rate) in enumerate((("gpt", 0.02), ("mlp", 0.005), ("mlp", 0.02))):
+        config = {"optimizer.lr": rate}
+        make_run("a", f"aaaa000{number}", choices={"model": model}, config=config)
 
 
 @pytest.mark.parametrize("whole_group", [True, False])

@@ -26,7 +26,7 @@ def test_a_run_of_another_kind_is_not_submitted(make_run, runs, by_hand):
     assert (code, output) == (1, "")
     assert (
         error == "gpt/1a2b0000: was not submitted with dispatch=slurm; resume it with: python -m"
-        " launcher.runs resume 1a2b0000\n"
+        " launcher.runs resume gpt/1a2b0000\n"
     )
 
 
@@ -281,3 +281,18 @@ def test_a_record_that_cannot_be_written_is_reported(make_run, runs, tmp_path, m
 def test_the_tasks_of_an_array_that_have_not_started_are_one_line_of_sacct():
     assert list(_tasks("2_[0-2,7%2]")) == ["2_0", "2_1", "2_2", "2_7"]
     assert list(_tasks("2_3")) == ["2_3"] and list(_tasks("2")) == ["2"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_all_runs_of_a_job_that_was_cancelled_while_it_waited(
+    make_run, runs, tmp_path, monkeypatch, count
+):
+    for number in range(count):
+        folder = make_run("gpt", f"1a2b000{number}", state="preempted")
+        RunRecord(folder).queue()
+        note_job(folder, "/s/job-0.sh", job_id="7", runs=count)
+    squeue(tmp_path, monkeypatch, "")
+    code, output, error = runs("retry", "--all")
+    assert (code, output) == (0, "") and error.count("its SLURM job was cancelled") == count
+    states = {json.loads(path.read_text())["state"] for path in tmp_path.rglob("run.json")}
+    assert states == {"cancelled"}

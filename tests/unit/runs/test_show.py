@@ -47,14 +47,15 @@ def test_all_there_is_to_know(runs, make_run):
         "strategy none, 1 rank(s)",
         "choices hooks=[default,early_stopping] model=gpt",
         "overrides optimizer.lr=0.1 model=gpt",
-        "corrupt-step-00000004 0 B 0s ago",
+        "step size age state",
+        "4 0 B 0s set aside",
+        "9 0 B 0s unfinished",
         "train/loss 2.5 step 8",
         "val/loss 4 step 1",
     ):
         assert line in lines, line
-    assert any(
-        line.startswith("step-00000008 1.5 kB") and line.endswith("best, latest") for line in lines
-    )
+    (checkpoint,) = [line for line in lines if line.startswith("8 1.5 kB")]
+    assert checkpoint.endswith("s damaged, latest, best")
     assert any(line.startswith("1 ") and "0 to 8 preempted" in line for line in lines)
     assert ".tmp" not in output
 

@@ -1,4 +1,4 @@
-"""`runs watch`: what is read again, and the screen."""
+"""`runs watch`: the screen."""
 
 import json
 import os
@@ -6,59 +6,57 @@ import sys
 
 import pytest
 
-from launcher.runs.__main__ import main
+from launcher.runs.__main__ import main, parse
 from launcher.runs.expected import described, expected
 from launcher.runs.stored_run import StoredRun
-from launcher.runs.watch import WatchedRuns, screen
+from launcher.runs.watch import screen
 from launcher.slurm.scheduler import QueuedJob
 from support.terminal import in_terminal
 
 
 @pytest.fixture
-def runs(make_run, outputs):
+def some_runs(make_run):
     make_run("mlp", "old", state="completed", loss=0.5)
-    make_run("mlp", "new", state="failed")
     make_run("gpt", "live", state="running", step=3, loss=1.5)
-    return WatchedRuns(outputs, [], None)
+    make_run("mlp", "new", state="failed")
 
 
-def ids(runs):
-    return [run.id for run in runs.selected]
+@pytest.fixture
+def seen(some_runs, outputs):
+    """Gives the lines of the screen for words of the command line."""
+
+    def look(*words, width=200, height=50):
+        return screen(parse(["watch", *words, "--outputs", str(outputs)]), width, height)
+
+    return look
 
 
-def test_only_what_has_changed_is_read_again(runs, make_run, outputs, monkeypatch):
-    runs.refresh()
-    assert ids(runs)[0] == "live", "the runs at work first"
-    assert "1 running" in runs.heading() and "3 runs" in runs.heading()
-    read = []
-    real = StoredRun.read
-    monkeypatch.setattr(StoredRun, "read", lambda path: read.append(path) or real(path))
-    runs.refresh()
-    assert not read
-    make_run("mlp", "more", state="running", step=1)
-    record = json.loads((outputs / "gpt/live/run.json").read_text())
-    (outputs / "gpt/live/run.json").write_text(json.dumps(record | {"step": 4}))
-    runs.refresh()
-    assert {os.path.basename(path) for path in read} == {"live", "more"}
+def ids(lines):
+    return [line.split()[1] for line in lines[2:]]
+
+
+def test_the_runs_at_work_come_first(seen, outputs):
+    heading, *_ = lines = seen()
+    assert ids(lines) == ["live", "new", "old"]
+    assert heading.endswith("  3 runs: 1 running, 1 failed, 1 completed")
+    assert ids(seen("--reverse")) == ["old", "new", "live"]
+    assert ids(seen("--sort", "loss")) == ["old", "live", "new"]
     (outputs / "gpt/live/run.lock").unlink()
-    runs.refresh()
-    assert [run.state for run in runs.selected][:2] == ["running", "stale"]
+    assert "1 stale" in seen()[0]
+    assert ids(seen("mlp", "--columns", "step")) == ["new", "old"]
+    assert seen("state=paused") == [f"There are no runs in {outputs} that match state=paused."]
 
 
-def test_the_screen_is_as_large_as_the_terminal(runs, make_run):
+def test_the_screen_is_as_large_as_the_terminal(seen, make_run):
     for index in range(40):
         make_run("mlp", f"many{index}", loss=1.0)
-    runs.refresh()
     for width, height in ((200, 50), (80, 24), (40, 10), (20, 4), (12, 3)):
-        lines = screen(runs, [], "", width, height)
+        lines = seen(width=width, height=height)
         assert len(lines) <= max(height, 4) and all(len(line) <= width for line in lines), lines
-    assert screen(runs, [], "", 80, 24)[-1] == "... and 22 more"
-    runs.words = ["mlp"]
-    runs.refresh()
-    assert "live" not in ids(runs) and "that match mlp" in runs.heading()
+    assert seen(width=80, height=24)[-1] == "... and 22 more"
 
 
-def test_it_prints_once_where_there_is_no_terminal(runs, outputs, capsys):
+def test_it_prints_once_where_there_is_no_terminal(some_runs, outputs, capsys):
     assert main(["watch", "--outputs", str(outputs)]) == 0
     printed = capsys.readouterr().out
     assert "live" in printed and "\x1b" not in printed
@@ -68,7 +66,7 @@ def test_it_prints_once_where_there_is_no_terminal(runs, outputs, capsys):
 
 
 @pytest.mark.parametrize("width", [100, 30])
-def test_ctrl_c_leaves_a_restored_terminal(runs, outputs, width):
+def test_ctrl_c_leaves_a_restored_terminal(some_runs, outputs, width):
     words = [sys.executable, "-m", "launcher.runs", "watch", "--every", "0.1"]
 
     def watch():

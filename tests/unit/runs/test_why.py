@@ -1,5 +1,7 @@
 """Why two commands made two runs."""
 
+import json
+
 import pytest
 
 IDENTITY = {"seed": 0, "optimizer": {"lr": 0.1}, "model": {"_target_": "m.Net", "sizes": [1, 2]}}
@@ -22,7 +24,7 @@ IDENTITY = {"seed": 0, "optimizer": {"lr": 0.1}, "model": {"_target_": "m.Net", 
 def test_the_keys_in_which_identities_differ_are_printed(make_run, runs, other, lines):
     make_run("gpt", "aaaa0001", identity=IDENTITY)
     make_run("gpt", "aaaa0002", identity=IDENTITY | other)
-    code, output, _ = runs("why", "aaaa0001", "aaaa0002")
+    code, output, _ = runs("compare", "--why", "aaaa0001", "aaaa0002")
     heading, *rows = output.splitlines()
     assert code == 0 and heading.split() == ["identity", "gpt/aaaa0001", "gpt/aaaa0002"]
     assert [" ".join(row.split()) for row in rows] == lines
@@ -32,8 +34,9 @@ def test_equal_identities_and_runs_without_one_are_named(make_run, runs):
     make_run("gpt", "aaaa0001", identity=IDENTITY)
     make_run("gpt", "aaaa0002", identity=IDENTITY)
     make_run("gpt", "aaaa0003")
-    code, output, _ = runs("why", "aaaa0001", "aaaa0002")
+    code, output, _ = runs("compare", "--why", "aaaa0001", "aaaa0002")
     assert code == 0 and output.startswith("Their identities are equal")
-    code, _, error = runs("why", "aaaa0001", "aaaa0003")
+    code, _, error = runs("compare", "--why", "aaaa0001", "aaaa0003")
     assert code == 2 and error.startswith("'gpt/aaaa0003': run.json has no identity")
-    assert runs("why", "aaaa0001") == (2, "", "give two runs: why RUN RUN.\n")
+    code, output, _ = runs("compare", "--why", "aaaa0001", "aaaa0002", "--json")
+    assert json.loads(output) == {"runs": ["gpt/aaaa0001", "gpt/aaaa0002"], "identity": {}}

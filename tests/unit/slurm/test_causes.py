@@ -168,9 +168,3 @@ def test_users_text_does_not_change_the_cause(what, tmp_path):
     assert as_the_script_reads_it(written, tmp_path) == [
         found[0] if found else "" for found in expected
     ]
-
-
-def test_a_job_is_requeued_for_a_few_faulty_nodes_only():
-    actions = [decide("faulty node", NEVER, before).action for before in range(5)]
-    assert actions == ["requeue"] * 3 + ["fail"] * 2
-    assert "4 times" in str(decide("faulty node", NEVER, 3).reason)

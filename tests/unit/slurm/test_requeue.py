@@ -441,8 +441,12 @@ def test_a_late_signal_of_the_previous_start_requeues(slurm, folder):
     assert "requeue 6" in slurm.calls and state(folder) == ("preempted", "cause unknown, requeued")
 
 
-def test_a_forced_exit_records_why_the_job_ended(slurm, folder):
+@pytest.mark.parametrize("saved", [0, 3, 4])
+def test_a_forced_exit_records_why_the_job_ended(slurm, folder, saved):
     """The run's lock is still held, by this process."""
+    if saved:
+        (folder.checkpoints / f"step-{saved:08d}").mkdir(parents=True)
+        (folder.checkpoints / f"step-{saved:08d}" / "manifest.json").touch()
     record = RunRecord(folder)
     record.begin_attempt(start_step=4, max_steps=10, world_size=1, strategy="none")
     record.end_attempt("failed", end_step=4, signal="SIGTERM", exit_code=1, reason="No progress")
@@ -451,7 +455,8 @@ def test_a_forced_exit_records_why_the_job_ended(slurm, folder):
         Requeue(folder, "6", Budget()).leave_by_force(INT, "No progress for 2 s after SIGINT")
         assert slurm.calls == []
         Requeue(folder, "6", Budget()).leave_by_force(TERM, "No progress for 2 s after SIGTERM")
-    expected = "the SLURM job was cancelled; No progress for 2 s after SIGTERM"
+    is_saved = "its last step is saved. " if saved == 4 else ""
+    expected = f"the SLURM job was cancelled; {is_saved}No progress for 2 s after SIGTERM"
     assert state(folder) == ("cancelled", expected)
 
 
@@ -597,20 +602,3 @@ def test_a_search_is_requeued_without_end_and_leaves_no_record(slurm, tmp_path):
 def test_outside_of_slurm_nothing_is_asked(slurm, folder, monkeypatch):
     monkeypatch.delenv("SLURM_JOB_NODELIST")
     assert guarded(lambda: 7, folder, Budget()) == 7 and slurm.calls == []
-
-
-@pytest.mark.parametrize(
-    ("requested", "code", "outcome", "reason"),
-    [
-        ("(null)", 1, "preempted", "faulty node, requeued without node7"),
-        ("node7,node8", 1, "failed", "SLURM job 6 requires the faulty node7"),
-    ],
-)
-def test_a_job_that_needs_a_faulty_node_is_not_requeued(
-    slurm, folder, requested, code, outcome, reason
-):
-    job = slurm.folder / "job-1"
-    job.write_text(job.read_text().replace("ReqNodeList=(null)", f"ReqNodeList={requested}"))
-    assert Requeue(folder, "6", Budget(), sleep=lambda _: None).leave_nodes(["node7"]).code == code
-    assert state(folder) == (outcome, reason)
-    assert ("requeue 6" in slurm.calls) == (outcome == "preempted")

@@ -1,11 +1,13 @@
 """A job with several runs: which of them are still its own, and what its end means for them."""
 
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from launcher.dispatch.slurm_runs import RunPool, _has_failed
+from launcher.dispatch.slurm_task import close
 from launcher.process import signals
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
@@ -105,6 +107,81 @@ def test_the_end_of_a_job_is_the_end_of_its_open_runs(
     assert states(job) == before | dict.fromkeys(("running", "preempted", "queued"), state)
 
 
+def leave_cancelled(job: RunFolder) -> None:
+    leave(job, "cancelled")
+
+
+def leave_preempted(job: RunFolder) -> None:
+    leave(job, "preempted, with a grace")
+
+
+def leave(job: RunFolder, answer: str) -> None:
+    slurm = ScriptedSlurm(job.path.parents[3] / "slurm")
+    with pytest.MonkeyPatch.context() as patch:
+        slurm.install(patch)
+        slurm.answer(answer)
+        stop = signals.SignalExit(signal.SIGTERM)
+        Requeue(job, "6", Budget(), sleep=lambda seconds: None).leave(stop)
+
+
+def note_failed_start(job: RunFolder) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["not_started", str(job.path), "1", "module load x"])
+        not_started.main()
+
+
+def note_silent_end(job: RunFolder) -> None:
+    for run in runs_of(job):
+        not_started.record_silent_end(run, 7)
+
+
+def close_all(job: RunFolder) -> None:
+    for run in runs_of(job):
+        close(run, "told to")
+
+
+def cancel_parts(job: RunFolder) -> None:
+    pool = RunPool(runs_of(job), slots=2, ranks=1)
+    for number in range(len(STATES)):
+        pool.cancelled.add(number)
+        pool._settle(number, 143)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [leave_cancelled, leave_preempted, note_failed_start, note_silent_end, close_all, cancel_parts],
+)
+@pytest.mark.parametrize("all_newer", [False, True])
+def test_a_job_leaves_runs_alone_that_have_a_newer_job(
+    job: RunFolder,
+    script: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    write: Callable[..., None],
+    all_newer: bool,
+) -> None:
+    monkeypatch.setenv("LAUNCHER_SCRIPT", str(script))
+    runs = runs_of(job)
+    newer = runs if all_newer else []
+    for run in newer:
+        freeze(run, {"run": {"dir": str(run.path)}}, None, JobNote("another.sh"))
+    before = {run.path: run.record_path.read_bytes() for run in runs}
+    write(job)
+    changed = [run for run in runs if run.record_path.read_bytes() != before[run.path]]
+    assert bool(changed) != all_newer
+
+
+@pytest.mark.parametrize("code", [7, 200, -9, 0])
+def test_a_run_that_ends_without_a_record_says_with_which_code(
+    job: RunFolder, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    (run,) = (run for run in runs_of(job) if run.path.name == "running")
+    pool = RunPool([run], slots=2, ranks=1)
+    pool._settle(0, code)
+    assert RunRecord(run).state == "failed" and pool.num_failed == 1
+    how = "killed by signal 9" if code < 0 else f"exit code {code} in the middle"
+    assert how in str(RunRecord(run).attempts[-1].reason)
+
+
 def test_a_job_that_did_not_start_has_failed_for_its_open_runs(
     job: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,7 +205,7 @@ def test_each_run_has_its_share_of_the_node(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     # The job has one run only, but the share is that of two.
-    pool = RunPool(runs_of(job)[:1], slots=2, ranks=2, script="job-0.sh")
+    pool = RunPool(runs_of(job)[:1], slots=2, ranks=2)
     share = pool._share(1)
     assert (share["OMP_NUM_THREADS"], share["CUDA_VISIBLE_DEVICES"]) == ("6", "2,3")
     monkeypatch.setenv("OMP_NUM_THREADS", "2")

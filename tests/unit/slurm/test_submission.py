@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from launcher.dispatch import slurm_task
-from launcher.dispatch.slurm_task import is_superseded
+from launcher.dispatch.slurm_task import is_submitted_again
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import Holder
@@ -113,11 +113,14 @@ def test_an_array_lists_its_runs_in_order(folder, tmp_path):
         (None, None, False),
     ],
 )
-def test_a_job_leaves_a_run_that_was_submitted_again(folder, content, script, leaves):
+def test_a_job_leaves_a_run_that_was_submitted_again(folder, monkeypatch, content, script, leaves):
+    monkeypatch.delenv("LAUNCHER_SCRIPT", raising=False)
+    if script is not None:
+        monkeypatch.setenv("LAUNCHER_SCRIPT", script)
     (folder.path / FROZEN).unlink()
     if content is not None:
         (folder.path / FROZEN).write_text(content)
-    assert is_superseded(folder, script) == leaves
+    assert is_submitted_again(folder) == leaves
 
 
 def test_submission_is_made_by_one_command_at_a_time(tmp_path):

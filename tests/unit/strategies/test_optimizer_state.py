@@ -99,7 +99,9 @@ def test_another_optimizer_s_state_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(
         TrainingError, match=r"SGD, 1 group; the checkpoint was written with SGD, 2 groups\."
     ):
-        load_optimizer(model, optimizer, saved, "optimizer/", groups * 2)
+        load_optimizer(
+            model, optimizer, saved, "optimizer/", groups | {"groups": groups["groups"] * 2}
+        )
     with pytest.raises(TrainingError, match="no state for the parameter"):
         load_optimizer(
             nn.Sequential(model),

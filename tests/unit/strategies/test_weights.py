@@ -10,7 +10,7 @@ from torch import nn
 
 from launcher import CheckpointingHook
 from launcher.errors import ConfigError, TrainingError
-from launcher.strategies.weights import load_extra_state
+from launcher.strategies.weights import extra_misfits
 from support.toy import GOOD, Toy
 
 
@@ -129,7 +129,7 @@ def test_a_model_that_does_not_take_its_weights_is_an_error(tmp_path: Path) -> N
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 @pytest.mark.parametrize(
     ("model", "sentence"),
-    [(Quantized, "table has dtype qint8"), (Unstorable, "_extra_state/ is a object")],
+    [(Quantized, "table has dtype qint8"), (Unstorable, "_extra_state/_extra_state is a object")],
 )
 def test_tensor_that_cannot_be_stored_is_rejected_before_training(
     model: type[nn.Module], sentence: str, tmp_path: Path
@@ -139,8 +139,8 @@ def test_tensor_that_cannot_be_stored_is_rejected_before_training(
 
 
 def test_extra_state_that_does_not_fit_is_an_error() -> None:
-    for model, stored in ((Counting(), {}), (Net(), {"": {"calls": 3}})):
+    for model, stored in ((Counting(), {}), (Net(), {"_extra_state": {"calls": 3}})):
         with pytest.raises(
             TrainingError, match=r"_extra_state: the (checkpoint|model) does not have it"
         ):
-            load_extra_state(model, stored)
+            extra_misfits(model, stored)

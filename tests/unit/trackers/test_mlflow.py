@@ -203,8 +203,6 @@ def test_options(run, client, tmp_path, monkeypatch):
     (run.folder.path / "images" / "0").mkdir(parents=True)
     (run.folder.path / "images" / "0" / "x.png").write_bytes(png(3, 2))
     run.log_media(0, kind="image", key="x", path="images/0/x.png")
-    (run.folder.path / "images" / "0" / "table.png").write_bytes(png(2, 2))
-    run.log_media(0, kind="matrix", key="table", rows=[[1]], path="images/0/table.png")
     run.log_media(0, kind="text", key="answer", text="grüße")
     run.folder.export.mkdir()
     (run.folder.export / "model.safetensors").write_bytes(b"weights")
@@ -227,7 +225,6 @@ def test_options(run, client, tmp_path, monkeypatch):
     flavors = yaml.safe_load((artifacts / "export" / "MLmodel").read_text())["flavors"]
     assert callable(import_module(flavors["python_function"]["loader_module"])._load_pyfunc)
     assert (artifacts / "images" / "0" / "x.png").read_bytes() == png(3, 2)
-    assert (artifacts / "images" / "0" / "table.png").read_bytes() == png(2, 2)
     assert (artifacts / "texts" / "0" / "answer.txt").read_text() == "grüße"
 
 

@@ -92,18 +92,16 @@ def test_texts(run):
     assert [each.decode() for each in event.tensor_proto.string_val] == ["grüße <b>"]
 
 
-def test_images_matrices_and_histograms(run):
+def test_images_and_histograms(run):
     run.log(0)
     (run.folder.path / "images" / "0").mkdir(parents=True)
     (run.folder.path / "images" / "0" / "x.png").write_bytes(png(3, 2))
     run.log_media(0, kind="image", key="val/x", path="images/0/x.png")
-    run.log_media(0, kind="matrix", key="val/table", rows=[[1, 2, 3]], path="images/0/x.png")
     run.log_media(0, kind="histogram", key="weights", counts=[1, 3], edges=[0.0, 1.0, 3.0])
     events = read(mirror(run).folder)
-    for key in ("val/x", "val/table"):
-        (image,) = events.Images(key)
-        size = (image.width, image.height)
-        assert (image.step, size, image.encoded_image_string) == (0, (3, 2), png(3, 2))
+    (image,) = events.Images("val/x")
+    size = (image.width, image.height)
+    assert (image.step, size, image.encoded_image_string) == (0, (3, 2), png(3, 2))
     (histogram,) = events.Histograms("weights")
     value = histogram.histogram_value
     assert (value.num, value.min, value.max, value.sum) == (4, 0.0, 3.0, 6.5)

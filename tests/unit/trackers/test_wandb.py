@@ -96,7 +96,6 @@ def test_everything_of_a_run_arrives(run, server, monkeypatch):
     (run.folder.path / "images" / "10").mkdir(parents=True)
     (run.folder.path / "images" / "10" / "x.png").write_bytes(png(3, 2, alpha=0))
     run.log_media(10, kind="image", key="val/x", path="images/10/x.png")
-    run.log_media(10, kind="matrix", key="val/table", rows=[[1]], path="images/10/x.png")
     run.log_media(10, kind="histogram", key="weights", counts=[1, 3], edges=[0.0, 1.0, 3.0])
     run.log_media(10, kind="text", key="answer", text="a <b>")
     run.folder.log_path().write_text("first\nsecond\nhalf")
@@ -120,9 +119,8 @@ def test_everything_of_a_run_arrives(run, server, monkeypatch):
     assert [line["_step"] for line in arrived["history"]] == [0, 10, 20, 30]
     assert [line["_timestamp"] for line in arrived["history"]] == [1000, 1010, 1020, 1030]
     assert math.isnan(arrived["history"][3]["train/loss"])
-    for key in ("val/x", "val/table"):
-        image = arrived["history"][1][key]
-        assert (image["format"], image["width"], image["height"]) == ("jpg", 3, 2)
+    image = arrived["history"][1]["val/x"]
+    assert (image["format"], image["width"], image["height"]) == ("jpg", 3, 2)
     assert arrived["history"][1]["weights"]["bins"] == [0, 1, 3]
     assert arrived["history"][1]["answer"]["_type"] == "html-file"
     assert values(arrived["config"]) == {

@@ -12,6 +12,7 @@ from launcher import BaseHook
 from launcher.config.sections import TrainerSettings
 from launcher.errors import ConfigError
 from launcher.hooks.base import RunContext, TrainerView
+from launcher.hooks.metric_schedule import MetricScheduleHook
 from launcher.optim.precision import Precision
 from launcher.rundir.folder import RunFolder
 from launcher.strategies.ddp import DdpStrategy
@@ -119,6 +120,20 @@ def test_option_that_follows_validation_needs_validation_data(
         f"{key}, and the data have none; set data.num_val_samples, or leave it out."
     ]
     build_trainer(config, RunFolder(tmp_path), to_train=False)
+
+
+@pytest.mark.parametrize("mode", [None, "min", "max"])
+def test_a_schedule_of_an_unknown_metric_needs_a_mode(tmp_path: Path, mode: str | None) -> None:
+    words = ["model=mlp", "data=digits", "scheduler=plateau", "scheduler.metric=val/x"]
+    words += ["device=cpu", "trainer.max_steps=1", f"paths.outputs={tmp_path}"]
+    config = composed([*words, *([f"+scheduler.mode={mode}"] if mode else [])])
+    if mode is None:
+        with pytest.raises(ConfigError, match=r"set scheduler\.mode=min or scheduler\.mode=max"):
+            build_trainer(config, RunFolder(tmp_path))
+        return
+    trainer = build_trainer(config, RunFolder(tmp_path))
+    (hook,) = [hook for hook in trainer.hooks if isinstance(hook, MetricScheduleHook)]
+    assert hook.metric.mode == mode
 
 
 @given(st.integers(1, 16), st.integers(1, 64), st.one_of(st.none(), st.integers(1, 100)))

@@ -106,7 +106,7 @@ def test_a_run_is_named_as_in_commands(
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("ab", r"'ab'\): names 2 runs, first/abc1, second/abd2; give the id of one"),
+        ("ab", r"'ab'\): names 2 runs, first/abc1, second/abd2; write name/id"),
         ("zz", r"'zz'\): there is no such folder, and no run of this id in outputs"),
         ("some/where", r"'some/where'\): there is no such folder, and no run"),
         ("empty", r"'empty'\): this folder has no checkpoint and no model.safetensors"),

@@ -303,7 +303,6 @@ REJECTED = {
     "job=lr_find": "job=LRFindJob: does not support several optimizers",
     "hooks=[checkpointing,skip_spikes]": "hooks.skip_spikes: does not support several optimizers",
     "hooks=[checkpointing,nan_report]": "hooks.nan_report: does not support several optimizers",
-    "hooks=[checkpointing,replay_step]": "hooks.replay_step: does not support several optimizers",
     "hooks=[checkpointing,throughput]": "hooks.throughput.flops=true: does not support several",
     "optimizer.parts.generator=3": "optimizer.parts.generator: has no _target_",
     "optimizer.parts=null": "optimizer.parts",

@@ -20,10 +20,11 @@ from torch.nn.utils import get_total_norm
 from launcher.config.deepspeed_file import KEY, read_file
 from launcher.errors import ConfigError
 from launcher.optim.optimizers import needs_closure
-from launcher.optim.parts import OptimizerParts
+from launcher.optim.parts import OptimizerParts, has_own_state_dict
 from launcher.optim.precision import Precision
 from launcher.process import ranks
 from launcher.strategies.base import NULL, BuildOptimizer, Snapshot, TensorReader
+from launcher.strategies.buffers import SharedBuffers
 from launcher.strategies.deepspeed import process
 from launcher.strategies.deepspeed.config import complete
 from launcher.strategies.deepspeed.state import EngineState
@@ -33,8 +34,8 @@ from launcher.strategies.weights import (
     EXTRA,
     MODEL,
     TIED,
+    extra_misfits,
     extra_state,
-    load_extra_state,
     load_weights,
     tied_names,
 )
@@ -217,6 +218,7 @@ class DeepSpeedStrategy(NativeStrategy):
         if self.engine.wall_clock_breakdown():
             process.log_times(self.engine)
         self.model, self.optimizer = self.engine, optimizer
+        self.buffers = SharedBuffers(module)
         # DeepSpeed has its own.
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=False)
         self.state = EngineState(self.engine, optimizer, self.stage, members, shapes, first)
@@ -237,6 +239,11 @@ class DeepSpeedStrategy(NativeStrategy):
             raise ConfigError(
                 f"strategy=deepspeed: {type(optimizer).__name__} computes the loss within its step,"
                 " which DeepSpeed does not support; use strategy=ddp."
+            )
+        if has_own_state_dict(optimizer):
+            raise ConfigError(
+                f"strategy=deepspeed: {type(optimizer).__name__} has a state_dict() or"
+                " load_state_dict() of its own, which is not supported; use strategy=ddp."
             )
         if self.stage and type(optimizer).__name__ in WHOLE_TENSORS_ONLY:
             raise ConfigError(
@@ -292,14 +299,22 @@ class DeepSpeedStrategy(NativeStrategy):
             self.engine.step()
             norm = torch.as_tensor(self.engine.get_global_grad_norm(), dtype=torch.float32)
             is_finite = self.engine.was_step_applied()
+        if self.ranks.world_size > 1:
+            self.buffers.share()
         retry = not is_finite and self.plan.retry_non_finite
         return StepResult(norm, skipped=not is_finite and not retry, retry=retry)
 
     # ---------------------------------------------------------------------------------------- state
     def snapshot(self) -> Snapshot:
+        keys = [key for key in self.optimizer.state if not isinstance(key, torch.Tensor)]
+        if keys:
+            raise ConfigError(
+                f"strategy=deepspeed: {type(self.optimizer).__name__} keeps state under {keys[0]},"
+                " which is not a parameter; use strategy=ddp."
+            )
         tensors, parts, groups = self.state.snapshot()
         scaler = process.scaler_state(self.engine) if self.precision.needs_scaler else {}
-        meta = {"optimizer_groups": groups, "loss_scaler": scaler, "deepspeed": self.config}
+        meta = {"optimizer": groups, "loss_scaler": scaler, "deepspeed": self.config}
         meta |= {EXTRA: extra_state(self.model), TIED: tied_names(self.model)}
         return Snapshot(tensors, meta, parts)
 
@@ -307,8 +322,8 @@ class DeepSpeedStrategy(NativeStrategy):
         if self.file is not None:
             self._report_changes(saved.meta["deepspeed"])
         self.state.load_weights(saved, MODEL)
-        load_extra_state(self.model, saved.meta[EXTRA])
-        self.state.load_optimizer(saved, saved.meta["optimizer_groups"])
+        extra_misfits(self.model, saved.meta[EXTRA])
+        self.state.load_optimizer(saved, saved.meta["optimizer"])
         if self.precision.needs_scaler:
             process.load_scaler_state(self.engine, saved.meta["loss_scaler"])
 

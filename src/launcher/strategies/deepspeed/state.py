@@ -14,7 +14,7 @@ from launcher.strategies.base import ShardSpec, TensorReader
 from launcher.strategies.deepspeed.masters import MasterSlice, find_slots, is_trained
 from launcher.strategies.native import OPTIMIZER
 from launcher.strategies.optimizer_state import IMPLEMENTATION_SETTINGS, check_groups
-from launcher.strategies.weights import EXTRA, MODEL, misfits
+from launcher.strategies.weights import EXTRA, MODEL, extra_state, misfits
 
 
 class EngineState:
@@ -56,12 +56,8 @@ class EngineState:
     def _buffers(self) -> dict[str, torch.Tensor]:
         """The persistent buffers."""
         parameters = {name for name, _ in self.module.named_parameters(remove_duplicate=False)}
-        state = self.module.state_dict().items()
-        return {
-            name: tensor
-            for name, tensor in state
-            if name not in parameters and not name.endswith(EXTRA)
-        }
+        state, extra = self.module.state_dict().items(), extra_state(self.module).keys()
+        return {name: tensor for name, tensor in state if name not in parameters | extra}
 
     # --------------------------------------------------------------------------------------- saving
     def snapshot(
@@ -162,6 +158,7 @@ class EngineState:
                     saved.read_into(prefix + slot.name, slot.of(slot.flat), (slot.start,))
             for name in buffers.keys() & fitting:
                 saved.read_into(prefix + name, buffers[name])
+        self.module.load_state_dict(saved.meta.get(EXTRA, {}), strict=False)
         return problems
 
     def _load_parameters(self, saved: TensorReader, prefix: str, names: list[str]) -> None:

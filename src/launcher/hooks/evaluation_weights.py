@@ -1,0 +1,89 @@
+"""Evaluates the weights of `optimizer.eval()`, where an optimizer trains with others."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from launcher.checkpoint.stored import EVALUATION
+from launcher.errors import ConfigError
+from launcher.hooks.base import BaseHook, TrainerView
+from launcher.hooks.ema import EmaHook
+from launcher.hooks.evaluation import EvaluationHook
+from launcher.hooks.state import reject_flat_buffers
+from launcher.optim.parts import OptimizerParts
+from launcher.strategies.sharded import ShardedLike, local
+from launcher.strategies.weights import model_tensors, unwrap
+
+
+class EvaluationWeightsHook(BaseHook):
+    """Calls an optimizer's `eval()` and `train()` around evaluations.
+
+    Schedule-free optimizers have them (Defazio et al. 2024, arXiv:2405.15682). Each checkpoint has
+    the weights of `eval()` too, which everything but a resume and a fork reads. A trainer adds this
+    hook itself.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._kept: dict[str, torch.Tensor] = {}
+        # There is no state yet, so no weight changes.
+        for part in switching(optimizer):
+            part.train()
+
+    def on_start(self, trainer: TrainerView) -> None:
+        reject_flat_buffers(trainer, "optimizer", "train() and eval()")
+        name = type(trainer.optimizer).__name__
+        if any(isinstance(hook, EmaHook) and hook.evaluate for hook in trainer.hooks):
+            raise ConfigError(
+                f"hooks.ema.evaluate=true: {name} evaluates weights of its own; set it to false."
+            )
+        if any(isinstance(hook, EvaluationHook) and hook.test == "best" for hook in trainer.hooks):
+            raise ConfigError(
+                f"hooks.evaluation.test=best: {name} evaluates weights of its own; use"
+                " hooks.evaluation.test=last, or job=evaluate of the best checkpoint."
+            )
+
+    @torch.no_grad()
+    def on_evaluation_start(self, trainer: TrainerView) -> None:
+        self._kept = {name: local(p).clone() for name, p in _updated(trainer).items()}
+        for optimizer in switching(trainer.optimizer):
+            optimizer.eval()
+
+    @torch.no_grad()
+    def on_evaluation_end(self, trainer: TrainerView) -> None:
+        for optimizer in switching(trainer.optimizer):
+            optimizer.train()
+        # `train()` would only come close to them.
+        for name, p in _updated(trainer).items():
+            local(p).copy_(self._kept[name])
+        self._kept = {}
+
+    def state_tensors(self, trainer: TrainerView) -> dict[str, ShardedLike]:
+        self.on_evaluation_start(trainer)
+        try:
+            return {
+                EVALUATION + name: ShardedLike(local(p).clone(), p)
+                for name, p in _updated(trainer).items()
+            }
+        finally:
+            self.on_evaluation_end(trainer)
+
+
+def switching(optimizer: torch.optim.Optimizer) -> Iterator[Any]:
+    """List the optimizers that have `train()` and `eval()`."""
+    parts = optimizer.parts.values() if isinstance(optimizer, OptimizerParts) else [optimizer]
+    for part in parts:
+        if callable(getattr(part, "train", None)) and callable(getattr(part, "eval", None)):
+            yield part
+
+
+def _updated(trainer: TrainerView) -> dict[str, torch.Tensor]:
+    """The parameters of these optimizers, by name."""
+    optimizers = switching(trainer.optimizer)
+    ids = {id(p) for part in optimizers for group in part.param_groups for p in group["params"]}
+    parameters = dict(unwrap(trainer.model).named_parameters())
+    return {
+        name: parameters[name]
+        for name in model_tensors(trainer.model)
+        if name in parameters and id(parameters[name]) in ids
+    }

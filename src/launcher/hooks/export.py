@@ -1,0 +1,64 @@
+"""Exports the weights once a run is complete."""
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from omegaconf import OmegaConf
+
+from launcher.checkpoint.export import Export
+from launcher.checkpoint.find import find_checkpoint
+from launcher.errors import ConfigError
+from launcher.hooks.base import BaseHook, RunContext, TrainerView
+from launcher.hooks.best import best_step, check_keeps_best
+from launcher.process import ranks
+from launcher.rundir.folder import RunFolder
+
+KEY = "hooks.export"
+
+
+class ExportHook(BaseHook):
+    """Exports the weights of the last or the best checkpoint as `job=export` does.
+
+    The run is completed only then, so the same command repeats an export that was interrupted.
+
+    Args:
+        checkpoint: best or last.
+        weights: `ema` (or `ema/0.999`, if there are several) is the average that `hooks.ema` keeps.
+            Default None: the weights.
+        dtype: convert floating-point tensors. Default None: they are not converted.
+    """
+
+    needs: ClassVar = {"checkpoint=*": "checkpointing", "weights=ema*": "ema"}
+
+    def __init__(
+        self,
+        checkpoint: Literal["best", "last"] = "last",
+        weights: str | None = None,
+        dtype: Literal["fp32", "bf16", "fp16"] | None = None,
+    ):
+        self.checkpoint = checkpoint
+        self.export = Export(KEY, weights, dtype)
+        self._check_lock, self._is_composed = RunContext().check_lock, False
+
+    def bind(self, context: RunContext) -> None:
+        self._check_lock = context.check_lock
+        self._is_composed = "config.yaml" in context.texts
+
+    def on_before_train(self, trainer: TrainerView) -> None:
+        if not self._is_composed:
+            raise ConfigError(f"{KEY}: exports runs with a configuration; leave it out.")
+        if self.checkpoint == "best":
+            check_keeps_best(trainer.state.best, f"{KEY}.checkpoint")
+
+    def on_after_train(self, trainer: TrainerView) -> None:
+        step = trainer.step
+        if self.checkpoint == "best":
+            step = best_step(trainer.state.best, f"{KEY}.checkpoint")
+        folder = RunFolder(trainer.workspace or Path())
+        ranks.on_main(lambda: self._write(folder, step))
+
+    def _write(self, folder: RunFolder, step: int) -> None:
+        path = find_checkpoint(folder.checkpoints, step, f"{KEY}.checkpoint")
+        text = (path / "config.yaml").read_text()
+        self._check_lock()
+        self.export.write(folder, path, OmegaConf.create(text).model, text)

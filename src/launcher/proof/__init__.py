@@ -1,0 +1,1 @@
+"""Proofs that a run repeats: what a stop, a resume or another training changes."""

@@ -1,0 +1,412 @@
+"""Find out whether any training command resumes: `python -m launcher.certify -- python train.py`.
+
+The command is trained to its end, then again with a stop and a second launch, each in an empty
+folder. The losses that it prints are compared step by step. It may use any library; it only has to
+print its step and its loss.
+"""
+
+import argparse
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from launcher.errors import ConfigError
+from launcher.proof.lines import LineDifference, line_differences
+
+LOSS = r"loss['\"]?[=: ]+['\"]?([0-9.]+(?:e[+-]?\d+)?|nan|inf)"
+STEP = r"step['\"]?[=: ]+['\"]?([0-9.]+)"
+PLACE = "{dir}"
+LAST_LINES = 8
+EXACT, CLOSE = "exact", "close"
+CLOSE_TO = 0.01
+"""Largest relative difference of losses that count as close."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one message, without the usage text."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see {self.prog} --help.")
+
+
+def build_parser() -> Parser:
+    parser = Parser(
+        prog="python -m launcher.certify",
+        description="Find out whether a training command resumes with the same losses.",
+        epilog=(
+            "The command runs in an empty folder each time; {dir} in its arguments is that folder."
+            " Exit codes: 0 exact, 1 anything else, 2 the command cannot be checked."
+        ),
+    )
+    parser.add_argument(
+        "--loss", default=LOSS, metavar="REGEX", help=f"where a line has the loss (default: {LOSS})"
+    )
+    parser.add_argument(
+        "--step", default=STEP, metavar="REGEX", help=f"where it has the step (default: {STEP})"
+    )
+    parser.add_argument(
+        "--epoch", metavar="REGEX", help="where it has the epoch, to be compared too"
+    )
+    parser.add_argument(
+        "--at",
+        type=float,
+        metavar="STEP",
+        help="stop once this step is printed (default: half-way)",
+    )
+    parser.add_argument("--kill", action="store_true", help="stop with SIGKILL, not with SIGTERM")
+    parser.add_argument(
+        "--resume-args",
+        default="",
+        metavar="ARGS",
+        help="added to the command when it starts again",
+    )
+    parser.add_argument(
+        "--grace",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="to save and exit (default: 60)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=3600.0,
+        metavar="SECONDS",
+        help="for each start (default: 3600)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    parser.add_argument("command", nargs="+", metavar="COMMAND", help="after --")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Check a command, print the report, and return the exit code."""
+    try:
+        arguments = build_parser().parse_args(argv)
+        patterns = Patterns.of(arguments)
+        with tempfile.TemporaryDirectory(prefix="launcher-certify-") as folder:
+            report = certify(arguments, patterns, Path(folder))
+    except ConfigError as error:
+        print(*error.messages, sep="\n", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    print(json.dumps(asdict(report)) if arguments.json else report.page(), flush=True)
+    return int(report.verdict != EXACT)
+
+
+@dataclass(frozen=True)
+class Patterns:
+    """Regular expressions for the numbers of a line of output."""
+
+    loss: re.Pattern[str]
+    step: re.Pattern[str]
+    epoch: re.Pattern[str] | None
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> "Patterns":
+        """Compile the patterns of a command line."""
+        compiled: dict[str, re.Pattern[str] | None] = {}
+        for name in ("loss", "step", "epoch"):
+            text = getattr(arguments, name)
+            try:
+                compiled[name] = None if text is None else re.compile(text, re.IGNORECASE)
+            except re.error as error:
+                raise ConfigError(
+                    f"--{name}={text}: is not a regular expression ({error})."
+                ) from error
+            if (pattern := compiled[name]) is not None and not pattern.groups:
+                raise ConfigError(
+                    f"--{name}={text}: needs a group around the number; e.g. {name}=([0-9.]+)."
+                )
+        assert compiled["loss"] is not None and compiled["step"] is not None
+        return cls(compiled["loss"], compiled["step"], compiled["epoch"])
+
+    def read(self, line: str) -> tuple[float, dict[str, object]] | None:
+        """Return the step of a line and its values, or None without a step or a loss."""
+        step, loss = self.step.search(line), self.loss.search(line)
+        if step is None or loss is None:
+            return None
+        epoch = None if self.epoch is None else self.epoch.search(line)
+        try:
+            values = {"loss": float(loss[1]), "epoch": "" if epoch is None else epoch[1]}
+            return float(step[1]), values
+        except ValueError:
+            return None
+
+
+@dataclass
+class Launch:
+    """Output of one launch of the command, and its end.
+
+    Args:
+        steps: the values of each step.
+        code: the exit code; negative for a signal.
+        lines: the last lines of the output.
+        seconds: time from the signal to the end, or None if no signal was sent.
+        was_killed: whether it had to be killed after the grace period.
+    """
+
+    steps: dict[float, dict[str, object]] = field(default_factory=dict)
+    code: int = 0
+    lines: list[str] = field(default_factory=list)
+    seconds: float | None = None
+    was_killed: bool = False
+
+
+class Finding(NamedTuple):
+    """A message of the report, and the verdict that it leads to, if any."""
+
+    text: str
+    verdict: str = ""
+
+
+@dataclass
+class Report:
+    """The result for a command.
+
+    Args:
+        verdict: exact, close, or the problem in a few words.
+        findings: messages.
+        steps: steps that the uninterrupted training has printed.
+        stopped_at: the last step before the stop.
+        resumed_at: the first step after the second launch, or None if it printed none.
+        repeated, missing: steps that the second launch printed again, and steps that neither launch
+            has printed.
+        largest_difference: largest relative difference of a loss after the stop.
+    """
+
+    verdict: str
+    findings: list[str]
+    steps: int
+    stopped_at: float
+    resumed_at: float | None
+    repeated: int
+    missing: int
+    largest_difference: float | None
+
+    def page(self) -> str:
+        return "\n".join([f"Verdict: {self.verdict}", *(f"  {text}" for text in self.findings)])
+
+
+def certify(arguments: argparse.Namespace, patterns: Patterns, folder: Path) -> Report:
+    """Train straight, to a stop, and from the stop to the end, and compare."""
+    command = arguments.command
+    say("Training straight.")
+    straight = launch(command, folder / "straight", patterns, arguments)
+    if straight.code:
+        raise ConfigError(f"The command ended with exit code {straight.code}:", *straight.lines)
+    if len(straight.steps) < 3:
+        raise ConfigError(
+            f"{len(straight.steps)} lines of the output have a step (--step={arguments.step}) and a"
+            f" loss (--loss={arguments.loss}), and 3 are needed:",
+            *straight.lines,
+        )
+    known = sorted(straight.steps)
+    at = known[len(known) // 2 - 1] if arguments.at is None else arguments.at
+    if at >= known[-1]:
+        raise ConfigError(f"--at={at:g}: must be before the last step, {known[-1]:g}.")
+    say(f"Training again, with {'SIGKILL' if arguments.kill else 'SIGTERM'} after step {at:g}.")
+    first = launch(command, folder / "stopped", patterns, arguments, at)
+    if first.seconds is None:
+        raise ConfigError(
+            f"The command ended before it printed step {at:g}; its exit code was {first.code}."
+        )
+    say("Starting it again.")
+    again = [*command, *shlex.split(arguments.resume_args)]
+    second = launch(again, folder / "stopped", patterns, arguments)
+    return report_of(straight, first, second, arguments)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def launch(
+    command: Sequence[str],
+    folder: Path,
+    patterns: Patterns,
+    arguments: argparse.Namespace,
+    at: float | None = None,
+) -> Launch:
+    """Run the command in a folder to its end, or stop it once it has printed the step `at`."""
+    folder.mkdir(exist_ok=True)
+    process = start(command, folder)
+    result, sent = Launch(), 0.0
+    too_long, too_late = (
+        Killer(process.pid, seconds) for seconds in (arguments.timeout, arguments.grace)
+    )
+    too_long.start()
+    try:
+        for line in output_of(process):
+            result.lines = [*result.lines, line][-LAST_LINES:]
+            if (read := patterns.read(line)) is None:
+                continue
+            result.steps[read[0]] = read[1]
+            if at is not None and read[0] >= at and not sent:
+                sent = time.monotonic()
+                if arguments.kill:
+                    kill(process.pid)
+                else:
+                    process.send_signal(signal.SIGTERM)
+                    too_late.start()
+        result.code = process.wait()
+    finally:
+        too_long.cancel()
+        too_late.cancel()
+        kill(process.pid)
+        process.wait()
+    if too_long.has_killed:
+        raise ConfigError(
+            f"The command did not end within --timeout={arguments.timeout:g} seconds:",
+            *result.lines,
+        )
+    result.seconds = time.monotonic() - sent if sent else None
+    result.was_killed = too_late.has_killed
+    return result
+
+
+def start(command: Sequence[str], folder: Path) -> "subprocess.Popen[bytes]":
+    """Start the command in its folder, as the leader of a group of processes."""
+    argv = [located(word).replace(PLACE, str(folder)) for word in command]
+    paths = [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    try:
+        return subprocess.Popen(
+            argv,
+            cwd=folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise ConfigError(f"{argv[0]}: cannot be started ({error.strerror}).") from error
+
+
+class Killer(threading.Timer):
+    """Kills a group of processes after some seconds, unless it is cancelled."""
+
+    def __init__(self, group: int, seconds: float):
+        super().__init__(seconds, self._kill)
+        self.group, self.has_killed = group, False
+
+    def _kill(self) -> None:
+        self.has_killed = True
+        kill(self.group)
+
+
+def kill(group: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def located(word: str) -> str:
+    """Return an argument with the full path of a file or folder that it names."""
+    path = Path(word)
+    is_relative = not path.is_absolute() and not word.startswith("-") and path.exists()
+    return str(path.absolute()) if is_relative else word
+
+
+def output_of(process: "subprocess.Popen[bytes]") -> Iterator[str]:
+    """Yield the lines of the output; a progress bar's carriage returns end lines too."""
+    assert process.stdout is not None
+    for raw in process.stdout:
+        yield from (line for line in re.split(r"[\r\n]+", raw.decode(errors="replace")) if line)
+
+
+def report_of(
+    straight: Launch, first: Launch, second: Launch, arguments: argparse.Namespace
+) -> Report:
+    """Compare the losses of three launches: without a stop, up to it, and after it."""
+    known, resumed_at = sorted(straight.steps), min(second.steps, default=None)
+    missing = [step for step in known if step not in first.steps and step not in second.steps]
+    again = [step for step in second.steps if step in first.steps]
+    found = [*findings_at_stop(straight, first, arguments)]
+    if resumed_at is None:
+        text = f"The second start printed no loss; its exit code was {second.code}."
+        found += [Finding(text, "did not resume"), *map(Finding, second.lines)]
+    elif resumed_at <= known[0] < max(first.steps):
+        text = (
+            f"The second start begins with step {resumed_at:g} again: nothing was saved or"
+            " restored."
+        )
+        found.append(Finding(text, "restarted"))
+    else:
+        found.append(Finding(f"The second start begins with step {resumed_at:g}."))
+        if missing:
+            text = f"{len(missing)} steps were never printed, the first of them {missing[0]:g}."
+            found.append(Finding(text, "skipped steps"))
+        if again:
+            found.append(Finding(f"It repeats {len(again)} steps."))
+        found += findings_after_resume(straight, second)
+        if not any(finding.verdict for finding in found):
+            count = len(second.steps.keys() & straight.steps.keys())
+            found.append(Finding(f"All {count} losses after it are equal."))
+    largest = max(map(relative, differences(straight, second, "loss")), default=0.0)
+    return Report(
+        next((finding.verdict for finding in found if finding.verdict), EXACT),
+        [finding.text for finding in found],
+        len(known),
+        max(first.steps),
+        resumed_at,
+        len(again),
+        len(missing),
+        None if resumed_at is None else largest,
+    )
+
+
+def findings_at_stop(
+    straight: Launch, first: Launch, arguments: argparse.Namespace
+) -> Iterator[Finding]:
+    how = f"SIGTERM, after which it ended in {first.seconds or 0.0:.1f} s"
+    yield Finding(
+        f"Stopped at step {max(first.steps):g} of {max(straight.steps):g} with"
+        f" {'SIGKILL' if arguments.kill else how}, exit code {first.code}."
+    )
+    if first.was_killed:
+        text = f"It did not exit within --grace={arguments.grace:g} seconds, and was killed."
+        yield Finding(text, "did not exit")
+    for found in differences(straight, first, "loss")[:1]:
+        text = f"Before the stop, the loss of step {found.step:g} is another in two equal starts."
+        yield Finding(text, "does not repeat")
+
+
+def findings_after_resume(straight: Launch, second: Launch) -> Iterator[Finding]:
+    for found in differences(straight, second, "epoch")[:1]:
+        text = f"Step {found.step:g} is in epoch {found.after}, not in {found.before}."
+        yield Finding(text, "wrong epoch")
+    if second.code:
+        yield Finding(f"The second start ended with exit code {second.code}.", "failed")
+    if different := differences(straight, second, "loss"):
+        first, largest = different[0], max(map(relative, different))
+        text = (
+            f"{len(different)} losses differ, the first at step {first.step:g}:"
+            f" {first.after:g} instead of {first.before:g}; the largest relative difference is"
+            f" {largest:.2g}."
+        )
+        yield Finding(text, CLOSE if largest <= CLOSE_TO else "other losses")
+
+
+def differences(one: Launch, other: Launch, key: str) -> list[LineDifference]:
+    """List the differences in a value at the steps that both launches have printed."""
+    return [found for found in line_differences(one.steps, other.steps) if found.key == key]
+
+
+def relative(difference: LineDifference) -> float:
+    expected, actual = float(str(difference.before)), float(str(difference.after))
+    distance = abs(actual - expected)
+    return distance / max(abs(expected), 1e-12) if distance == distance else float("inf")

@@ -1,0 +1,276 @@
+"""Bitwise differences between two trainings of the same steps.
+
+It compares checkpoints (tensors, counters, and the random state of each rank), lines of metrics,
+and the traces of the steps, which name the state that a resume has not restored.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from launcher.checkpoint.shards import as_bytes
+from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.proof.lines import line_differences, lines_of
+from launcher.proof.scratch_run import Traced
+from launcher.rundir.folder import RunFolder, step_name
+from launcher.rundir.history import is_measured
+
+OF_THE_ATTEMPT = ("max_steps", "stop_reason", "attempt")
+"""Suffixes of the names of values that say how far to train, and do not change the numbers."""
+SHOWN = 3
+RANDOM, SAMPLES, LOSS, GRADIENTS, WEIGHTS = (
+    "random state",
+    "samples",
+    "loss",
+    "gradients",
+    "weights",
+)
+PARTS = "parts"
+EVENTS = (RANDOM, SAMPLES, LOSS, GRADIENTS, WEIGHTS)
+"""The values that a step reads and computes, in this order."""
+CAUSES = {
+    RANDOM: "something draws from the global random generators outside of the steps, or seeds them",
+    SAMPLES: (
+        "the dataset, the sampler or the collate function has state that is not stored, or reads"
+        " the clock"
+    ),
+    LOSS: (
+        "the model has state outside of its parameters and buffers, or an operation does not repeat"
+    ),
+    GRADIENTS: (
+        "a hook or a function of the model has state that is not stored, or an operation does not"
+        " repeat"
+    ),
+    WEIGHTS: "the optimizer, the schedule or a hook has state that is not stored",
+}
+"""The reason why the first difference of a trace is a difference."""
+
+
+@dataclass
+class Diff:
+    """Differences between two trainings of the same steps, if there are any."""
+
+    tensors: int = 0
+    """Number of tensors in the last checkpoint."""
+    lines: int = 0
+    """Number of lines of metrics.jsonl."""
+    metrics: list[str] = field(default_factory=list)
+    """Differences in metrics.jsonl, by step."""
+    states: list[str] = field(default_factory=list)
+    """Tensors and states of the last checkpoint that differ."""
+
+    @property
+    def is_equal(self) -> bool:
+        return not self.metrics and not self.states
+
+    def texts(self) -> list[str]:
+        return [
+            *(f"metrics.jsonl, {text}" for text in self.metrics),
+            *(f"checkpoint, {text}" for text in self.states),
+        ]
+
+
+def diff(first: RunFolder, second: RunFolder, start: int, end: int, names: tuple[str, str]) -> Diff:
+    """Compare the checkpoints of two trainings at `end`, and their lines of metrics since `start`.
+
+    Args:
+        first: the training that is right.
+        second: the other training, which was to pause at `end`.
+        start: the lines after this step are compared.
+        end: the step of the checkpoints.
+        names: names of the two trainings.
+    Raises:
+        CorruptCheckpoint: a file has changed since it was written.
+    """
+    before, after = lines_of(first, start, end), lines_of(second, start, end)
+    result = Diff(lines=len(before))
+    result.metrics = [str(found) for found in line_differences(before, after, names)]
+    if (newest := second.newest_step()) != end:
+        result.states = [f"the last one is of step {newest} instead of {end}"]
+        return result
+    checkpoints = [folder.checkpoints / step_name(end) for folder in (first, second)]
+    result.states = checkpoint_differences(*checkpoints)
+    result.tensors = len(StoredCheckpoint(checkpoints[1]).names())
+    return result
+
+
+def checkpoint_differences(first: Path, second: Path) -> list[str]:
+    """List the differences between two checkpoints, tensors first.
+
+    The number of ranks may differ.
+
+    Raises:
+        CorruptCheckpoint: a file has changed since it was written.
+    """
+    left, right = StoredCheckpoint(first), StoredCheckpoint(second)
+    found = list(_of_tensors(left, right))
+    found += _of_values("state", left.meta, right.meta)
+    for rank in range(min(left.manifest.world_size, right.manifest.world_size)):
+        found += _of_values(f"rank {rank}", left.rank_state(rank), right.rank_state(rank))
+    return [f"{name}: {text}" for name, text in found]
+
+
+def _of_tensors(left: StoredCheckpoint, right: StoredCheckpoint) -> Iterator[tuple[str, str]]:
+    before, after = set(left.names()), set(right.names())
+    for name in sorted(before | after):
+        if name not in before or name not in after:
+            yield name, "only one of them has it"
+        elif (text := tensor_difference(left.read(name), right.read(name))) is not None:
+            yield name, text
+
+
+def tensor_difference(before: torch.Tensor, after: torch.Tensor) -> str | None:
+    """Describe the difference between two tensors.
+
+    The text has the number of elements, the first one, and the largest distance.
+
+    Returns:
+        None if they are bitwise identical.
+    """
+    if before.dtype != after.dtype or before.shape != after.shape:
+        return f"{after.dtype} {list(after.shape)} instead of {before.dtype} {list(before.shape)}"
+    rows = before.numel(), -1
+    bits = [
+        torch.frombuffer(bytearray(as_bytes(tensor)), dtype=torch.uint8)
+        for tensor in (before, after)
+        if tensor.numel()
+    ]
+    if not bits or torch.equal(*bits):
+        return None
+    unequal = (bits[0].view(rows) != bits[1].view(rows)).any(dim=1)
+    at = int(unequal.nonzero()[0])
+    index = [int(number) for number in torch.unravel_index(torch.tensor(at), before.shape)]
+    old, new = before.reshape(-1), after.reshape(-1)
+    text = (
+        f"{int(unequal.sum())} of {len(old)} elements, the first at {index}: {new[at].item()!r}"
+        " instead of "
+    )
+    text += repr(old[at].item())
+    if before.is_floating_point():
+        text += f"; the largest distance is {float((new.double() - old.double()).abs().max()):.3g}"
+    return text
+
+
+def _of_values(name: str, before: object, after: object) -> Iterator[tuple[str, str]]:
+    """The differing leaves of two nested states."""
+    if is_measured(name) or name.endswith(OF_THE_ATTEMPT):
+        return
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for key in [*before, *(key for key in after if key not in before)]:
+            yield from _of_values(f"{name}/{key}", before.get(key), after.get(key))
+    elif isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor):
+        if (text := tensor_difference(before, after)) is not None:
+            yield name, text
+    elif (
+        isinstance(before, list | tuple)
+        and isinstance(after, list | tuple)
+        and len(before) == len(after)
+    ):
+        for number, pair in enumerate(zip(before, after, strict=True)):
+            yield from _of_values(f"{name}/{number}", *pair)
+    elif repr(before) != repr(after):
+        yield name, f"{_short(after)} instead of {_short(before)}"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+class Comparison:
+    """A training without a stop, and one of the same steps with a stop and a resume.
+
+    Args:
+        straight: the training without a stop.
+        resumed: the training that was resumed.
+        at: the step from which it was resumed.
+        since: their lines of metrics after this step are compared.
+    """
+
+    def __init__(self, straight: Traced, resumed: Traced, at: int, since: int = 0):
+        self.straight, self.resumed, self.at = straight, resumed, at
+        names = "the straight training", "the resumed training"
+        end = straight.folder.newest_step()
+        self.diff = diff(straight.folder, resumed.folder, since, end, names)
+        self.before, self.after = read_trace(straight.trace), read_trace(resumed.trace)
+
+    def report(self) -> Iterator[str]:
+        """Yield the causes, and what differs at the end."""
+        texts = self.diff.texts()
+        yield from self.causes()
+        yield from texts[:SHOWN]
+        if len(texts) > SHOWN:
+            yield f"and {len(texts) - SHOWN} more"
+
+    def causes(self) -> Iterator[str]:
+        """Yield the first difference and its cause, and the state that was not restored."""
+        first = self.first()
+        if first is None:
+            if not self.diff.is_equal:
+                yield f"A resume from step {self.at} changes the state: {self.diff.texts()[0]}."
+            return
+        step, rank, event = first
+        when = "after" if step > self.at else "before"
+        yield (
+            f"The first difference: the {event} of step {step} on rank {rank}, {when} the stop"
+            f" at step {self.at}."
+        )
+        if step <= self.at:
+            yield f"This training does not repeat even without a stop: {CAUSES[event]}."
+            return
+        for text in self.not_restored() or [CAUSES[event]]:
+            yield f"Not restored: {text}."
+        for text in self.changed()[:1]:
+            yield (
+                f"The checkpoint of step {self.at} is not the state of a training up to it: {text}."
+            )
+
+    def first(self) -> tuple[int, int, str] | None:
+        """Return the step, rank and kind of the first difference in the traces."""
+        for step in sorted({step for lines in self.before.values() for step in lines}):
+            for event in EVENTS:
+                for rank, lines in self.before.items():
+                    pair = [
+                        trace.get(step, {}).get(event)
+                        for trace in (lines, self.after.get(rank, {}))
+                    ]
+                    if pair[0] != pair[1] and None not in pair:
+                        return step, rank, event
+        return None
+
+    def not_restored(self) -> list[str]:
+        """List the attributes of the user's parts with which the resumed process began wrongly."""
+        found: dict[str, None] = {}
+        for rank, lines in self.before.items():
+            then = lines.get(self.at, {}).get(PARTS, {})
+            now = self.after.get(rank, {}).get(self.at, {}).get(PARTS, {})
+            for name, value in then.items():
+                if now.get(name) != value:
+                    found[f"{name} is {now.get(name, 'not set')} instead of {value}"] = None
+        return list(found)
+
+    def changed(self) -> list[str]:
+        """List the differences between the checkpoints of the stop, if both have saved there."""
+        name = step_name(self.at)
+        saved = [training.folder.checkpoints / name for training in (self.straight, self.resumed)]
+        if not all(path.is_dir() for path in saved):
+            return []
+        return checkpoint_differences(*saved)
+
+
+def read_trace(folder: Path) -> dict[int, dict[int, dict[str, Any]]]:
+    """Read the lines of `TraceHook` by rank and step.
+
+    A step with several lines has their union, the last one first.
+    """
+    ranks: dict[int, dict[int, dict[str, Any]]] = {}
+    for file in sorted(folder.glob("rank-*.jsonl")):
+        steps = ranks.setdefault(int(file.stem.partition("-")[2]), {})
+        for text in file.read_text().splitlines():
+            line = json.loads(text)
+            steps[line["step"]] = steps.get(line["step"], {}) | line
+    return ranks

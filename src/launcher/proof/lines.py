@@ -1,0 +1,68 @@
+"""Lines of metrics of two trainings, compared step by step."""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.history import is_measured, read_rows
+
+Lines = Mapping[float, Mapping[str, object]]
+"""The line of each step: its values by name."""
+
+
+class LineDifference(NamedTuple):
+    """A value that differs at a step. Without a key, only one of the two has a line."""
+
+    step: float
+    key: str
+    before: object
+    after: object
+
+    def __str__(self) -> str:
+        if not self.key:
+            return f"step {self.step}: only {self.before or self.after} has a line of metrics.jsonl"
+        return f"step {self.step}: {self.key} {self.after!r} instead of {self.before!r}"
+
+
+def lines_of(folder: RunFolder, start: int, end: int) -> dict[float, dict[str, object]]:
+    """Return the newest line of each step after `start`, without times."""
+    lines: dict[float, dict[str, object]] = {}
+    for row in read_rows(folder.metrics_path):
+        step = row.get("step")
+        if isinstance(step, int) and (start < step <= end or start == step == 0):
+            lines[step] = {
+                key: value
+                for key, value in row.items()
+                if key != "attempt" and not is_measured(key)
+            }
+    return lines
+
+
+def line_differences(
+    before: Lines, after: Lines, names: tuple[str, str] = ("the first", "the second")
+) -> Iterator[LineDifference]:
+    """Yield the differences between the lines of two trainings, by step.
+
+    Two NaN are equal, and 0.0 is not equal to -0.0.
+
+    Args:
+        before: the lines of the first training.
+        after: the lines of the second training.
+        names: names of the two trainings.
+    """
+    for step in sorted({*before, *after}):
+        if step not in after:
+            yield LineDifference(step, "", names[0], None)
+        elif step not in before:
+            yield LineDifference(step, "", None, names[1])
+        else:
+            yield from _in_line(step, before[step], after[step])
+
+
+def _in_line(
+    step: float, before: Mapping[str, object], after: Mapping[str, object]
+) -> Iterator[LineDifference]:
+    for key in [*before, *(key for key in after if key not in before)]:
+        old, new = before.get(key), after.get(key)
+        if repr(old) != repr(new):
+            yield LineDifference(step, key, old, new)

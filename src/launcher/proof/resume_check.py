@@ -1,0 +1,146 @@
+"""`job=resume_check`, which proves that a stop and a resume change nothing.
+
+It trains some steps twice, once uninterrupted and once with a stop and a resume, and compares every
+bit.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from launcher.checkpoint.manifest import CorruptCheckpoint
+from launcher.config.resolve import escaped, stored
+from launcher.errors import ConfigError, TrainingError
+from launcher.jobs.dry_run import remove_folders_of_hydra
+from launcher.process.ranks import Ranks
+from launcher.proof.diff import Comparison
+from launcher.proof.scratch_run import CHECKPOINTING, ScratchRun, Stop
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.logs import setup_logging
+from launcher.train.build import logger
+from launcher.types import PositiveInt
+
+LOGGING = "launcher.hooks.logging.LoggingHook"
+
+
+class ResumeCheckJob:
+    """Proves that a resume changes nothing, before a long run.
+
+    The real configuration trains `2 * steps` steps, and again with a stop after `steps`, on as many
+    ranks. Both copies are in a scratch folder, without trackers.
+
+    Args:
+        steps: number of steps before the stop, and again after it.
+        kill: kill all ranks with SIGKILL once a checkpoint is saved, instead of SIGTERM.
+        scratch: the folder in which a folder for the copies is made. Default None: the temporary
+            folder.
+    """
+
+    def __init__(self, steps: PositiveInt = 5, kill: bool = False, scratch: str | None = None):
+        self.stop, self.scratch = Stop(steps, kill), scratch
+
+    def run(self, config: DictConfig) -> dict[str, object] | None:
+        """Train both copies and compare them.
+
+        Returns:
+            The step of the stop, and the numbers of equal tensors and lines, or None on all ranks
+                but the first.
+        Raises:
+            TrainingError: the two copies differ, with exit code 1.
+            ConfigError: the configuration cannot be checked, or a copy has failed.
+        """
+        ranks = Ranks.from_env()
+        setup_logging(None, ranks.rank)
+        check(config, self.stop.after)
+        remove_folders_of_hydra(RunFolder(config.run.dir))
+        if not ranks.is_main:
+            return None
+        nproc = ranks.world_size if ranks.world_size > 1 else config.dispatch.get("nproc", 1)
+        try:
+            with tempfile.TemporaryDirectory(prefix="launcher-check-", dir=self.scratch) as scratch:
+                return self._check(config, Path(scratch), nproc)
+        except CorruptCheckpoint as error:
+            raise ConfigError(f"job=resume_check: {error}") from error
+        except OSError as error:
+            raise ConfigError(
+                "job=resume_check:"
+                f" {tempfile.gettempdir() if self.scratch is None else self.scratch} cannot be used"
+                f" ({error.strerror or error}); set job.scratch to another folder."
+            ) from error
+
+    def _check(self, config: DictConfig, scratch: Path, nproc: object) -> dict[str, object]:
+        stop, end = self.stop, 2 * self.stop.after
+        straight = scratch_run(config, scratch / "straight", nproc, None)
+        stopped = scratch_run(config, scratch / "stopped", nproc, stop.after if stop.kill else None)
+        how = "kill -9" if stop.kill else "SIGTERM"
+        logger.info("Training %d steps straight.", end)
+        straight.train(end)
+        logger.info("Training %d steps again, with %s after step %d.", end, how, stop.after)
+        code = stopped.train(end, stop)
+        at = stopped.folder.newest_step()
+        if at == 0 or at >= end:
+            raise ConfigError(
+                f"job=resume_check: the copy ended with exit code {code} at step {at}, not with"
+                f" {how} between steps 1 and {end}."
+            )
+        logger.info("Resuming from step %d in another process.", at)
+        stopped.train(end)
+        comparison = Comparison(straight, stopped, at)
+        if not comparison.diff.is_equal:
+            for line in comparison.report():
+                logger.error(line)
+            raise TrainingError(f"job=resume_check: a resume from step {at} changes the numbers.")
+        tensors, lines = comparison.diff.tensors, comparison.diff.lines
+        logger.info(
+            "Bitwise identical after %s at step %d and a resume: %d tensors, %d lines of"
+            " metrics.jsonl, counters, and the random state of each rank.",
+            how,
+            at,
+            tensors,
+            lines,
+        )
+        return {"stopped_at": at, "tensors": tensors, "lines": lines}
+
+
+def check(config: DictConfig, steps: int) -> None:
+    """Check that a configuration can be checked.
+
+    Raises:
+        ConfigError: the run saves nothing, is shorter than the check, or has ranks on several
+            machines.
+    """
+    if not any(hook and hook.get("_target_") == CHECKPOINTING for hook in config.hooks.values()):
+        raise ConfigError(
+            "job=resume_check: hooks has no checkpointing, so this run cannot be resumed; add the"
+            " hook."
+        )
+    max_steps = config.trainer.get("max_steps")
+    if max_steps is not None and max_steps < 2 * steps:
+        raise ConfigError(
+            f"job.steps={steps}: trains {2 * steps} steps, more than trainer.max_steps={max_steps};"
+            f" use at most {max_steps // 2}."
+        )
+    nodes = int(os.environ.get("SLURM_NNODES") or 1) if Ranks.from_env().world_size > 1 else 1
+    if nodes > 1:
+        raise ConfigError(
+            f"job=resume_check: runs on one machine, and this job has {nodes}; use"
+            " dispatch.nodes=1."
+        )
+
+
+def scratch_run(config: DictConfig, root: Path, nproc: object, kill_at: int | None) -> ScratchRun:
+    """Return a traced copy that logs each step, and with `kill_at` saves at that step."""
+    tree = escaped(stored(config))
+    for hook in tree["hooks"].values():
+        if hook and hook.get("_target_") == LOGGING:
+            hook["interval"] = 1
+    hydra = (
+        OmegaConf.to_container(HydraConfig.get(), resolve=False)
+        if HydraConfig.initialized()
+        else {}
+    )
+    label = f"job=resume_check, {root.name}"
+    return ScratchRun(root, tree, hydra, nproc, label, is_traced=True, save_at=kill_at)

@@ -1,0 +1,213 @@
+"""A copy of a run that trains in a scratch folder, on this machine and without trackers."""
+
+import errno
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.errors import ConfigError
+from launcher.rundir.folder import RunFolder, step_name
+
+COMMAND = (sys.executable, "-m", "launcher.cli.job")
+CHECKPOINTING = "launcher.hooks.checkpointing.CheckpointingHook"
+CONTINUED = ("metrics.jsonl", "media.jsonl")
+"""Files that a resume cuts back to its checkpoint, and continues."""
+STOPPED = 128 + signal.SIGTERM
+"""The exit code of a training that SIGTERM has stopped."""
+LAST_LINES = 15
+REJECTED = 2
+"""The exit code of a configuration that cannot be trained."""
+LOGGED = re.compile(r"\d\d:\d\d:\d\d ")
+FULL = os.strerror(errno.ENOSPC)
+OF_A_RANK = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Variables by which a process would consider itself one of several ranks."""
+OF_A_JOB = "SLURM_"
+"""Prefix of the variables of a SLURM job. The copy must not react to the end or requeueing of that
+job."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The way in which a training is stopped.
+
+    Args:
+        after: number of steps before the stop.
+        kill: stop with SIGKILL, once the checkpoint of that step is saved. Otherwise stop with
+            SIGTERM.
+    """
+
+    after: int
+    kill: bool
+
+
+class Traced:
+    """A training whose steps may be traced.
+
+    Args:
+        folder: its run folder.
+        trace: the folder of its `TraceHook`.
+    """
+
+    def __init__(self, folder: RunFolder, trace: Path):
+        self.folder, self.trace = folder, trace
+
+
+class ScratchRun(Traced):
+    """A copy of a run, which trains in processes of its own.
+
+    Args:
+        root: the folder for all files of the copy, which is made.
+        config: the configuration of the run, escaped as it is stored (see `resolve.escaped`).
+        hydra: Hydra's node that was recorded with it.
+        ranks: `dispatch.nproc`.
+        label: name of the copy in messages.
+        origin: the machine of the run, for the message if this machine cannot train it.
+        is_traced: trace each step, see `launcher.proof.trace`.
+        save_at: also save at this step.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        config: Mapping[str, Any],
+        hydra: object,
+        ranks: object,
+        label: str,
+        origin: str = "",
+        is_traced: bool = False,
+        save_at: int | None = None,
+    ):
+        self.root, self.hydra, self.ranks = root, hydra, ranks
+        self.label, self.origin = label, origin
+        self.is_traced, self.save_at = is_traced, save_at
+        self.outputs = root / "outputs"
+        self.config = config
+        folder = self.outputs / str(config["run"]["name"]) / str(config["run"]["id"])
+        super().__init__(RunFolder(folder), root / "trace")
+        self.folder.path.mkdir(parents=True)
+        self.trace.mkdir()
+
+    def begin_from(self, run: RunFolder, step: int) -> None:
+        """Copy what a resume of a run from the checkpoint of this step needs."""
+        if not step:
+            return
+        saved = step_name(step)
+        shutil.copytree(run.checkpoints / saved, self.folder.checkpoints / saved)
+        for name in CONTINUED:
+            with suppress(FileNotFoundError):
+                shutil.copyfile(run.path / name, self.folder.path / name)
+
+    def train(
+        self, end: int, stop: Stop | None = None, poll: Callable[[], object] | None = None
+    ) -> int:
+        """Train up to a step.
+
+        Args:
+            end: the step at which the training pauses.
+            stop: stop it earlier. Default None: train to the end.
+            poll: function that is called until the training has ended.
+        Returns:
+            The exit code, negative for a signal that killed the process.
+        Raises:
+            ConfigError: the training failed.
+        """
+        from omegaconf import OmegaConf
+
+        file, log = self.root / "job.yaml", self.root / "log"
+        OmegaConf.save(OmegaConf.create(self._job(end, stop)), file)
+        code = run_job(file, log, poll)
+        is_stopped = stop is not None and (stop.kill or code == STOPPED)
+        if not (is_stopped and self.folder.newest_step()):
+            check_ended(code, log, self.label, self.origin)
+        return code
+
+    def _job(self, end: int, stop: Stop | None) -> dict[str, Any]:
+        from omegaconf import OmegaConf
+
+        config: Any = OmegaConf.create(dict(self.config))
+        config.paths.outputs, config.run.dir = str(self.outputs), str(self.folder.path)
+        # The folder is the copy's own, so there is no other configuration to compare with.
+        config.run.resume, config.run.identity = "auto", None
+        config.tracker = {}
+        config.dispatch = {
+            "_target_": "launcher.dispatch.local.LocalDispatch",
+            "nproc": self.ranks,
+            "grace": None,
+        }
+        config.job = {"_target_": "launcher.jobs.train.TrainJob"}
+        config.trainer.pause_at = end
+        for name, hook in config.hooks.items():
+            if hook and "path" in hook and is_outside(self.folder.path, hook.path):
+                hook.path = str(name)
+            if hook and "load" in hook:
+                hook.load = "auto"
+            if hook and hook.get("_target_") == CHECKPOINTING and self.save_at is not None:
+                hook.keep_steps = [self.save_at]
+        for name, node in self._hooks(stop):
+            config.hooks[name] = node
+        return {"config": config, "hydra": self.hydra}
+
+    def _hooks(self, stop: Stop | None) -> Iterator[tuple[str, dict[str, object]]]:
+        if self.is_traced:
+            target = "launcher.proof.trace.TraceHook"
+            yield "proof_trace", {"_target_": target, "folder": str(self.trace)}
+        if stop is not None:
+            target = "launcher.proof.stop.StopHook"
+            yield "proof_stop", {"_target_": target, "step": stop.after, "kill": stop.kill}
+
+
+def is_outside(folder: Path, path: object) -> bool:
+    """Return whether a hook's path is outside its run's folder, where the run itself writes."""
+    text = str(path)
+    return "://" in text or not Path(
+        os.path.normpath(folder / os.path.expanduser(text))
+    ).is_relative_to(folder)
+
+
+def run_job(file: Path, log: Path, poll: Callable[[], object] | None = None) -> int:
+    """Run the job of a file (see `launcher.cli.job`) in a process, and return its exit code."""
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in OF_A_RANK and not name.startswith(OF_A_JOB)
+    }
+    with open(log, "wb") as output:
+        process = subprocess.Popen(
+            [*COMMAND, str(file)],
+            env={**env, "LAUNCHER_PARENT": str(os.getpid())},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+        try:
+            while process.poll() is None:
+                time.sleep(0.1)
+                if poll is not None:
+                    poll()
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+    return process.returncode
+
+
+def check_ended(code: int, log: Path, label: str, origin: str = "") -> None:
+    """Raise a ConfigError if a training has failed."""
+    if not code:
+        return
+    lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+    if any(FULL in line for line in lines):
+        raise ConfigError(f"{label}: {FULL}; train in another folder (--scratch, job.scratch).")
+    if code == REJECTED:
+        errors = [line for line in lines if not LOGGED.match(line)]
+        raise ConfigError(f"{label}: cannot be trained here{origin}: {' '.join(errors)}")
+    raise ConfigError(f"{label}: the training ended with exit code {code}:", *lines)

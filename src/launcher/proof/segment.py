@@ -1,0 +1,224 @@
+"""The steps of a run between two of its checkpoints, trained again and compared."""
+
+import errno
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from launcher.checkpoint.changes import stored_sources
+from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint
+from launcher.config.tree import leaves
+from launcher.config.trust import Origin
+from launcher.errors import ConfigError
+from launcher.proof.scratch_run import ScratchRun
+from launcher.rundir.folder import checkpoint_steps, step_name
+from launcher.rundir.provenance import MACHINE
+from launcher.rundir.sources import source_changes
+from launcher.runs.stored_run import StoredRun
+
+if TYPE_CHECKING:
+    from launcher.proof.diff import Diff
+
+REPLACED = ("tracker", "dispatch", "job")
+"""Nodes that a scratch run has of its own."""
+GIT = "git."
+"""Beginning of the circumstances that explain nothing alone: the imported sources are compared."""
+NOT_A_STATE = (
+    "No state is missing after a resume. The training does not repeat, files of the run were"
+    " changed, or it was trained by other code than it has recorded."
+)
+
+
+@dataclass
+class Replay:
+    """Result of a segment."""
+
+    run: str
+    start: int
+    end: int
+    diff: "Diff"
+    circumstances: list[str] = field(default_factory=list)
+    """Other differences: code, versions, processor."""
+    causes: list[str] = field(default_factory=list)
+    """Lines about the cause from further trainings, unless a circumstance explains it."""
+
+    @property
+    def is_equal(self) -> bool:
+        return self.diff.is_equal
+
+    def as_json(self) -> dict[str, object]:
+        fields = asdict(self)
+        return {**fields.pop("diff"), **fields, "equal": self.is_equal}
+
+
+def replay(
+    run: StoredRun,
+    start: int,
+    end: int,
+    scratch: Path | None = None,
+    watch: Callable[[Path], Callable[[], object]] | None = None,
+    trust: bool = False,
+) -> Replay:
+    """Train a segment of a run again, and compare it with the run's data.
+
+    Args:
+        run: the run.
+        start: the step of the checkpoint at which the segment begins, or 0.
+        end: the step of the checkpoint at which it ends.
+        scratch: a folder for the trainings. Default None: the temporary folder.
+        watch: gets the folder of the training, and returns a function that is called until the
+            training has ended. Default None: no function.
+        trust: run whatever code the checkpoint's configuration names.
+    Raises:
+        ConfigError: the segment cannot be trained.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix=".launcher-replay-", dir=scratch) as root:
+            segment = Segment(run, start, end, Path(root), trust)
+            copy = segment.train("replay", start, watch=watch)
+            return compared(segment, copy)
+    except (CorruptCheckpoint, UnsupportedCheckpoint) as error:
+        raise ConfigError(f"{run.label}: {error}") from error
+    except OSError as error:
+        raise ConfigError(
+            f"{run.label}: steps {start} to {end} cannot be replayed ({reason_of(error)}); use"
+            " --scratch=DIR for another folder."
+        ) from error
+
+
+class Segment:
+    """The steps of a run between two checkpoints, under the configuration of the second."""
+
+    def __init__(self, run: StoredRun, start: int, end: int, root: Path, trust: bool):
+        from omegaconf import OmegaConf
+
+        self.run, self.start, self.end, self.root = run, start, end, root
+        self.checkpoint = run.folder.checkpoints / step_name(end)
+        self.ranks = Manifest.read(self.checkpoint).world_size
+        file = self.checkpoint / "config.yaml"
+        config: Any = OmegaConf.load(file)
+        built = [key for key in map(str, config) if key not in REPLACED]
+        Origin(file, run.folder.path).checked(config, built, trust)
+        self.config: Any = OmegaConf.to_container(config)
+        try:
+            hydra: Any = OmegaConf.load(run.folder.hydra / "hydra.yaml")
+            self.hydra = hydra.hydra
+        except (OSError, ValueError, AttributeError):
+            self.hydra = {}
+
+    @property
+    def label(self) -> str:
+        return f"{self.run.label}, steps {self.start} to {self.end}"
+
+    def train(
+        self,
+        name: str,
+        first: int,
+        watch: Callable[[Path], Callable[[], object]] | None = None,
+        is_traced: bool = False,
+    ) -> ScratchRun:
+        """Train from the checkpoint of step `first` to the end of the segment."""
+        scratch = ScratchRun(
+            self.root / name,
+            self.config,
+            self.hydra,
+            self.ranks,
+            f"{self.run.label}, steps {first} to {self.end}",
+            self._origin(),
+            is_traced,
+            self.start if is_traced else None,
+        )
+        scratch.begin_from(self.run.folder, first)
+        scratch.train(self.end, poll=watch and watch(scratch.folder.path))
+        return scratch
+
+    def _origin(self) -> str:
+        device = loaded(self.checkpoint / MACHINE).get("device")
+        if device is None:
+            return ""
+        return f" (the run was on {device}, {self.ranks} rank{'s' * (self.ranks != 1)})"
+
+
+def compared(segment: Segment, copy: ScratchRun) -> Replay:
+    """Compare a training of the segment with the run; if they differ, add what may explain it."""
+    from launcher.proof.diff import diff  # late: torch
+
+    run, start, end = segment.run, segment.start, segment.end
+    found = diff(run.folder, copy.folder, start, end, ("the run", "the replay"))
+    result = Replay(run.label, start, end, found)
+    if not found.is_equal:
+        name = step_name(end)
+        after = copy.folder.checkpoints / name
+        if after.is_dir():
+            result.circumstances = circumstances(segment.checkpoint, after)
+        if all(line.startswith(GIT) for line in result.circumstances):
+            found_causes = causes(segment) if start else []
+            result.causes = [*(found_causes or [NOT_A_STATE]), *own_resumes(segment)]
+    return result
+
+
+def causes(segment: Segment) -> list[str]:
+    """Train the segment once more, and once without the resume at its start, and compare these."""
+    print(
+        f"{segment.label}: different; training twice more to find the cause.",
+        file=sys.stderr,
+        flush=True,
+    )
+    from launcher.proof.diff import Comparison  # late: torch
+
+    run, start = segment.run, segment.start
+    steps = checkpoint_steps(run.folder.checkpoints)
+    before = max((step for step in steps if step < start), default=0)
+    try:
+        straight = segment.train("straight", before, is_traced=True)
+        resumed = segment.train("resumed", start, is_traced=True)
+        return list(Comparison(straight, resumed, start, since=start).causes())
+    except ConfigError as error:
+        return [f"not found: {' '.join(error.messages)}"]
+    except OSError as error:
+        return [f"not found: {reason_of(error)}."]
+
+
+def own_resumes(segment: Segment) -> Iterator[str]:
+    for attempt in segment.run.attempts:
+        step = attempt.get("start_step")
+        if isinstance(step, int) and segment.start < step < segment.end:
+            yield (
+                f"The run itself resumed at step {step}; job=resume_check with its configuration"
+                " finds a state that this resume has not restored."
+            )
+
+
+def reason_of(error: OSError) -> str:
+    """Return the reason of an error in a few words; copying a folder raises a list of them."""
+    if isinstance(error, shutil.Error):
+        if any(f"[Errno {errno.ENOSPC}]" in str(reason) for *_, reason in error.args[0]):
+            return os.strerror(errno.ENOSPC)
+        return str(error.args[0][0][-1])
+    return str(error.strerror or error)
+
+
+def circumstances(before: Path, after: Path) -> list[str]:
+    """List what is recorded as different at two checkpoints: code, versions and machine."""
+    edited = source_changes(stored_sources(before), stored_sources(after))
+    for file in ("code.yaml", MACHINE):
+        then, now = (leaves(loaded(path / file)) for path in (before, after))
+        for key in [*then, *(key for key in now if key not in then)]:
+            if then.get(key) != now.get(key):
+                edited.append(f"{key}: {now.get(key)} instead of {then.get(key)}")
+    return edited
+
+
+def loaded(file: Path) -> dict[str, object]:
+    try:
+        content = yaml.safe_load(file.read_text())
+    except (OSError, yaml.YAMLError):
+        return {}
+    return content if isinstance(content, dict) else {}

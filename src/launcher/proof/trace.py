@@ -1,0 +1,229 @@
+"""Traces of a training.
+
+They have checksums of what each step reads and computes, and the plain state of its parts.
+"""
+
+import hashlib
+import itertools
+import json
+import random
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from launcher.hooks.base import BaseHook, TrainerView
+from launcher.jobs.check import named_tensors
+from launcher.process.rng import rng_state
+from launcher.proof.diff import GRADIENTS, LOSS, PARTS, RANDOM, SAMPLES, WEIGHTS
+from launcher.strategies.checksum import checksum
+from launcher.strategies.weights import unwrap
+
+LIBRARIES = (
+    "launcher",
+    "torch",
+    "numpy",
+    "builtins",
+    "collections",
+    "threading",
+    "logging",
+    "functools",
+    "hydra",
+)
+"""Packages whose objects have state of their own that says nothing: counters, caches, times."""
+HOLDERS = "torch.utils.data."
+"""Loaders, samplers and subsets, in which a user's object may be, or a generator."""
+OF_MODULES = frozenset(vars(nn.Module()))
+DEPTH = 6
+MAX_TEXT_LENGTH = 80
+
+
+class TraceHook(BaseHook):
+    """Appends lines for each step to `<folder>/rank-<r>.jsonl`.
+
+    Args:
+        folder: must exist.
+    """
+
+    def __init__(self, folder: str):
+        self.folder = Path(folder)
+        self._line: dict[str, Any] = {}
+
+    def on_ready(self, trainer: TrainerView) -> None:
+        self._write(trainer, {PARTS: parts_of(trainer)})
+
+    def on_before_step(self, trainer: TrainerView) -> None:
+        self._line = {
+            RANDOM: {name: plain(state) for name, state in rng_state().items()},
+            SAMPLES: [],
+        }
+
+    def on_batch(self, trainer: TrainerView, batch: Any) -> None:
+        tensors = [tensor for _, tensor in named_tensors(batch)]
+        self._line[SAMPLES].append([int(checksum([tensor])) for tensor in tensors])
+
+    def on_before_optimizer_step(self, trainer: TrainerView) -> None:
+        named = unwrap(trainer.model).named_parameters()
+        gradients = self._line.setdefault(GRADIENTS, {})
+        for name, p in named:
+            if p.grad is not None and trainer.strategy.is_updated(p):
+                gradients[name] = int(checksum([p.grad]))
+
+    def on_after_step(self, trainer: TrainerView) -> None:
+        self._line[LOSS] = [float(loss).hex() for loss in trainer.step_info["loss"]]
+        named = unwrap(trainer.model).named_parameters()
+        self._line[WEIGHTS] = {name: int(checksum([p])) for name, p in named}
+        # The line is written here, since a boundary may end the training before this hook's turn.
+        self._write(trainer, self._line)
+
+    def on_step_boundary(self, trainer: TrainerView) -> None:
+        self._write(trainer, {PARTS: parts_of(trainer)})
+
+    def _write(self, trainer: TrainerView, line: dict[str, object]) -> None:
+        with open(self.folder / f"rank-{trainer.strategy.ranks.rank}.jsonl", "a") as file:
+            file.write(json.dumps({"step": trainer.step, **line}) + "\n")
+
+
+def parts_of(trainer: TrainerView) -> dict[str, str]:
+    """Describe the plain state of what a user writes.
+
+    It is in attributes of hooks, of the data and of the model's modules that are neither parameters
+    nor persistent buffers. Hooks of Launcher and torch have no entry.
+    """
+    state: dict[str, str] = {}
+    for hook in trainer.hooks:
+        if not _is_library(hook):
+            state.update(_attributes(f"hook {type(hook).__name__}", hook, set(), 0))
+    seen: set[int] = set()
+    loader = trainer.data_loader
+    for name in ("dataset", "sampler", "batch_sampler"):
+        if (part := getattr(loader, name, None)) is not None:
+            state.update(_attributes(f"{name} {type(part).__name__}", part, seen, 0))
+    state.update(_attributes(f"data loader {type(loader).__name__}", loader, seen, 0))
+    model = unwrap(trainer.model)
+    stored = set(model.state_dict())
+    for name, buffer in model.named_buffers():
+        if name not in stored:
+            state[f"buffer {name}"] = plain(buffer)
+    for name, module in model.named_modules():
+        label = f"module {name or 'model'} ({type(module).__name__})"
+        if not _is_library(module):
+            # `fully_shard` gives modules attributes with random names that begin with "__".
+            attributes = {
+                key: value
+                for key, value in vars(module).items()
+                if key not in OF_MODULES and not key.startswith("__")
+            }
+            state.update(_values(label, attributes, {id(module) for module in model.modules()}, 0))
+    return state
+
+
+def _attributes(name: str, part: object, seen: set[int], depth: int) -> Iterator[tuple[str, str]]:
+    if id(part) in seen or depth > DEPTH or isinstance(part, type):
+        return
+    seen.add(id(part))
+    attributes = getattr(part, "__dict__", {})
+    if _is_library(part):
+        if not type(part).__module__.startswith(HOLDERS):
+            return
+        attributes = {
+            key: value
+            for key, value in attributes.items()
+            if _is_generator(value) or _may_hold(value)
+        }
+    yield from _values(name, attributes, seen, depth)
+
+
+def _values(
+    name: str, attributes: Mapping[str, object], seen: set[int], depth: int
+) -> Iterator[tuple[str, str]]:
+    for key, value in attributes.items():
+        if (text := _described(value)) is not None:
+            yield f"{name}.{key}", text
+        else:
+            yield from _attributes(f"{name}.{key}", value, seen, depth + 1)
+
+
+def _is_library(part: object) -> bool:
+    return type(part).__module__.partition(".")[0] in LIBRARIES
+
+
+def _may_hold(value: object) -> bool:
+    return (
+        hasattr(value, "__dict__")
+        and not isinstance(value, nn.Module | type)
+        and not callable(value)
+    )
+
+
+def _is_generator(value: object) -> bool:
+    return isinstance(
+        value, torch.Generator | random.Random | np.random.Generator | np.random.RandomState
+    )
+
+
+def _described(value: object) -> str | None:
+    """Return the text of a value.
+
+    Returns:
+        None for another object, whose attributes are described instead.
+    """
+    if value is None or isinstance(
+        value, bool | int | float | str | bytes | torch.Tensor | np.ndarray | np.generic
+    ):
+        return plain(value)
+    if isinstance(value, Mapping | Sequence | set | frozenset | deque):
+        return plain(value)
+    if isinstance(value, itertools.count) or _is_generator(value):
+        return plain(value)
+    return None
+
+
+def plain(value: Any) -> str:
+    """Return a short text for a value, which is equal for equal values alone.
+
+    It is a number itself, and a digest of anything large.
+    """
+    text = _text(value)
+    if len(text) <= MAX_TEXT_LENGTH:
+        return text
+    return f"{type(value).__name__} {hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def _text(value: object, depth: int = 0) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"tensor {list(value.shape)} {int(checksum([value])) % 2**64:016x}"
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return f"array {list(value.shape)} {hashlib.sha256(value.tobytes()).hexdigest()[:16]}"
+    if isinstance(value, torch.Generator):
+        return f"generator {_text(value.get_state())}"
+    if isinstance(value, random.Random):
+        return f"generator {_digest(value.getstate())}"
+    if isinstance(value, np.random.Generator):
+        return f"generator {_text(value.bit_generator.state, depth + 1)}"
+    if isinstance(value, np.random.RandomState):
+        return f"generator {_text(value.get_state(legacy=False), depth + 1)}"
+    if depth > DEPTH:
+        return type(value).__name__
+    if isinstance(value, Mapping):
+        return (
+            "{"
+            + ", ".join(f"{key!r}: {_text(item, depth + 1)}" for key, item in value.items())
+            + "}"
+        )
+    if isinstance(value, set | frozenset):
+        return "{" + ", ".join(sorted(_text(item, depth + 1) for item in value)) + "}"
+    if isinstance(value, list | tuple | deque):
+        return "[" + ", ".join(_text(item, depth + 1) for item in value) + "]"
+    is_value = value is None or isinstance(
+        value, bool | int | float | str | bytes | np.generic | itertools.count
+    )
+    return repr(value) if is_value else type(value).__name__
+
+
+def _digest(state: object) -> str:
+    return hashlib.sha256(repr(state).encode()).hexdigest()[:16]

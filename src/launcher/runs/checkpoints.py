@@ -1,0 +1,169 @@
+"""List the checkpoints of runs, verify or compare them, and delete old ones."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from launcher.checkpoint.find import checkpoint_path, missing_checkpoint
+from launcher.errors import ConfigError
+from launcher.rundir.files import expanded
+from launcher.rundir.folder import checkpoint_steps
+from launcher.runs.bar import bar
+from launcher.runs.delete_checkpoints import KEPT, delete, kept_names, seconds_of_age
+from launcher.runs.filters import FILTER_HELP, select
+from launcher.runs.find import ask_queue, find_runs
+from launcher.runs.found_checkpoints import FoundCheckpoint, found_checkpoints, table
+from launcher.runs.stored_run import StoredRun
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("words", nargs="*", metavar="FILTER", help=FILTER_HELP)
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument(
+        "--verify", action="store_true", help="read every byte; exit code 1 if one is damaged"
+    )
+    action.add_argument(
+        "--digest",
+        action="store_true",
+        help="print a SHA-256 over the weights of each: equal weights have equal digests",
+    )
+    action.add_argument(
+        "--delete",
+        action="store_true",
+        help="print which could be deleted, of runs that have ended and that nothing else needs",
+    )
+    parser.add_argument("--at", metavar="STEP", help="only this step, best, or latest of each run")
+    parser.add_argument(
+        "--keep",
+        type=kept_names,
+        metavar="WHICH,...",
+        help=f"with --delete: best, latest or steps that stay (default: {','.join(KEPT)})",
+    )
+    parser.add_argument(
+        "--older",
+        type=seconds_of_age,
+        metavar="AGE",
+        help="with --delete: only of runs without a change for so long; 30d, 12h, 2w",
+    )
+    parser.add_argument(
+        "--yes",
+        action="store_true",
+        default=None,
+        help="with --delete: delete; without it, nothing is changed",
+    )
+    parser.add_argument("--json", action="store_true", help="the same as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    check_options(arguments)
+    everything = find_runs(arguments.outputs)
+    ask_queue(everything)
+    runs = selected_runs(everything, arguments.words, arguments.outputs)
+    if not runs and not arguments.json:
+        print(f"There are no runs in {arguments.outputs}.", file=sys.stderr)
+        return 0
+    if arguments.delete:
+        return delete(runs, everything, arguments)
+    reads = arguments.verify or arguments.digest
+    found = found_in(runs, reads, arguments.at)
+    if arguments.json:
+        print(json.dumps([as_json(each, arguments.digest) for each in found], indent=2))
+    elif arguments.digest:
+        print_digests(found)
+    elif found:
+        table(found, reads).print()
+    else:
+        print("There are no checkpoints.", file=sys.stderr)
+    if not arguments.json:
+        for checkpoint in found:
+            if checkpoint.is_damaged:
+                print(f"{checkpoint.path}: {checkpoint.problem}", file=sys.stderr)
+    return int(reads and any(checkpoint.is_damaged for checkpoint in found))
+
+
+def check_options(arguments: argparse.Namespace) -> None:
+    names = ("keep", "older", "yes")
+    given = [name for name in names if getattr(arguments, name) is not None]
+    if given and not arguments.delete:
+        raise ConfigError(f"--{given[0]}: is an option of --delete.")
+    if arguments.delete and arguments.at:
+        raise ConfigError("--at: chooses none to delete; --keep names the checkpoints that stay.")
+
+
+def selected_runs(
+    everything: list[StoredRun], words: Sequence[str], outputs: Path
+) -> list[StoredRun]:
+    """Select the runs of a filter, or the run of a folder, which may be anywhere.
+
+    Raises:
+        ConfigError: there are words, and they select none.
+    """
+    if len(words) == 1 and words[0] and (expanded(words[0]) / "run.json").is_file():
+        path = os.path.realpath(expanded(words[0]))
+        known = [run for run in everything if os.path.realpath(run.path) == path]
+        return known or [StoredRun.read(expanded(words[0]))]
+    runs = select(everything, words)
+    if words and not runs:
+        raise ConfigError(f"'{' '.join(words)}': selects no run in {outputs}.")
+    return runs
+
+
+def found_in(runs: Sequence[StoredRun], reads: bool, at: str | None) -> list[FoundCheckpoint]:
+    """Find the checkpoints of runs.
+
+    Raises:
+        ConfigError: a run has no checkpoint `at`.
+    """
+    found: list[FoundCheckpoint] = []
+    with bar(sum(number_of_steps(run) for run in runs)) as shown:
+        for run in runs:
+            if at is not None and checkpoint_path(run.folder.checkpoints, at) is None:
+                raise missing_checkpoint(run.folder.checkpoints, at, "--at")
+            for checkpoint in found_checkpoints(run, reads, at):
+                found.append(checkpoint)
+                shown.advance(f"{run.label}, {checkpoint.path.name}")
+    return found
+
+
+def number_of_steps(run: StoredRun) -> int:
+    try:
+        return len(checkpoint_steps(run.folder.checkpoints, broken=True))
+    except OSError:
+        return 0
+
+
+def as_json(checkpoint: FoundCheckpoint, with_digest: bool) -> dict[str, object]:
+    manifest = checkpoint.manifest
+    known: dict[str, object] = {
+        "run": checkpoint.run.label,
+        "path": str(checkpoint.path),
+        "step": checkpoint.step,
+        "bytes": checkpoint.size,
+        "time": checkpoint.written,
+        "state": [*checkpoint.marks],
+        "damaged": checkpoint.is_damaged,
+        "problem": checkpoint.problem or None,
+        "ranks": manifest and manifest.world_size,
+        "strategy": manifest and manifest.strategy,
+        "samples": manifest and manifest.samples,
+    }
+    return known | ({"digest": digest_of(checkpoint)} if with_digest else {})
+
+
+# ---------------------------------------------------------------------------------------- digests
+def print_digests(found: Sequence[FoundCheckpoint]) -> None:
+    for checkpoint in found:
+        if (digest := digest_of(checkpoint)) is not None:
+            print(f"{digest}  {checkpoint.path}", flush=True)
+
+
+def digest_of(checkpoint: FoundCheckpoint) -> str | None:
+    """Hash the weights of a checkpoint, or return None if it is damaged or was set aside."""
+    # Imported late, since this needs torch.
+    from launcher.checkpoint import weights_digest
+
+    is_whole = not checkpoint.problem and not checkpoint.is_aside
+    return weights_digest(checkpoint.path) if is_whole else None

@@ -1,0 +1,324 @@
+"""Delete checkpoints of runs that have ended, except those that something needs."""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from launcher.checkpoint.manifest import CorruptCheckpoint, UnsupportedCheckpoint, is_small, verify
+from launcher.checkpoint.store import (
+    ABANDONED,
+    BEST,
+    CORRUPT,
+    LATEST,
+    REPLACED,
+    TEMPORARY,
+    CheckpointStore,
+)
+from launcher.config.messages import hint
+from launcher.errors import ConfigError
+from launcher.rundir.folder import checkpoint_of, is_copy, named_folders, run_name
+from launcher.rundir.holder import is_held
+from launcher.rundir.lock import RunLock
+from launcher.rundir.record_format import run_names
+from launcher.rundir.space import folder_size, size
+from launcher.runs.format import duration, plural
+from launcher.runs.found_checkpoints import HEADINGS, cells, found_checkpoints
+from launcher.runs.stored_run import StoredRun
+from launcher.runs.table import Table
+
+AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+KEPT = (BEST, LATEST)
+
+
+@dataclass
+class Plan:
+    """The deletions from one run."""
+
+    run: StoredRun
+    folders: list[Path] = field(default_factory=list)
+    left: list[Path] = field(default_factory=list)
+    """Hidden folders that killed processes have left."""
+    kept: list[str] = field(default_factory=list)
+    reason: str | None = None
+    """Why nothing of the run is deleted."""
+    size: int = 0
+    made_for: float | None = None
+    """Time of the run's record when the plan was made."""
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "run": self.run.label,
+            "delete": [str(path) for path in (*self.folders, *self.left)],
+            "bytes": self.size,
+            "keep": self.kept,
+            "reason": self.reason,
+        }
+
+
+def seconds_of_age(text: str) -> float:
+    match = AGE.fullmatch(text)
+    if match is None:
+        raise ConfigError(
+            f"--older={text}: should be a number and a unit, s, m, h, d or w; e.g. --older=30d."
+        )
+    return float(match[1]) * SECONDS[match[2]]
+
+
+def kept_names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in KEPT and not name.removeprefix("step-").isdecimal():
+            raise ConfigError(f"--keep={text}: should be best, latest or steps{hint(name, KEPT)}")
+    return names
+
+
+def delete(
+    runs: Sequence[StoredRun], everything: Sequence[StoredRun], arguments: argparse.Namespace
+) -> int:
+    """Print what would be deleted, or delete it.
+
+    Args:
+        runs: the chosen runs.
+        everything: all runs, since others may start from a chosen one.
+        arguments: of the command line.
+
+    Returns:
+        1 if the deletion from a run failed.
+    """
+    known = {run.path for run in everything}
+    if outside := [run.path for run in runs if run.path not in known]:
+        raise ConfigError(
+            f"{outside[0]}: is not in {arguments.outputs}; give the folder of its runs with"
+            " --outputs=DIR, since others may start from it."
+        )
+    keep, older = arguments.keep or KEPT, arguments.older or 0.0
+    sources = starting_points(everything, arguments.outputs)
+    plans = [planned(run, older, keep, sources) for run in runs]
+    due = [plan for plan in plans if plan.reason is None]
+    untouched = [plan for plan in plans if plan.reason is not None]
+    if due and not arguments.json:
+        table(due).print()
+    done = [carry_out(plan, keep) for plan in due] if arguments.yes else due
+    code = int(any(plan.reason is not None for plan in done))
+    if arguments.json:
+        print(json.dumps([plan.as_json() for plan in (*done, *untouched)], indent=2))
+        return code
+    total = f"{counted(done)}: {size(sum(plan.size for plan in done))}"
+    print(f"Deleted {total}." if arguments.yes else f"Would delete {total}; --yes deletes them.")
+    for reason, count in Counter(plan.reason for plan in untouched).most_common():
+        print(f"Not touched: {plural(count, 'run')}, {reason}.")
+    return code
+
+
+def counted(plans: Iterable[Plan]) -> str:
+    """Return the number of folders and of runs: `3 checkpoints of 2 runs`."""
+    counts = [len(plan.folders) for plan in plans if plan.folders]
+    return f"{plural(sum(counts), 'checkpoint')} of {plural(len(counts), 'run')}"
+
+
+def table(plans: Sequence[Plan]) -> Table:
+    """Make a table of all checkpoints of the runs, with what would happen to each."""
+    rows = [
+        [
+            *cells(found, reads=False),
+            "delete" if found.path in plan.folders or found.path in plan.left else "keep",
+        ]
+        for plan in plans
+        for found in found_checkpoints(plan.run)
+    ]
+    return Table((*HEADINGS, "plan"), rows, right=frozenset((1, 2, 3)), shrinks=(4, 0))
+
+
+# -------------------------------------------------------------------------------- what is protected
+def starting_points(runs: Sequence[StoredRun], outputs: Path) -> set[str]:
+    """Return the folders of runs from which others have started or will start.
+
+    They start as forks, or by `run.init_from`.
+    """
+    named: set[str] = set()
+    """The ids, and `<name>/<id>`, of named runs."""
+    folders: set[Path] = set()
+    for run in runs:
+        if source := run.record.get("forked_from"):
+            named.add(f"{source['name']}/{source['id']}")
+        if (fork := run.settings.get("run.fork_from")) is not None:
+            named.add(str(fork).rpartition("/")[0])
+            checkpoint = checkpoint_of(outputs, str(fork))
+            folders.update([] if checkpoint is None else [checkpoint.parent.parent])
+        if (start := run.settings.get("run.init_from")) is not None:
+            folders.update(_runs_of(str(start), outputs))
+    folders.update(
+        run.folder.path for run in runs if {run.id, run.label, run_name(run.folder.path)} & named
+    )
+    return {os.path.realpath(folder) for folder in folders}
+
+
+def _runs_of(start: str, outputs: Path) -> list[Path]:
+    """Return the folders of the runs that a `run.init_from` may name.
+
+    It names them by an id, a run's folder, or a path in it.
+    """
+    path = Path(os.path.expanduser(start)).absolute()
+    above = [folder for folder in (path, *path.parents) if (folder / "run.json").is_file()]
+    return above[:1] or ([] if "/" in start else named_folders(outputs, start))
+
+
+def protection(run: StoredRun, older: float, sources: set[str]) -> str | None:
+    """Explain why a run is not cleaned; return None if it may be cleaned.
+
+    Args:
+        run: the run.
+        older: seconds for which nothing has changed.
+        sources: see `starting_points`.
+    """
+    if is_held(run.folder):
+        return "a process is on it"
+    if not run.record:
+        return "its run.json cannot be read"
+    if run.job is not None or run.state == "queued":
+        return "it is queued"
+    if run.had_job and not run.queue_known and run.state != "completed":
+        return "it may be queued, and SLURM does not answer"
+    if any(
+        os.stat(path).st_uid != os.geteuid()
+        for path in (run.path, run.folder.checkpoints)
+        if os.path.exists(path)
+    ):
+        return "it belongs to another user"
+    if run.settings.get("run.tag") is not None:
+        return "it has a tag (run.tag)"
+    if os.path.realpath(run.path) in sources:
+        return "another run starts from it"
+    if run.folder.checkpoints.is_symlink() and is_copy(run.folder.path, run.record.get("folder")):
+        return "it is a copy, and its checkpoints are the original's"
+    if run.updated is None or time.time() - run.updated < older:
+        return f"it is younger than {duration(older)}"
+    return None
+
+
+def planned(run: StoredRun, older: float, keep: Sequence[str], sources: set[str]) -> Plan:
+    """Plan the deletions of a command from a run.
+
+    Args:
+        run: the run.
+        older: seconds for which nothing has changed.
+        keep: best, latest, or steps.
+        sources: see `starting_points`.
+    """
+    made_for = run.updated
+    if (reason := protection(run, older, sources)) is not None:
+        return Plan(run, reason=reason)
+    plan = checkpoints_to_delete(run, keep)
+    if plan.reason is None and not plan.folders and not plan.left:
+        plan.reason = "it has nothing to delete"
+    plan.made_for = made_for
+    return plan
+
+
+def checkpoints_to_delete(run: StoredRun, keep: Sequence[str], reads: bool = False) -> Plan:
+    """Choose the checkpoints to delete; one that verifies is always kept.
+
+    Args:
+        run: the run.
+        keep: best, latest, or steps.
+        reads: read all tensors to find out which checkpoint verifies. Otherwise compare only their
+            sizes.
+    """
+    store = CheckpointStore(run.folder.checkpoints, names=run_names(run.folder.path))
+    try:
+        steps = [step for step in store.steps_with_broken() if store.is_own(store.path(step))]
+        kept = named_steps(store, keep) & {*steps}
+        newest_first = sorted(steps, key=lambda step: (step in kept, step), reverse=True)
+        safe = next((step for step in newest_first if _verifies(store.path(step), reads)), None)
+        if safe is None:
+            return Plan(
+                run, reason="none of its checkpoints verifies" if steps else "it has no checkpoint"
+            )
+        kept.add(safe)
+        folders = [store.path(step) for step in steps if step not in kept]
+        folders += [path for path in set_aside(store, reads) if store.is_own(path)]
+        left = [
+            path
+            for name in (TEMPORARY, REPLACED)
+            for path in store.root.glob(f"{name}*")
+            if path.is_dir()
+        ]
+    except OSError as error:
+        return Plan(run, reason=f"its checkpoints cannot be read ({error.strerror})")
+    names = [store.path(step).name for step in sorted(kept)]
+    return Plan(run, folders, left, names, size=sum(map(folder_size, [*folders, *left])))
+
+
+def named_steps(store: CheckpointStore, keep: Sequence[str]) -> set[int]:
+    best = store.best()
+    named = {LATEST: store.steps()[-1:], BEST: [] if best is None else [best]}
+    return {
+        step
+        for name in keep
+        for step in (named[name] if name in named else [int(name.removeprefix("step-"))])
+    }
+
+
+def set_aside(store: CheckpointStore, reads: bool) -> list[Path]:
+    """List the folders that were set aside for good."""
+    corrupt = sorted(store.root.glob(f"{CORRUPT}*"))
+    # A checkpoint that was set aside as damaged and verifies again is the run's newest.
+    return [
+        *(path for path in corrupt if not _verifies(path, reads)),
+        *sorted(store.root.glob(f"{ABANDONED}*")),
+    ]
+
+
+def _verifies(folder: Path, reads: bool) -> bool:
+    try:
+        verify(folder, True if reads else is_small)
+    except (CorruptCheckpoint, UnsupportedCheckpoint):
+        return False
+    return True
+
+
+# ---------------------------------------------------------------------------------------- deletion
+def carry_out(plan: Plan, keep: Sequence[str]) -> Plan:
+    """Delete the planned files of a run, with the run's lock.
+
+    The plan is made again first, since in the meantime the run may have been resumed, and now
+    tensors are read as well.
+
+    Returns:
+        The deletions, or the reason why there were none, which is printed.
+    """
+    run = StoredRun.read(plan.run.path)
+    store = CheckpointStore(run.folder.checkpoints)
+    try:
+        with RunLock(run.folder):
+            if run.updated != plan.made_for:
+                return _failed(run, "it has changed since it was looked at")
+            left = sum(map(folder_size, plan.left))
+            store.recover()
+            now = checkpoints_to_delete(run, keep, reads=True)
+            if now.reason is not None:
+                return _failed(run, now.reason)
+            hidden = [store.hide(folder) for folder in now.folders]
+            store.relink()
+            for folder in hidden:
+                shutil.rmtree(folder)
+    except ConfigError as error:
+        return _failed(run, str(error))
+    except OSError as error:
+        return _failed(run, f"cannot be deleted ({error.strerror})")
+    now.left, now.size = plan.left, now.size + left
+    return now
+
+
+def _failed(run: StoredRun, reason: str) -> Plan:
+    print(f"{run.label}: {reason}", file=sys.stderr)
+    return Plan(run, reason=reason)

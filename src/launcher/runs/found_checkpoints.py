@@ -1,0 +1,173 @@
+"""The checkpoints of a run as they are on the disk, with what is wrong with them."""
+
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.checkpoint.find import checkpoint_path
+from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint, issues
+from launcher.checkpoint.store import (
+    ABANDONED,
+    BEST,
+    CORRUPT,
+    LATEST,
+    REPLACED,
+    TEMPORARY,
+    CheckpointStore,
+)
+from launcher.rundir.space import folder_size, size
+from launcher.runs.format import duration, plural
+from launcher.runs.stored_run import StoredRun
+from launcher.runs.table import Table
+
+HEADINGS = ("run", "step", "size", "age", "state")
+
+UNFINISHED = "unfinished"
+ASIDE = {
+    CORRUPT: "set aside",
+    ABANDONED: "abandoned",
+    TEMPORARY: UNFINISHED,
+    REPLACED: UNFINISHED,
+}
+"""States of folders that are not among the checkpoints, by the beginning of their names."""
+
+
+@dataclass(frozen=True)
+class FoundCheckpoint:
+    """A checkpoint, a folder that was set aside or left over, or a link that leads nowhere.
+
+    Args:
+        run: the run.
+        path: its folder.
+        marks: `latest`, `best`, or a state of `ASIDE`.
+        problem: what is wrong, or "".
+        manifest: None if there is none that can be read.
+        size: bytes of its files.
+        written: when, in seconds since the epoch; None for a link.
+        is_aside: it is not among the checkpoints that a run resumes from.
+    """
+
+    run: StoredRun
+    path: Path
+    marks: tuple[str, ...] = ()
+    problem: str = ""
+    manifest: Manifest | None = None
+    size: int = 0
+    written: float | None = None
+    is_aside: bool = False
+
+    @property
+    def is_damaged(self) -> bool:
+        return bool(self.problem) and not self.is_aside
+
+    @property
+    def step(self) -> int | None:
+        if self.manifest is not None:
+            return self.manifest.step
+        match = re.search(r"step-(\d+)", self.path.name)
+        return None if match is None else int(match[1])
+
+
+def found_checkpoints(
+    run: StoredRun, reads: bool = False, at: str | None = None
+) -> Iterator[FoundCheckpoint]:
+    """Compare each checkpoint of a run with its manifest.
+
+    Args:
+        run: the run.
+        reads: read every byte; otherwise only the sizes of files are compared.
+        at: `latest`, `best` or a step; None for all, with the folders that were set aside or left
+            over and the links that lead nowhere.
+    """
+    root = run.folder.checkpoints
+    if root.is_symlink() and not root.exists():
+        yield _dangling(run, root)
+        return
+    store = CheckpointStore(root)
+    try:
+        steps = store.steps_with_broken()
+    except OSError as error:
+        yield FoundCheckpoint(run, root, problem=f"cannot be read ({error.strerror})")
+        return
+    named = {name: checkpoint_path(root, name) for name in (LATEST, BEST)}
+    for path in [checkpoint_path(root, at)] if at else map(store.path, steps):
+        if path is not None:
+            marks = tuple(name for name in named if named[name] == path)
+            yield from _found(run, path, marks, reads)
+    if at is None and root.is_dir():
+        yield from _others(run, root, reads)
+
+
+def _others(run: StoredRun, root: Path, reads: bool) -> Iterator[FoundCheckpoint]:
+    for entry in sorted(root.iterdir()):
+        if entry.name in (LATEST, BEST) and entry.is_symlink() and not entry.exists():
+            yield _dangling(run, entry)
+        elif not entry.is_symlink():
+            for prefix, state in ASIDE.items():
+                if entry.name.startswith(prefix):
+                    yield from _found(run, entry, (state,), reads, is_aside=True)
+
+
+def _found(
+    run: StoredRun, path: Path, marks: tuple[str, ...], reads: bool, is_aside: bool = False
+) -> Iterator[FoundCheckpoint]:
+    manifest, problem = None, ""
+    if marks != (UNFINISHED,):
+        try:
+            manifest = Manifest.read(path)
+            problem = "; ".join(issues(path, manifest, reads))
+        except (CorruptCheckpoint, UnsupportedCheckpoint, OSError) as error:
+            problem = str(error).removeprefix(f"{path.name}: ")
+    # Otherwise a running process has just deleted it.
+    with suppress(OSError):
+        written, num_bytes = path.stat().st_mtime, folder_size(path)
+        yield FoundCheckpoint(run, path, marks, problem, manifest, num_bytes, written, is_aside)
+
+
+def _dangling(run: StoredRun, link: Path) -> FoundCheckpoint:
+    problem = f"points to {os.readlink(link)}, which does not exist"
+    return FoundCheckpoint(run, link, problem=problem)
+
+
+# ------------------------------------------------------------------------------------------ table
+def table(found: Sequence[FoundCheckpoint], reads: bool) -> Table:
+    """Make a table with a line for each checkpoint, and the sum.
+
+    Args:
+        found: the checkpoints.
+        reads: every byte of them was read.
+    """
+    rows = [cells(checkpoint, reads) for checkpoint in found]
+    counts = {
+        "checkpoint": sum(not each.is_aside and each.written is not None for each in found),
+        "run": len({each.run.path for each in found}),
+    }
+    total = " of ".join(plural(count, noun) for noun, count in counts.items())
+    if damaged := sum(checkpoint.is_damaged for checkpoint in found):
+        total = f"{damaged} damaged of {total}"
+    rows.append(["total", "", size(sum(each.size for each in found)), "", total])
+    return Table(HEADINGS, rows, right=frozenset((1, 2, 3)), shrinks=(4, 0))
+
+
+def cells(checkpoint: FoundCheckpoint, reads: bool = False) -> list[str]:
+    is_link = checkpoint.written is None
+    return [
+        checkpoint.run.label,
+        "-" if checkpoint.step is None else str(checkpoint.step),
+        "-" if is_link else size(checkpoint.size),
+        "-" if checkpoint.written is None else duration(time.time() - checkpoint.written),
+        described(checkpoint, reads),
+    ]
+
+
+def described(checkpoint: FoundCheckpoint, reads: bool) -> str:
+    """Describe a checkpoint's state, such as `whole, latest, best` or `set aside`."""
+    if checkpoint.written is None:
+        return f"damaged, {checkpoint.path.name} leads nowhere"
+    is_whole = reads and not checkpoint.problem and checkpoint.marks != (UNFINISHED,)
+    first = ["damaged"] * checkpoint.is_damaged + ["whole"] * is_whole
+    return ", ".join([*first, *checkpoint.marks]) or "-"

@@ -1,0 +1,86 @@
+"""Which of two values is better."""
+
+import itertools
+import math
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.config.metric_direction import (
+    LESS_IS_BETTER,
+    MORE_IS_BETTER,
+    best_index,
+    direction,
+    is_better,
+    ranked,
+)
+
+MODES = st.sampled_from(["min", "max"])
+VALUES = st.lists(st.floats(-1e6, 1e6) | st.just(math.nan) | st.just(math.inf), max_size=12)
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [
+        *((f"val/{name}", "min") for name in LESS_IS_BETTER),
+        *((f"val/{name}", "max") for name in MORE_IS_BETTER),
+        ("val/top1_error", "min"),
+        ("val/accuracy_loss", "min"),
+        ("val/cats/loss", "min"),
+        ("val/macro_F1", "max"),
+        ("val/AUC", "max"),
+        ("loss", "min"),
+        ("val/neg_mean_squared_error", None),
+        ("val/inverse_loss", None),
+        ("val/accuracy_drop", None),
+        ("val/accuracy/0", None),
+        ("val/f1_score", None),
+        ("val/recall_at_5", None),
+        ("val/inaccuracy", None),
+        ("train/grad_norm", None),
+        ("val/x", None),
+        ("", None),
+    ],
+)
+def test_the_last_word_of_the_name_decides(metric: str, expected: str | None) -> None:
+    assert direction(metric) == expected
+
+
+@given(VALUES, MODES)
+def test_the_best_of_a_list_is_not_improved_on_later(values: list[float], mode: Any) -> None:
+    place = best_index(values, mode)
+    assert (place is None) == (not any(map(math.isfinite, values)))
+    if place is not None:
+        assert not any(is_better(value, values[place], mode) for value in values[place:])
+
+
+@given(VALUES, MODES)
+def test_a_ranking_has_all_values_in_order_up_to_rounding(values: list[float], mode: Any) -> None:
+    places = ranked(range(len(values)), lambda place: values[place], mode)
+    assert sorted(places) == list(range(len(values)))
+    for before, after in itertools.pairwise(values[place] for place in places):
+        assert math.isfinite(before) or not math.isfinite(after)
+        assert not is_better(after, before, mode, 2e-6 * abs(before))
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_values_that_differ_by_rounding_keep_their_order(mode: Any) -> None:
+    noise = random.Random(0)
+    values = [0.9 * (1 + noise.uniform(-1, 1) * 1e-7) for _ in range(20)]
+    assert ranked(range(20), values.__getitem__, mode) == list(range(20))
+    assert best_index(values, mode) == 0
+
+
+def test_min_delta_counts_where_it_is_more_than_rounding() -> None:
+    assert is_better(1.1, 1.0, "max") and not is_better(1.1, 1.0, "max", min_delta=0.2)
+    assert not is_better(1.0 + 1e-7, 1.0, "max", min_delta=1e-9) and is_better(
+        1.0 + 1e-5, 1.0, "max", min_delta=1e-9
+    )
+    assert (
+        is_better(-1.0, None, "max")
+        and not is_better(math.nan, None, "max")
+        and not is_better(math.inf, 1, "max")
+    )

@@ -1,0 +1,141 @@
+"""`launcher.certify` on small trainings, each with another fault."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.proof.certify import main
+
+TRAINING = """
+import json, os, random, signal, sys, time
+from pathlib import Path
+
+FAULT = sys.argv[1]
+file = Path("state.json")
+step, weight, epoch = 0, 1.0, 0
+if file.exists() and FAULT != "saves nothing":
+    step, weight, epoch = json.loads(file.read_text())
+    if FAULT == "cannot load":
+        raise ValueError("cannot load")
+    if FAULT == "forgets a bit":
+        weight *= 1.0001
+    if FAULT == "forgets more":
+        weight += 1
+    if FAULT == "skips":
+        step += 2
+    if FAULT == "loses its epoch":
+        epoch = 0
+if FAULT == "ignores the signal":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+while step < 12:
+    step += 1
+    weight *= 0.9
+    epoch = epoch + 1 if step % 4 == 1 else epoch
+    noise = random.random() if FAULT == "draws" else 0.0
+    every = 5 if FAULT == "saves seldom" else 1
+    if step % every == 0:
+        file.with_suffix(".tmp").write_text(json.dumps([step, weight, epoch]))
+        os.replace(file.with_suffix(".tmp"), file)
+    print(f"epoch {epoch} step {step} loss {weight + noise!r}", flush=True)
+    time.sleep(0.03 if step < 7 or FAULT != "ignores the signal" else 3)
+if FAULT == "fails at the end" and len(sys.argv) > 2:
+    sys.exit(3)
+"""
+
+
+@pytest.fixture
+def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "train.py").write_text(TRAINING)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def certified(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any], str]:
+    code = main(
+        [*words[:-1], "--json", "--epoch", r"epoch (\d+)", "--", "python", "train.py", words[-1]]
+    )
+    output, errors = capfd.readouterr()
+    return code, json.loads(output) if output else {}, errors
+
+
+@pytest.mark.parametrize(
+    ("words", "verdict", "finding"),
+    [
+        (["nothing"], "exact", "losses after it are equal."),
+        (["--kill", "nothing"], "exact", "with SIGKILL, exit code -9."),
+        (
+            ["saves nothing"],
+            "restarted",
+            "The second start begins with step 1 again: nothing was saved or restored.",
+        ),
+        (["saves seldom"], "exact", "It repeats"),
+        (["forgets a bit"], "close", "losses differ, the first at step"),
+        (["forgets more"], "other losses", "losses differ, the first at step"),
+        (["skips"], "skipped steps", "2 steps were never printed, the first of them"),
+        (["loses its epoch"], "wrong epoch", "is in epoch "),
+        (
+            ["draws"],
+            "does not repeat",
+            "Before the stop, the loss of step 1 is another in two equal starts.",
+        ),
+        (
+            ["cannot load"],
+            "did not resume",
+            "The second start printed no loss; its exit code was 1.",
+        ),
+        (
+            ["--grace=0.2", "--at=7", "ignores the signal"],
+            "did not exit",
+            "It did not exit within --grace=0.2 seconds",
+        ),
+        (
+            ["--resume-args=again", "fails at the end"],
+            "failed",
+            "The second start ended with exit code 3.",
+        ),
+    ],
+)
+def test_each_fault_is_named(
+    training: Path, capfd: Any, words: list[str], verdict: str, finding: str
+) -> None:
+    code, report, errors = certified(capfd, *words)
+    assert report["verdict"] == verdict, (report, errors)
+    assert any(finding in text for text in report["findings"]), report
+    assert code == int(verdict != "exact") and not (training / "state.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--loss", "("], "--loss=(: is not a regular expression"),
+        (["--step", r"step \d+"], r"--step=step \d+: needs a group around the number"),
+        (["--loss", "perplexity=(.*)"], "0 lines of the output have a step"),
+        (["--at", "12"], "--at=12: must be before the last step, 12."),
+        (["--at", "x"], "argument --at: invalid float value: 'x'"),
+    ],
+)
+def test_certify_rejects_a_program_it_cannot_check(
+    training: Path, capfd: Any, words: list[str], message: str
+) -> None:
+    code, _, errors = certified(capfd, *words, "nothing")
+    assert code == 2 and message in errors and "Traceback" not in errors
+
+
+def test_a_command_that_cannot_start_or_fails_is_reported(training: Path, capfd: Any) -> None:
+    assert main(["--", "no-such-program"]) == 2
+    assert (
+        "no-such-program: cannot be started (No such file or directory)." in capfd.readouterr().err
+    )
+    assert main(["--", "python", "-c", "raise SystemExit(4)"]) == 2
+    assert "The command ended with exit code 4:" in capfd.readouterr().err
+    assert main(["--timeout=0.5", "--", "python", "-c", "import time; time.sleep(60)"]) == 2
+    assert "did not end within --timeout=0.5 seconds" in capfd.readouterr().err
+
+
+def test_a_folder_in_the_arguments_and_a_page_for_people(training: Path, capfd: Any) -> None:
+    (training / "train.py").write_text(f"import os, sys\nos.chdir(sys.argv.pop())\n{TRAINING}")
+    assert main(["--", "python", "train.py", "nothing", "{dir}"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[0] == "Verdict: exact" and lines[1].startswith("  Stopped at step ")

@@ -1,0 +1,39 @@
+"""The texts by which a trace compares values; test_resume_check.py has what it names."""
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from launcher.proof.trace import parts_of, plain
+
+
+def test_texts_of_values_are_equal_for_equal_values_alone() -> None:
+    values: list[Any] = [
+        1,
+        1.0,
+        "1",
+        [1, 2],
+        {"a": {3, 4}},
+        itertools.count(3),
+        torch.ones(2),
+        torch.zeros(2),
+        None,
+    ]
+    assert len({plain(value) for value in values}) == len(values)
+    assert plain({"a": {4, 3}}) == plain({"a": {3, 4}}) and len(plain("x" * 500)) < 80
+
+
+def test_attributes_of_a_sharded_module_are_those_of_its_author() -> None:
+    class Own(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.count, self.__own = 3, 4
+            setattr(self, "__composable_api_state_key_8652951a", {print: 1})
+
+    trainer: Any = SimpleNamespace(hooks=[], data_loader=[], model=Own())
+    assert parts_of(trainer) == {
+        "module model (Own).count": "3",
+        "module model (Own)._Own__own": "4",
+    }
