@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from support.runner import launch, metrics, record
+from support.runner import launch
 
 DIGITS = ("model=mlp", "data=digits", "model.hidden_dim=24", "device=cpu")
 
@@ -53,12 +53,6 @@ def test_check_without_faults(tmp_path: Path, ranks: list[str]) -> None:
     assert "No errors" in done.output and files(tmp_path) == []
 
 
-def test_estimate_of_memory_leaves_no_folder(tmp_path: Path) -> None:
-    done = launch(tmp_path / "outputs", *DIGITS, "job=check", "job.device_memory=80GB")
-    assert done.returncode == 0 and "At its peak" in done.output, done.output
-    assert files(tmp_path) == []
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -84,25 +78,3 @@ def test_check_with_faults(tmp_path: Path, overrides: list[str], message: str) -
     done = launch(tmp_path / "outputs", *DIGITS, "job=check", *overrides)
     assert done.returncode == (2 if "lrr" in message else 1) and message in done.output, done.output
     assert "Traceback" not in done.output and files(tmp_path) == []
-
-
-def test_a_resume_keeps_the_micro_batch_that_auto_has_chosen(tmp_path: Path) -> None:
-    run = (
-        *("model=gpt", "model.dim=64", "model.num_layers=2", "data=synthetic", "data.seq_len=64"),
-        *("data.batch_size=48", "trainer.max_steps=4", "trainer.micro_batch_size=auto"),
-        "device=cpu",
-    )
-    small, large = "job.device_memory=12MB", "job.device_memory=1GB"
-    straight = launch(tmp_path / "straight", *run, small)
-    assert straight.returncode == 0 and "micro_batch_size=auto: 6. A" in straight.output
-    other = tmp_path / "other"
-    assert launch(other, *run, small, "trainer.pause_at=2").returncode == 0
-    checked = launch(other, *run, "job=check")
-    assert "micro_batch_size=auto: 6, as before" in checked.output, checked.output
-    resumed = launch(other, *run, large)
-    assert resumed.returncode == 0 and "auto: 6, as before" in resumed.output, resumed.output
-    assert "Changed since the checkpoint: trainer" not in resumed.output
-    assert metrics(other) == metrics(tmp_path / "straight")
-    assert [one["micro_batch_size"] for one in record(other)["attempts"]] == [6, 6]
-    evaluated = launch(other, *run, "job=evaluate")
-    assert evaluated.returncode == 0, evaluated.output

@@ -1,6 +1,8 @@
-"""A compiled run starts with the graphs that an earlier process has compiled."""
+"""A compiled run starts with what an earlier process has compiled, on another node too."""
 
 from pathlib import Path
+
+import pytest
 
 from support.runner import ENVIRONMENT, final_state, metrics, start
 
@@ -10,14 +12,11 @@ COMMAND = (
 )
 
 
-def trained(cache: Path, place: Path) -> str:
-    """The output of a run whose own inductor has compiled nothing yet."""
-    kept = {
-        "XDG_CACHE_HOME": str(cache),
-        "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"),
-    }
+def trained(place: Path, **variables: str) -> None:
+    """Train on a node whose temporary folder is empty."""
     (options := place / "conf" / "model").mkdir(parents=True)
     (options / "products.yaml").write_text("_target_: support.modules.Products")
+    (temporary := place / "tmp").mkdir()
     command = (
         "-m",
         "launcher",
@@ -26,20 +25,36 @@ def trained(cache: Path, place: Path) -> str:
         f"paths.outputs={place / 'outputs'}",
         *COMMAND,
     )
-    process = start(*command, env={**ENVIRONMENT, **kept})
+    env = {key: value for key, value in ENVIRONMENT.items() if key != "TORCHINDUCTOR_CACHE_DIR"}
+    process = start(*command, env={**env, "TMPDIR": str(temporary), **variables}, real=True)
     output = process.communicate()[0]
     assert process.returncode == 0, output
-    return output
+
+
+def compiled(folder: Path) -> dict[str, int]:
+    """The stored graphs and kernels, with the numbers of their files."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock")
+    return {str(path.relative_to(folder)): path.stat().st_ino for path in files}
 
 
 def test_the_second_process_compiles_nothing(tmp_path: Path) -> None:
     cache, first, second = tmp_path / "cache", tmp_path / "1", tmp_path / "2"
-    assert "Compiled graphs: none of an earlier start" in trained(cache, first)
-    (file,) = (cache / "launcher" / "compiled").iterdir()
-    assert file.stat().st_mode & 0o077 == 0 and file.parent.stat().st_mode & 0o077 == 0
-    before = file.stat().st_ino
-    assert "Compiled graphs: 2 of an earlier start" in trained(cache, second)
-    # A graph that was not found would have been compiled and stored.
-    assert file.stat().st_ino == before
+    trained(first, XDG_CACHE_HOME=str(cache))
+    (folder,) = (cache / "launcher" / "inductor").iterdir()
+    assert folder.stat().st_mode & 0o077 == 0
+    before = compiled(folder)
+    assert any(name.endswith(".so") for name in before), before
+    trained(second, XDG_CACHE_HOME=str(cache))
+    # A graph or a kernel that was not found would have been compiled and stored.
+    assert compiled(folder) == before
     assert final_state(first / "outputs") == final_state(second / "outputs")
     assert metrics(first / "outputs") == metrics(second / "outputs")
+
+
+@pytest.mark.parametrize("case", ["set by the user", "no home"])
+def test_the_folder_is_the_users_or_torchs(tmp_path: Path, case: str) -> None:
+    (blocked := tmp_path / "file").write_text("")
+    own = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "own")} if case == "set by the user" else {}
+    trained(tmp_path / "1", XDG_CACHE_HOME=str(blocked / "cache"), **own)
+    stored = tmp_path / "own" if own else tmp_path / "1" / "tmp"
+    assert any(name.endswith(".so") for name in compiled(stored))

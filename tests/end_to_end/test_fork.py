@@ -104,6 +104,39 @@ def test_a_fork_with_another_rate_has_that_rate_at_once(outputs: Path) -> None:
             assert line["train/lr/decay"] == 2 * rates[line["step"]]
 
 
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        "{_target_: torch.optim.lr_scheduler.PolynomialLR, total_iters: ${trainer.max_steps}}",
+        "{_target_: torch.optim.lr_scheduler.OneCycleLR, max_lr: 0.1, total_steps:"
+        " ${trainer.max_steps}}",
+    ],
+)
+def test_an_extension_and_a_fork_have_the_rates_of_a_run_of_their_length(
+    tmp_path: Path, schedule: str
+) -> None:
+    outputs = tmp_path / "outputs"
+    words = [*SHORT, "~scheduler", f"+scheduler={schedule}", "trainer.max_steps=6"]
+
+    def run(name: str, *overrides: str) -> dict[int, Any]:
+        done = runner.launch(outputs, *words, f"run.id={name}", *overrides)
+        assert done.returncode == 0, done.output
+        folder = outputs / "mlp-digits" / name
+        return {
+            line["step"]: line["train/lr/decay"]
+            for line in lines(folder)
+            if "train/lr/decay" in line
+        }
+
+    run("source")
+    straight = run("straight", "trainer.max_steps=12")
+    forked = run("forked", "trainer.max_steps=12", "run.fork_from=source/6")
+    expected = {step: rate for step, rate in straight.items() if step > 6}
+    assert {step: rate for step, rate in forked.items() if step > 6} == expected
+    extended = run("source", "trainer.max_steps=12")
+    assert {step: rate for step, rate in extended.items() if step > 6} == expected
+
+
 def test_a_fork_takes_what_it_is_asked_to(outputs: Path) -> None:
     source = outputs / "mlp-digits" / "source"
     before = losses(source)

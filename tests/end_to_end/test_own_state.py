@@ -84,6 +84,16 @@ REJECTED = {
         "optimizer=Projected: The state at optimizer/groups/0/values/module.backbone.weight/"
         "projector is a Projector, which a checkpoint cannot hold;",
     ),
+    "schedule-free, and the test set on the best weights": (
+        (
+            *optimizer("ScheduleFree"),
+            "hooks.evaluation.test=best",
+            "data=custom",
+            "data.dataset={_target_: support.drawing.samples}",
+            "data.test_dataset={_target_: support.drawing.samples}",
+        ),
+        "hooks.evaluation.test=best: ScheduleFree evaluates weights of its own; use",
+    ),
     "a lazy parameter": (
         ("~model.module", "+model.module={_target_:torch.nn.LazyLinear,out_features:10}"),
         "model: module is a LazyLinear, whose parameters have no shape before a forward pass",

@@ -1,6 +1,5 @@
-"""Memory, metrics and the decisions that follow them, as tasks (see `drive`)."""
+"""Metrics and the decisions that follow them, as tasks (see `drive`)."""
 
-import gc
 import os
 import signal
 from pathlib import Path
@@ -8,30 +7,11 @@ from typing import Any
 
 import torch
 
-from launcher.hooks.base import BaseHook
 from launcher.hooks.checkpointing import CheckpointingHook
-from launcher.jobs.memory import estimate
 from launcher.process import ranks, signals
-from support.counted import CountedBytes
 from support.masked import Masked
 from support.toy import Recorder
-from support.trainings import Journal, build, compose
-
-
-def counted_memory(folder: str, overrides: list[str]) -> list[int]:
-    """The most memory of a step, as it is counted in training and as it is estimated."""
-    with CountedBytes() as counted:
-        trainer = build(Path(folder), overrides, BaseHook())
-        trainer.hooks = []
-        gc.collect()
-        counted.peak = 0
-        trainer.train()
-    trainer.strategy.teardown()
-    own = ranks.Ranks.from_env()
-    return [
-        counted.peak,
-        estimate(compose(*overrides), own.world_size)[0].peak if own.is_main else 0,
-    ]
+from support.trainings import Journal, build
 
 
 def steered(folder: str, overrides: list[str]) -> dict[str, Any]:

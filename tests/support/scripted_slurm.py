@@ -1,5 +1,5 @@
-"""SLURM's commands as shell scripts that answer from files: for what follows signals and losses,
-where no cluster runs.
+"""SLURM's commands as shell scripts that answer from files: for what follows signals, where
+no cluster runs.
 
 What a real cluster answers is in `tests/unit/slurm/scontrol.txt`; `tests/end_to_end/slurm` runs on
 one.
@@ -48,9 +48,7 @@ while [[ $1 == --* ]]; do
     case $1 in --nodelist=*) nodes=${{1#*=}} ;; --ntasks=*) tasks=${{1#*=}} ;; esac
     shift
 done
-[[ "$*" != "bash -c exit 0" ]] || {{ [[ ! -e "{folder}/lost-$nodes" ]]; exit; }}
 [[ "$*" != "bash -c true" ]] || {{ echo empty >>"{folder}/steps"; exit; }}
-[[ "$*" != *watch_first_node* ]] || {{ echo "$nodes" >>"{folder}/watchers"; exit; }}
 echo "$tasks on $nodes" >>"{folder}/steps"
 exec "$@"
 """
@@ -115,15 +113,9 @@ class ScriptedSlurm:
 
     @property
     def steps(self) -> list[str]:
-        """The tasks that srun has started, and their nodes. A node `N` is lost while the file
-        `lost-N` exists."""
+        """The tasks that srun has started, and their nodes."""
         path = self.folder / "steps"
         return path.read_text().splitlines() if path.exists() else []
-
-    @property
-    def watchers(self) -> list[str]:
-        """The nodes from which the first one was watched."""
-        return (self.folder / "watchers").read_text().split()
 
     @property
     def calls(self) -> list[str]:

@@ -22,16 +22,11 @@ ALLOWED = {
     ("data/workers.py", "_workers"),
     # The operator that scaled_dot_product_attention dispatches to on the CPU.
     ("hooks/flops.py", "_scaled_dot_product_flash_attention_for_cpu"),
-    # Tensors without values, and a mode that sees each operation; neither has a public name.
-    ("jobs/memory.py", "_subclasses"),
-    ("jobs/memory.py", "_python_dispatch"),
     # Transformers' own marks: which tensors are set, and which modules stay whole.
     ("models/huggingface.py", "_is_hf_initialized"),
     ("models/huggingface.py", "_no_split_modules"),
     # Submitit writes a script only when it submits it.
     ("slurm/sbatch.py", "_make_submission_file_text"),
-    # A schedule's rates; the public `get_last_lr` returns them, and nothing public sets them.
-    ("optim/schedulers.py", "_last_lr"),
     # Torch's own mark, by which GradScaler decides who unscales.
     ("strategies/native.py", "_step_supports_amp_scaling"),
     # The module inside a compiled one.

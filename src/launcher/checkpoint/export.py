@@ -51,8 +51,6 @@ class Export:
             text: its configuration, which is written next to the tensors.
         Returns:
             The step, and the file, or the folder of several files.
-        Raises:
-            ConfigError: the checkpoint has no such weights.
         """
         stored = StoredCheckpoint(checkpoint)
         tensors = self._tensors(stored)

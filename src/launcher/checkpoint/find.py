@@ -22,9 +22,6 @@ def find_checkpoint(root: Path, which: str | int | Path, key: str, hashes: bool 
         key: the key that the user set, for messages (`job.checkpoint`).
         hashes: whether to verify the tensors. With False, only the small files are read, since
             tensors are verified as they are loaded.
-
-    Raises:
-        ConfigError: it does not exist, is damaged, or has a newer format version.
     """
     path = checkpoint_path(root, which)
     if path is None:

@@ -25,11 +25,7 @@ with a misspelt name."""
 
 
 def open_remote(url: str) -> tuple[Any, str]:
-    """fsspec's file system for a URL, and the path in it.
-
-    Raises:
-        ConfigError: the scheme does not exist, or its package is not installed.
-    """
+    """fsspec's file system for a URL, and the path in it."""
     import fsspec
 
     try:
@@ -200,10 +196,6 @@ class RemoteStore(CheckpointStore):
 
         A remote one is fetched first. A remote one that was saved before a rollback of this
         machine's run is set aside there.
-
-        Raises:
-            ConfigError: the newest belongs to another run, or the remote copy cannot be reached, so
-                it is unknown whether it has a newer one.
         """
         newest, problem = None, None
         try:
@@ -267,9 +259,6 @@ class RemoteStore(CheckpointStore):
         """Set checkpoints aside as any store does, and in the remote copy.
 
         Otherwise they would be fetched again.
-
-        Raises:
-            ConfigError: the remote copy cannot be reached.
         """
         try:
             for step, name in reversed(self._listed()):

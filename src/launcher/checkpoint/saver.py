@@ -302,9 +302,6 @@ def check_storable(
         tensors: the tensors, named `<owner>/<name>`.
         state: the trees, by their owner.
         optimizer: the class of the optimizer.
-
-    Raises:
-        ConfigError: a save of this state would fail.
     """
     found = dict(tensors)
     for key, tree in state.items():

@@ -197,11 +197,7 @@ class CheckpointStore:
         return not self.names or manifest.run is None or manifest.run in self.names
 
     def _check_own(self, manifest: Manifest, folder: Path | str) -> None:
-        """Check that a checkpoint is this run's.
-
-        Raises:
-            ConfigError: the checkpoint is another run's.
-        """
+        """Check that a checkpoint is this run's."""
         if not self._is_own(manifest):
             raise ConfigError(
                 f"{folder} is a checkpoint of the run {manifest.run}, not of"
@@ -213,7 +209,6 @@ class CheckpointStore:
         """Make the link in the run's folder.
 
         Raises:
-            ConfigError: the run has checkpoints in its own folder, or at another place.
             OSError: it cannot be made.
         """
         link = self.link_path
@@ -318,9 +313,6 @@ class CheckpointStore:
         """Tidy up after a writer that died.
 
         A checkpoint whose replacement was not completed gets its name back.
-
-        Raises:
-            ConfigError: the run has its checkpoints at another place.
         """
         if any(
             checkpoint_steps(folder, broken=True)
@@ -356,7 +348,6 @@ class CheckpointStore:
             None if there is no checkpoint at all, not even a damaged one.
 
         Raises:
-            ConfigError: the newest is another run's.
             CorruptCheckpoint: all are damaged. Starting from step 0 would lose the run silently.
             UnsupportedCheckpoint: the newest has a newer format version. Nothing is renamed.
         """

@@ -42,8 +42,6 @@ class StoredCheckpoint(ShardReader):
             which: an average of `hooks.ema`: `ema`, or `ema/0.999` where there are several. None:
                 the weights of `EVALUATION`, if there are any.
             key: the name of this choice, for messages.
-        Raises:
-            ConfigError: there is no such average, or there are several.
         """
         self._replace_weights(EVALUATION)
         if which is None:

@@ -135,7 +135,9 @@ def unwrapped(error: BaseException) -> BaseException:
 def user_traceback(error: BaseException) -> str:
     """Format a traceback with the frames of the user's code, or all frames without any."""
     stack = traceback.TracebackException.from_exception(unwrapped(error))
-    whole, any_own = "".join(stack.format()), False
+    whole = "".join(stack.format())
+    # The traceback of another process is the text of its cause.
+    any_own = bool(getattr(unwrapped(error).__cause__, "has_user_frames", False))
     chain: traceback.TracebackException | None = stack
     while chain is not None:
         user_frames = [frame for frame in chain.stack if not frame.filename.startswith(LIBRARIES)]

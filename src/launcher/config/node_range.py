@@ -33,9 +33,6 @@ class NodeRange:
     def counts(self) -> range:
         return range(self.min, self.max + 1)
 
-    def plus(self, spares: int) -> "NodeRange":
-        return NodeRange(self.min + spares, self.max + spares)
-
 
 def ranks_per_node(tasks: int | None, gpus: int | None, runs: int = 1) -> int:
     """Return the ranks of a run on one node, whose GPUs the runs of a job share."""

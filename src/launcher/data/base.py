@@ -30,9 +30,12 @@ class LoaderSettings:
 
     Args:
         batch_size: the *global* number of samples per optimizer step, on any machine.
+        val_batch_size: the *global* number of samples per forward pass of an evaluation. Default
+            None: the size of a micro-batch.
     """
 
     batch_size: PositiveInt
+    val_batch_size: PositiveInt | None = None
     num_workers: NonNegativeInt = 0
     shuffle: bool = True
 
@@ -148,7 +151,7 @@ class DataSource(LoaderSettings, ABC):
 
         Args:
             batch_size: samples per rank and forward pass. Default None: the rank's share of
-                `self.batch_size`.
+                `self.val_batch_size`, or else of `self.batch_size`.
             rank: this process among all.
             world_size: the number of ranks.
             device: where the batches are moved. Default None: they stay on the host.
@@ -208,7 +211,7 @@ class DataSource(LoaderSettings, ABC):
             return None
         return EvaluationLoader(
             dataset,
-            batch_size or max(1, self.batch_size // world_size),
+            batch_size or max(1, (self.val_batch_size or self.batch_size) // world_size),
             rank,
             world_size,
             self.num_workers,

@@ -34,11 +34,7 @@ class BlockCache:
         self.folder, self.max_bytes = folder, max_bytes
 
     def records(self, block: int) -> list[dict[str, Any]]:
-        """Return the records of a block, which is fetched if the cache does not have it.
-
-        Raises:
-            ConfigError: the block cannot be fetched, or is not what the index says.
-        """
+        """Return the records of a block, which is fetched if the cache does not have it."""
         data = self._bytes(block)
         if self._path(block).endswith(".parquet"):
             records = rows_of(data)

@@ -72,11 +72,7 @@ class Files:
         self.fs = stores[0]
 
     def find(self) -> list[str]:
-        """The paths in the file system, sorted, each once.
-
-        Raises:
-            ConfigError: a pattern names no file, or a file with another ending.
-        """
+        """The paths in the file system, sorted, each once."""
         paths: set[str] = set()
         for pattern in self.patterns:
             matches = self.retry(lambda: self.fs.glob(str(pattern)), pattern)  # noqa: B023 - called at once
@@ -92,9 +88,6 @@ class Files:
         """Return the result of `read`, which is called again after an error.
 
         Each wait takes twice as long as the wait before.
-
-        Raises:
-            ConfigError: it failed each time.
         """
         for attempt in range(self.retries + 1):
             try:
@@ -180,9 +173,6 @@ def index(files: Files, paths: Sequence[str], block_bytes: int) -> BlockIndex:
     """Find the blocks of files.
 
     Parquet names them itself; lines are counted, which reads the whole file once.
-
-    Raises:
-        ConfigError: a file cannot be read, or has no record.
     """
     progress = _Progress(len(paths))
 
@@ -271,11 +261,7 @@ def _rows_of_groups(files: Files, path: str) -> list[int]:
 
 
 def parquet_file(key: str, file: object, path: str) -> Any:
-    """Open a Parquet file.
-
-    Raises:
-        ConfigError: pyarrow is not installed, or this is not a Parquet file.
-    """
+    """Open a Parquet file."""
     try:
         from pyarrow import ArrowInvalid
         from pyarrow.parquet import ParquetFile

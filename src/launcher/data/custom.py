@@ -38,6 +38,7 @@ class CustomData(DataSource):
         *,
         dataset: Any,
         batch_size: PositiveInt,
+        val_batch_size: PositiveInt | None = None,
         val_dataset: Any = None,
         collate_fn: Any = None,
         seed_samples: bool = True,
@@ -52,7 +53,12 @@ class CustomData(DataSource):
         val_collate_fn: Any = None,
         predict: Any = None,
     ):
-        super().__init__(batch_size=batch_size, num_workers=num_workers, shuffle=shuffle)
+        super().__init__(
+            batch_size=batch_size,
+            val_batch_size=val_batch_size,
+            num_workers=num_workers,
+            shuffle=shuffle,
+        )
         self.seed_samples = seed_samples
         self.vocab_size = vocab_size
         self.seq_len = seq_len

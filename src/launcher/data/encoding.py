@@ -37,11 +37,7 @@ class Fields:
         return [name for name in (self.prompt, self.text, self.label) if name is not None]
 
     def check(self) -> None:
-        """Check the combination of fields.
-
-        Raises:
-            ConfigError: two fields are set that exclude each other.
-        """
+        """Check the combination of fields."""
         used = {
             name: value
             for name, value in asdict(self).items()
@@ -61,9 +57,6 @@ class Encoder:
         folder: of a transformers tokenizer.
         num_classes: labels must be less than this.
         has_labels: False: the field with the class is not read, and the class is `IGNORED`.
-    Raises:
-        ConfigError: transformers is not installed, or the folder has no tokenizer (with a chat
-            template, for messages).
     """
 
     def __init__(
@@ -104,11 +97,7 @@ class Encoder:
         return names if self.has_labels else [name for name in names if name != self.fields.label]
 
     def __call__(self, record: dict[str, object], where: str) -> Document:
-        """Encode a record.
-
-        Raises:
-            ConfigError: a field is missing, or has the wrong type.
-        """
+        """Encode a record."""
         if self.fields.messages is not None:
             return self._chat(record, where)
         text = _field(record, "text", self.fields.text, str, where)

@@ -23,7 +23,7 @@ class ChunkFetch:
         self.fetch, self.size = fetch, size
 
     def __getitem__(self, request: Request) -> object:
-        return int(request[0][0]) // self.size, self.fetch[request]
+        return int(request.indices[0]) // self.size, self.fetch[request]
 
 
 class EvaluationLoader:
@@ -50,8 +50,6 @@ class EvaluationLoader:
         has_chunks: the batches are the same on any number of ranks, which take them in turn. Chunk
             c has the samples from c * batch_size on. A rank that has no chunk at the end repeats
             another one. `chunk` is the number of the last batch.
-    Raises:
-        ConfigError: there are fewer samples than ranks.
     """
 
     def __init__(
@@ -176,5 +174,5 @@ def batches_of(
 def _request(start: int, stop: int, seed: int | None) -> Request:
     indices = np.arange(start, stop, dtype=np.int64)
     if seed is None:
-        return indices, None
-    return indices, sample_seeds(seed, np.zeros_like(indices), indices)
+        return Request(indices)
+    return Request(indices, sample_seeds(seed, np.zeros_like(indices), indices))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from launcher.data.iterable import Collate, length
+from launcher.data.errors import collated, while_reading
+from launcher.data.iterable import Collate, length, pickled_state
 from launcher.data.transfer import pinned
 from launcher.data.workers import WorkerBatches
 from launcher.errors import ConfigError
@@ -17,47 +18,88 @@ from launcher.process.rng import isolated, seed_host
 CPU = torch.device("cpu")
 Batches = WorkerBatches | Generator[object, None, None]
 """An iterator with `close()`."""
-# Indices int64 [B], and their seeds uint64 [B] or None.
-Request = tuple[np.ndarray, np.ndarray | None]
+
+
+class Request(NamedTuple):
+    """The samples of a batch.
+
+    Args:
+        indices: int64 [B].
+        seeds: uint64 [B], or None.
+        epochs: int64 [B], or None if the dataset does not ask for them.
+    """
+
+    indices: np.ndarray
+    seeds: np.ndarray | None = None
+    epochs: np.ndarray | None = None
 
 
 class Fetch:
-    """`fetch[indices, seeds]` is one collated batch of a map-style dataset.
+    """`fetch[request]` is one collated batch of a map-style dataset.
 
     Without seeds it comes from the dataset's `get_batch(indices)`, its `__getitems__`, or its
     `__getitem__`. With seeds, samples are read one by one; the global generators are seeded before
-    each, and restored at the end.
+    each, and restored at the end. The dataset's `set_epoch` is called before the first sample of
+    an epoch that this process reads.
     """
 
     def __init__(self, dataset: Any, collate: Collate):
         self.dataset = dataset
         self.collate = collate
         self.get_batch = getattr(dataset, "get_batch", None)
+        self.get_items = getattr(dataset, "__getitems__", None)
+        self._epoch: int | None = None
 
     def __getitem__(self, request: Request) -> object:
-        indices, seeds = request
-        if seeds is not None:
-            return isolated(lambda: self._seeded(indices.tolist(), seeds.tolist()))
+        if request.seeds is not None:
+            return isolated(lambda: self._one_by_one(request))
+        epochs = request.epochs
+        if epochs is not None:
+            if (epochs != epochs[0]).any():
+                return self._one_by_one(request)
+            self.set_epoch(int(epochs[0]))
         if self.get_batch is not None:
-            return self.get_batch(indices)
-        if hasattr(self.dataset, "__getitems__"):
-            return self.collate(self.dataset.__getitems__(indices.tolist()))
-        return self.collate([self.dataset[index] for index in indices.tolist()])
+            return self.get_batch(request.indices)
+        if self.get_items is None:
+            return self._one_by_one(request)
+        indices = request.indices.tolist()
+        return self._collated(indices, self.get_items(indices))
 
-    def _seeded(self, indices: list[int], seeds: list[int]) -> object:
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the dataset the epoch of the next sample, if it has changed."""
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self.dataset.set_epoch(epoch)
+
+    def _one_by_one(self, request: Request) -> object:
+        indices, seeds, epochs = request
         samples = []
-        for index, seed in zip(indices, seeds, strict=True):
-            seed_host(seed)
-            samples.append(self.dataset[index])
-        return self.collate(samples)
+        for number, index in enumerate(indices.tolist()):
+            if epochs is not None:
+                self.set_epoch(int(epochs[number]))
+            if seeds is not None:
+                seed_host(int(seeds[number]))
+            with while_reading(self.dataset, index):
+                samples.append(self.dataset[index])
+        return self._collated(indices.tolist(), samples)
+
+    def _collated(self, indices: list[int], samples: list[Any]) -> object:
+        return collated(self.collate, self.dataset, indices, samples)
+
+
+class StatefulFetch:
+    """`fetch[request]` is the dataset's pickled state after a batch, and the batch."""
+
+    def __init__(self, fetch: Fetch):
+        self.fetch = fetch
+
+    def __getitem__(self, request: Request) -> tuple[bytes, object]:
+        batch = self.fetch[request]
+        return pickled_state(self.fetch.dataset, self.fetch.dataset.state_dict()), batch
 
 
 def size_of(dataset: object, name: str) -> int:
-    """Return the number of samples of a map-style dataset.
-
-    Raises:
-        ConfigError: it has no length, or no sample.
-    """
+    """Return the number of samples of a map-style dataset."""
     size = length(dataset)
     if size is None:
         raise ConfigError(

@@ -8,11 +8,12 @@ divide itself among ranks.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any
 
+from launcher.data.errors import collated
 from launcher.data.randomness import GlobalGenerators, PrivateGenerators
 from launcher.data.sampler import mix
 from launcher.errors import ConfigError
@@ -29,15 +30,39 @@ def is_stream(dataset: object) -> bool:
 
 
 def has_state(dataset: object) -> bool:
-    """Return whether a stream is resumed by its own `state_dict` and `load_state_dict`.
+    """Return whether a dataset is resumed by its own `state_dict` and `load_state_dict`.
 
     A stream of Hugging Face's datasets is not, since its state leaves out the buffer of a shuffle.
+    The state of a dict of tensors is all of its samples.
     """
     return (
         hasattr(dataset, "state_dict")
         and hasattr(dataset, "load_state_dict")
+        and getattr(dataset, "keeps_state", True)
         and not is_hugging_face_stream(dataset)
+        and not isinstance(dataset, Mapping)
     )
+
+
+def lost_state(dataset: object) -> str:
+    """Say that the state of a map-style dataset is not stored, for a warning."""
+    return (
+        f"the state of the dataset ({type(dataset).__name__}.state_dict) is not in a checkpoint,"
+        " since each worker has its own; use num_workers=0."
+    )
+
+
+def pickled_state(dataset: object, state: object) -> bytes:
+    """Pickle a state, since the dataset may change what its `state_dict` has returned."""
+    try:
+        return pickle.dumps(state)
+    # An object may fail in any way when it is pickled.
+    except Exception as error:
+        raise ConfigError(
+            f"data.dataset={type(dataset).__name__}: its state_dict() should return numbers, texts,"
+            " tensors, and lists and dicts of them; it cannot be pickled"
+            f" ({error})."
+        ) from error
 
 
 def is_hugging_face_stream(dataset: object) -> bool:
@@ -197,7 +222,8 @@ class TrainingStream:
         for number in self.share.numbers():
             skip, read = (number - read) * self.size, number + 1
             drawn = generators.run(lambda: list(islice(samples, skip, skip + self.size)))  # noqa: B023 - called at once
-            batch = generators.peek(lambda: self.collate(drawn))  # noqa: B023
+            first = self.position + number * self.size
+            batch = generators.peek(lambda: self._collated(first, drawn))  # noqa: B023
             if not self.keeps_state:
                 yield batch
                 continue
@@ -205,20 +231,13 @@ class TrainingStream:
             if (end := self.share.end_of_round(number)) is not None:
                 rest, read = (end - read) * self.size, end
                 generators.run(lambda: next(islice(samples, rest, rest), None))  # noqa: B023
-                state_there = self._pickled(samples.state() | {"random": generators.state()})
+                state = samples.state() | {"random": generators.state()}
+                state_there = pickled_state(self.dataset, state)
             yield state_there, batch
 
-    def _pickled(self, state: dict[str, object]) -> bytes:
-        """Pickle a state, since the dataset may change what its `state_dict` has returned."""
-        try:
-            return pickle.dumps(state)
-        # An object may fail in any way when it is pickled.
-        except Exception as error:
-            raise ConfigError(
-                f"data.dataset={type(self.dataset).__name__}: its state_dict() should return"
-                " numbers, texts, tensors, and lists and dicts of them; it cannot be pickled"
-                f" ({error})."
-            ) from error
+    def _collated(self, first: int, samples: list[object]) -> object:
+        numbers = range(first, first + len(samples))
+        return collated(self.collate, self.dataset, numbers, samples)
 
 
 class EvaluationStream:
@@ -259,7 +278,8 @@ class EvaluationStream:
             chunk_index = self.rank if self.rank * self.batch_size < len(read) else 0
             start = chunk_index * self.batch_size
             chunk = read[start : start + self.batch_size]
-            yield first + chunk_index, generators.peek(lambda: self.collate(chunk))  # noqa: B023 - called at once
+            batch = generators.peek(lambda: self._collated(chunk))  # noqa: B023 - called at once
+            yield first + chunk_index, batch
             first += self.world_size
 
     def _shares(self) -> Iterator[object]:
@@ -279,7 +299,10 @@ class EvaluationStream:
             start, stop = share(count, self.rank, self.world_size)
             kept = chunk[start:stop]
             del chunk[:count]
-            yield generators.peek(lambda: self.collate(kept))  # noqa: B023
+            yield generators.peek(lambda: self._collated(kept))  # noqa: B023
+
+    def _collated(self, samples: list[object]) -> object:
+        return collated(self.collate, self.dataset, range(len(samples)), samples)
 
     def _samples(self) -> Iterator[object]:
         if self.seed is not None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
-from launcher.data.fetch import CPU, Batches, Fetch, Request, load, size_of
+from launcher.data.fetch import CPU, Batches, Fetch, Request, StatefulFetch, load, size_of
 from launcher.data.iterable import (
     Collate,
     Share,
@@ -20,6 +20,7 @@ from launcher.data.iterable import (
     has_state,
     is_stream,
     length,
+    lost_state,
 )
 from launcher.data.mixture_order import MixtureOrder
 from launcher.data.randomness import sample_seeds
@@ -39,8 +40,9 @@ class ResumableLoader:
     A micro-batch of all ranks together covers the global positions [p, p + micro_batch_size *
     world_size). Rank r has the r-th part. `samples` counts the samples that all ranks have received
     so far. With the same seed and dataset it determines all later samples, so `num_workers`,
-    `world_size` and `micro_batch_size` may change on a resume. A stream with `state_dict` and
-    `load_state_dict` resumes by them. Another stream is read again up to `samples`.
+    `world_size` and `micro_batch_size` may change on a resume. A dataset with `state_dict` and
+    `load_state_dict` resumes by them. Another stream is read again up to `samples`. A dataset's
+    `set_epoch` is called in the process that reads, before its first sample of an epoch.
 
     `iter()` begins at `samples`. Close the iterator (it is a generator) to end its workers. Batches
     that were prepared but not yielded do not count.
@@ -55,10 +57,6 @@ class ResumableLoader:
         samples: global position to begin at.
         lanes: the micro-batches of a step that this rank gets, in place of the r-th part of each.
             `samples` must then be the first sample of a step.
-
-    Raises:
-        ConfigError: the dataset is empty, or (`load_state_dict`) the state was written with another
-            dataset.
     """
 
     def __init__(
@@ -89,9 +87,11 @@ class ResumableLoader:
         self.device = torch.device(device or CPU)
         self.samples = samples
         self.order = None if is_stream(dataset) else order_of(dataset, seed, shuffle)
-        self.keeps_state = self.order is None and has_state(dataset)
+        self.keeps_state = has_state(dataset) and not (num_workers and self.order is not None)
         self.stream_state: tuple[int, bytes] | None = None
-        """A position, in samples, and the stream's pickled state there."""
+        """A position, in samples, and the dataset's pickled state there."""
+        if has_state(dataset) and not self.keeps_state and not rank:
+            logger.warning("data.num_workers=%d: %s", num_workers, lost_state(dataset))
 
     @property
     def samples_per_batch(self) -> int:
@@ -130,7 +130,7 @@ class ResumableLoader:
             batches.close()
 
     def _state_here(self) -> bytes | None:
-        """The stream's pickled state at `samples`, if it is known."""
+        """The dataset's pickled state at `samples`, if it is known."""
         at, state = self.stream_state or (None, None)
         return state if at == self.samples else None
 
@@ -174,27 +174,36 @@ class ResumableLoader:
             )
             return load(stream, None, self.num_workers, self.device)
         fetch = Fetch(self.dataset, self.collate)
-        return load(fetch, self._requests(self.order), self.num_workers, self.device)
+        requests = self._requests(self.order)
+        if not self.keeps_state:
+            return load(fetch, requests, self.num_workers, self.device)
+        if (saved := self._state_here()) is not None:
+            # A dataset may begin anew at `set_epoch`.
+            if has_epochs(self.dataset):
+                fetch.set_epoch(int(self.order.epochs(max(0, self.samples - 1), 1)[0]))
+            self.dataset.load_state_dict(pickle.loads(saved))
+        return load(StatefulFetch(fetch), requests, 0, self.device)
 
     def _requests(self, order: Order) -> Iterator[Request]:
         count, start = self.micro_batch_size, self.samples
         dataset = self.dataset if isinstance(self.dataset, OrderedDataset) else None
+        counts_epochs = has_epochs(self.dataset)
         for number in self.share.numbers():
             position = start + number * count
             if dataset is not None:
                 dataset.read_ahead(position)
             indices = order.indices(position, count)
-            seeds = (
-                sample_seeds(self.seed, order.epochs(position, count), indices)
-                if self.seed_samples
-                else None
-            )
-            yield indices, seeds
+            if not counts_epochs and not self.seed_samples:
+                yield Request(indices)
+                continue
+            epochs = order.epochs(position, count)
+            seeds = sample_seeds(self.seed, epochs, indices) if self.seed_samples else None
+            yield Request(indices, seeds, epochs if counts_epochs else None)
 
     def state_dict(self) -> dict[str, Any]:
         """Return `samples`, the dataset's `fingerprint`, and what the order or stream needs.
 
-        A mixture needs the weights that it has had; a stream that has a state needs its state.
+        A mixture needs the weights that it has had; a dataset that has a state needs its state.
         """
         state = {"samples": self.samples, "dataset": fingerprint(self.dataset)}
         if (stream := self._state_here()) is not None:
@@ -221,13 +230,14 @@ class ResumableLoader:
             self.order.load(state["weights"], self.samples)
 
 
+def has_epochs(dataset: object) -> bool:
+    return hasattr(dataset, "set_epoch")
+
+
 def order_of(dataset: object, seed: int, shuffle: bool) -> Order:
     """Return the order of a map-style dataset.
 
     It is the dataset's own if it is an `OrderedDataset`, or else epochs of all samples.
-
-    Raises:
-        ConfigError: it has no length, or no sample.
     """
     if isinstance(dataset, OrderedDataset):
         return dataset.order(seed, shuffle)

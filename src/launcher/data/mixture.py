@@ -148,11 +148,7 @@ def is_data_source(node: Mapping[str, object]) -> bool:
 
 
 def checked(weights: Mapping[str, Any], key: str) -> Weights:
-    """Check the weights.
-
-    Raises:
-        ConfigError: a weight is not a number of 0 or more, or all are 0.
-    """
+    """Check the weights."""
     for name, weight in weights.items():
         is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
         if not is_number or not isfinite(weight) or weight < 0:

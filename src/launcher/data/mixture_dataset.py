@@ -5,17 +5,15 @@ from typing import Any
 
 import numpy as np
 
+from launcher.data.errors import while_reading
+from launcher.data.iterable import has_state
 from launcher.data.mixture_order import MixtureOrder, Policy, Weights
 from launcher.data.sampler import OrderedDataset
 from launcher.errors import ConfigError
 
 
 class Mixture(OrderedDataset):
-    """Datasets laid one after the other, and the order in which a training reads them.
-
-    Raises:
-        ConfigError: a source has no length, or no sample.
-    """
+    """Datasets laid one after the other, and the order in which a training reads them."""
 
     def __init__(
         self, datasets: Mapping[str, Any], schedule: Sequence[tuple[int, Weights]], policy: Policy
@@ -31,6 +29,9 @@ class Mixture(OrderedDataset):
                 raise ConfigError(f"data.sources.{name}: {type(dataset).__name__} is empty.")
         self.sizes = {name: len(dataset) for name, dataset in self.datasets.items()}
         self._ends = np.cumsum(list(self.sizes.values()))
+        self._epoch: int | None = None
+        self._epochs: dict[str, int] = {}
+        """The epoch that each source has been told."""
 
     def order(self, seed: int, shuffle: bool) -> MixtureOrder:
         return MixtureOrder(self.sizes, self.schedule, self.policy, seed, shuffle)
@@ -56,8 +57,37 @@ class Mixture(OrderedDataset):
 
     def __getitem__(self, index: int) -> object:
         source = int(self.source_of(np.array([index]))[0])
-        names = list(self.sizes)
-        return self.datasets[names[source]][index - (int(self._ends[source - 1]) if source else 0)]
+        name = list(self.sizes)[source]
+        dataset, epoch = self.datasets[name], self._epoch
+        if epoch is not None and epoch != self._epochs.get(name) and hasattr(dataset, "set_epoch"):
+            self._epochs[name] = epoch
+            dataset.set_epoch(epoch)
+        first = int(self._ends[source - 1]) if source else 0
+        with while_reading(dataset, index - first):
+            return dataset[index - first]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next sample, counted in its own source."""
+        self._epoch = epoch
+
+    @property
+    def keeps_state(self) -> bool:
+        """Return whether a source has a state."""
+        return bool(self._stateful())
+
+    def state_dict(self) -> dict[str, Any]:
+        states = {name: dataset.state_dict() for name, dataset in self._stateful().items()}
+        return {"epochs": dict(self._epochs), "sources": states}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._epochs = dict(state["epochs"])
+        for name, epoch in self._epochs.items():
+            self.datasets[name].set_epoch(epoch)
+        for name, source in state["sources"].items():
+            self.datasets[name].load_state_dict(source)
+
+    def _stateful(self) -> dict[str, Any]:
+        return {name: dataset for name, dataset in self.datasets.items() if has_state(dataset)}
 
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))

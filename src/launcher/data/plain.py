@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from itertools import chain, islice
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
-from launcher.data.iterable import length
+from launcher.data.iterable import has_state, is_stream, length, lost_state, pickled_state
 from launcher.process.ranks import world_size
 from launcher.process.rng import host_state, isolated, restore_rng, rng_state
 
 CPU_STATES = ("python", "numpy", "torch")
 END = object()
+EXAMINED = 64
+"""Items of an order that are compared to find a state that is not stored."""
 WORKERS_DRAW_ANEW = (
     "The data loader resumes within its epoch. Random numbers that a dataset draws in a worker are"
     " not repeated; with num_workers=0 they are."
@@ -31,8 +36,9 @@ class PlainLoader:
 
     The batches are unchanged. A sampler may draw from the global generators, or from generators
     that are attributes of the sampler or the loader. Their states are stored when the sampler
-    begins an epoch. A resume restores them, runs the sampler up to the position, and only then
-    loads samples.
+    begins an epoch, and so is the sampler's own `state_dict`. A resume restores them, runs the
+    sampler up to the position, and only then loads samples. A dataset's own `state_dict` is stored
+    at each checkpoint, without workers.
 
     Args:
         loader: one that `is_plain`.
@@ -44,6 +50,7 @@ class PlainLoader:
         self.consumed = 0
         self._order = ResumableSampler(loader)
         self._epochs: DataLoader[object] | None = None
+        self._dataset_state: bytes | None = None
 
     @property
     def interruptible(self) -> bool:
@@ -55,8 +62,13 @@ class PlainLoader:
 
     def __iter__(self) -> Iterator[object]:
         if self._epochs is None:
+            self._warn()
             self._epochs = with_order(self.loader, self._order)
         self.consumed = self._order.position or 0
+        # A dataset may begin anew at `set_epoch`, which has been called.
+        state, self._dataset_state = self._dataset_state, None
+        if state is not None:
+            self.dataset.load_state_dict(pickle.loads(state))
         return self._counted(iter(self._epochs))
 
     def _counted(self, batches: Iterator[object]) -> Iterator[object]:
@@ -64,13 +76,42 @@ class PlainLoader:
             self.consumed += 1
             yield batch
 
+    @property
+    def dataset(self) -> Any:
+        return self.loader.dataset
+
+    @property
+    def is_at_end(self) -> bool:
+        """Return whether the next batch is in the next epoch."""
+        return self.consumed >= len(self.loader)
+
+    def _keeps_state(self) -> bool:
+        return has_state(self.dataset) and not self.loader.num_workers
+
+    def _warn(self) -> None:
+        """Warn of state that a resume cannot restore, where it can be seen."""
+        if has_state(self.dataset) and self.loader.num_workers:
+            self.logger.warning("The data loader has workers: %s", lost_state(self.dataset))
+        if has_hidden_state(self.loader):
+            self.logger.warning(
+                "The order of %s depends on something that a checkpoint does not have, so a resume"
+                " continues with other samples; give it state_dict and load_state_dict, or keep"
+                " only numbers and random generators.",
+                type(self._order.inner).__name__,
+            )
+
     def state_dict(self) -> dict[str, Any]:
-        return {
+        state = {
             "consumed": self.consumed,
             "order": self._order.state,
             "size": self._size(),
             "world_size": world_size(),
         }
+        if self._keeps_state():
+            # The copy is not changed by the next batch.
+            copied = pickled_state(self.dataset, self.dataset.state_dict())
+            state["dataset"] = pickle.loads(copied)
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Begin the next `iter` at the position of `state`.
@@ -91,6 +132,8 @@ class PlainLoader:
                 )
                 return
         self._order.begin_at(state["order"], state["consumed"])
+        if self._keeps_state() and "dataset" in state:
+            self._dataset_state = pickle.dumps(state["dataset"])
         if self.loader.num_workers and state["order"].get("is_lazy"):
             self.logger.warning(
                 "The sampler draws from the global generators while workers load ahead, so the"
@@ -107,8 +150,8 @@ class PlainLoader:
 class ResumableSampler:
     """Resumable view of a loader's sampler or batch sampler, from any position of an epoch.
 
-    `state` has the states of the generators when the sampler began the current epoch, or None
-    before its beginning.
+    `state` has the states of the generators and samplers when the sampler began the current epoch,
+    or None before its beginning.
     """
 
     def __init__(self, loader: DataLoader[object]):
@@ -144,19 +187,31 @@ class ResumableSampler:
         yield from order
 
     def _from(self, position: int) -> Iterator[object]:
-        assert self.state is not None
-        restore_rng(self.state["global"])
-        set_own_numbers(self.loader, self.state.get("numbers", {}))
-        generators = own_generators(self.loader)
-        for name in generators.keys() & self.state["own"].keys():
-            _set_state(generators[name], self.state["own"][name])
+        state = self.state
+        assert state is not None
+        self._restore_numbers(state)
+        stateful, saved = stateful_samplers(self.loader), state.get("samplers", {})
+        for path in stateful.keys() & saved.keys():
+            stateful[path].load_state_dict(deepcopy(saved[path]))
         rest: Iterator[Any] = iter(self.inner)
         # The sampler draws its order here, even if nothing is skipped.
         first = next(rest, END)
+        if first is END and saved:
+            # A sampler that knows its position has begun at the end of the epoch before.
+            self._restore_numbers(state)
+            rest = iter(self.inner)
+            first = next(rest, END)
         if position == 0:
             return rest if first is END else chain([first], rest)
         next(islice(rest, position - 1, position - 1), None)
         return rest
+
+    def _restore_numbers(self, state: dict[str, Any]) -> None:
+        restore_rng(state["global"])
+        set_own_numbers(self.loader, state.get("numbers", {}))
+        generators = own_generators(self.loader)
+        for name in generators.keys() & state["own"].keys():
+            _set_state(generators[name], state["own"][name])
 
     def _noted(self) -> dict[str, object]:
         state = rng_state()
@@ -174,6 +229,10 @@ class ResumableSampler:
             "global": {key: state[key] for key in CPU_STATES},
             "own": generators,
             "numbers": numbers,
+            "samplers": {
+                path: deepcopy(sampler.state_dict())
+                for path, sampler in stateful_samplers(self.loader).items()
+            },
         }
 
 
@@ -230,16 +289,18 @@ def with_order(loader: DataLoader[object], order: object) -> DataLoader[object]:
         multiprocessing_context=loader.multiprocessing_context,
         generator=loader.generator,
         prefetch_factor=loader.prefetch_factor,
-        persistent_workers=loader.persistent_workers,
+        # A worker that persists would not see the dataset's next epoch.
+        persistent_workers=loader.persistent_workers and not hasattr(loader.dataset, "set_epoch"),
         pin_memory_device=loader.pin_memory_device,
     )
 
 
 def set_epoch(loader: object, epoch: int) -> None:
-    """Call `set_epoch` of the loader and of its samplers, if they have it."""
+    """Call `set_epoch` of the loader, its samplers and its dataset, if they have it."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     owners = [
         loader,
+        loader.dataset if isinstance(loader, DataLoader) else None,
         getattr(loader, "sampler", None),
         batch_sampler,
         getattr(batch_sampler, "sampler", None),
@@ -289,6 +350,46 @@ def samplers(loader: object) -> dict[str, Any]:
     return by_path
 
 
+def stateful_samplers(loader: object) -> dict[str, Any]:
+    """List the samplers with a state of their own, by their path."""
+    return {path: sampler for path, sampler in samplers(loader).items() if has_state(sampler)}
+
+
+def has_hidden_state(loader: DataLoader[object]) -> bool:
+    """Return whether a resume in the second epoch has another order.
+
+    It is tried with copies of samplers that are not torch's. A sampler that cannot be copied is not
+    examined.
+    """
+    if all(type(sampler).__module__.startswith("torch.") for sampler in samplers(loader).values()):
+        return False
+    try:
+        return isolated(lambda: _differs_after_resume(loader))
+    # A sampler of the user may fail in any way.
+    except Exception:
+        return False
+
+
+def _differs_after_resume(loader: DataLoader[object]) -> bool:
+    straight, resumed = _copied_order(loader), _copied_order(loader)
+    list(islice(straight, EXAMINED))
+    expected = list(islice(straight, EXAMINED))
+    assert straight.state is not None
+    if straight.state["is_lazy"]:
+        # Its order depends on what else draws.
+        return False
+    resumed.begin_at(straight.state, 0)
+    return pickle.dumps(list(islice(resumed, EXAMINED))) != pickle.dumps(expected)
+
+
+def _copied_order(loader: DataLoader[object]) -> ResumableSampler:
+    names = ("sampler", "batch_sampler", "generator")
+    parts = {name: getattr(loader, name) for name in names}
+    # They share the dataset.
+    copies: Any = SimpleNamespace(**deepcopy(parts, {id(loader.dataset): loader.dataset}))
+    return ResumableSampler(copies)
+
+
 def own_numbers(loader: object) -> dict[str, float]:
     """List the plain numbers that are attributes of a loader's samplers, by their path."""
     return {
@@ -309,8 +410,13 @@ def set_own_numbers(loader: object, numbers: dict[str, float]) -> None:
 
 @contextmanager
 def unchanged(loader: object) -> Iterator[None]:
-    """Restore the generators and numbers of a loader and its samplers at the end of the context."""
+    """Restore the state of a loader, its samplers and its dataset at the end of the context."""
     generators, numbers = own_generators(loader), own_numbers(loader)
+    owners = list(stateful_samplers(loader).values())
+    dataset: Any = getattr(loader, "dataset", None)
+    if not is_stream(dataset) and has_state(dataset):
+        owners.append(dataset)
+    own_states = [deepcopy(owner.state_dict()) for owner in owners]
     states = {name: _get_state(generator) for name, generator in generators.items()}
     try:
         yield
@@ -318,6 +424,8 @@ def unchanged(loader: object) -> Iterator[None]:
         for name, state in states.items():
             _set_state(generators[name], state)
         set_own_numbers(loader, numbers)
+        for owner, own_state in zip(owners, own_states, strict=True):
+            owner.load_state_dict(own_state)
 
 
 def _get_state(generator: Any) -> object:

@@ -22,9 +22,6 @@ def read_jsonl(path: Path, fields: list[str], key: str = FILES) -> Iterator[Reco
     """Read objects of JSON lines.
 
     Empty lines are skipped.
-
-    Raises:
-        ConfigError: a line is not a JSON object.
     """
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
@@ -44,21 +41,13 @@ def read_jsonl(path: Path, fields: list[str], key: str = FILES) -> Iterator[Reco
 
 
 def parquet_columns(path: Path, key: str = FILES) -> list[str]:
-    """Return the columns of a Parquet file.
-
-    Raises:
-        ConfigError: pyarrow is not installed, or this is not a Parquet file.
-    """
+    """Return the columns of a Parquet file."""
     with _parquet(path, key) as file:
         return list(file.schema_arrow.names)
 
 
 def read_parquet(path: Path, fields: list[str], key: str = FILES) -> Iterator[Record]:
-    """Read rows of a Parquet file.
-
-    Raises:
-        ConfigError: pyarrow is not installed, or this is not a Parquet file with these columns.
-    """
+    """Read rows of a Parquet file."""
     with _parquet(path, key) as file:
         _check_columns(key, path, fields, file.schema_arrow.names)
         row = 0
@@ -83,11 +72,7 @@ def _parquet(path: Path, key: str) -> Iterator[Any]:
 
 
 def read_saved(path: Path, fields: list[str], key: str = FILES) -> Iterator[Record]:
-    """Read rows of a folder written by `save_to_disk` of the package datasets.
-
-    Raises:
-        ConfigError: datasets is not installed, or this is not such a folder with these columns.
-    """
+    """Read rows of a folder written by `save_to_disk` of the package datasets."""
     try:
         import datasets
     except ImportError as error:

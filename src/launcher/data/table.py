@@ -124,11 +124,7 @@ class TableData(DataSource):
         return inputs, self._targets(table[:, -1]) if has_target else None
 
     def _targets(self, targets: np.ndarray) -> np.ndarray:
-        """The column of targets as the model gets it.
-
-        Raises:
-            ConfigError: a value is not a class.
-        """
+        """The column of targets as the model gets it."""
         if self.num_classes is None:
             return targets[:, None].astype(np.float32)
         wrong = (targets != np.floor(targets)) | (targets < 0) | (targets >= self.num_classes)
@@ -159,11 +155,7 @@ class Table(Labelled):
 
 
 def columns_of(key: str, path: Path) -> list[str]:
-    """The names of a file's columns; for JSON lines the fields of the first one.
-
-    Raises:
-        ConfigError: the file cannot be read.
-    """
+    """The names of a file's columns; for JSON lines the fields of the first one."""
     if path.suffix == ".parquet":
         return parquet_columns(path, key)
     first = next(READERS[path.suffix](path, [], key), None)
@@ -173,11 +165,7 @@ def columns_of(key: str, path: Path) -> list[str]:
 
 
 def read_csv(path: Path, fields: list[str], key: str) -> Iterator[Record]:
-    """Read the rows of a file with a heading, separated by commas.
-
-    Raises:
-        ConfigError: it does not have these columns, or is not text.
-    """
+    """Read the rows of a file with a heading, separated by commas."""
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
@@ -201,11 +189,7 @@ READERS: dict[str, Callable[[Path, list[str], str], Iterator[Record]]] = {
 
 
 def _number(key: str, record: dict[str, Any], column: str, where: str) -> float:
-    """Convert a value to a number.
-
-    Raises:
-        ConfigError: the column has no finite number there.
-    """
+    """Convert a value to a number."""
     value = record.get(column)
     try:
         number = float(value)  # type: ignore[arg-type]

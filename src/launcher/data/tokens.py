@@ -96,11 +96,7 @@ class MappedWindows(TokenWindows):
         return MappedWindows, self.arguments
 
     def read(self, indices: np.ndarray) -> np.ndarray:
-        """Read tokens.
-
-        Raises:
-            ConfigError: a token is not in the vocabulary.
-        """
+        """Read tokens."""
         tokens = super().read(indices)
         largest = int(tokens.max())
         if largest >= self.vocab_size and self.key == "data.predict":

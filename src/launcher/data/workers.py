@@ -15,7 +15,6 @@ import os
 import pickle
 import signal
 import threading
-import traceback
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from launcher.config.explain import user_traceback
 from launcher.process import signals
 from launcher.process.parent import when_parent_ends
 
@@ -35,6 +35,8 @@ _open: weakref.WeakSet[WorkerBatches] = weakref.WeakSet()
 class WorkerTraceback(Exception):
     """The traceback of a worker, as the cause of the error that is raised in the trainer."""
 
+    has_user_frames = True
+
     def __str__(self) -> str:
         return f'\n"""\n{self.args[0]}"""'
 
@@ -43,13 +45,16 @@ class Failure:
     """Carries an exception from a worker to the trainer, with its type and message."""
 
     def __init__(self, error: BaseException):
-        self.traceback = "".join(traceback.format_exception(error))
+        self.traceback = user_traceback(error)
         try:
             self.error = pickle.dumps(error)
             pickle.loads(self.error)
         # An exception class may fail in any way when it is pickled.
         except Exception:
-            self.error = pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+            other = RuntimeError(f"{type(error).__name__}: {error}")
+            for note in getattr(error, "__notes__", ()):
+                other.add_note(note)
+            self.error = pickle.dumps(other)
 
     def reraise(self) -> None:
         error = pickle.loads(self.error)

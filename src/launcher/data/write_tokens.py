@@ -89,9 +89,6 @@ def tokenizer_encoder(folder: Path, end: str | None) -> tuple[Encode, int]:
 
     Returns:
         The encoder, and the size of its vocabulary.
-
-    Raises:
-        ConfigError: the library, the file or the end token is missing.
     """
     try:
         from tokenizers import Tokenizer
@@ -222,11 +219,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: list[str]) -> None:
-    """Write the files.
-
-    Raises:
-        ConfigError: a file or tokenizer is missing, or a file cannot be divided.
-    """
+    """Write the files."""
     options = parser().parse_args(arguments)
     if not 0 <= options.val_fraction < 1:
         raise ConfigError(f"--val-fraction={options.val_fraction}: should be from 0 to below 1.")

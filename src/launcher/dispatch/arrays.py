@@ -47,8 +47,6 @@ def submit(
         code: the folder of a snapshot.
     Returns:
         The job's id.
-    Raises:
-        ConfigError: SLURM does not have the job.
     """
     folders, now = [run.folder for run in runs], iso(time.time())
     jobs = shared_job.groups(folders, script.runs_per_job)

@@ -78,10 +78,6 @@ def why_skipped(
 
     Returns:
         The reason: it has nothing to do, or it is running or queued. None if it can be submitted.
-
-    Raises:
-        ConfigError: the job would be rejected: the checkpoint that it names does not exist, for
-            instance.
     """
     note = JobNote.read(folder)
     job = None if note is None else note.find_in(queue)

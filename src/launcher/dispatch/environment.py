@@ -32,11 +32,7 @@ def join_ranks(env: MutableMapping[str, str] = os.environ) -> bool:
 
 
 def check_ranks(env: Mapping[str, str] = os.environ) -> None:
-    """Check the variables of a rank.
-
-    Raises:
-        ConfigError: the variables that describe this process's rank are invalid or incomplete.
-    """
+    """Check the variables of a rank."""
     numbers = {}
     for name, default in (("WORLD_SIZE", "1"), ("RANK", "0"), ("LOCAL_RANK", "0")):
         value = env.get(name, default)

@@ -48,9 +48,6 @@ def prepare(overrides: list[str]) -> Path | None:
 
     Returns:
         Its folder, or None if it is already complete.
-
-    Raises:
-        ConfigError: the configuration is invalid, or a process is working on the run.
     """
     config = compose(overrides)
     if (run := name_run(config, Runs())) is not None:

@@ -146,9 +146,6 @@ def private_folder() -> Iterator[Path]:
     """Make a temporary folder for the ranks' files.
 
     Folders that killed commands have left are removed.
-
-    Raises:
-        ConfigError: it cannot be written.
     """
     try:
         temporary = tempfile.TemporaryDirectory(prefix=PREFIX)

@@ -54,9 +54,6 @@ class SlurmDispatch:
 
     Args:
         nodes: nodes per run. With 1-4, as many of them as SLURM can give, at each launch.
-        no_kill: when a node is lost, the job keeps the others, and the run restarts on them or on a
-            spare.
-        spares: extra nodes of the job, unused until a node is lost.
         gpus_per_node: GPUs per node. With 0, the run uses CPUs.
         tasks_per_node: ranks per node. Default null: one per GPU, or one without GPUs.
         cpus_per_task: CPUs per rank. Default null: the cluster's default.
@@ -89,8 +86,6 @@ class SlurmDispatch:
     """
 
     nodes: PositiveInt | str = 1
-    no_kill: bool = False
-    spares: NonNegativeInt = 0
     gpus_per_node: NonNegativeInt = 0
     tasks_per_node: PositiveInt | None = None
     cpus_per_task: PositiveInt | None = None
@@ -144,11 +139,10 @@ class SlurmDispatch:
         if self.runs_per_job == 1:
             return
         given = f"dispatch.runs_per_job={self.runs_per_job}"
-        if self.nodes not in (1, "1-1") or self.no_kill:
-            key = f"nodes={self.nodes}" if self.nodes not in (1, "1-1") else "no_kill=true"
+        if self.nodes not in (1, "1-1"):
             raise ConfigError(
-                f"{given}: several runs of a job share one node; leave dispatch.{key} out, or use"
-                " dispatch.runs_per_job=1."
+                f"{given}: several runs of a job share one node; leave dispatch.nodes={self.nodes}"
+                " out, or use dispatch.runs_per_job=1."
             )
         if (self.array_parallelism or self.runs_per_job) < self.runs_per_job:
             raise ConfigError(
@@ -160,7 +154,7 @@ class SlurmDispatch:
     def size(self) -> Size:
         """The size of a job, in which several runs are one task."""
         ranks = 1 if self.runs_per_job > 1 else self._ranks_per_node
-        return Size.of(self.nodes, ranks, self.no_kill, self.spares)
+        return Size.of(self.nodes, ranks)
 
     @property
     def _ranks_per_node(self) -> int:
@@ -370,10 +364,6 @@ class SlurmDispatch:
         """Submit the runs for which SLURM has room by now, and report them.
 
         If SLURM does not answer, they are submitted at a later call.
-
-        Raises:
-            ConfigError: SLURM rejects a run for another reason, or for its limit though no other
-                job is in the queue.
         """
         limits = [run.limit for run in rest]
         for run in rest:

@@ -25,7 +25,6 @@ def task(config: DictConfig) -> Any:
     """Validate a configuration that nothing has validated, and run it through its dispatch.
 
     Raises:
-        ConfigError: the configuration is invalid, and nothing was written.
         signals.SignalExit: a signal came before the run began, or ended it.
     """
     # In a process of a Hydra launcher, which has its own handlers.

@@ -21,8 +21,6 @@ class Best:
         mode: whether less or more is better. With auto, the metric's name decides.
         min_delta: improvements smaller than this do not count, nor does rounding (`is_better`).
         keys: the keys of `metric` and `mode` in the configuration, for messages.
-    Raises:
-        ConfigError: `mode` is auto, and the name does not show whether less or more is better.
     """
 
     def __init__(
@@ -72,9 +70,6 @@ class Best:
         """End the run if the metric cannot come any more.
 
         Called when a step has logged all its records.
-
-        Raises:
-            ConfigError: the metric is misspelled.
         """
         names = trainer.state.metrics
         if self._was_logged or len(names) == self._num_checked:
@@ -104,8 +99,6 @@ class Best:
             trainer: the trainer, at the end of training.
             needs_validation: with False, a metric of `val` may be missing if there was no
                 evaluation at all.
-        Raises:
-            TrainingError: it was never logged.
         """
         names = _logged(trainer)
         # This attempt had nothing left to do.
@@ -140,8 +133,6 @@ def check_keeps_best(best: Best | None, key: str) -> None:
     Args:
         best: the trainer's `state.best`.
         key: the key that chooses the best checkpoint.
-    Raises:
-        ConfigError: it keeps none.
     """
     if best is None:
         raise ConfigError(
@@ -151,11 +142,7 @@ def check_keeps_best(best: Best | None, key: str) -> None:
 
 
 def best_step(best: Best | None, key: str) -> int:
-    """Return the step of the best checkpoint, once training has ended.
-
-    Raises:
-        ConfigError: no value of the metric was finite, so there is no best checkpoint.
-    """
+    """Return the step of the best checkpoint, once training has ended."""
     check_keeps_best(best, key)
     assert best is not None
     if best.value is None:

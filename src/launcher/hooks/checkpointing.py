@@ -269,11 +269,7 @@ class CheckpointingHook(BaseHook):
             )
 
     def _save(self, trainer: TrainerView, wait: bool) -> None:
-        """Save the state.
-
-        Raises:
-            TrainingError: the save failed, and `wait` is true.
-        """
+        """Save the state."""
         self._await(trainer)
         if self.best is not None and self._observed_at == trainer.step:
             # A better value could not be saved and no longer counts.
@@ -398,9 +394,6 @@ def signal_list(signums: Any) -> list[signal.Signals]:
     """Return one or several signals as a list.
 
     Each is a `signal.Signals`, a name (`SIGUSR1`, `USR1`) or a number.
-
-    Raises:
-        ConfigError: there is no such signal, or it cannot be handled.
     """
     if signums is None:
         return []

@@ -12,7 +12,7 @@ from launcher.errors import ConfigError
 from launcher.hooks.base import TrainerView
 from launcher.hooks.init_from import RenamingReader
 from launcher.optim.parts import OptimizerParts
-from launcher.optim.schedulers import set_rate, set_rates
+from launcher.optim.schedulers import set_rate
 from launcher.rundir.folder import checkpoint_of
 from launcher.strategies.weights import model_tensors, tied_names
 
@@ -39,11 +39,7 @@ class Fork:
     config: str = ""
 
     def checkpoint(self) -> Path:
-        """Return the source checkpoint.
-
-        Raises:
-            ConfigError: it does not exist, or is damaged.
-        """
+        """Return the source checkpoint."""
         path = checkpoint_of(self.outputs, self.source)
         if path is None:
             raise ConfigError(
@@ -54,11 +50,7 @@ class Fork:
     def restore(
         self, trainer: TrainerView, stored: StoredCheckpoint, rank_state: Settings | None
     ) -> None:
-        """Load the checkpoint, without the parts in `without`.
-
-        Raises:
-            ConfigError: this run's optimizer cannot take the state of the checkpoint's.
-        """
+        """Load the checkpoint, without the parts in `without`."""
         before, now = _parts(stored.path / "config.yaml"), _parts(self.config)
         takes_optimizer, takes_data = "optimizer" not in self.without, "data" not in self.without
         is_other = (
@@ -86,13 +78,6 @@ class Fork:
             for g in trainer.optimizer.param_groups
         ]
         state = dict(stored.meta["training_state"])
-        saved_schedule = state["lr_scheduler"]
-        own_schedule = None if trainer.lr_scheduler is None else trainer.lr_scheduler.state_dict()
-        if before["scheduler"] != now["scheduler"] and own_schedule is not None:
-            state["lr_scheduler"] = own_schedule | {
-                "last_epoch": state["step"],
-                "_step_count": state["step"] + 1,
-            }
         if takes_data:
             state |= {"data_loader": own_position(state, rank_state)}
         elif hasattr(trainer.source, "state_dict"):
@@ -104,7 +89,9 @@ class Fork:
             names = [*model_tensors(trainer.model), *tied_names(trainer.model)]
             trainer.strategy.load_weights(RenamingReader(stored, names))
         if is_other or not takes_optimizer:
-            _set_groups(trainer, own_groups, own_schedule, saved_schedule)
+            has_schedule = None not in (state["lr_scheduler"], trainer.lr_scheduler)
+            _set_groups(trainer, own_groups, keeps_rates=has_schedule)
+        trainer.restore_schedule(state)
 
 
 def own_position(training_state: Settings, rank_state: Settings | None) -> Any:
@@ -127,30 +114,17 @@ def _target(node: object) -> str:
     return str(node.get("_target_") if isinstance(node, dict) else node).rpartition(".")[2]
 
 
-def _set_groups(
-    trainer: TrainerView,
-    own_groups: list[Settings],
-    own_schedule: Settings | None,
-    saved: Settings | None,
-) -> None:
+def _set_groups(trainer: TrainerView, own_groups: list[Settings], keeps_rates: bool) -> None:
     """Give the parameter groups this run's own settings.
 
-    The learning rate is the schedule's at this step.
-
-    For a schedule that is not a function of the step, the saved rate is scaled to the group's new
-    full rate.
+    Args:
+        trainer: the trainer with the optimizer.
+        own_groups: the settings of each group.
+        keeps_rates: leave the learning rates, which are the schedule's.
     """
-    scheduler: Any = trainer.lr_scheduler
-    for index, (group, settings) in enumerate(
-        zip(trainer.optimizer.param_groups, own_groups, strict=False)
-    ):
-        rate = float(settings["initial_lr"] if "initial_lr" in settings else settings["lr"])
-        if scheduler is not None and saved and saved.get("_last_lr") and saved.get("base_lrs"):
-            rate *= saved["_last_lr"][index] / saved["base_lrs"][index]
+    for group, settings in zip(trainer.optimizer.param_groups, own_groups, strict=False):
         lr = group["lr"]
         group.update(settings)
         group["lr"] = lr
-        set_rate(group, rate)
-    if scheduler is not None and own_schedule is not None and "base_lrs" in own_schedule:
-        scheduler.base_lrs = own_schedule["base_lrs"]
-    set_rates(trainer.optimizer, scheduler, None)
+        if not keeps_rates:
+            set_rate(group, settings.get("initial_lr", settings["lr"]))

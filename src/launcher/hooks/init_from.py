@@ -73,8 +73,6 @@ class RenamingReader:
 
     Args:
         names: names of the model's tensors, tied ones under all their names.
-    Raises:
-        ConfigError: no name fits.
     """
 
     def __init__(self, reader: ShardReader, names: Iterable[str]):
@@ -173,11 +171,7 @@ def _renamed(plain: dict[str, str], less: str, more: str) -> dict[str, str]:
 
 
 def open_weights(source: Path, outputs: Path = Path("outputs")) -> ShardReader:
-    """Open the weights.
-
-    Raises:
-        ConfigError: there are no weights, or they are damaged.
-    """
+    """Open the weights."""
     if issue := no_weights(source):
         raise ConfigError(f"run.init_from={source}: {issue}")
     if source.is_file():
@@ -210,11 +204,7 @@ def _checkpoint(folder: Path, source: Path) -> Path | None:
 
 
 def _read(source: Path, files: list[Path]) -> ShardReader:
-    """Read a safetensors file.
-
-    Raises:
-        ConfigError: a file is missing, or is not a complete safetensors file.
-    """
+    """Read a safetensors file."""
     try:
         return ShardReader(files)
     except (CorruptCheckpoint, OSError) as error:
@@ -232,9 +222,6 @@ def _model_files(folder: Path) -> list[Path]:
     """List the safetensors files of a Hugging Face folder.
 
     These are the files of its index, its only file, or all of them.
-
-    Raises:
-        ConfigError: its index is broken, or names files outside the folder.
     """
     index = folder / INDEX
     if index.is_file():

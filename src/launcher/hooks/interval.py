@@ -15,9 +15,6 @@ class Interval:
     Args:
         value: the interval. With 0, it is never due.
         key: the key in the configuration, for messages.
-
-    Raises:
-        ConfigError: `value` is neither a number of steps nor of epochs.
     """
 
     def __init__(self, value: int | str, key: str):
@@ -31,11 +28,7 @@ class Interval:
         self._steps = int(value) if self.epochs is None else 0
 
     def is_due(self, trainer: object, step: int) -> bool:
-        """Return whether the interval is due at the current step.
-
-        Raises:
-            ConfigError: it is in epochs, and the training data have no length.
-        """
+        """Return whether the interval is due at the current step."""
         if self.epochs is None:
             return self._steps > 0 and step % self._steps == 0
         length = self._length(trainer) * self.epochs
@@ -45,9 +38,6 @@ class Interval:
         """Check the interval.
 
         Called before training starts.
-
-        Raises:
-            ConfigError: see `is_due`.
         """
         if self.epochs is not None:
             self._length(trainer)

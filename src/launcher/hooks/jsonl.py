@@ -202,11 +202,7 @@ def _logs_training(trainer: TrainerView) -> bool:
 
 
 def check_written(path: Path, missing: int) -> None:
-    """Check that all lines are written.
-
-    Raises:
-        TrainingError: lines are missing. The last checkpoint has them.
-    """
+    """Check that all lines are written."""
     if missing:
         raise TrainingError(
             f"{missing} lines of {path} could not be written. The last checkpoint has them: once"

@@ -212,7 +212,6 @@ def to_image(key: str, value: object) -> Any:
     C is 1, 3 or 4. Integers are 0 to 255, floats 0 to 1.
 
     Raises:
-        ConfigError: pillow is not installed.
         ValueError: the value is not such an image.
     """
     Image = _pillow(f"log_images {key}")
@@ -244,7 +243,6 @@ def encoded(key: str, value: Any, extension: str) -> bytes:
     JPEG stores no transparency, so it is dropped.
 
     Raises:
-        ConfigError: pillow is not installed, or does not write this format.
         ValueError: the value is not an image.
     """
     image, format, content = to_image(key, value), pillow_format(extension), BytesIO()
@@ -255,11 +253,7 @@ def encoded(key: str, value: Any, extension: str) -> bytes:
 
 
 def pillow_format(extension: str) -> str:
-    """The name in pillow of the format with this extension.
-
-    Raises:
-        ConfigError: pillow is not installed, or does not write this format.
-    """
+    """The name in pillow of the format with this extension."""
     Image = _pillow("hooks.media")
     format: str | None = Image.registered_extensions().get(f".{extension.lower()}")
     if format not in Image.SAVE:

@@ -26,8 +26,6 @@ class Metrics:
 
     Args:
         metrics: objects with `reset()`, `update(predictions, targets)` and `compute()`.
-    Raises:
-        ConfigError: an object lacks these methods.
     """
 
     def __init__(self, metrics: Mapping[str, Any]):
@@ -49,11 +47,7 @@ class Metrics:
             metric.reset()
 
     def update(self, model: torch.nn.Module, records: Mapping[str, Any]) -> None:
-        """Add a batch to all metrics.
-
-        Raises:
-            ConfigError: the model returned no logits and targets, or a metric does not take them.
-        """
+        """Add a batch to all metrics."""
         if not self.metrics:
             return
         if not all(isinstance(records.get(name), torch.Tensor) for name in OUTPUTS):
@@ -93,11 +87,7 @@ class Table:
     values: torch.Tensor
 
     def draw(self) -> np.ndarray:
-        """Return the picture [H, W, 3] that the metric's `plot` makes of the value.
-
-        Raises:
-            ConfigError: the metric does not draw it, or matplotlib is missing.
-        """
+        """Return the picture [H, W, 3] that the metric's `plot` makes of the value."""
         problem = f"hooks.evaluation.metrics.{self.name}: {type(self.metric).__name__}"
         try:
             from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -61,12 +61,7 @@ class TrackerHook(BaseHook):
         self._context = context
 
     def on_start(self, trainer: TrainerView) -> None:
-        """Take the workspace.
-
-        Raises:
-            ConfigError: the trainer already has a run folder or has no workspace, another process
-                works on it, or a library is missing.
-        """
+        """Take the workspace."""
         hooks = trackers_of(trainer)
         if hooks[0] is not self:
             return
@@ -213,11 +208,7 @@ class WandbHook(TrackerHook):
 
 
 def trackers_of(trainer: TrainerView) -> list[TrackerHook]:
-    """The tracker hooks of a trainer, in a fixed order, since one of them moves to the end.
-
-    Raises:
-        ConfigError: two are for the same tracker.
-    """
+    """The tracker hooks of a trainer, in a fixed order, since one of them moves to the end."""
     hooks = sorted(
         (hook for hook in trainer.hooks if isinstance(hook, TrackerHook)),
         key=lambda hook: hook.name,

@@ -19,7 +19,6 @@ from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import TrainerView
 from launcher.hooks.forking import KEY, Fork, own_position
-from launcher.optim.schedulers import set_rates
 from launcher.process import ranks
 from launcher.process.rng import fresh_rng
 from launcher.rundir.provenance import is_restart, slurm_job_id
@@ -74,10 +73,6 @@ class CheckpointRestorer:
 
         Returns:
             None if the run starts at step 0.
-
-        Raises:
-            ConfigError: the checkpoint does not exist, is damaged, or does not fit. Every rank
-                raises it.
         """
         checkpoint = self._agreed_choice(trainer)
         while checkpoint is not None and not self._restored(trainer, checkpoint):
@@ -109,9 +104,6 @@ class CheckpointRestorer:
         """Let rank 0 call `act`, and return its result on all ranks.
 
         Two ranks may see different contents of a shared folder.
-
-        Raises:
-            ConfigError: rank 0 failed. Every rank raises it.
         """
         result: tuple[Any, str | None] = (None, None)
         if trainer.strategy.ranks.is_main:
@@ -140,10 +132,6 @@ class CheckpointRestorer:
 
         If any rank finds damage, all ranks take the next older checkpoint, which overwrites
         everything that was loaded.
-
-        Raises:
-            ConfigError: it does not fit, or it is damaged and the user named it, so that no other
-                may be taken.
         """
         problem = misfit = None
         try:
@@ -238,12 +226,7 @@ class CheckpointRestorer:
         return Choice(str(newest[0]), rollbacks=newest[1].rollbacks) if newest else None
 
     def _reject_new_start(self, trainer: TrainerView) -> None:
-        """Reject a start at step 0 of a run that has saved.
-
-        Raises:
-            ConfigError: run.json records a checkpoint, so starting at step 0 would lose the run
-                silently.
-        """
+        """Reject a start at step 0 of a run that has saved."""
         try:
             step = read_record((trainer.workspace or Path()) / "run.json").get("checkpoint")
         except (OSError, ValueError):
@@ -332,7 +315,7 @@ class CheckpointRestorer:
                 state | {"data_loader": own_position(state, mine if same_ranks else None)}
             )
             trainer.strategy.load(stored)
-            set_rates(trainer.optimizer, trainer.lr_scheduler, state["lr_scheduler"])
+            trainer.restore_schedule(state)
         if trainer.state.stop_reason is not None and (
             self.choice.is_fork or not self._is_same(stored)
         ):

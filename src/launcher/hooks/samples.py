@@ -126,11 +126,7 @@ class SamplesHook(BaseHook):
         return self._decoded(tokens)
 
     def _encoded(self, prompt: str) -> list[int]:
-        """Return the tokens of a prompt.
-
-        Raises:
-            ConfigError: the prompt has no tokens, or some that the model does not have.
-        """
+        """Return the tokens of a prompt."""
         try:
             if self.encode is not None:
                 tokens = [int(token) for token in self.encode(prompt)]
@@ -162,9 +158,6 @@ def vocabulary(trainer: TrainerView) -> int:
     """Return the size of the model's vocabulary.
 
     All ranks must call it.
-
-    Raises:
-        ConfigError: the model does not read tokens, or does not score the next one.
     """
     try:
         scores = next_scores(trainer, [0])

@@ -55,7 +55,7 @@ class SourcesHook(BaseHook):
     def on_batch(self, trainer: TrainerView, batch: Any) -> None:
         number, self._count = self._count, self._count + 1
         is_due = trainer.step % self.interval == 0 or trainer.is_last_step
-        # The step is repeated with other batches, or by a closure.
+        # The step is repeated with other batches.
         if not is_due or number >= trainer.gradient_accumulation_steps:
             return
         loader, order = trainer.data_loader, self._order(trainer)

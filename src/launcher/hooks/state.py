@@ -11,7 +11,6 @@ import torch
 
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView, overrides
-from launcher.optim.schedulers import set_rates
 from launcher.strategies.base import ShardSpec
 from launcher.strategies.sharded import ShardedLike, shard_to_write
 from launcher.strategies.weights import model_tensors
@@ -27,9 +26,6 @@ def hook_states(
 
     A hook sees the model's live tensors, which it cannot replace here, and `training_state`, to
     which it may add.
-
-    Raises:
-        TrainingError: a hook has replaced one of the two.
     """
     model = MappingProxyType(model_tensors(trainer.model))
     states = {}
@@ -102,7 +98,6 @@ def load_full_state(trainer: TrainerView, state: dict[str, Any], options: Any) -
     from torch.distributed.checkpoint.state_dict import set_state_dict
 
     training_state = state["training_state"]
-    # The scheduler must come before the optimizer, see pytorch #119168.
     trainer.load_training_state(training_state)
     set_state_dict(
         trainer.model,
@@ -111,7 +106,7 @@ def load_full_state(trainer: TrainerView, state: dict[str, Any], options: Any) -
         optim_state_dict=training_state["optimizer"],
         options=options,
     )
-    set_rates(trainer.optimizer, trainer.lr_scheduler, training_state["lr_scheduler"])
+    trainer.restore_schedule(training_state)
     for hook in trainer.hooks:
         hook.load_tensors(trainer, InMemory(state.get("hook_tensors", {})))
     hooks = state.get("hooks")
@@ -119,11 +114,7 @@ def load_full_state(trainer: TrainerView, state: dict[str, Any], options: Any) -
 
 
 def hook_tensors(trainer: TrainerView) -> dict[str, ShardedLike]:
-    """Return the state tensors of all hooks, by name.
-
-    Raises:
-        ConfigError: two hooks use one name.
-    """
+    """Return the state tensors of all hooks, by name."""
     tensors: dict[str, ShardedLike] = {}
     for name, hook in named(trainer.hooks):
         added = hook.state_tensors(trainer)
@@ -177,11 +168,7 @@ class InMemory:
 
 
 def reject_flat_buffers(trainer: TrainerView, key: str, use: str) -> None:
-    """Reject a strategy that keeps weights and gradients in flat buffers.
-
-    Raises:
-        ConfigError: the strategy has no tensors that a hook can read.
-    """
+    """Reject a strategy that keeps weights and gradients in flat buffers."""
     if not trainer.strategy.has_plain_tensors:
         raise ConfigError(
             f"{key}: strategy={trainer.strategy.name} keeps weights and gradients in flat buffers"

@@ -24,9 +24,11 @@ from launcher.config.explain import explain, unwrapped
 from launcher.config.plain import to_plain
 from launcher.config.resolve import escaped, stored
 from launcher.config.secrets import without_environment
+from launcher.config.sections import AUTO
 from launcher.config.tree import of_the_run
 from launcher.errors import TrainingError, config_error
 from launcher.hooks.checkpointing import CheckpointingHook
+from launcher.jobs.micro_batch import is_out_of_memory
 from launcher.jobs.summary import end_lines
 from launcher.process import deadline, signals
 from launcher.process.exits import exits_are_errors
@@ -43,12 +45,11 @@ from launcher.rundir.record_format import Outcome, RecordData
 from launcher.train.build import logger
 from launcher.train.composed import Trainer
 
-OUT_OF_MEMORY = ("OutOfMemoryError", "can't allocate memory")
-"""Words of torch's errors on a GPU and on the CPU."""
 LESS_MEMORY = (
-    "Less memory is needed with trainer.micro_batch_size=auto, the most samples that fit;"
-    " trainer.activation_checkpointing=full; or strategy=fsdp on more ranks."
+    "Less memory is needed with %strainer.activation_checkpointing=full; or strategy=fsdp on more"
+    " ranks."
 )
+AUTO_SIZE = "trainer.micro_batch_size=auto, which halves the samples of a pass until they fit; "
 
 
 class AttemptLog:
@@ -77,9 +78,6 @@ class AttemptLog:
         Args:
             trainer: the trainer, whose run is locked.
             machine: see `launcher.rundir.provenance.described`.
-        Raises:
-            ConfigError: another process is on the run, or its folder cannot be written. Every rank
-                raises it.
         """
         number = on_main(self._acquire)
         self.trainer, self.machine = trainer, machine
@@ -98,9 +96,6 @@ class AttemptLog:
         """Write that the attempt has begun.
 
         All ranks call it.
-
-        Raises:
-            ConfigError: the disk is full or read-only. Every rank raises it.
         """
         on_main(lambda: self._begin(self.trainer))
         self.has_begun = self._is_restored = True
@@ -174,9 +169,6 @@ class AttemptLog:
 
         The main thread and a forced exit may both try to write it. The first one does, and the
         other waits until it is written.
-
-        Raises:
-            TrainingError: training has ended well, and this cannot be written.
         """
         with self._end:
             if self.record is None or not self.has_begun or self._has_ended:
@@ -221,8 +213,9 @@ class AttemptLog:
             return
         if code == 1:
             logger.error("Failed at step %d: %s", self._step, reason)
-            if any(words in reason for words in OUT_OF_MEMORY):
-                logger.error(LESS_MEMORY)
+            if is_out_of_memory(reason):
+                is_auto = self.config.trainer.get("micro_batch_size") == AUTO
+                logger.error(LESS_MEMORY, "" if is_auto else AUTO_SIZE)
         self.end("failed", self._step, exit_code=code, reason=reason[:500])
 
     def _rejected(self, reason: str, code: int) -> None:

@@ -8,22 +8,16 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from launcher.config.sections import AUTO
-from launcher.errors import ConfigError, TrainingError, config_error
+from launcher.errors import TrainingError, config_error
 from launcher.hooks.base import BaseHook, TrainerView, TrainState
-from launcher.hooks.memory import GIB, max_memory
-from launcher.jobs.dry_run import remove_folders_of_hydra, trial_trainer
-from launcher.jobs.micro_batch import logged_choice, parsed_memory, with_size
+from launcher.hooks.memory import max_memory
+from launcher.jobs.dry_run import trial_trainer
 from launcher.jobs.summary import model_lines
 from launcher.models.base import IGNORED
 from launcher.process import ranks
-from launcher.rundir.folder import RunFolder
 from launcher.rundir.logs import setup_logging
-from launcher.rundir.space import size
-from launcher.strategies.base import UnknownMemory
 from launcher.strategies.weights import unwrap
 from launcher.train.build import logger
-from launcher.types import PositiveInt
 
 
 class CheckJob:
@@ -31,31 +25,17 @@ class CheckJob:
 
     Errors are inputs and labels out of range or not finite, a loss or gradient that is not finite,
     and parameters without a gradient.
-
-    Args:
-        device_memory: of one device (80GB). Then no step is made: its memory is estimated, for any
-            machine.
-        ranks: for the estimate; None: one.
     """
-
-    def __init__(self, device_memory: str | None = None, ranks: PositiveInt | None = None):
-        self.device_memory, self.ranks = device_memory, ranks
 
     def run(self, config: DictConfig) -> dict[str, object]:
         """Check the run and print what it needs.
 
         Raises:
-            TrainingError: there are errors, or a step does not fit into the memory; exit code 1.
+            TrainingError: there are errors; exit code 1.
             ConfigError: a part cannot be built from the configuration.
         """
         rank = ranks.Ranks.from_env().rank
         setup_logging(None, rank)
-        if self.device_memory is not None:
-            return self._estimate(config, self.device_memory)
-        if self.ranks is not None:
-            raise ConfigError(
-                f"job.ranks={self.ranks}: is for an estimate; set job.device_memory=80GB too."
-            )
         trainer = trial_trainer(config)
         vocab_size, num_classes = (
             OmegaConf.select(config, f"model.{key}") for key in ("vocab_size", "num_classes")
@@ -89,35 +69,6 @@ class CheckJob:
             raise TrainingError(_summary(issues))
         logger.info("No errors. Nothing was written.")
         return {"memory": memory}
-
-    def _estimate(self, config: DictConfig, device_memory: str) -> dict[str, object]:
-        """Log the memory of a step."""
-        # It needs a second of imports.
-        from launcher.jobs.memory import estimate
-
-        remove_folders_of_hydra(RunFolder(config.run.dir))
-        limit, count = parsed_memory(device_memory), self.ranks or 1
-        try:
-            if config.trainer.get("micro_batch_size") == AUTO:
-                config = with_size(config, logged_choice(config, count, limit))
-            found, micro = estimate(config, count)
-        except UnknownMemory as unknown:
-            raise ConfigError(f"job.device_memory: {unknown}.") from unknown
-        logger.info(
-            "A step on each of %d ranks, %d samples a micro-batch: %s parameters, %s gradients, %s"
-            " moments, %s activations.",
-            count,
-            micro,
-            *map(size, (found.parameters, found.gradients, found.moments, found.activations)),
-        )
-        logger.info("At its peak: %s of %s.", size(found.peak), size(limit))
-        if found.peak > limit:
-            raise TrainingError(
-                f"job.device_memory={device_memory}: a step needs {size(found.peak)} on each rank;"
-                " lower trainer.micro_batch_size, or use strategy=fsdp with more ranks, or"
-                " trainer.activation_checkpointing=full."
-            )
-        return {"memory": found.peak / GIB}
 
 
 def _summary(issues: list[str]) -> str:

@@ -50,9 +50,6 @@ def nothing_to_do(config: Mapping[str, Any]) -> bool:
 
     Args:
         config: resolved, as plain containers, since a repeated sweep checks thousands of runs.
-    Raises:
-        ConfigError: another process of this machine is working on it. This check saves building a
-            trainer, and the lock decides in the end.
     """
     folder = RunFolder(config["run"]["dir"])
     with folder.being_read():
@@ -263,12 +260,7 @@ def additions(config: Mapping[str, Any], record: RunRecord) -> Iterator[str]:
 
 
 def check_saves(config: Mapping[str, object], folder: RunFolder) -> None:
-    """Check that a run is saved by its command.
-
-    Raises:
-        ConfigError: the command cannot resume the run's checkpoints, and would train it from step 0
-            next to them.
-    """
+    """Check that a run is saved by its command."""
     if not has_checkpointing(config) and (step := folder.newest_step()):
         raise ConfigError(
             "hooks.checkpointing: is missing, and without it the run cannot resume its checkpoint"

@@ -16,9 +16,6 @@ def trial_trainer(config: DictConfig) -> Trainer:
     """Build the trainer of a configuration, without the hooks that write.
 
     It has the weights of `run.init_from`.
-
-    Raises:
-        ConfigError: a part cannot be built from the configuration.
     """
     config = OmegaConf.create(escaped(OmegaConf.to_container(with_max_steps(config), resolve=True)))
     config.hooks, config.tracker = {}, {}

@@ -95,11 +95,7 @@ class EvaluateJob:
         return metrics
 
     def _opened(self, model: StoredModel) -> EvaluationHook:
-        """The hook with the loaders of the chosen set.
-
-        Raises:
-            ConfigError: there is no such set.
-        """
+        """The hook with the loaders of the chosen set."""
         trainer = model.trainer
         hook = _hook(trainer)
         if self.split == "test":

@@ -1,155 +1,154 @@
-"""`trainer.micro_batch_size=auto`: the largest micro-batch whose step fits the memory of a rank."""
+"""`trainer.micro_batch_size=auto`: halved from the rank's share until two steps fit the memory.
 
-import copy
-import os
-from bisect import bisect_left
-from collections.abc import Callable
-from functools import cache
+The steps are made by a trainer of their own, which is dropped. So the run begins as if the size had
+been set: same weights, random state and samples.
+"""
 
-from omegaconf import DictConfig
+import gc
+
+import torch
+from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.checks import batch_issue
+from launcher.config.resolve import escaped
 from launcher.config.sections import AUTO
-from launcher.errors import ConfigError
-from launcher.process.memory import rank_memory
-from launcher.process.ranks import Ranks, on_main
+from launcher.errors import ConfigError, TrainingError
+from launcher.hooks.base import BaseHook, TrainerView, TrainState
+from launcher.process.ranks import STARTING, TIMEOUT, Ranks, exchange, on_main
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record_format import read_record
-from launcher.rundir.space import parse_size, size
-from launcher.strategies.base import UnknownMemory
-from launcher.train.build import logger
+from launcher.train.build import build_trainer, logger
+from launcher.train.composed import Trainer
 
-USED = 0.8
-"""The part of a rank's memory that a step may need. The rest is for the libraries, the fragments
-between tensors, what hooks keep, and the error of the estimate."""
+STEPS = 2
+"""The second step has the optimizer's state from its start."""
+OUT_OF_MEMORY = ("OutOfMemoryError", "can't allocate memory", "MPS backend out of memory")
+"""Words of torch's errors on a GPU, on the CPU and on mps."""
 
 
-def with_micro_batch_size(
-    config: DictConfig, folder: RunFolder, device_memory: str | None = None
-) -> DictConfig:
-    """Return the configuration with a number in place of `auto`, the same on all ranks.
+def is_out_of_memory(error: str) -> bool:
+    return any(words in error for words in OUT_OF_MEMORY)
 
-    Rank 0 decides and logs it.
 
-    Args:
-        config: of the run.
-        folder: of the run, whose earlier attempts with as many ranks are followed.
-        device_memory: of one rank (80GB). Default None: what rank 0 has.
-    Raises:
-        ConfigError: no micro-batch fits, or the memory of a part is not known.
-    """
+def with_micro_batch_size(config: DictConfig, folder: RunFolder) -> DictConfig:
+    """Return the configuration with a number in place of `auto`, the same on all ranks."""
     if config.trainer.get("micro_batch_size") != AUTO:
         return config
-    ranks = Ranks.from_env()
-
-    def decide() -> int:
-        memory = (
-            rank_memory(config.device, ranks.local_rank, os.environ)
-            if device_memory is None
-            else parsed_memory(device_memory)
-        )
-        earlier = earlier_size(folder, ranks.world_size)
-        return logged_choice(config, ranks.world_size, memory, earlier)
-
-    return with_size(config, on_main(decide))
+    batch_size, world_size = config.data.batch_size, Ranks.from_env().world_size
+    if issue := batch_issue(batch_size, world_size):
+        raise ConfigError(str(issue))
+    share = batch_size // world_size
+    first, is_kept = on_main(lambda: earlier_size(folder, share, world_size))
+    size, too_large = first, list[int]()
+    while not is_kept and (error := first_error(config, folder, size)):
+        if size == 1:
+            raise TrainingError(error)
+        too_large.append(size)
+        size = halved(size, share)
+    why = "as before" if is_kept else f"{STEPS} steps fit the memory"
+    if too_large:
+        why += f", not with {' or '.join(map(str, too_large))}"
+    logger.info("trainer.micro_batch_size=%s: %d (%s).", AUTO, size, why)
+    return with_size(config, size)
 
 
 def with_size(config: DictConfig, micro_batch_size: int) -> DictConfig:
-    config = copy.deepcopy(config)
+    config = OmegaConf.create(escaped(OmegaConf.to_container(config, resolve=True)))
     config.trainer.micro_batch_size = micro_batch_size
     return config
 
 
-def parsed_memory(device_memory: str) -> int:
-    """Return the bytes that a text such as 80GB means.
+def halved(size: int, share: int) -> int:
+    """Return the largest divisor of the share that is at most half of the size."""
+    return next((each for each in range(size // 2, 0, -1) if share % each == 0), 1)
 
-    Raises:
-        ConfigError: it is not an amount of memory.
+
+def earlier_size(folder: RunFolder, share: int, world_size: int) -> tuple[int, bool]:
+    """Return the size to begin with, and whether it is known to fit.
+
+    It is the size of the newest attempt with as many ranks, or less if that attempt ran out of
+    memory.
     """
-    memory = parse_size(device_memory)
-    if memory is None:
-        raise ConfigError(
-            f"job.device_memory={device_memory}: should be a number and a unit; e.g. 80GB."
-        )
-    return int(memory)
-
-
-def earlier_size(folder: RunFolder, world_size: int) -> int | None:
-    """The micro-batch of the newest attempt with as many ranks, or None."""
     try:
         attempts = read_record(folder.record_path).get("attempts", [])
     # A record that is damaged is reported elsewhere.
     except (OSError, ValueError):
-        return None
-    sizes = [one.get("micro_batch_size") for one in attempts if one["world_size"] == world_size]
-    return next((found for found in reversed(sizes) if found is not None), None)
+        attempts = []
+    for attempt in reversed(attempts):
+        size = attempt.get("micro_batch_size")
+        if attempt.get("world_size") == world_size and size and share % size == 0:
+            is_kept = not is_out_of_memory(attempt.get("reason") or "")
+            return (size if is_kept else halved(size, share)), is_kept
+    return share, False
 
 
-def logged_choice(
-    config: DictConfig, world_size: int, memory: int, earlier: int | None = None
-) -> int:
-    """Choose, and log a line that says why.
+def first_error(config: DictConfig, folder: RunFolder, size: int) -> str:
+    """Make two steps; return the out-of-memory error of the first rank that has one, or no text.
 
-    Args:
-        config: with any micro-batch.
-        world_size: number of ranks.
-        memory: bytes of a rank.
-        earlier: what the run had before, which is kept if it fits.
     Raises:
-        ConfigError: no micro-batch fits, or the memory of a part is not known.
+        Exception: the error of this rank, if it is another one, if `size` is 1, or if other ranks
+            still wait for this one in a collective.
     """
-    # It needs a second of imports.
-    from launcher.jobs.memory import estimate
-
-    @cache
-    def peak(micro_batch_size: int) -> int:
-        return estimate(with_size(config, micro_batch_size), world_size)[0].peak
-
-    if issue := batch_issue(config.data.batch_size, world_size):
-        raise ConfigError(str(issue))
-    sizes = divisors(config.data.batch_size // world_size)
+    config = with_size(config, size)
+    config.hooks, config.tracker = {}, {}
     try:
-        chosen = earlier if earlier in sizes and peak(earlier) <= USED * memory else None
-        kept = "" if chosen is None else ", as before"
-        chosen = chosen or largest(sizes, peak, USED * memory)
-        if peak(chosen) > memory:
-            raise ConfigError(
-                f"trainer.micro_batch_size={AUTO}: a step of one sample needs {size(peak(1))} of"
-                f" the {size(memory)} of a rank; use strategy=fsdp with more ranks,"
-                " trainer.activation_checkpointing=full, or a smaller model."
-            )
-    except UnknownMemory as unknown:
-        raise ConfigError(
-            f"trainer.micro_batch_size={AUTO}: {unknown}, or set a number."
-        ) from unknown
-    larger = [each for each in sizes if each > chosen]
-    more = f"; {larger[-1]} would need {size(peak(larger[-1]))}" if larger and not kept else ""
-    logger.info(
-        "trainer.micro_batch_size=%s: %d%s. A step needs about %s of the %s of a rank, of which it"
-        " may use %.0f %%%s.",
-        AUTO,
-        chosen,
-        kept,
-        size(peak(chosen)),
-        size(memory),
-        100 * USED,
-        more,
-    )
-    return chosen
+        trainer = build_trainer(config, folder)
+        try:
+            return _steps(trainer, is_last=size == 1)
+        finally:
+            trainer.strategy.teardown()
+            del trainer
+    finally:
+        # `build_trainer` has frozen the trainer, whose cycles would keep its memory.
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        # Graphs of another size would make the compiler replace the size by a symbol.
+        torch.compiler.reset()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
 
-def divisors(share: int) -> list[int]:
-    """The sizes of micro-batches that divide the samples of a rank, the largest first."""
-    return [each for each in range(share, 0, -1) if share % each == 0]
+def _steps(trainer: Trainer, is_last: bool) -> str:
+    strategy, count = trainer.strategy, trainer.gradient_accumulation_steps
+    if strategy.ranks.is_distributed and not strategy.forward_is_collective:
+        # The first pass then exchanges nothing, so a rank may run out of memory alone.
+        trainer.gradient_accumulation_steps = max(2, count)
+    trainer.hooks, trainer.lr_scheduler, trainer.pause_at = [_Trial(count)], None, None
+    trainer.state = TrainState(STEPS + 1)
+    try:
+        trainer.train()
+    except _Ended as end:
+        return str(end)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        if not is_out_of_memory(text) or exchange(text, STARTING) is None or is_last:
+            raise
+        return text
+    return ""
 
 
-def largest(sizes: list[int], peak: Callable[[int], int], limit: float) -> int:
-    """The first of the falling sizes whose peak is within the limit, or the last one.
+class _Ended(Exception):
+    """The end of the steps, with the error of another rank."""
 
-    The first is tried first, since most steps fit as a whole.
-    """
-    if peak(sizes[0]) <= limit:
-        return sizes[0]
-    smaller = sizes[1:]
-    at = bisect_left(smaller, True, key=lambda each: peak(each) <= limit)
-    return smaller[at] if at < len(smaller) else sizes[-1]
+
+class _Trial(BaseHook):
+    """Lets the ranks agree after the first pass, and after the last step."""
+
+    def __init__(self, grad_accum_steps: int):
+        self.grad_accum_steps, self._passes = grad_accum_steps, 0
+
+    def on_batch(self, trainer: TrainerView, batch: object) -> None:
+        if self._passes == 1 and (error := _error_of_others()):
+            raise _Ended(error)
+        if self._passes and self.grad_accum_steps == 1:
+            trainer.strategy.zero_grad()  # a step of the run has only one pass
+        self._passes += 1
+
+    def on_after_step(self, trainer: TrainerView) -> None:
+        if trainer.step == STEPS:
+            raise _Ended(_error_of_others())
+
+
+def _error_of_others() -> str:
+    return next(filter(None, exchange("", TIMEOUT) or []), "")

@@ -26,7 +26,7 @@ from launcher.train.composed import Trainer
 from launcher.train.length import with_max_steps
 
 
-def train(config: DictConfig, device_memory: str | None = None) -> dict[str, object] | None:
+def train(config: DictConfig) -> dict[str, object] | None:
     """See `TrainJob.run`."""
     folder = RunFolder(config.run.dir)
     setup_logging(None, Ranks.from_env().rank, keep=True)
@@ -40,7 +40,7 @@ def train(config: DictConfig, device_memory: str | None = None) -> dict[str, obj
     trainer: Trainer | None = None
     try:
         with log.recorded():
-            chosen = with_micro_batch_size(config, folder, device_memory)
+            chosen = with_micro_batch_size(config, folder)
             if chosen is not config:
                 log.config, config, plain = chosen, chosen, resolved(chosen)
             recorder = RecordHook(plain, code, log.begin)
@@ -98,11 +98,7 @@ def report_end(log: AttemptLog, trainer: Trainer) -> None:
 
 
 def usable_trackers(nodes: Mapping[str, object] | None) -> list[str]:
-    """The names of the trackers that are updated while the run trains.
-
-    Raises:
-        ConfigError: a library or a key that a tracker needs is missing.
-    """
+    """The names of the trackers that are updated while the run trains."""
     trackers = build_trackers(nodes)
     for name, tracker in trackers.items():
         tracker.check(f"tracker.{name}")

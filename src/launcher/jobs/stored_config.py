@@ -37,9 +37,6 @@ def config_for(
         checkpoint: the folder of the checkpoint.
         trust: allow all code that the checkpoint's configuration names.
         built: the nodes that the job builds. Default None: all.
-    Raises:
-        ConfigError: the command line contradicts the checkpoint's model, or the checkpoint's
-            configuration names code that is not allowed (see `launcher.config.trust`).
     """
     file = checkpoint / "config.yaml"
     # It was written by a trainer that was not composed.

@@ -47,8 +47,6 @@ def open_model(
         weights: an average of `hooks.ema`. Default None: the weights.
         trust: run whatever code the checkpoint's configuration names.
         has_loader: build the loader of the training data too.
-    Raises:
-        ConfigError: there is no such checkpoint, it is damaged, or its weights do not fit.
     """
     folder = RunFolder(config.run.dir)
     path = Path(

@@ -10,7 +10,6 @@ from torch import nn
 
 from launcher.config.command import task_overrides
 from launcher.data.iterable import length
-from launcher.hooks.compiled_graphs import CompiledGraphsHook
 from launcher.hooks.records import show
 from launcher.process.device import device_name
 from launcher.rundir.history import encodable, sampled, sparkline
@@ -30,9 +29,6 @@ def start_lines(trainer: Trainer, is_compiled: bool) -> Iterator[str]:
         f"Device: {device_name(trainer.device)}, {plural(ranks, 'rank')}, {strategy=!s},"
         f" {precision=!s}"
     )
-    for hook in trainer.hooks:
-        if isinstance(hook, CompiledGraphsHook):
-            yield f"Compiled graphs: {hook.found}"
     yield from model_lines(trainer.unwrapped_model, is_verbose())
     yield f"Data: {data_line(trainer)}"
     # Of two values of a key the last one counts.

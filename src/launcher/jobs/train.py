@@ -14,17 +14,13 @@ class TrainJob:
     Args:
         objective: metric whose value a sweeper gets (see `launcher.runs.objective`).
         value: whether the sweeper gets its best or its last value.
-        device_memory: of one rank (80GB), for `trainer.micro_batch_size=auto`. Default None: the
-            memory of its device, or its share of the machine's on a CPU.
     """
 
     def __init__(
         self,
         objective: str | None = None,
         value: Literal["best", "last"] = "best",
-        device_memory: str | None = None,
     ):
-        self.device_memory = device_memory
         self.objective, self.value = objective, value
 
     def is_complete(self, config: Mapping[str, Any]) -> bool:
@@ -74,4 +70,4 @@ class TrainJob:
         """
         from launcher.jobs.run_attempt import train
 
-        return train(config, self.device_memory)
+        return train(config)

@@ -96,11 +96,7 @@ class FrozenWeights(nn.Module):
         return self.fingerprint
 
     def set_extra_state(self, state: str) -> None:
-        """Check that the adapters were trained on these weights.
-
-        Raises:
-            ConfigError: the adapters were trained on other weights.
-        """
+        """Check that the adapters were trained on these weights."""
         if state != self.fingerprint:
             raise ConfigError(
                 f"model.pretrained={self.name}: its weights have changed since the adapters of this"

@@ -22,9 +22,6 @@ def check_output(output: object, name: str) -> None:
     Args:
         output: what a forward function has returned.
         name: name of the method that returned `output`, for messages.
-    Raises:
-        ConfigError: it is not a 0-d loss (with a gradient, where gradients are computed) and a dict
-            of numbers.
     """
     if not isinstance(output, tuple | list) or len(output) != 2:
         count = f" of {len(output)}" if isinstance(output, tuple | list) else ""
@@ -107,11 +104,7 @@ def described(value: object) -> str:
 
 
 def check_parameters(model: nn.Module) -> None:
-    """Check that each parameter can be trained and stored.
-
-    Raises:
-        ConfigError: a parameter has no shape yet, or its gradients are sparse tensors.
-    """
+    """Check that each parameter can be trained and stored."""
     for path, module in model.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and (
             module.sparse and module.weight.requires_grad

@@ -82,11 +82,7 @@ class Supervised(Model):
 
     @staticmethod
     def _check_loss(loss: object, options: Mapping[str, object]) -> None:
-        """Check the arguments that choose the loss.
-
-        Raises:
-            ConfigError: see the constructor.
-        """
+        """Check the arguments that choose the loss."""
         if not isinstance(loss, str):
             if not callable(loss):
                 raise ConfigError(
@@ -247,9 +243,6 @@ def tells_shift(module: nn.Module, loss: Tensor, logits: Tensor, labels: Tensor)
 
     Returns:
         Whether the batch could tell them apart: a later batch need not be checked.
-
-    Raises:
-        ConfigError: the loss is the loss of shifted labels.
     """
     if labels.ndim != 2 or labels.shape[1] < 2 or not bool((labels[:, 1:] != -100).any()):
         return labels.ndim != 2

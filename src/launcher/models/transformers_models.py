@@ -48,8 +48,6 @@ def from_config(
             (`n_layer`, `n_head`, `n_embd`) are translated for other architectures.
         vocab_size: the vocabulary, for settings without one.
         num_labels: the classes, for settings without them.
-    Raises:
-        ConfigError: there is no such architecture or setting, or the model cannot be built.
     """
     transformers = library()
     class_name, table = CLASSES[task]
@@ -166,9 +164,6 @@ def _load(name: str, load: Callable[[str], object]) -> Any:
     """Call `load` with a folder.
 
     For a name on the hub, its cache is tried before the network.
-
-    Raises:
-        ConfigError: there is no such folder or name, or the hub cannot be reached.
     """
     folder = expanded(name)
     if not folder.exists() and (folder.is_absolute() or name.startswith((".", "~"))):
@@ -202,11 +197,7 @@ def _cached(name: str) -> str | None:
 
 
 def _check_hub(name: str) -> None:
-    """Check that the hub answers, since its own client would retry for a minute.
-
-    Raises:
-        ConfigError: no answer.
-    """
+    """Check that the hub answers, since its own client would retry for a minute."""
     from huggingface_hub import constants
 
     url = constants.ENDPOINT
@@ -255,11 +246,7 @@ def quiet() -> Iterator[None]:
 
 
 def library() -> Any:
-    """The package transformers.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
+    """The package transformers."""
     try:
         import transformers
         import transformers.models.auto.modeling_auto  # transformers imports it lazily

@@ -6,7 +6,7 @@ import inspect
 def has_required_argument(kind: type, method: str) -> bool:
     """Return whether a method has a required argument.
 
-    LBFGS's `step` needs a closure, ReduceLROnPlateau's a metric.
+    The `step` of torch.optim.LBFGS needs a closure, ReduceLROnPlateau's a metric.
     """
     parameters = list(inspect.signature(getattr(kind, method)).parameters.values())[1:]
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

@@ -1,10 +1,9 @@
 """Several optimizers as one."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch.optim import Optimizer
 
 
@@ -54,13 +53,7 @@ class CombinedOptimizer(Optimizer):
             raise RuntimeError(f"{name} does not support adding parameter groups.")
         super().add_param_group(param_group)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], object] | None = None) -> Any:
-        """Update all parameters. `closure`, if any, computes the loss once."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self) -> None:  # type: ignore[override]
+        """Update all parameters."""
         for part in self.optimizers:
             part.step()
-        return loss

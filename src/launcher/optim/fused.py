@@ -38,8 +38,6 @@ def fused_or_not(
         groups: the optimizer's parameter groups.
         wanted: the user's choice. Default None: fused where the device supports it.
         takes_sharded: the kernel supports sharded parameters, as the kernels of Adam and AdamW do.
-    Raises:
-        ConfigError: it is required but not supported.
     """
     if wanted is False:
         return None

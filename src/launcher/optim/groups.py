@@ -29,8 +29,6 @@ def decay_groups(
         weight_decay: the weight decay of the first group.
         no_decay: kinds of parameters for the second group. Default None: norms and biases.
         leave_out: `id`s of parameters that belong to neither.
-    Raises:
-        ConfigError: the model has no trainable parameter.
     """
     kinds = NO_DECAY if no_decay is None else tuple(no_decay)
     members: dict[str, list[Tensor]] = defaultdict(list)

@@ -188,9 +188,18 @@ def muon(
     )
 
 
-def needs_closure(optimizer: Optimizer) -> bool:
-    """Return whether its `step` computes the loss itself, as LBFGS's does."""
-    return has_required_argument(type(optimizer), "step")
+def check_step(optimizer: Optimizer, key: str) -> None:
+    """Check that the optimizer's `step` needs no closure, unlike torch.optim.LBFGS.
+
+    Args:
+        optimizer: the optimizer.
+        key: the key, or the method, that it is from.
+    """
+    if has_required_argument(type(optimizer), "step"):
+        raise ConfigError(
+            f"{key}: the step of {type(optimizer).__name__} needs a closure, which is not"
+            " supported; use another optimizer, e.g. optimizer=adamw."
+        )
 
 
 def _pair(betas: Iterable[float]) -> tuple[float, float]:

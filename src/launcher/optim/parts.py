@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from launcher.config.messages import hint, nearest
 from launcher.errors import ConfigError
 from launcher.optim.combined import CombinedOptimizer
-from launcher.optim.optimizers import needs_closure
+from launcher.optim.optimizers import check_step
 from launcher.types import NonNegativeFloat
 
 
@@ -23,9 +23,6 @@ class OptimizerParts(CombinedOptimizer):
         parts: the optimizers by name, in the order of their turns.
         max_grad_norm: the 2-norm to which a part's gradients are clipped (None: not at all), if it
             differs from the trainer's.
-    Raises:
-        ConfigError: a part is not an optimizer, or computes its own gradients; two parts have one
-            parameter.
     """
 
     def __init__(
@@ -83,11 +80,7 @@ def _check(parts: Mapping[str, Optimizer], limits: Mapping[str, float | None]) -
                 f"optimizer.parts.{name}: should be a torch.optim.Optimizer; it is a"
                 f" {type(part).__name__}."
             )
-        if needs_closure(part):
-            raise ConfigError(
-                f"optimizer.parts.{name}: {type(part).__name__} computes several gradients in a"
-                " step, which several optimizers do not support; use another optimizer."
-            )
+        check_step(part, f"optimizer.parts.{name}")
         if has_own_state_dict(part):
             raise ConfigError(
                 f"optimizer.parts.{name}: {type(part).__name__} has a state_dict() or"
@@ -188,9 +181,6 @@ def call_factory(factory: Callable[..., object], model: nn.Module) -> Any:
 
     It gets the model if that is the name of its first parameter, else the trainable parameters, as
     torch's own optimizers take them.
-
-    Raises:
-        ConfigError: there is nothing to train.
     """
     first = next(iter(inspect.signature(getattr(factory, "func", factory)).parameters))
     parameters = [p for p in model.parameters() if p.requires_grad]

@@ -131,9 +131,6 @@ def resolve_warmup_steps(steps: int | None, ratio: float | None, total: int) -> 
     """Return the steps of warm-up out of `total`.
 
     They are `steps` if set, else `ratio` of the total, rounded down, or 0 if neither is set.
-
-    Raises:
-        ConfigError: both are set (0 does not count), or the result is more than `total`.
     """
     if issue := warmup_issue(steps, ratio, total):
         raise ConfigError(str(issue))
@@ -145,10 +142,6 @@ class SchedulerParts:
     """The schedules of several optimizers, by the names of the optimizers.
 
     Each counts the updates of its own.
-
-    Raises:
-        ConfigError: a schedule follows a metric, or its `step` needs arguments that training does
-            not have.
     """
 
     def __init__(self, parts: Mapping[str, LRScheduler]):
@@ -199,32 +192,10 @@ def scheduler_parts(optimizer: Optimizer, *, parts: dict[str, Any]) -> Scheduler
     return SchedulerParts({name: make(optimizers[name]) for name, make in parts.items()})
 
 
-def load_schedule(scheduler: AnyScheduler | None, saved: dict[str, Any] | None, step: int) -> None:
-    """Load a schedule's state.
-
-    A function of the step that replaces another kind of schedule starts at `step`.
-    """
-    if scheduler is None:
-        return
-    if isinstance(scheduler, SchedulerParts):
-        for name, part in scheduler.parts.items():
-            load_schedule(part, (saved or {}).get(name), step)
-        return
-    if isinstance(scheduler, LambdaLR) and not _is_of_step(saved):
-        saved = scheduler.state_dict() | {"last_epoch": step, "_step_count": step + 1}
-    if saved is not None:
-        if isinstance(scheduler, LambdaLR):
-            _add_factors(scheduler, len(saved["base_lrs"]))
-        scheduler.load_state_dict(saved)
-
-
 def follow_groups(scheduler: AnyScheduler | None) -> None:
     """Let a schedule set the rates of groups that were added to its optimizer.
 
     Such a group has its full rate, which the schedule multiplies.
-
-    Raises:
-        TrainingError: the schedule does not support it.
     """
     if not isinstance(scheduler, LRScheduler) or needs_metric(scheduler):
         return
@@ -236,62 +207,22 @@ def follow_groups(scheduler: AnyScheduler | None) -> None:
             " constant, or make all groups at the start and freeze their parameters."
         )
     factor = scheduler.lr_lambdas[0]
-    _add_factors(scheduler, len(groups))
+    add_factors(scheduler, len(groups))
     for group in groups[len(scheduler.base_lrs) :]:
         rate = group.setdefault("initial_lr", float(group["lr"]))
         scheduler.base_lrs.append(rate)
         set_rate(group, rate * factor(scheduler.last_epoch))
 
 
-def _add_factors(scheduler: LambdaLR, count: int) -> None:
+def add_factors(scheduler: LambdaLR, count: int) -> None:
     """Use the schedule's last factor for further groups."""
     factors = scheduler.lr_lambdas
     factors += factors[-1:] * (count - len(factors))
 
 
-def set_rates(
-    optimizer: Optimizer, scheduler: AnyScheduler | None, saved: dict[str, Any] | None
-) -> None:
-    """Set each group's learning rate to the schedule's at its step.
-
-    Nothing changes if it is the schedule of the checkpoint.
-
-    The checkpoint's optimizer has the rate of the former schedule, which would be used for one more
-    step. A schedule that is not a function of the step keeps it. Without a schedule each group has
-    its full rate.
-
-    Args:
-        optimizer: the optimizer, with the checkpoint's rates.
-        scheduler: the schedule of this attempt, or None without one.
-        saved: the state of the schedule in the checkpoint. None if it had none, or if the rates are
-            to be set in any case.
-    """
-    if isinstance(scheduler, SchedulerParts):
-        for name, part in optimizer.parts.items():  # type: ignore[attr-defined]
-            set_rates(part, scheduler.parts.get(name), saved and saved.get(name))
-    elif isinstance(scheduler, LambdaLR):
-        if len(scheduler.base_lrs) < len(optimizer.param_groups):
-            follow_groups(scheduler)
-        factors = [factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]
-        rates = [base * factor for base, factor in zip(scheduler.base_lrs, factors, strict=True)]
-        # An unchanged schedule leaves a rate that a hook has set.
-        if saved is None or not _is_of_step(saved) or saved["_last_lr"] != rates:
-            for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):
-                set_rate(group, rate)
-            scheduler._last_lr = rates
-    elif scheduler is None and saved is not None:
-        for group in optimizer.param_groups:
-            set_rate(group, group.get("initial_lr", group["lr"]))
-
-
 def set_rate(group: dict[str, Any], rate: Any) -> None:
     lr = group["lr"]
     group["lr"] = lr.fill_(rate) if isinstance(lr, Tensor) else rate
-
-
-def _is_of_step(saved: dict[str, object] | None) -> bool:
-    """Return whether the stored schedule was a function of the step."""
-    return saved is not None and "lr_lambdas" in saved
 
 
 def current_rates(optimizer: Optimizer) -> list[float | Tensor]:
@@ -309,11 +240,7 @@ def needs_metric(scheduler: object) -> bool:
 
 
 def check_steps(scheduler: object, where: str) -> None:
-    """Check that the scheduler's `step` can be called without arguments.
-
-    Raises:
-        ConfigError: the scheduler's `step` needs arguments that training does not have.
-    """
+    """Check that the scheduler's `step` can be called without arguments."""
     if isinstance(scheduler, LRScheduler) or not needs_metric(scheduler):
         return
     kind = type(scheduler)

@@ -11,9 +11,6 @@ def device_type(wanted: str = "auto") -> str:
     """Return the type of a device.
 
     `auto` is the first available one of cuda, mps and cpu.
-
-    Raises:
-        ConfigError: the requested device is not available.
     """
     is_available = {
         "cuda": torch.cuda.is_available(),
@@ -32,11 +29,7 @@ def device_type(wanted: str = "auto") -> str:
 
 
 def get_device(local_rank: int = 0, wanted: str = "auto") -> torch.device:
-    """Return the device of one rank of this machine, and make a CUDA device the current one.
-
-    Raises:
-        ConfigError: there are fewer devices than ranks.
-    """
+    """Return the device of one rank of this machine, and make a CUDA device the current one."""
     kind = device_type(wanted)
     if kind != "cuda":
         return torch.device(kind)

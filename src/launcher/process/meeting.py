@@ -48,9 +48,6 @@ def announce(job: str, port: int, count: int) -> None:
         job: see `ports_of`.
         port: of the store.
         count: the number of other ranks.
-
-    Raises:
-        ConfigError: none of the ports is free.
     """
     for place in (places := ports_of(job)):
         with suppress(OSError):
@@ -75,11 +72,7 @@ def _tell(listening: socket.socket, text: bytes, count: int) -> None:
 
 
 def find(job: str, address: str, timeout: float) -> int:
-    """Return the port that rank 0 of the job announces, once it does.
-
-    Raises:
-        TrainingError: it has not done so after `timeout` seconds.
-    """
+    """Return the port that rank 0 of the job announces, once it does."""
     start, is_reported = time.monotonic(), False
     listed = ", ".join(map(str, ports_of(job)))
     while (waited := time.monotonic() - start) < timeout:

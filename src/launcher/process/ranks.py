@@ -65,9 +65,6 @@ class Ranks:
         """The device of this rank: its GPU, else mps, else the CPU.
 
         Makes a GPU the current device.
-
-        Raises:
-            ConfigError: this machine has fewer GPUs than ranks.
         """
         return get_device(self.local_rank)
 
@@ -90,6 +87,7 @@ class _Meeting:
     groups: int = 0
     timeout: float = TIMEOUT
     decisions: int = 0
+    exchanges: int = 0
     joined: bool = False
     host_group: object = None
 
@@ -156,7 +154,6 @@ def join(device: torch.device, timeout: float = TIMEOUT) -> None:
     If there is already a group, nothing is done, and the code that created it must leave it.
 
     Raises:
-        ConfigError: process groups do not support the device.
         signals.SignalExit: a rank has received a signal. Here all can leave together.
     """
     if is_initialized():
@@ -277,8 +274,6 @@ def on_main(act: Callable[[], T]) -> T:
     Raises:
         signals.SignalExit: there are several ranks, and rank 0 has received a signal. Here all can
             leave together.
-        ConfigError: `act` raised it, with the same messages on every rank.
-        TrainingError: on the other ranks, when `act` raised anything else.
     """
     ranks = Ranks.from_env()
     if ranks.world_size == 1:
@@ -365,6 +360,29 @@ def reported_failure() -> str | None:
         return _meeting.store.get(FAILURE).decode() if _meeting.store.check([FAILURE]) else None
     except Exception:
         return None
+
+
+def exchange(text: str, seconds: float) -> list[str] | None:
+    """Return the texts of all ranks, which must all call it.
+
+    Unlike a collective, it ends although another rank waits for this one in a collective.
+
+    Returns:
+        None if a rank has sent no text within the seconds.
+    """
+    ranks = Ranks.from_env()
+    if ranks.world_size == 1:
+        return [text]
+    _meeting.exchanges += 1
+    keys = [f"launcher/text-{_meeting.exchanges}/{rank}" for rank in range(ranks.world_size)]
+    store().set(keys[ranks.rank], text)
+    until = time.monotonic() + seconds
+    while not store().check(keys):
+        signals.check()
+        if time.monotonic() > until:
+            return None
+        time.sleep(0.02)
+    return [store().get(key).decode() for key in keys]
 
 
 class Agreement:

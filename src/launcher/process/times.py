@@ -55,8 +55,7 @@ def launched(environment: Any = os.environ) -> float:
     began = environment.get("SLURM_JOB_START_TIME", "")
     if not was_first:
         return now
-    # That restarts within the job.
-    if began.isdecimal() and "LAUNCHER_RESTARTED" not in environment:
+    if began.isdecimal():
         return min(float(began), now)
     return now - _age()
 

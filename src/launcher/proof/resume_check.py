@@ -106,12 +106,7 @@ class ResumeCheckJob:
 
 
 def check(config: DictConfig, steps: int) -> None:
-    """Check that a configuration can be checked.
-
-    Raises:
-        ConfigError: the run saves nothing, is shorter than the check, or has ranks on several
-            machines.
-    """
+    """Check that a configuration can be checked."""
     if not any(hook and hook.get("_target_") == CHECKPOINTING for hook in config.hooks.values()):
         raise ConfigError(
             "job=resume_check: hooks has no checkpointing, so this run cannot be resumed; add the"

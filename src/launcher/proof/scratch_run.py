@@ -117,8 +117,6 @@ class ScratchRun(Traced):
             poll: function that is called until the training has ended.
         Returns:
             The exit code, negative for a signal that killed the process.
-        Raises:
-            ConfigError: the training failed.
         """
         from omegaconf import OmegaConf
 

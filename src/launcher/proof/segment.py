@@ -76,8 +76,6 @@ def replay(
         watch: gets the folder of the training, and returns a function that is called until the
             training has ended. Default None: no function.
         trust: run whatever code the checkpoint's configuration names.
-    Raises:
-        ConfigError: the segment cannot be trained.
     """
     try:
         with tempfile.TemporaryDirectory(prefix=".launcher-replay-", dir=scratch) as root:

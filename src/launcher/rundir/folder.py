@@ -210,9 +210,6 @@ class RunFolder:
         """Check that no link leads out of the folder.
 
         `checkpoints` may be elsewhere (`hooks.checkpointing.path`).
-
-        Raises:
-            ConfigError: a link leads out of the folder.
         """
         inside = self.path.resolve()
         for parent, folders, files in os.walk(self.path):
@@ -229,12 +226,7 @@ class RunFolder:
 
     @contextmanager
     def being_written(self) -> Iterator[None]:
-        """Turn errors of writing within the context into a ConfigError.
-
-        Raises:
-            ConfigError: a write within failed: the disk is full or read-only, or `paths.outputs` is
-                not a folder.
-        """
+        """Turn errors of writing within the context into a ConfigError."""
         try:
             yield
         except OSError as error:
@@ -244,11 +236,7 @@ class RunFolder:
 
     @contextmanager
     def being_read(self) -> Iterator[None]:
-        """Turn errors of reading within the context into a ConfigError.
-
-        Raises:
-            ConfigError: a read within failed.
-        """
+        """Turn errors of reading within the context into a ConfigError."""
         try:
             yield
         except OSError as error:

@@ -100,10 +100,6 @@ class RunLock:
         """Take the lock, also a dead holder's.
 
         For a holder on another machine, this takes up to `silence` seconds.
-
-        Raises:
-            ConfigError: another process holds it, which the message names; or the folder cannot be
-                written.
         """
         me = Holder.current(self.folder.path)
         with self.folder.being_written():
@@ -269,9 +265,6 @@ class RunLock:
 
         Returns:
             Whether it was replaced; False if the lock must be examined again.
-
-        Raises:
-            ConfigError: the holder is alive.
         """
         held = read_holder(self.path)
         if held is None and not os.path.lexists(self.path):

@@ -35,11 +35,8 @@ def slurm_job_id() -> str | None:
 
 
 def is_restart() -> bool:
-    """Return whether this job was launched before.
-
-    SLURM launches it again, or the batch script does after the loss of a node.
-    """
-    return int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0 or "LAUNCHER_RESTARTED" in os.environ
+    """Return whether SLURM has launched this job before."""
+    return int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
 
 
 def git_state(folder: str | os.PathLike[str], timeout: float = 2.0) -> dict[str, object] | None:

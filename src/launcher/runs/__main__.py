@@ -113,9 +113,6 @@ def with_verb(arguments: Sequence[str]) -> list[str]:
     """Return the command line with the verb `list` if it has none.
 
     For example, `runs`, `runs --json` and `runs model=mlp` have none.
-
-    Raises:
-        ConfigError: the first word is neither a verb nor a filter.
     """
     outputs, rest = _outputs_first(arguments)
     if rest and (rest[0] in VERBS or rest[0] in ("-h", "--help")):
@@ -154,11 +151,7 @@ def _outputs_first(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The parsed command line of a verb; options, runs, filters and overrides come in any order.
-
-    Raises:
-        ConfigError: an unknown word, or a folder of runs that does not exist.
-    """
+    """The parsed command line of a verb; options, runs, filters and overrides come in any order."""
     outputs, (verb, *rest) = _outputs_first(words)
     if verb not in VERBS:
         build_parser().parse_args(words)  # --help ends the process

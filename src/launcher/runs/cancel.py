@@ -142,11 +142,7 @@ def stop(run: StoredRun) -> bool:
 
 
 def chosen_runs(arguments: argparse.Namespace) -> list[StoredRun]:
-    """The runs that a command's filter selects.
-
-    Raises:
-        ConfigError: neither a filter nor --all, or a filter that selects no run.
-    """
+    """The runs that a command's filter selects."""
     if not arguments.words and not arguments.all:
         raise ConfigError("which runs? Give a name, the beginning of an id, key=value, or --all.")
     runs = find_runs(arguments.outputs)

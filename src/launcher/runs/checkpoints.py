@@ -96,11 +96,7 @@ def check_options(arguments: argparse.Namespace) -> None:
 def selected_runs(
     everything: list[StoredRun], words: Sequence[str], outputs: Path
 ) -> list[StoredRun]:
-    """Select the runs of a filter, or the run of a folder, which may be anywhere.
-
-    Raises:
-        ConfigError: there are words, and they select none.
-    """
+    """Select the runs of a filter, or the run of a folder, which may be anywhere."""
     if len(words) == 1 and words[0] and (expanded(words[0]) / "run.json").is_file():
         path = os.path.realpath(expanded(words[0]))
         known = [run for run in everything if os.path.realpath(run.path) == path]
@@ -112,11 +108,7 @@ def selected_runs(
 
 
 def found_in(runs: Sequence[StoredRun], reads: bool, at: str | None) -> list[FoundCheckpoint]:
-    """Find the checkpoints of runs.
-
-    Raises:
-        ConfigError: a run has no checkpoint `at`.
-    """
+    """Find the checkpoints of runs."""
     found: list[FoundCheckpoint] = []
     with bar(sum(number_of_steps(run) for run in runs)) as shown:
         for run in runs:

@@ -91,11 +91,7 @@ def show_identities(runs: Sequence[StoredRun], as_json: bool) -> None:
 
 
 def identity_of(path: Path, label: str) -> dict[str, object]:
-    """Read the identity of a run.
-
-    Raises:
-        ConfigError: it is not stored, or cannot be read.
-    """
+    """Read the identity of a run."""
     try:
         identity = read_record(path).get("identity")
     except (OSError, ValueError):

@@ -69,11 +69,7 @@ def value_of(run: StoredRun, key: str) -> Any:
 
 
 def check_keys(runs: Sequence[StoredRun], keys: Sequence[str], option: str = "") -> None:
-    """Check that a run has each key.
-
-    Raises:
-        ConfigError: no run has such a key, so it is misspelt.
-    """
+    """Check that a run has each key."""
     unknown = [
         key
         for key in dict.fromkeys(keys)
@@ -98,10 +94,6 @@ def select(runs: list[StoredRun], words: Sequence[str]) -> list[StoredRun]:
 
     `key=value` compares as numbers if both are numbers (1e-3 is 0.001), and so do `!=`, `<`, `<=`,
     `>` and `>=`. Any other word is part of a name, begins an id, or is name/id or a run's folder.
-
-    Raises:
-        ConfigError: no run has such a key, name or id, there is no such state, or `<` or the like
-            compares with a value that is not a number, or a word is empty.
     """
     conditions = [match.groups() for word in words if (match := CONDITION.fullmatch(word))]
     check_keys(runs, [key for key, _, _ in conditions])
@@ -133,11 +125,7 @@ def select(runs: list[StoredRun], words: Sequence[str]) -> list[StoredRun]:
 
 
 def check_word(word: str) -> None:
-    """Check that a word can name a run.
-
-    Raises:
-        ConfigError: it is empty, which every name begins with.
-    """
+    """Check that a word can name a run."""
     if not word:
         raise ConfigError(
             "'': names no run; a variable of the shell may be unset. Give an id or a name."
@@ -199,9 +187,6 @@ def sort(runs: list[StoredRun], key: str, reverse: bool = False) -> list[StoredR
 
     Numbers are sorted by value, before text, and runs without a value, or with NaN, come last in
     either direction.
-
-    Raises:
-        ConfigError: no run has such a key.
     """
     check_keys(runs, [key], "--sort=")
     # Values of unlike metrics cannot be compared.

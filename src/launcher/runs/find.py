@@ -97,11 +97,7 @@ def uncollected() -> Iterator[None]:
 
 
 def find_run(word: str, outputs: Path) -> StoredRun:
-    """Find the run that an id, the beginning of an id, a name, name/id, or a folder names.
-
-    Raises:
-        ConfigError: the word is empty, or names no run, or several. The message lists the nearest.
-    """
+    """Find the run that an id, the beginning of an id, a name, name/id, or a folder names."""
     check_word(word)
     folder = expanded(word)
     if (folder / "run.json").is_file():

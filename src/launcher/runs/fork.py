@@ -58,12 +58,7 @@ def fork_command(
     without: Sequence[str] = (),
     trust: bool = False,
 ) -> list[str]:
-    """The arguments of `python -m launcher` for a fork.
-
-    Raises:
-        ConfigError: there is no such checkpoint, it is damaged, or the run names code that is not
-            allowed.
-    """
+    """The arguments of `python -m launcher` for a fork."""
     path = find_checkpoint(run.folder.checkpoints, at, "--at", hashes=False)
     typed = {key_of(override) for override in overrides}
     is_elsewhere = "paths.outputs" in typed

@@ -71,11 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def selected(arguments: argparse.Namespace) -> tuple[list[StoredRun], list[str]]:
-    """Return the runs that match the filter, with their jobs, and the columns (`add_selection`).
-
-    Raises:
-        ConfigError: the filter or a column has a mistake.
-    """
+    """Return the runs that match the filter, with their jobs, and the columns (`add_selection`)."""
     runs = find_runs(arguments.outputs)
     ask_queue(runs)
     runs = select(runs, arguments.words)

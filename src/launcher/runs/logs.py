@@ -69,10 +69,6 @@ def log_path(run: StoredRun, rank: int, slurm: bool = False) -> Path:
 
     Before a run has its own log, it is the log of its SLURM job, and before the job has one, the
     file that SLURM wrote.
-
-    Raises:
-        ConfigError: there is no such log. The message lists the logs that exist, and why the run
-            failed.
     """
     path = run.folder.log_path(rank)
     if path.is_file() and not slurm:

@@ -32,11 +32,7 @@ def objective_of(config: dict[str, Any], sweeper: str | None) -> str | None:
 
 
 def job_value(config: dict[str, Any], metric: str) -> float:
-    """Return a job's value of a metric.
-
-    Raises:
-        ConfigError: the run has not logged it.
-    """
+    """Return a job's value of a metric."""
     history = History.of(RunFolder(Path(config["run"]["dir"])))
     curve = curve_of(history, metric)
     if not curve.y:

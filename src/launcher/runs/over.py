@@ -64,9 +64,6 @@ def grouped(runs: Sequence[StoredRun], key: str) -> list[Group]:
     """Group the runs by all keys that can change their numbers, except one key.
 
     Keys that only repeat this key do not count either.
-
-    Raises:
-        ConfigError: no run has the key.
     """
     if runs and not any(key in run.settings or key in run.choices for run in runs):
         check_keys(runs, [key], "--over=")
@@ -122,8 +119,6 @@ def show(
         sort: the mean of a column by which the groups are sorted.
         reverse: sort in descending order.
         as_json: print JSON lines.
-    Raises:
-        ConfigError: no run has a key.
     """
     groups = grouped(runs, key)
     if not columns:

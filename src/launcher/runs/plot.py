@@ -113,11 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def save(figure: Any, output: Path) -> None:
-    """Write a figure.
-
-    Raises:
-        ConfigError: the file cannot be written.
-    """
+    """Write a figure."""
     check_suffix(figure, output)
     try:
         save_figure(figure, output)
@@ -127,11 +123,7 @@ def save(figure: Any, output: Path) -> None:
 
 
 def check_metrics(runs: Sequence[StoredRun], metrics: Sequence[str]) -> None:
-    """Check that a run has logged each metric.
-
-    Raises:
-        ConfigError: no run has logged one of them.
-    """
+    """Check that a run has logged each metric."""
     known = sorted({metric for run in runs for metric in run.history.metrics})
     if not known:
         raise ConfigError(
@@ -145,11 +137,7 @@ def check_metrics(runs: Sequence[StoredRun], metrics: Sequence[str]) -> None:
 
 
 def check_suffix(figure: Any, output: Path) -> None:
-    """Check that matplotlib can write a file with this name.
-
-    Raises:
-        ConfigError: matplotlib writes no such file.
-    """
+    """Check that matplotlib can write a file with this name."""
     formats = figure.canvas.get_supported_filetypes()
     if output.suffix[1:].lower() not in formats:
         raise ConfigError(f"--output={output}: the name should end in .png, .svg or .pdf.")
@@ -199,8 +187,6 @@ def draw(
         axis: the horizontal axis.
         log: a logarithmic vertical axis.
         groups: groups of runs, of which each gets a band in place of the curves.
-    Raises:
-        ConfigError: matplotlib is not installed.
     """
     try:
         from matplotlib import rc_context

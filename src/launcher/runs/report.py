@@ -84,11 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def selected_runs(arguments: argparse.Namespace) -> list[StoredRun]:
-    """Find the selected runs.
-
-    Raises:
-        ConfigError: there are none.
-    """
+    """Find the selected runs."""
     runs = find_runs(arguments.outputs)
     ask_queue(runs)
     runs = [run for run in select(runs, arguments.words) if run.record]
@@ -99,11 +95,7 @@ def selected_runs(arguments: argparse.Namespace) -> list[StoredRun]:
 
 
 def plotly_source() -> str:
-    """Plotly's JavaScript.
-
-    Raises:
-        ConfigError: plotly is not installed.
-    """
+    """Plotly's JavaScript."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
@@ -140,8 +132,6 @@ def report_data(
         metric: the metric of the page. Default None: the metric by which most runs are judged.
         directions: directions of metrics. Other metrics have the directions of the runs, or follow
             from the name.
-    Raises:
-        ConfigError: no run has logged the metric.
     """
     judges = [run.judged_by for run in runs if run.judged_by is not None]
     judged = Counter(name for name, _ in judges).most_common(1)
@@ -213,11 +203,7 @@ def mode_of(metric: str, modes: Mapping[str, Mode]) -> Mode:
 
 
 def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, object]:
-    """Return the data of a search for its report.
-
-    Raises:
-        ConfigError: no trial has logged anything, or no trial has logged the metric.
-    """
+    """Return the data of a search for its report."""
     runs = study.runs
     ask_queue(runs)
     logged = {name for run in runs for name in run.history.metrics}

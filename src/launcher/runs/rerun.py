@@ -107,8 +107,6 @@ def _options(arguments: argparse.Namespace, count: int) -> list[str]:
     Args:
         arguments: the parsed command line.
         count: of the chosen runs.
-    Raises:
-        ConfigError: the predictions of several runs would be one file.
     """
     split, data, out = (getattr(arguments, name, None) for name in ("split", "data", "out"))
     if out and count > 1:
@@ -149,11 +147,7 @@ def runs_and_overrides(arguments: argparse.Namespace) -> tuple[list[StoredRun], 
 
 
 def select_runs(words: Sequence[str], outputs: Path) -> list[StoredRun]:
-    """Return the runs that fulfil all filters (`state=completed sweep=lr`), or that words name.
-
-    Raises:
-        ConfigError: there are none.
-    """
+    """Return the runs that fulfil all filters (`state=completed sweep=lr`), or that words name."""
     if not any(map(_is_filter, words)):
         return list({run.path: run for run in (find_run(word, outputs) for word in words)}.values())
     runs = select(find_runs(outputs), words)
@@ -179,9 +173,6 @@ def run_command(
         job: `evaluate`, `export` or `predict` instead of the job that the run was started with.
             It runs here, not on SLURM.
         trust: allow all code that the stored command names.
-    Raises:
-        ConfigError: the run has no record of its command line, or this names code that is not
-            allowed.
     """
     if run.record.get("overrides") is None:
         raise ConfigError(

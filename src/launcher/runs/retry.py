@@ -97,11 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def parse_changes(overrides: Sequence[str]) -> dict[str, object]:
-    """Parse the values of `--set`, by their keys below `dispatch`.
-
-    Raises:
-        ConfigError: not an override, or one that `retry` cannot use.
-    """
+    """Parse the values of `--set`, by their keys below `dispatch`."""
     changes: dict[str, object] = {}
     for text in overrides:
         try:
@@ -137,9 +133,6 @@ def submit(
         changes: values of keys below `dispatch` that replace the frozen ones.
         dry_run: print the runs and scripts instead.
         trust: allow all code that their configurations name.
-    Raises:
-        ConfigError: a change is invalid, a configuration names code that is not allowed, SLURM
-            rejects the runs, or the folder in which they were submitted is gone.
     """
     groups: dict[str, list[RunFolder]] = defaultdict(list)
     for run in runs:
@@ -170,11 +163,7 @@ def submit(
 
 
 def check_frozen(run: StoredRun, config: dict[str, object], changes: Mapping[str, object]) -> None:
-    """Check what a run's job would run (see `launcher.config.trust`).
-
-    Raises:
-        ConfigError: code that is not allowed.
-    """
+    """Check what a run's job would run (see `launcher.config.trust`)."""
     origin = Origin(run.folder.path / FROZEN, run.folder.path)
     cwd, snapshot = frozen_code(run.folder)
     if cwd is not None and Path(cwd).is_dir() and Path(cwd).resolve() != Path.cwd().resolve():
@@ -190,11 +179,7 @@ def check_frozen(run: StoredRun, config: dict[str, object], changes: Mapping[str
 
 
 def change(config: dict[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
-    """Change a run's dispatch; return the new one.
-
-    Raises:
-        ConfigError: the configuration is then invalid.
-    """
+    """Change a run's dispatch; return the new one."""
     dispatch: dict[str, Any] = config["dispatch"]
     for key, value in changes.items():
         name, _, flag = key.partition(".")

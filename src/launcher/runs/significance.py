@@ -117,11 +117,7 @@ def between(found: Arm | Comparison) -> str:
 
 
 def tested(runs: Sequence[StoredRun], key: str, metric: str, step: int | None = None) -> Result:
-    """Compare the runs by their values of a key; the command has the same arguments.
-
-    Raises:
-        ConfigError: the runs cannot be compared, or scipy is not installed.
-    """
+    """Compare the runs by their values of a key; the command has the same arguments."""
     groups = grouped(runs, key)
     check_alike(groups, key)
     step, values = measured(groups, metric, step)
@@ -189,11 +185,7 @@ def listed(names: Collection[str]) -> str:
 def measured(
     groups: Mapping[str, Sequence[StoredRun]], metric: str, step: int | None
 ) -> tuple[int, dict[str, Values]]:
-    """Return the step at which the arms are compared, and their values there.
-
-    Raises:
-        ConfigError: a run has no finite value there.
-    """
+    """Return the step at which the arms are compared, and their values there."""
     runs = [run for group in groups.values() for run in group]
     curves = {}
     for run in runs:

@@ -21,12 +21,7 @@ from launcher.runs.stored_run import StoredRun
 
 
 def check_stored(run: StoredRun, stored: Sequence[str]) -> None:
-    """Check stored overrides, before they are composed.
-
-    Raises:
-        ConfigError: they are not overrides, or choose configuration files that the project does not
-            have.
-    """
+    """Check stored overrides, before they are composed."""
     for word in stored:
         if reaches_out(word):
             origin_of(run).reject(word, "says so")
@@ -40,9 +35,6 @@ def check_words(run: StoredRun, typed: Sequence[str], words: Sequence[str]) -> N
         run: the run whose overrides are repeated.
         typed: the overrides of this command among the `words`.
         words: all overrides of the command line.
-    Raises:
-        ConfigError: it names code that is not allowed (see `launcher.config.trust`), or does not
-            compose.
     """
     folder = config_folder(run)
     config = compose(words, folder or own_folder())
@@ -53,11 +45,7 @@ def check_words(run: StoredRun, typed: Sequence[str], words: Sequence[str]) -> N
 
 
 def config_folder(run: StoredRun) -> Path | None:
-    """Return the folder of `--config-dir` with which the run was launched.
-
-    Raises:
-        ConfigError: it is outside the project.
-    """
+    """Return the folder of `--config-dir` with which the run was launched."""
     folder, origin = run.record.get("config_dir"), origin_of(run)
     if folder is not None and not origin.in_project(Path(folder)):
         where = "names it, which is outside the project"
@@ -71,9 +59,6 @@ def reaches_out(word: str) -> bool:
     """Return whether a stored override reaches beyond the run's own settings.
 
     It chooses which configuration files are read, or changes what Hydra itself runs.
-
-    Raises:
-        ConfigError: it is not an override.
     """
     try:
         override = parse(normalize(word))

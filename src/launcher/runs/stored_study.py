@@ -123,11 +123,7 @@ class StoredStudy:
 
     @classmethod
     def read(cls, folder: Path) -> "StoredStudy":
-        """Read a study.
-
-        Raises:
-            ConfigError: the journal is damaged, or Optuna is not installed.
-        """
+        """Read a study."""
         try:
             import optuna
         except ImportError as error:

@@ -18,9 +18,6 @@ def draw_study(study: StoredStudy) -> Iterator[tuple[str, object]]:
 
     Trials that were paused or pruned count by their values so far, and in the importances by their
     values at the last step that all trials have reached.
-
-    Raises:
-        ConfigError: matplotlib is not installed, or no trial has a value.
     """
     try:
         import matplotlib

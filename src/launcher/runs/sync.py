@@ -62,10 +62,6 @@ def with_trackers(
     """Return a run with the trackers of its configuration.
 
     `overrides` may choose and change others.
-
-    Raises:
-        ConfigError: the overrides do not compose, a library or a key is missing, or the trackers
-            are code that is not allowed (see `launcher.config.trust`).
     """
     config, origin, folder = run.config, origin_of(run), run.record.get("config_dir")
     if overrides and not trust:
@@ -88,11 +84,7 @@ def with_trackers(
 
 
 def _built(run: StoredRun, nodes: Any, name: str) -> dict[str, Tracker]:
-    """Build a tracker.
-
-    Raises:
-        ConfigError: the tracker's class cannot be imported, or rejects its settings.
-    """
+    """Build a tracker."""
     try:
         return build_trackers(nodes, [name])
     except Exception as error:

@@ -50,9 +50,9 @@ one_task() { # SRUN_FLAG... COMMAND: run a step of one task, without resources
 		exec srun --export=ALL --overlap --mem=0 --nodes=1 --ntasks=1 "$@" </dev/null &>/dev/null
 	)
 }
-skip_numbers() { # STEPS_OF_A_START: begin a restart with empty steps. SLURM counts steps from 0 in each start, and if a
+skip_numbers() { # begin a restart with empty steps. SLURM counts steps from 0 in each start, and if a
 	# frozen node of the start before wakes, its srun ends the job's step that has the number of its own
-	local count=$((${SLURM_RESTART_COUNT:-0} % 4 * $1)) pids=() pid
+	local count=$((${SLURM_RESTART_COUNT:-0} % 4)) pids=() pid
 	for (( ; count > 0; count--)); do
 		one_task bash -c true & # ":" would separate the parts of a heterogeneous job
 		pids+=($!)
@@ -63,7 +63,7 @@ skip_numbers() { # STEPS_OF_A_START: begin a restart with empty steps. SLURM cou
 }
 guarded() { # run a command and exit with its code
 	local code
-	skip_numbers 1
+	skip_numbers
 	__launcher_guarded=$1
 	"$@" &
 	while wait $! && code=0 || code=$?; kill -0 $! 2>/dev/null; do :; done

@@ -13,7 +13,7 @@ from typing import Any
 
 from launcher.errors import ConfigError
 from launcher.slurm import scheduler
-from launcher.slurm.size import Size
+from launcher.slurm.size import GUARD, Size
 
 SIGNAL = re.compile(r"(R:)?(SIG)?(USR1|USR2|TERM|10|12|15)(@\d+)?")
 """Values of sbatch's --signal that the run handles. (B: would reach only the script.)"""
@@ -68,7 +68,7 @@ class Script:
         --export=ALL, a job with --export=NONE would start its tasks without PATH. If it does not
         get that far, the script requeues a preempted job, or records why the job failed.
         """
-        shell = f'trap "" TERM USR1 USR2; {self.size.start}'
+        shell = 'trap "" TERM USR1 USR2; exec "$@"'
         is_shared = self.runs_per_job > 1
         module = f"launcher.dispatch.{'slurm_runs' if is_shared else 'slurm_task'}"
         task = [*self.prefix, self.python, "-u", "-m", module]
@@ -98,10 +98,7 @@ class Script:
                 f"export {SCRIPT}={shlex.quote(str(path))}",
                 *(find_runs if is_shared else find_run),
                 f"__launcher_pythons=({shlex.join(pythons)})",
-                *(
-                    f"source {shlex.quote(str(path.with_name(file.name)))}"
-                    for file in self.size.functions
-                ),
+                f"source {shlex.quote(str(path.with_name(GUARD.name)))}",
                 *(["set -e", *self.setup, "set +e"] if self.setup else []),
                 f'{self.size.command()} {srun} "$__launcher_run"',
             ]
@@ -143,11 +140,7 @@ class Script:
 
 
 def import_submitit() -> Any:
-    """Import submitit.
-
-    Raises:
-        ConfigError: submitit is not installed, or SLURM is not.
-    """
+    """Import submitit."""
     try:
         submitit = importlib.import_module("submitit")
     except ImportError:

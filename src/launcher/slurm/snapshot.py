@@ -26,9 +26,6 @@ def take(folder: Path) -> Path:
     The copy has the files that git tracks, and the Python modules that it does not track but that
     may be imported with them (see `_modules`). `snapshot.json` has the commits, the names of the
     untracked files and of the copied modules. `code.diff` has the uncommitted changes.
-
-    Raises:
-        ConfigError: the current folder is not in a repository with a commit.
     """
     root = _repository()
     diff, untracked, modules, commits = "", [], [], {}
@@ -68,9 +65,6 @@ def not_copied() -> str | None:
 
     Returns:
         None if there are none.
-
-    Raises:
-        ConfigError: as `take`.
     """
     root = _repository()
     left = []
@@ -93,11 +87,7 @@ def not_copied() -> str | None:
 
 
 def _repository() -> Path:
-    """Return the top of the current folder's repository.
-
-    Raises:
-        ConfigError: it is not in a repository with a commit.
-    """
+    """Return the top of the current folder's repository."""
     top = _git("rev-parse", "--show-toplevel")
     if top is None or _git("rev-parse", "--verify", "HEAD") is None:
         raise ConfigError(
@@ -185,9 +175,6 @@ def lines(folder: Path) -> list[str]:
     """The shell lines that put a snapshot first on Python's path.
 
     A package may be at the top, below src/, or in the current folder.
-
-    Raises:
-        ConfigError: the snapshot was removed, or is not one of the current folder's repository.
     """
     try:
         root = json.loads((folder / "snapshot.json").read_bytes())["repository"]

@@ -38,7 +38,7 @@ from launcher.rundir.record_format import has_followed
 from launcher.slurm import scheduler
 from launcher.slurm.sbatch import runs_path
 from launcher.slurm.scheduler import QueuedJob, SchedulerError
-from launcher.slurm.size import GUARD, NODE_LOSS
+from launcher.slurm.size import GUARD
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -54,7 +54,6 @@ def one_at_a_time(outputs: Path, pause: float = 0.2) -> Iterator[None]:
     taken over.
 
     Raises:
-        ConfigError: the folder cannot be written.
         signals.SignalExit: a signal came while another command submitted.
     """
     outputs = outputs.absolute()
@@ -292,11 +291,7 @@ class LimitReached(ConfigError):
 
 
 def hand_over(script: Path) -> str:
-    """Submit a script; return the job's id, which is written next to it.
-
-    Raises:
-        ConfigError: SLURM does not have the job. It has sbatch's message.
-    """
+    """Submit a script; return the job's id, which is written next to it."""
     job = _submit(script)
     # The file is not needed, since SLURM has the job, and its queue names the script.
     with suppress(OSError):
@@ -375,8 +370,7 @@ def write_script(script: Path, text: str, runs: Sequence[RunFolder]) -> None:
     """Write a job's script, and the run folders in the order of the array's tasks."""
     script.parent.mkdir(parents=True, exist_ok=True)
     script.write_text(text)
-    for file in (GUARD, NODE_LOSS):
-        # A job of this submission that has started already may be reading them.
-        if not (functions := script.with_name(file.name)).exists():
-            replace_file(functions, file.read_bytes())
+    # A job of this submission that has started already may be reading it.
+    if not (functions := script.with_name(GUARD.name)).exists():
+        replace_file(functions, GUARD.read_bytes())
     runs_path(script).write_text("".join(f"{os.path.abspath(run)}\n" for run in runs))

@@ -47,31 +47,6 @@ class ShardSpec:
     offset: tuple[int, ...]
 
 
-class UnknownMemory(Exception):
-    """The memory of a step is not estimated. The message names the part, and what to use."""
-
-
-@dataclass(frozen=True)
-class MemoryLayout:
-    """The memory that a strategy keeps on a rank during a step."""
-
-    shards: int = 1
-    """A parameter, its gradient and its moments are divided into so many."""
-    has_buckets: bool = False
-    """Gradients keep their memory from one step to the next."""
-    gradient_copies: int = 1
-    units: Callable[[nn.Module], list[nn.Module]] | None = None
-    """Returns the modules whose weights are gathered for their passes. Is None if weights are
-    full."""
-    frees_gathered: bool = True
-    """Gathered weights are freed between the passes."""
-    gathered_dtype: torch.dtype | None = None
-    """The format in which weights are gathered, if it is not their own."""
-
-    def share(self, size: int) -> int:
-        return -(-size // self.shards)
-
-
 class TensorReader(Protocol):
     """Source that a strategy loads from.
 
@@ -148,12 +123,6 @@ class Strategy(ABC):
     """Called with the gradient's norm before the update. It returns whether to skip this update, as
     a 0-d bool tensor that is the same on every rank. The step still counts, and the schedule
     continues."""
-
-    needs_closure: bool = False
-    """True if the optimizer's step computes loss and gradients itself (LBFGS)."""
-    closure: tuple[torch.Tensor, Callable[[], torch.Tensor]] | None = None
-    """The step's loss for such an optimizer, and a function that computes loss and gradients
-    again."""
 
     @abstractmethod
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
@@ -242,18 +211,6 @@ class Strategy(ABC):
 
         All ranks must call it.
         """
-
-    def memory_layout(self, world_size: int, precision: Precision) -> MemoryLayout:
-        """Describe the memory on each of so many ranks.
-
-        It is called without `setup`.
-
-        Raises:
-            UnknownMemory: the strategy has no such description.
-        """
-        raise UnknownMemory(
-            f"the memory of strategy={self.name} is not estimated; use strategy=fsdp, ddp or none"
-        )
 
     def teardown(self) -> None:  # noqa: B027 - most have nothing to do
         """Leave the process group."""

@@ -57,11 +57,7 @@ class CollectiveConsistencyCheck:
             self._names |= {id(p): f"{name}.{key}".lstrip(".") for key, p in own_parameters(module)}
 
     def compare_gradients(self, loss: torch.Tensor) -> None:
-        """Check that the same parameters have gradients on all ranks.
-
-        Raises:
-            TrainingError: the loss depends on a parameter on some ranks only.
-        """
+        """Check that the same parameters have gradients on all ranks."""
         used = ranks.all_gather(
             sorted(self._names[key] for key in _leaves(loss) & self._names.keys())
         )

@@ -14,7 +14,7 @@ from launcher.optim.parts import OptimizerParts
 from launcher.optim.precision import Precision
 from launcher.process import ranks
 from launcher.process.ranks import any_rank
-from launcher.strategies.base import NULL, BuildOptimizer, MemoryLayout
+from launcher.strategies.base import NULL, BuildOptimizer
 from launcher.strategies.buffers import broadcast
 from launcher.strategies.lanes import buckets
 from launcher.strategies.native import NativeStrategy
@@ -122,11 +122,7 @@ class DdpStrategy(NativeStrategy):
         return self.model, self.optimizer
 
     def _check_parts(self) -> None:
-        """Check the options of an exchange for several optimizers.
-
-        Raises:
-            ConfigError: an option of the exchange is not supported.
-        """
+        """Check the options of an exchange for several optimizers."""
         if self.compression != "none":
             raise ConfigError(
                 f"strategy.compression={self.compression}: several optimizers exchange their"
@@ -146,10 +142,6 @@ class DdpStrategy(NativeStrategy):
         super().end_turns()
         if self.broadcast_buffers:
             broadcast([*self.model.buffers()])
-
-    def memory_layout(self, world_size: int, precision: Precision) -> MemoryLayout:
-        copies = 1 if self.options["gradient_as_bucket_view"] else 2
-        return MemoryLayout(has_buckets=True, gradient_copies=copies)
 
     def grad_sync(self, enabled: bool) -> AbstractContextManager[object]:
         return NULL if enabled or self._no_sync is None else self._no_sync()

@@ -19,7 +19,7 @@ from launcher.optim.parts import OptimizerParts
 from launcher.optim.precision import Precision
 from launcher.process import ranks
 from launcher.process.rng import restore_rng, rng_state
-from launcher.strategies.base import NULL, BuildOptimizer, MemoryLayout, UnknownMemory
+from launcher.strategies.base import NULL, BuildOptimizer
 from launcher.strategies.buffers import SharedBuffers
 from launcher.strategies.collective_check import CollectiveConsistencyCheck
 from launcher.strategies.initial_weights import META, draw, outline, same_draws
@@ -139,12 +139,7 @@ class FsdpStrategy(NativeStrategy):
         return self.ranks.world_size if self.sharding == "no_shard" else self.replicate
 
     def _check_lanes(self) -> None:
-        """Check that `trainer.lanes` can be exact with the options and this version of torch.
-
-        Raises:
-            ConfigError: an option changes numbers, or this version of torch does not let the sums
-                be ordered.
-        """
+        """Check that `trainer.lanes` can be exact with the options and this version of torch."""
         if self.reduce_dtype != "fp32":
             raise ConfigError(
                 f"strategy.reduce_dtype={self.reduce_dtype}: rounds the gradients that ranks"
@@ -308,20 +303,6 @@ class FsdpStrategy(NativeStrategy):
         for module in self._shards:
             module.reshard()  # type: ignore[operator]
 
-    def memory_layout(self, world_size: int, precision: Precision) -> MemoryLayout:
-        if self.cpu_offload:
-            raise UnknownMemory(
-                "the memory with strategy.cpu_offload=true is not estimated; use false"
-            )
-        copies = world_size if self.sharding == "no_shard" else self.replicate
-        is_mixed = self.mixed_precision and precision.is_mixed
-        return MemoryLayout(
-            shards=max(1, world_size // copies),
-            units=lambda model: shard_units(model, self.min_params),
-            frees_gathered=self.sharding == "full_shard",
-            gathered_dtype=precision.dtype if is_mixed else None,
-        )
-
     def grad_sync(self, enabled: bool) -> AbstractContextManager[object]:
         # Lanes are exchanged one by one.
         enabled = enabled or self.plan.sync_every_micro_batch or self.lanes is not None
@@ -337,10 +318,6 @@ def check_shardable(model: nn.Module, units: Sequence[nn.Module]) -> None:
     Args:
         model: the model.
         units: the modules that are sharded one by one, inner ones first.
-
-    Raises:
-        ConfigError: a parameter has no dimensions, or the trained parameters of a unit have several
-            dtypes.
     """
     names = {id(p): name for name, p in model.named_parameters()}
     for p in model.parameters():

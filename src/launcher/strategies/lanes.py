@@ -13,7 +13,6 @@ import torch.distributed as dist
 from torch import nn
 
 from launcher.errors import ConfigError
-from launcher.optim.optimizers import needs_closure
 from launcher.optim.parts import OptimizerParts
 from launcher.process.ranks import any_rank
 from launcher.strategies.sharded import local
@@ -209,12 +208,7 @@ def _sum_bucket(bucket: list[torch.Tensor], group: Any) -> None:
 
 
 def check_model(model: nn.Module) -> None:
-    """Check that a model's results do not depend on how lanes are laid out over ranks.
-
-    Raises:
-        ConfigError: the model has a module whose results depend on the lanes computed before or
-            elsewhere, or sparse gradients.
-    """
+    """Check that a model's results do not depend on how lanes are laid out over ranks."""
     model.train()
     for name, module in model.named_modules():
         tracks = isinstance(module, BATCH_NORMS) or getattr(module, "track_running_stats", False)
@@ -232,22 +226,12 @@ def check_model(model: nn.Module) -> None:
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-    """Check that the update does not depend on how lanes are laid out over ranks.
-
-    Raises:
-        ConfigError: there are several optimizers, or one that computes its own gradients, or a
-            fused kernel on the CPU, which rounds the last elements of a shard in another way.
-    """
+    """Check that the update does not depend on how lanes are laid out over ranks."""
     name = type(optimizer).__name__
     if isinstance(optimizer, OptimizerParts):
         raise ConfigError(
             "trainer.lanes: does not support several optimizers (optimizer.parts); use"
             " trainer.lanes=null."
-        )
-    if needs_closure(optimizer):
-        raise ConfigError(
-            f"optimizer={name}: computes several gradients in a step, which trainer.lanes does not"
-            " support; use another optimizer, or trainer.lanes=null."
         )
     if device.type == "cpu" and any(group.get("fused") for group in optimizer.param_groups):
         raise ConfigError(
@@ -263,11 +247,7 @@ class Buffers:
         self._before = [(name, buffer, buffer.clone()) for name, buffer in model.named_buffers()]
 
     def check(self) -> None:
-        """Check that no buffer has changed.
-
-        Raises:
-            ConfigError: a buffer has changed.
-        """
+        """Check that no buffer has changed."""
         if (name := self.changed()) is not None:
             raise ConfigError(
                 f"trainer.lanes: the forward pass changes the model's buffer {name}, which would"

@@ -13,12 +13,7 @@ class LossNoneWarning(UserWarning):
 
 
 def check_missing_loss(strategy: Strategy, step: int) -> None:
-    """Check that this rank may leave out a backward pass.
-
-    Raises:
-        TrainingError: the other ranks wait for this one's backward pass, or its lane would be
-            left out.
-    """
+    """Check that this rank may leave out a backward pass."""
     if strategy.lanes is not None:
         raise TrainingError(
             f"Step {step}: forward returned no loss on rank {strategy.ranks.rank}. With"

@@ -12,8 +12,7 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grads_with_norm_
 
-from launcher.errors import ConfigError, TrainingError
-from launcher.optim.optimizers import needs_closure
+from launcher.errors import ConfigError
 from launcher.optim.parts import OptimizerParts, has_own_state_dict
 from launcher.optim.precision import Precision
 from launcher.process import ranks
@@ -100,13 +99,10 @@ class NativeStrategy(Strategy):
         self._work_on(optimizer)
         # The parameters that get gradients; None: all.
         self._inputs: list[nn.Parameter] | None = None
-        self.needs_closure = needs_closure(optimizer)
         self._check_state()
         if self.lanes is not None:
             check_model(model)
             check_optimizer(optimizer, self.device)
-        if self.needs_closure:
-            self._check_closure()
         # A fused optimizer skips an update by itself if `found_inf` is 1, so the host does not wait
         # for it.
         self._device_decides = (
@@ -215,19 +211,13 @@ class NativeStrategy(Strategy):
             self.scaler.step(self._updating)
             if self._turn is None:  # the loss scale of several optimizers changes after the last
                 self.scaler.update()
-        elif self.needs_closure:
-            self._updating.step(self._closure())  # type: ignore[arg-type]
         else:
             self._updating.step()
         self.optimizer.zero_grad()
         return StepResult(norm)
 
     def _check_state(self) -> None:
-        """Check that the optimizer's own way to save its state is supported.
-
-        Raises:
-            ConfigError: the parameters are sharded, and so is the state that it would return.
-        """
+        """Check that the optimizer's own way to save its state is supported."""
         if has_own_state_dict(self.optimizer) and any(map(is_sharded, self._all_params)):
             name = type(self.optimizer).__name__
             raise ConfigError(
@@ -235,50 +225,6 @@ class NativeStrategy(Strategy):
                 f" strategy={self.name} does not support, since the parameters are sharded; use"
                 " strategy=ddp, or another optimizer."
             )
-
-    def _check_closure(self) -> None:
-        """Check that an optimizer can have the closure that it needs.
-
-        Raises:
-            ConfigError: an optimizer that needs a closure does not support the precision or the
-                strategy.
-        """
-        name = type(self.optimizer).__name__
-        if self._scales:
-            raise ConfigError(
-                f"precision=fp16: {name} does not support loss scaling; use precision=bf16 or fp32."
-            )
-        if any(hasattr(p, "device_mesh") for params in self._params for p in params):
-            raise ConfigError(
-                f"strategy={self.name}: {name} does not support sharded parameters; use"
-                " strategy=ddp."
-            )
-
-    def _closure(self) -> Callable[[], torch.Tensor]:
-        """The closure for `optimizer.step`.
-
-        Its first call returns the loss that is already computed.
-        """
-        assert self.closure is not None
-        loss, evaluate_again = self.closure
-        is_first = True
-
-        def closure() -> torch.Tensor:
-            nonlocal is_first
-            if is_first:
-                is_first = False
-                return loss
-            again = evaluate_again()
-            norm = self._norm(self._params)
-            if not math.isfinite(norm.item()):
-                raise TrainingError(
-                    f"{type(self.optimizer).__name__} reached a non-finite gradient within a step;"
-                    " lower optimizer.lr, or set optimizer.line_search_fn=strong_wolfe."
-                )
-            self._clip(norm)
-            return again
-
-        return closure
 
     def _clip(self, norm: torch.Tensor) -> None:
         if self.plan.max_grad_norm:

@@ -8,7 +8,7 @@ from torch import nn
 from launcher.errors import ConfigError
 from launcher.optim.precision import Precision
 from launcher.process.ranks import Ranks
-from launcher.strategies.base import BuildOptimizer, MemoryLayout, UnknownMemory
+from launcher.strategies.base import BuildOptimizer
 from launcher.strategies.native import NativeStrategy
 from launcher.strategies.step import StepPlan
 
@@ -33,10 +33,3 @@ class NoStrategy(NativeStrategy):
         model = self.make_model(build_model)
         self.attach(model, build_optimizer(model), self.precision.scaler(self.device))
         return self.model, self.optimizer
-
-    def memory_layout(self, world_size: int, precision: Precision) -> MemoryLayout:
-        if world_size > 1:
-            raise UnknownMemory(
-                f"strategy=none uses one rank, not {world_size}; use strategy=ddp or fsdp"
-            )
-        return MemoryLayout()

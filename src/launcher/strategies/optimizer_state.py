@@ -84,10 +84,6 @@ def load_optimizer(
 
     Groups that were added in training are added. Any other state is removed, such as state from a
     checkpoint that turned out to be damaged while it was read.
-
-    Raises:
-        TrainingError: it is another optimizer than the checkpoint's, or has other parameters or
-            groups.
     """
     groups = stored["groups"]
     _add_groups(model, optimizer, groups)
@@ -193,10 +189,6 @@ def check_groups(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]])
     """Check that the checkpoint's optimizer has the same class and number of groups.
 
     The state of one class may load into another, but then it computes neither of the two updates.
-
-    Raises:
-        TrainingError: the checkpoint was written with an optimizer of another class, or another
-            number of groups.
     """
     current = _kinds(optimizer)
     stored = [entry["optimizer"] for entry in groups]

@@ -19,9 +19,6 @@ def recompute_units(model: nn.Module, every: int) -> None:
 
     Their `forward` is wrapped in place, so module names stay the same, and a strategy's hooks on a
     block's call (gathering its weights) run outside of it.
-
-    Raises:
-        ConfigError: the model names no blocks, or fewer than `every`.
     """
     key = f"trainer.activation_checkpointing={'full' if every == 1 else every}"
     units = list(model.shard_units()) if hasattr(model, "shard_units") else []  # type: ignore[operator]

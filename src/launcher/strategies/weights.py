@@ -157,8 +157,6 @@ def load_model_tensors(
 
     Returns:
         A message for each name that is missing, left over or of another shape.
-    Raises:
-        TrainingError: `strict`, and there is such a name, or `load_state_dict()` ignored a tensor.
     """
     module, own = unwrap(model), model_state(model)
     state, extra = module.state_dict(), saved.meta.get(EXTRA, {})
@@ -266,11 +264,7 @@ def extra_state(model: nn.Module) -> dict[str, object]:
 
 
 def extra_misfits(model: nn.Module, stored: Mapping[str, object], strict: bool = True) -> list[str]:
-    """Return a message for each entry of `extra_state` that is missing or left over.
-
-    Raises:
-        TrainingError: `strict`, and there is one.
-    """
+    """Return a message for each entry of `extra_state` that is missing or left over."""
     names = extra_state(model).keys()
     problems = [f"{name}: the checkpoint does not have it" for name in names - stored.keys()]
     problems += [f"{name}: the model does not have it" for name in stored.keys() - names]
@@ -295,8 +289,6 @@ def load_weights(
             None: `load_model_tensors`.
     Returns:
         A message for each tensor that is missing, left over or of another shape.
-    Raises:
-        TrainingError: `strict`, and there is one.
     """
     prefix = MODEL if any(name.startswith(MODEL) for name in saved.names()) else ""
     saved = Tied(saved, tied_names(model), prefix)
@@ -317,9 +309,6 @@ def misfits(
     """Return a message for each stored tensor that does not fit the model's `shapes`.
 
     A message begins with the tensor's name.
-
-    Raises:
-        TrainingError: `strict`, and there is one.
     """
     stored = {name.removeprefix(prefix) for name in saved.names() if name.startswith(prefix)}
     # These are further names of tied tensors.

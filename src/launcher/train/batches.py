@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from launcher.data.plain import WORKERS_DRAW_ANEW, PlainLoader, resumable, set_epoch, why_not_exact
 from launcher.errors import TrainingError
@@ -45,6 +45,7 @@ class Batches:
         self._plain = self.source if isinstance(self.source, PlainLoader) else None
         self._is_interruptible = self._plain is None or self._plain.interruptible
         self._epoch_size: int | None = None
+        self._epoch, self._has_batches = 0, False
         self._iterator: Iterator[object]
         self._counters: list[tuple[object, str]] = []
         """The attributes that are the position: their object and name."""
@@ -60,8 +61,9 @@ class Batches:
         )
         self._counters = [(owner, name) for owner, name in counted if hasattr(owner, name)]
         self._epoch_size = getattr(self.loader, "samples_per_epoch", None)
-        if state.epoch:
-            set_epoch(self.loader, state.epoch)
+        self._epoch, self._has_batches = state.epoch, state.step > 0
+        set_epoch(self.loader, state.epoch)
+        self._warn_of_persistent_workers()
         self._open()
 
     def _open(self) -> None:
@@ -99,7 +101,6 @@ class Batches:
                 boundary.
         Raises:
             signals.Interrupted: a signal has ended the wait.
-            TrainingError: the loader has no batch.
         """
         start = time.perf_counter()
         try:
@@ -111,22 +112,56 @@ class Batches:
         except StopIteration:
             batch = self._first_of_next_epoch()
         data_time.append(time.perf_counter() - start)
+        self._has_batches = True
         self._note_epoch()
         return batch
 
-    def _note_epoch(self) -> None:
-        """Count the passes of an endless loader before the last sample that it has yielded."""
+    def next_epoch(self) -> int:
+        """The epoch that the next batch belongs to, or begins with, where an epoch has ended."""
         if self._epoch_size is not None:
-            self._state.epoch = max(0, self.loader.samples - 1) // self._epoch_size
+            return int(self.loader.samples) // self._epoch_size
+        if self._plain is not None:
+            return self._epoch + self._plain.is_at_end
+        return self._epoch + self._has_batches
+
+    def _note_epoch(self) -> None:
+        """Count the passes before the last sample that the loader has yielded."""
+        if self._epoch_size is not None:
+            self._epoch = max(0, self.loader.samples - 1) // self._epoch_size
+        self._state.epoch = self._epoch
 
     def _first_of_next_epoch(self) -> object:
-        self._state.epoch += 1
-        set_epoch(self.loader, self._state.epoch)
+        self._epoch += 1
+        set_epoch(self.loader, self._epoch)
         self._open()
         try:
             return self._next()
         except StopIteration:
-            raise TrainingError("The data loader has no batch: its dataset is empty.") from None
+            if not self._has_batches:
+                raise TrainingError("The data loader has no batch: its dataset is empty.") from None
+            raise TrainingError(
+                f"The data loader has no batch in epoch {self._epoch}, and had some before; each"
+                " iter() of it must begin a new pass over the data."
+            ) from None
+
+    def _warn_of_persistent_workers(self) -> None:
+        """Warn of workers of a loader with its own state, which this class cannot begin anew."""
+        loader = self.loader
+        if self._plain is not None or not getattr(loader, "persistent_workers", False):
+            return
+        name, dataset = type(loader).__name__, getattr(loader, "dataset", None)
+        if isinstance(dataset, IterableDataset) and hasattr(loader, "state_dict"):
+            self._logger.warning(
+                "%s with persistent workers over a stream: after a resume its epochs may leave out"
+                " samples (torchdata's does); use persistent_workers=False.",
+                name,
+            )
+        elif hasattr(dataset, "set_epoch"):
+            self._logger.warning(
+                "%s with persistent workers: they do not see the dataset's set_epoch; use"
+                " persistent_workers=False.",
+                name,
+            )
 
     def mark(self) -> None:
         """Note the position, for `rewind`."""

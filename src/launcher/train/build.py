@@ -1,8 +1,10 @@
 """Builds a trainer from a configuration. It is the only module that knows all parts."""
 
+import hashlib
 import inspect
 import logging
 import math
+import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -29,7 +31,6 @@ from launcher.data.mixture_dataset import Mixture
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, RunContext
 from launcher.hooks.best import Best
-from launcher.hooks.compiled_graphs import CompiledGraphsHook
 from launcher.hooks.epochs import EpochSummaryHook
 from launcher.hooks.forking import Fork
 from launcher.hooks.init_from import InitFromHook
@@ -39,15 +40,16 @@ from launcher.hooks.metric_schedule import MetricScheduleHook
 from launcher.hooks.sources import SourcesHook
 from launcher.models.output import check_parameters, described
 from launcher.optim.fused import kernels_for_any_shard
+from launcher.optim.optimizers import check_step
 from launcher.optim.parts import OptimizerParts, call_factory
 from launcher.optim.precision import Precision
 from launcher.optim.schedulers import SchedulerParts, check_steps, needs_metric
 from launcher.process import collector
-from launcher.process.device import device_name
 from launcher.process.ranks import Ranks
 from launcher.process.rng import seed_all, set_deterministic
 from launcher.rundir.files import expanded
 from launcher.rundir.folder import RunFolder
+from launcher.rundir.provenance import processor
 from launcher.strategies.base import Strategy
 from launcher.strategies.step import StepPlan
 from launcher.trackers.base import is_tracker
@@ -57,8 +59,8 @@ from launcher.train.packing import check_packing
 
 logger = logging.getLogger("launcher")
 
-IN_A_GRAPH = ("compile", "activation_checkpointing", "deterministic")
-"""Keys of `trainer` that change the graphs of torch.compile."""
+COMPILED = "TORCHINDUCTOR_CACHE_DIR"
+"""Torch's environment variable, which child processes inherit."""
 
 
 def build_trainer(
@@ -79,9 +81,6 @@ def build_trainer(
         to_train: whether it will train. With False, only the model is needed, so the optimizer has
             no state, and there is no schedule.
         has_loader: False: the training data are not read.
-
-    Raises:
-        ConfigError: a part cannot be built from the configuration.
     """
     settings, run = (
         settings_of(TrainerSettings, config.trainer),
@@ -116,7 +115,11 @@ def build_trainer(
         loader = data.train_loader(
             seed=config.seed, micro_batch_size=plan.micro_batch_size, **placement, **order
         )
-    placement |= {"batch_size": plan.micro_batch_size, **chunks}
+    size = plan.micro_batch_size
+    if data.val_batch_size is not None:
+        # With lanes, a batch is the same on any number of ranks.
+        size = max(1, data.val_batch_size // (settings.lanes or strategy.ranks.world_size))
+    placement |= {"batch_size": size, **chunks}
     if loader is not None:
         if isinstance(loader.dataset, Mixture):
             hooks.insert(0, SourcesHook(OmegaConf.select(config, "hooks.logging.interval") or 10))
@@ -145,8 +148,6 @@ def build_trainer(
     if loader is not None:
         check_packing(trainer, loader.dataset, loader.micro_batch_size)
     if compiling is not None:
-        if (graphs := _compiled_graphs(plain, compiling, trainer)) is not None:
-            trainer.hooks.append(graphs)
         trainer.compile(compiling)
     collector.resume()
     return trainer
@@ -155,14 +156,10 @@ def build_trainer(
 def compile_options(
     setting: bool | dict[str, object], strategy: Strategy
 ) -> dict[str, object] | None:
-    """Return the arguments of torch.compile, or None if nothing is compiled.
-
-    Raises:
-        ConfigError: the backend is unknown, the strategy's work breaks a whole graph, or CUDA
-            graphs would overwrite the gradients of a step's micro-batches.
-    """
+    """Return the arguments of torch.compile, or None if nothing is compiled."""
     if setting is False:
         return None
+    _keep_compiled()  # before inductor is imported
     options: dict[str, Any] = {} if setting is True else dict(setting)
     backend, backends = (
         options.get("backend", "inductor"),
@@ -191,24 +188,26 @@ def compile_options(
     return options
 
 
-def _compiled_graphs(
-    plain: dict[str, Any], compiling: dict[str, object], trainer: Trainer
-) -> CompiledGraphsHook | None:
-    """Make the hook that keeps the compiled graphs, and let it read an earlier launch's graphs.
+def _keep_compiled() -> None:
+    """Let torch keep what it compiles in the user's cache folder, unless a folder is set.
 
-    Backends other than inductor keep no graphs, so they have no such hook.
+    Its own default is the temporary folder, which another node or a restart does not have. Kernels
+    of a CPU use its instructions, but torch does not look them up by processor.
     """
-    if compiling.get("backend", "inductor") != "inductor":
-        return None
-    parts = {key: plain[key] for key in ("model", "precision", "strategy", "trainer")}
-    parts["trainer"] = {key: parts["trainer"].get(key) for key in IN_A_GRAPH}
-    parts |= {
-        "micro_batch_size": trainer.strategy.plan.micro_batch_size,
-        "device": device_name(trainer.device),
-    }
-    hook = CompiledGraphsHook(parts, trainer.strategy.ranks.rank)
-    hook.read()
-    return hook
+    if COMPILED in os.environ:
+        return
+    try:
+        base = os.environ.get("XDG_CACHE_HOME", "")
+        root = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
+        name = hashlib.sha256(processor().encode()).hexdigest()[:12]
+        folder = root / "launcher" / "inductor" / name
+        # Torch unpickles its files.
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # There is no home, or it is read-only.
+    except (OSError, RuntimeError) as error:
+        logger.info("Compiled graphs are kept in torch's temporary folder only: %s.", error)
+        return
+    os.environ[COMPILED] = str(folder)
 
 
 def set_up_strategy(
@@ -234,11 +233,7 @@ def set_up_strategy(
 def step_plan(
     settings: TrainerSettings, batch: int, world_size: int, precision: Precision
 ) -> StepPlan:
-    """Divide the global batch over the ranks, and a rank's share into the largest micro-batches.
-
-    Raises:
-        ConfigError: the ranks do not divide it.
-    """
+    """Divide the global batch over the ranks, and a rank's share into the largest micro-batches."""
     if issues := list(lane_issues(settings, batch, world_size)):
         raise ConfigError(*map(str, issues))
     if issue := batch_issue(batch, world_size):
@@ -271,11 +266,7 @@ def step_plan(
 
 
 def build_model(node: DictConfig) -> nn.Module:
-    """Build the configured model.
-
-    Raises:
-        ConfigError: the configuration names something else than a module.
-    """
+    """Build the configured model."""
     model = instantiate(node)
     if not isinstance(model, nn.Module):
         raise ConfigError(
@@ -291,10 +282,6 @@ def build_optimizer(node: DictConfig, model: nn.Module) -> torch.optim.Optimizer
 
     It gets the model if that is the name of its first parameter, else the trainable parameters, as
     torch's own optimizers take them.
-
-    Raises:
-        ConfigError: there is nothing to train, or the factory returns something else than an
-            optimizer.
     """
     optimizer: torch.optim.Optimizer = call_factory(_factory(node), model)
     if not hasattr(optimizer, "param_groups"):
@@ -302,6 +289,7 @@ def build_optimizer(node: DictConfig, model: nn.Module) -> torch.optim.Optimizer
             f"optimizer._target_={node._target_}: should make a torch.optim.Optimizer; it made "
             f"{described(optimizer)}."
         )
+    check_step(optimizer, f"optimizer._target_={node._target_}")
     return optimizer
 
 
@@ -326,9 +314,6 @@ def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -
     Args:
         options: the node `scheduler`.
         optimizer: the optimizer whose rate it sets.
-    Raises:
-        ConfigError: `metric` is not set although the scheduler needs it, or set although the
-            scheduler does not use it.
     """
     metric = options.get("metric")
     options = {key: value for key, value in options.items() if key != "metric"}
@@ -363,11 +348,7 @@ def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -
 
 
 def in_steps(schedule: object, dataset: object, batch_size: int) -> object:
-    """Return the options of a schedule with numbers of epochs as numbers of steps, rounded up.
-
-    Raises:
-        ConfigError: the training data have no length.
-    """
+    """Return the options of a schedule with numbers of epochs as numbers of steps, rounded up."""
     size = length(dataset)
 
     def steps(epochs: Fraction, key: str) -> int:
@@ -395,11 +376,7 @@ def schedule_metric(metric: str, mode: Any = "auto") -> Best:
 
 
 def _check_validation(plain: dict[str, object], data: Any) -> None:
-    """Check that the data have a validation set if a hook follows one of its metrics.
-
-    Raises:
-        ConfigError: a hook follows a metric of the validation set, and the data have none.
-    """
+    """Check that the data have a validation set if a hook follows one of its metrics."""
     issues = list(validation_issues(plain))
     if issues and not data.val_names and data.val_dataset() is None:
         raise ConfigError(*map(str, issues))

@@ -104,8 +104,6 @@ def check_hook(hook: object, source: str) -> None:
     Args:
         hook: the object.
         source: origin of the hook, for messages.
-    Raises:
-        ConfigError: it is not a hook, or has a method for an event that does not exist.
     """
     if not isinstance(hook, BaseHook):
         advice = ", so create one" if isinstance(hook, type) and issubclass(hook, BaseHook) else ""

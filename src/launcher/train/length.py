@@ -22,9 +22,6 @@ def with_max_steps(config: DictConfig) -> DictConfig:
     """Return the configuration with `trainer.max_steps` computed from `trainer.max_epochs`.
 
     Without epochs it is unchanged. A schedule over the whole run follows.
-
-    Raises:
-        ConfigError: the training data have no length.
     """
     epochs = config.trainer.get("max_epochs")
     if epochs is None:

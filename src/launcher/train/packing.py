@@ -31,8 +31,6 @@ def check_packing(trainer: Trainer, dataset: object, micro_batch_size: int) -> N
         trainer: the trainer with the model.
         dataset: the training samples. Samples that are not packed are not measured.
         micro_batch_size: rows of a batch of one rank.
-    Raises:
-        ConfigError: the model mixes the documents.
     """
     if not isinstance(dataset, PackedDataset) or not dataset.pack:
         return

@@ -32,20 +32,21 @@ from launcher.models.output import (
     is_part,
     warn_of_rounding,
 )
+from launcher.optim.optimizers import check_step
 from launcher.optim.parts import OptimizerParts
 from launcher.optim.precision import Precision
+from launcher.optim.schedule_state import ScheduleState
 from launcher.optim.schedulers import (
     AnyScheduler,
     SchedulerParts,
     check_steps,
     current_rates,
     follow_groups,
-    load_schedule,
     needs_metric,
 )
 from launcher.process import deadline, signals
 from launcher.process.device import parse_device
-from launcher.process.ranks import Agreement, maximum, sum_over_ranks, world_size
+from launcher.process.ranks import Agreement, maximum
 from launcher.process.rng import restore_rng, rng_state
 from launcher.strategies.base import Strategy
 from launcher.strategies.external import ExternalStrategy
@@ -139,6 +140,7 @@ class BaseTrainer(HookCaller):
         self.strategy: Strategy
         self._turns: Turns | None = None
         self._batches: Batches
+        self._schedule: ScheduleState
         self._agreement: Agreement
         self._epoch: Interval | None = None
         # The hook that restores a checkpoint sets these.
@@ -258,6 +260,7 @@ class BaseTrainer(HookCaller):
         self.model = self._part("build_model", "a torch.nn.Module", "named_parameters")
         check_parameters(self.model)
         self.optimizer = self._part("build_optimizer", "a torch.optim.Optimizer", "param_groups")
+        check_step(self.optimizer, f"{type(self).__name__}.build_optimizer")
 
     def _part(self, method: str, kind: str, *attributes: str) -> Any:
         part = getattr(self, method)()
@@ -276,11 +279,13 @@ class BaseTrainer(HookCaller):
 
     def bind_events(self) -> None:
         """List what each event calls. Needed again after a change of hooks or loader."""
-        # A hook may replace the loader.
+        # A hook may replace the loader and the schedule.
         if not self.is_built or self._batches.loader is not self.data_loader:
             self._batches = Batches(
                 self.data_loader, self.logger, self.num_targets, self.device, self._agreement.alone
             )
+        if not self.is_built or self._schedule.scheduler is not self.lr_scheduler:
+            self._schedule = ScheduleState(self.optimizer, self.lr_scheduler)
         self._events = calls(self.hooks)
         length = steps_per_epoch(self)
         self.state.num_epochs = float(self.max_steps / length) if length else None
@@ -303,6 +308,7 @@ class BaseTrainer(HookCaller):
         """
         if not self.is_built:
             self.build()
+        self._warn_of_large_batch()
         rng = rng_state()
         self.is_paused, self.stop_signal, self._agreed_at = False, 0, -1
         has_ended = False
@@ -323,6 +329,16 @@ class BaseTrainer(HookCaller):
             raise
         finally:
             self.close_hooks(has_ended)
+
+    def _warn_of_large_batch(self) -> None:
+        """Warn of a step that uses each sample several times, which is nearly always a mistake."""
+        length = steps_per_epoch(self)
+        if length is not None and length < 1 and self.strategy.ranks.is_main:
+            self.logger.warning(
+                "A step has each training sample %.3g times: it takes more samples than there are;"
+                " use a smaller batch.",
+                float(1 / length),
+            )
 
     def restore(self) -> None:
         """Set up the hooks and restore the state that an earlier attempt saved.
@@ -386,6 +402,7 @@ class BaseTrainer(HookCaller):
             "non_finite_grad_retry_count": 0,
         }
         if self._epoch is not None and (step == 1 or self._epoch.is_due(self, step - 1)):
+            self.state.epoch = self._batches.next_epoch()
             self.fire("on_epoch_start")
         for call in self._events["on_before_step"]:
             call(self)
@@ -410,10 +427,7 @@ class BaseTrainer(HookCaller):
         """Compute a step's gradients, let the strategy clip them, update the weights, zero them."""
         if self._turns is not None:
             return self._take_turns(self._turns)
-        if self.strategy.needs_closure:
-            self._accumulate_for_closure()
-        else:
-            self._accumulate(self._micro_batches())
+        self._accumulate(self._micro_batches())
         if (lanes := self.strategy.lanes) is not None:
             self.step_info["loss"] = lanes.end_of_step(self.state.step, self.step_info["loss"])
         self.settle()
@@ -510,30 +524,6 @@ class BaseTrainer(HookCaller):
 
     def _forward_name(self) -> str:
         return f"{type(self).__name__}.forward"
-
-    def _accumulate_for_closure(self) -> None:
-        """Accumulate gradients for an optimizer (LBFGS) that calls its closure repeatedly.
-
-        Each call sees the same batches and the same random numbers.
-        """
-        start, batches = (
-            rng_state(),
-            list(islice(self._micro_batches(), self.gradient_accumulation_steps)),
-        )
-
-        def mean_loss() -> torch.Tensor:
-            return sum_over_ranks(torch.stack(self.step_info["loss"]).mean()) / world_size()
-
-        def evaluate_again() -> torch.Tensor:
-            first, self.step_info = self.step_info, {**self.step_info, "loss": [], "records": []}
-            restore_rng(start)
-            self.strategy.zero_grad()
-            self._accumulate(iter(batches))
-            loss, self.step_info = mean_loss(), first
-            return loss
-
-        self._accumulate(iter(batches))
-        self.strategy.closure = mean_loss(), evaluate_again
 
     # ----------------------------------------------------------- skipped updates and missing losses
     def _after_update(self, was_skipped: bool) -> None:
@@ -662,16 +652,25 @@ class BaseTrainer(HookCaller):
             "lr_scheduler": (
                 self.lr_scheduler.state_dict() if self.lr_scheduler is not None else None
             ),
+            "lr_arguments": self._schedule.arguments(),
             "grad_scaler": self.grad_scaler.state_dict(),
             "data_loader": self._batches.position(),
         }
 
     def load_training_state(self, saved: dict[str, Any]) -> None:
         self.state.load_counters(saved)
-        load_schedule(self.lr_scheduler, saved["lr_scheduler"], self.state.step)
         if saved["grad_scaler"]:
             self.grad_scaler.load_state_dict(saved["grad_scaler"])
         self._batches.load_position(saved.get("data_loader"), self.state)
+
+    def restore_schedule(self, saved: dict[str, Any]) -> None:
+        """Restore the schedule of a training state. The optimizer has been loaded before.
+
+        Raises:
+            ConfigError: the schedule cannot be stepped as far as the training state.
+        """
+        updates = self.state.step - self.state.skipped_steps
+        self._schedule.restore(saved, updates)
 
     @property
     def source(self) -> object:

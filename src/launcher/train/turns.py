@@ -50,8 +50,6 @@ class Turns:
             schedules: the schedules of the updated optimizers make a step.
         Returns:
             The norm over all gradients; skipped, if the update of any optimizer was.
-        Raises:
-            TrainingError: there was no loss for any optimizer, or only for some micro-batches.
         """
         losses: list[list[torch.Tensor]] = [[] for _ in batches]
         records: list[dict[str, object]] = [{} for _ in batches]
@@ -125,9 +123,6 @@ def check_turns(
         schedules: the schedule of the run, if any.
         hooks: the hooks of the run.
         retries: `max_non_finite_grad_retries`.
-    Raises:
-        ConfigError: steps are repeated, the schedule is not one of several optimizers, or the
-            strategy or a hook does not support them.
     """
     names = ", ".join(optimizers.parts)
     if not strategy.supports_parts:
@@ -156,11 +151,7 @@ def check_turns(
 
 
 def check_takes_name(forward: Callable[..., object], name: str, optimizers: Sequence[str]) -> None:
-    """Check that a function takes the name of an optimizer.
-
-    Raises:
-        ConfigError: the function does not take the name of an optimizer.
-    """
+    """Check that a function takes the name of an optimizer."""
     parameters = inspect.signature(forward).parameters.values()
     if not any(p.name == "optimizer" or p.kind is p.VAR_KEYWORD for p in parameters):
         raise ConfigError(

@@ -1,22 +1,8 @@
 """Jobs whose number of nodes changes, on a real cluster."""
 
-from itertools import pairwise
-
-import pytest
-
-from launcher.rundir.folder import RunFolder
-from support.lab import INTERVAL, run_folders, steps_done, wait_for
+from support.lab import run_folders, steps_done, wait_for
 from support.reloading import stored
 from support.runner import TIMES, metrics, record, run_folder
-from support.witness import samples_of_steps
-
-RUN = [
-    "strategy=ddp",
-    "trainer.max_steps=60",
-    "data.batch_size=60",
-    "trainer.micro_batch_size=20",
-    "+tracker.witness._target_=support.witness.Witness",
-]
 
 
 def occupy(lab, node):
@@ -34,19 +20,6 @@ def occupy(lab, node):
         "--wrap",
         "sleep 3000",
     ).strip()
-
-
-def assert_same_run(outputs, alone):
-    """The same samples in the same order, and losses that differ by rounding."""
-    assert samples_of_steps(run_folder(outputs)) == samples_of_steps(run_folder(alone))
-    assert losses_of(outputs) == pytest.approx(losses_of(alone), rel=1e-4)
-
-
-def losses_of(outputs):
-    """The loss of each step."""
-    lines = [line for line in metrics(outputs) if "train/loss" in line]
-    assert [line["step"] for line in lines] == list(range(1, 61))
-    return [line["train/loss"] for line in lines]
 
 
 def test_with_lanes_a_run_on_changing_nodes_equals_one_on_one_rank(
@@ -106,48 +79,3 @@ def without_times(outputs):
     lines = metrics(outputs)
     assert [line["step"] for line in lines if "train/loss" in line] == list(range(1, 61))
     return [{key: line[key] for key in line if key not in TIMES} for line in lines]
-
-
-def test_a_run_restarts_when_nodes_are_lost(start_lab, tmp_path, undisturbed):
-    """Inside its job: on the spare, then on the nodes that are left. The loss of the first node,
-    which has the batch script, requeues the job."""
-    lab = start_lab(NODES="4", DBD="0")
-    place = [
-        "dispatch.nodes=1-3",
-        "dispatch.spares=1",
-        "dispatch.no_kill=true",
-        "tracker.pace.seconds=0.2",
-    ]
-    job = lab.submit(tmp_path, *RUN, *place)
-    for number, lost in enumerate(("node2", "node3", "node1"), 1):
-        wait_for(lambda: newest_step(tmp_path) >= number * INTERVAL, "a checkpoint")  # noqa: B023
-        lab.node("crash", lost)
-        if lost == "node1":
-            lab.node("start", "node2")  # a requeued job asks for the spare too
-        wait_for(lambda: len(record(tmp_path)["attempts"]) > number, "a restart")  # noqa: B023
-    final, attempts = lab.wait_until_ended(job), record(tmp_path)["attempts"]
-
-    log = (run_folder(tmp_path) / "logs" / f"slurm-{job}.log").read_text()
-    assert (final, lab.info(job)["Restarts"]) == ("COMPLETED", "1"), log
-    assert [attempt["world_size"] for attempt in attempts] == [3, 3, 2, 1]
-    assert [attempt["outcome"] for attempt in attempts] == [
-        "killed",
-        "killed",
-        "killed",
-        "completed",
-    ]
-    assert [attempt["reason"] for attempt in attempts[:3]] == [
-        "lost node2: restarts on 3 nodes",
-        "lost node3: restarts on 2 nodes",
-        "lost node1: requeued",
-    ]
-    for before, after in pairwise(attempts[:3]):
-        assert before["end_step"] - INTERVAL <= after["start_step"] <= before["end_step"]
-    # Rank 0 was on node1, and could not say how far it came.
-    assert attempts[3]["start_step"] >= 3 * INTERVAL
-    assert_same_run(tmp_path, undisturbed(1, *RUN))
-
-
-def newest_step(outputs):
-    """The step of the newest checkpoint."""
-    return max((RunFolder(folder).newest_step() for folder in run_folders(outputs)), default=0)

@@ -50,12 +50,6 @@ PARTS = {
 }
 """Other parts, under fsdp on two ranks and under none on one."""
 UNUSUAL = {
-    "lbfgs": [
-        "optimizer=lbfgs",
-        "optimizer.max_iter=3",
-        "model.dropout=0.1",
-        "trainer.micro_batch_size=3",
-    ],
     "plateau": [
         "scheduler=plateau",
         "scheduler.patience=0",
@@ -65,7 +59,7 @@ UNUSUAL = {
         "hooks.evaluation.interval=1",
     ],
 }
-"""A step that computes the loss several times; a schedule that follows a metric."""
+"""A schedule that follows a metric."""
 ADAM = "{_target_:torch.optim.Adam,lr:0.01}"
 SEVERAL = [
     "digits", "optimizer=parts", f"optimizer.parts={{generator:{ADAM},discriminator:{ADAM}}}",
@@ -91,8 +85,6 @@ REFUSED = [
     [*FSDP, "strategy.sharding=no_shard", "strategy.replicate=2"],
     [*FSDP, "strategy.reduce_dtype=bf16"],
     [*FSDP, "precision=bf16", "strategy.mixed_precision=false", "strategy.reduce_dtype=bf16"],
-    ["optimizer=lbfgs", *FSDP],
-    [*NONE, "optimizer=lbfgs", "precision=fp16"],
     [*NONE, "+scheduler.metric=val/loss"],
     [*FSDP, "trainer.compile={}", "+trainer.compile.fullgraph=true"],
     [*DDP, "trainer.compile={}", "+trainer.compile.fullgraph=true"],
@@ -227,13 +219,7 @@ def test_unusual_steps_resume_to_the_bit(
         for key in ("losses", "norms", "rates"):
             assert first[key] + second[key] == whole[key]
         assert second["digest"] == whole["digest"]
-        if name == "plateau":
-            assert whole["rates"] == [0.01, 0.005, 0.0025, 0.00125, 0.000625, 0.0003125]
-        else:
-            assert whole["losses"][-1] < whole["losses"][0]
-            assert whole["losses"][:2] == pytest.approx(
-                alone[name]["whole"]["losses"][:2], rel=1e-2
-            )
+        assert whole["rates"] == [0.01, 0.005, 0.0025, 0.00125, 0.000625, 0.0003125]
 
 
 @pytest.mark.parametrize("name", TURNS)

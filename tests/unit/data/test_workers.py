@@ -160,9 +160,13 @@ class Faulty:
 @pytest.mark.parametrize(
     "error, kind, message",
     [
-        (ValueError("sample 3 has no label"), ValueError, "^sample 3 has no label$"),
+        (
+            ValueError("sample 3 has no label"),
+            ValueError,
+            "^sample 3 has no label\ndata: Faulty.3. raised it.$",
+        ),
         (ConfigError("data.files='x': a sentence."), ConfigError, "^data.files='x': a sentence.$"),
-        (OddError("shard-7", 12), Exception, "shard-7:12 is broken$"),
+        (OddError("shard-7", 12), Exception, "shard-7:12 is broken\ndata: Faulty.3. raised it.$"),
     ],
 )
 def test_errors_keep_type_and_message(error, kind, message, num_workers):

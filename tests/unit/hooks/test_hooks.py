@@ -107,7 +107,6 @@ OPTIMIZERS = {
     "momentum": partial(torch.optim.SGD, momentum=0.9),
     "Adagrad": torch.optim.Adagrad,
     "NAdam": torch.optim.NAdam,
-    "LBFGS": torch.optim.LBFGS,
 }
 
 

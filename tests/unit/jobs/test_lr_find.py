@@ -1,15 +1,16 @@
 """The learning rate range test leaves no trace in the trainer, and suggests nothing where the loss
 does not fall."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from launcher.data.loader import ResumableLoader
 from launcher.jobs.lr_find import find_lr, suggestion
 from support.toy import BAD, GOOD, Recorder, Toy
 
@@ -82,6 +83,46 @@ def test_the_suggestion_is_where_the_loss_falls_fastest() -> None:
     assert suggestion(lrs, [1, 2, 3, 4, 5, 6, 7, 8]) is None and suggestion([], []) is None
 
 
+class Growing:
+    """Samples that grow with each that is read."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.read += 1
+        return torch.full((2,), float(index + self.read))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"read": self.read}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.read = state["read"]
+
+
+class Reversing(Sampler[int]):
+    """Turns a list round at each epoch."""
+
+    def __init__(self) -> None:
+        self.order = list(range(8))
+
+    def __iter__(self) -> Iterator[int]:
+        self.order.reverse()
+        return iter(self.order)
+
+    def __len__(self) -> int:
+        return 8
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"order": list(self.order)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.order = list(state["order"])
+
+
 def loaders() -> dict[str, Callable[[], Any]]:
     data = [torch.full((2,), float(number)) for number in range(8)]
     generator = lambda: torch.Generator().manual_seed(7)  # noqa: E731
@@ -91,6 +132,11 @@ def loaders() -> dict[str, Callable[[], Any]]:
         "own generator, worker": lambda: DataLoader(
             data, 2, shuffle=True, generator=generator(), num_workers=1
         ),
+        "stateful dataset": lambda: DataLoader(Growing(), 2),  # type: ignore[arg-type]
+        "stateful dataset, our loader": lambda: ResumableLoader(
+            Growing(), seed=0, micro_batch_size=2
+        ),
+        "stateful sampler": lambda: DataLoader(data, 2, sampler=Reversing()),
         "stateful": lambda: StatefulDataLoader(data, 2, shuffle=True),
     }
 

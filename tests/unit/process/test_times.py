@@ -45,7 +45,6 @@ def test_the_first_run_of_a_process_began_with_it() -> None:
     ("environment", "is_of_the_job"),
     [
         ({"SLURM_JOB_START_TIME": "1700000000"}, True),
-        ({"SLURM_JOB_START_TIME": "1700000000", "LAUNCHER_RESTARTED": "1"}, False),
         ({"SLURM_JOB_START_TIME": ""}, False),
         ({"SLURM_JOB_START_TIME": "Unknown"}, False),
         ({}, False),

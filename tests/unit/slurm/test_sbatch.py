@@ -7,6 +7,8 @@ import sys
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from launcher.config.compose import compose
@@ -20,7 +22,7 @@ from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.slurm.journal import Journal
 from launcher.slurm.sbatch import Script, seconds
-from launcher.slurm.size import GUARD, NODE_LOSS
+from launcher.slurm.size import GUARD
 from launcher.slurm.submission import JobNote, freeze, frozen, load_frozen
 from support.scripted_slurm import ScriptedSlurm
 
@@ -298,24 +300,31 @@ def test_an_unescaped_variable_is_a_sentence_with_the_escaped_form(tmp_path, lin
     )
 
 
-@pytest.mark.parametrize(
-    ("command", "steps"),
-    [("guarded srun --ntasks=2 --nodelist=node1", 1), ("on_nodes_left 1 0 2 0", 2)],
-)
-def test_the_steps_of_consecutive_starts_differ_in_number(tmp_path, monkeypatch, command, steps):
+def test_the_steps_of_consecutive_starts_differ_in_number(tmp_path, monkeypatch):
     """srun of a frozen node that wakes ends the step that has its number."""
     numbers = []
     for restarts in range(4):
         slurm = ScriptedSlurm(tmp_path / str(restarts))
         with monkeypatch.context() as patch:
             slurm.install(patch, restarts)
-            functions = f"source {GUARD}; source {NODE_LOSS}"
-            script = f"__launcher_run={tmp_path}; {functions}; {command} true"
+            command = "guarded srun --ntasks=2 --nodelist=node1 true"
+            script = f"__launcher_run={tmp_path}; source {GUARD}; {command}"
             subprocess.run(["bash", "-c", script], check=True, timeout=60)
         *empty, run = slurm.steps
         assert set(empty) <= {"empty"} and run == "2 on node1"
         numbers.append(len(empty))
-    assert numbers == [steps * restarts for restarts in range(4)]
+    assert numbers == [0, 1, 2, 3]
+
+
+@given(st.integers(1, 40), st.integers(1, 8), st.integers(0, 6))
+@settings(max_examples=10)
+def test_usable_nodes_are_the_most_whose_ranks_divide_the_lanes(allocated, ranks, exponent):
+    lanes = 2**exponent
+    script = f"__launcher_run=/tmp; source {GUARD}; trap - EXIT TERM; usable"
+    command = f"{script} {allocated} {ranks} {lanes}; usable {allocated} {ranks} 0"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    fits = [n for n in range(1, allocated + 1) if lanes % (n * ranks) == 0]
+    assert [*map(int, done.stdout.split())] == [max(fits, default=1), allocated]
 
 
 def test_setup_lines_do_not_disturb_the_script(tmp_path):

@@ -13,30 +13,24 @@ from launcher.slurm.size import Size
     ("settings", "expected", "command"),
     [
         (
-            (2, 4, False, 0),
-            {"nodes": "2", "no-kill": None, "ntasks-per-node": 4, "cpus-per-task": 3},
+            (2, 4),
+            {"nodes": "2", "ntasks-per-node": 4, "cpus-per-task": 3},
             "guarded srun",
         ),
         (
-            ("1-4", 4, False, 0),
-            {"nodes": "1-4", "no-kill": None, "mincpus": 12},
+            ("1-4", 4),
+            {"nodes": "1-4", "mincpus": 12},
             "on_nodes 4 0",
         ),
         (
-            ("1-4", 2, False, 0, 8),
-            {"nodes": "1-4", "no-kill": None, "mincpus": 6},
+            ("1-4", 2, 8),
+            {"nodes": "1-4", "mincpus": 6},
             "on_nodes 2 8",
-        ),
-        ((2, 4, True, 1), {"nodes": "3", "no-kill": True, "mincpus": 12}, "on_nodes_left 2 1 4 0"),
-        (
-            ("2-4", 1, True, 2),
-            {"nodes": "4-6", "no-kill": True, "mincpus": 3},
-            "on_nodes_left 2 2 1 0",
         ),
     ],
 )
 def test_flags_of_sbatch_and_srun(settings, expected, command):
-    *settings, lanes = settings if len(settings) == 5 else (*settings, None)
+    *settings, lanes = settings if len(settings) == 3 else (*settings, None)
     size = replace(Size.of(*settings), lanes=lanes)
     assert (size.flags(3), size.command()) == (expected, command)
 
@@ -56,19 +50,9 @@ def test_flags_of_sbatch_and_srun(settings, expected, command):
             {"runs_per_job": 2, "nodes": 2},
             r"dispatch\.runs_per_job=2: several runs of a job share one node; leave .*nodes=2 out",
         ),
-        ({"runs_per_job": 2, "no_kill": True}, r"leave dispatch\.no_kill=true out"),
         (
             {"runs_per_job": 4, "array_parallelism": 3},
             r"dispatch\.runs_per_job=4: is more than the runs at once, .*=3; use a smaller one",
-        ),
-        ({"spares": 1}, r"dispatch\.spares=1: is used only with dispatch\.no_kill=true"),
-        (
-            {"no_kill": True},
-            r"dispatch\.no_kill=true: a run that needs dispatch\.nodes=1 .* dispatch\.nodes=1-2\.",
-        ),
-        (
-            {"no_kill": True, "nodes": 4},
-            r"use dispatch\.spares=1 or a range, e\.g\. dispatch\.nodes=1-4\.",
         ),
     ],
 )

@@ -218,8 +218,6 @@ def test_a_job_starts_only_in_the_folder_that_was_submitted(
 def test_a_further_array_leaves_the_functions_that_a_job_reads(tmp_path: Path) -> None:
     runs = [RunFolder(tmp_path / "run")]
     write_script(tmp_path / "job-0.sh", "#!/bin/bash", runs)
-    functions = [tmp_path / "batch.sh", tmp_path / "node_loss.sh"]
-    for file in functions:
-        file.write_text("of the first array")
+    (functions := tmp_path / "batch.sh").write_text("of the first array")
     write_script(tmp_path / "job-1.sh", "#!/bin/bash", runs)
-    assert [file.read_text() for file in functions] == ["of the first array"] * 2
+    assert functions.read_text() == "of the first array"

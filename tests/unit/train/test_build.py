@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from launcher import BaseHook
 from launcher.config.sections import TrainerSettings
@@ -16,9 +17,16 @@ from launcher.hooks.metric_schedule import MetricScheduleHook
 from launcher.optim.precision import Precision
 from launcher.rundir.folder import RunFolder
 from launcher.strategies.ddp import DdpStrategy
-from launcher.train.build import build_trainer, compile_options, in_steps, step_plan
+from launcher.train.build import (
+    build_optimizer,
+    build_trainer,
+    compile_options,
+    in_steps,
+    step_plan,
+)
 from launcher.train.composed import captures_graphs
 from support.composition import composed
+from support.toy import Toy
 
 
 class Names(BaseHook):
@@ -300,3 +308,55 @@ def test_cuda_graphs_change_no_number(options: str, tmp_path: Path) -> None:
         written.append([weight.detach().cpu() for weight in trainer.model.parameters()])
         torch.compiler.reset()
     assert all(torch.equal(one, other) for one, other in zip(*written, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sizes"),
+    [
+        ([], [4, 4, 2]),
+        (["data.val_batch_size=3"], [3, 3, 3, 1]),
+        (["data.val_batch_size=1"], [1] * 10),
+        (["data.val_batch_size=6", "trainer.lanes=2"], [3, 3, 3, 1]),
+    ],
+)
+@pytest.mark.parametrize("data", ["synthetic", "custom"])
+def test_evaluation_has_a_batch_size_of_its_own(
+    data: str, overrides: list[str], sizes: list[int], tmp_path: Path
+) -> None:
+    arguments = {"_target_": "launcher.data.synthetic.SyntheticTokens", "size": 10} | {
+        "vocab_size": 8,
+        "seq_len": 4,
+        "seed": 0,
+    }
+    samples = {
+        "synthetic": ["data.num_val_samples=10"],
+        "custom": [
+            "data.vocab_size=8",
+            *(
+                f"++data.{key}.{name}={value}"
+                for key in ("dataset", "val_dataset")
+                for name, value in arguments.items()
+            ),
+        ],
+    }[data]
+    words = ["model=gpt", f"data={data}", "data.seq_len=4", "data.batch_size=4", "device=cpu"]
+    config = composed([*words, *samples, *overrides, f"paths.outputs={tmp_path}"])
+    trainer = build_trainer(config, RunFolder(tmp_path))
+    assert trainer.context.val_loader is not None
+    loader = trainer.context.val_loader()
+    assert loader is not None
+    assert [len(batch[0]) for batch in loader] == sizes
+
+
+def test_an_optimizer_that_needs_a_closure_is_rejected(tmp_path: Path) -> None:
+    node = OmegaConf.create({"_target_": "torch.optim.LBFGS", "lr": 0.1})
+    message = r": the step of LBFGS needs a closure, which is not supported; use another"
+    with pytest.raises(ConfigError, match=rf"^optimizer\._target_=torch\.optim\.LBFGS{message}"):
+        build_optimizer(node, torch.nn.Linear(1, 1))
+
+    class Own(Toy):
+        def build_optimizer(self) -> torch.optim.Optimizer:
+            return torch.optim.LBFGS(self.model.parameters())
+
+    with pytest.raises(ConfigError, match=rf"^Own\.build_optimizer{message}"):
+        Own([], 1, tmp_path).build()

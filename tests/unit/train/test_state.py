@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau, StepLR
+from torch.optim import lr_scheduler as of_torch
+from torch.optim.lr_scheduler import LRScheduler
 
+from launcher.errors import ConfigError
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.optim import optimizers, schedulers
+from launcher.optim.schedule_state import ScheduleState
 from support.toy import GOOD, Toy
 
 
@@ -37,6 +40,7 @@ def test_all_of_it_is_restored(tmp_path: Path) -> None:
     other = built(tmp_path)
     assert other.training_state() != saved
     other.load_training_state(saved)
+    other.restore_schedule(saved)
     assert other.training_state() == saved
 
 
@@ -63,7 +67,9 @@ def test_state_that_only_one_of_two_runs_has_is_not_loaded(
     """Another precision or schedule after a rollback."""
     trainer = built(tmp_path, now)
     fresh = trainer.training_state()
-    trainer.load_training_state(built(tmp_path, before).training_state())
+    saved = built(tmp_path, before).training_state()
+    trainer.load_training_state(saved)
+    trainer.restore_schedule(saved)
     for key in ("grad_scaler", "lr_scheduler"):
         assert trainer.training_state()[key] == fresh[key]
 
@@ -103,11 +109,66 @@ OURS = {
 }
 
 
+class Falling:
+    """A factor as an object with an argument of its own."""
+
+    def __init__(self, steps: int):
+        self.steps = steps
+
+    def __call__(self, step: int) -> float:
+        return 1 - step / (2 * self.steps)
+
+
+def falling(step: int, steps: int) -> float:
+    return Falling(steps)(step)
+
+
+def in_sequence(optimizer: Any, steps: int) -> Any:
+    parts = [
+        of_torch.LinearLR(optimizer, 0.1, total_iters=steps // 4),
+        of_torch.CosineAnnealingLR(optimizer, steps),
+    ]
+    return of_torch.SequentialLR(optimizer, parts, [steps // 4])
+
+
+def chained(optimizer: Any, steps: int) -> Any:
+    function = of_torch.LambdaLR(optimizer, lambda step: 1 - step / (2 * steps))
+    return of_torch.ChainedScheduler([function, of_torch.ExponentialLR(optimizer, 1 - 1 / steps)])
+
+
+TORCHS: dict[str, Callable[[Any, int], Any]] = {
+    "LambdaLR": lambda o, n: of_torch.LambdaLR(o, lambda step: 1 - step / (2 * n)),
+    "LambdaLR of an object": lambda o, n: of_torch.LambdaLR(o, Falling(n)),
+    "LambdaLR of a partial": lambda o, n: of_torch.LambdaLR(o, partial(falling, steps=n)),
+    "MultiplicativeLR": lambda o, n: of_torch.MultiplicativeLR(o, lambda step: 1 - 1 / n),
+    "MultiplicativeLR of a partial": lambda o, n: of_torch.MultiplicativeLR(
+        o, partial(falling, steps=n)
+    ),
+    "StepLR": lambda o, n: of_torch.StepLR(o, n // 4),
+    "MultiStepLR": lambda o, n: of_torch.MultiStepLR(o, [n // 3, n // 2, n - 1]),
+    "ConstantLR": lambda o, n: of_torch.ConstantLR(o, total_iters=n - 3),
+    "LinearLR": lambda o, n: of_torch.LinearLR(o, 1.0, 0.1, total_iters=n),
+    "ExponentialLR": lambda o, n: of_torch.ExponentialLR(o, 0.01 ** (1 / n)),
+    "PolynomialLR": lambda o, n: of_torch.PolynomialLR(o, n, 2.0),
+    "CosineAnnealingLR": lambda o, n: of_torch.CosineAnnealingLR(o, n),
+    "CosineAnnealingWarmRestarts": lambda o, n: of_torch.CosineAnnealingWarmRestarts(o, n // 3, 2),
+    "CyclicLR": lambda o, n: of_torch.CyclicLR(o, 0.01, 0.1 + 1 / n, n // 4),
+    "CyclicLR of a function": lambda o, n: of_torch.CyclicLR(
+        o, 0.01, 0.1, 4, scale_fn=lambda x: 1 / (n + x)
+    ),
+    "OneCycleLR": lambda o, n: of_torch.OneCycleLR(o, 1 + 1 / n, total_steps=n),
+    "SequentialLR": in_sequence,
+    "ChainedScheduler": chained,
+}
+
+
 def schedule(name: str, steps: int) -> Callable[..., Any] | None:
+    if name in TORCHS:
+        return lambda optimizer: TORCHS[name](optimizer, steps)
     if name == "none":
         return None
     if name == "plateau":
-        return partial(ReduceLROnPlateau, patience=0)
+        return partial(of_torch.ReduceLROnPlateau, patience=0)
     return OURS[name] if name == "constant" else partial(OURS[name], max_steps=steps)
 
 
@@ -136,7 +197,12 @@ class Rates(Toy):
         return None if self.make is None else self.make(self.optimizer)
 
     def forward(self, input: torch.Tensor) -> Any:
-        self.seen.append([float(group["lr"]) for group in self.optimizer.param_groups])
+        self.seen.append(
+            [
+                [float(group["lr"]), group.get("momentum"), group.get("betas")]
+                for group in self.optimizer.param_groups
+            ]
+        )
         self.moved.append([p.detach().clone() for p in self.model.parameters()])
         return super().forward(input)
 
@@ -170,7 +236,11 @@ def extended(folder: Path, first: Rates, name: str, optimizer: str = "sgd") -> R
 
 @pytest.mark.parametrize(
     ("name", "optimizer"),
-    [*((name, "sgd") for name in [*OURS, "none"]), *(("linear", other) for other in OPTIMIZERS)],
+    [
+        *((name, "sgd") for name in [*OURS, *TORCHS, "none"]),
+        *(("linear", other) for other in OPTIMIZERS),
+        *((name, "adamw") for name in ("OneCycleLR", "CyclicLR")),
+    ],
 )
 def test_an_extended_run_has_the_rates_of_a_run_of_that_length(
     run_of: Trained, tmp_path: Path, name: str, optimizer: str
@@ -180,7 +250,7 @@ def test_an_extended_run_has_the_rates_of_a_run_of_that_length(
     assert any(not torch.equal(a, b) for a, b in zip(parts.moved[0], parts.moved[1], strict=True))
 
 
-SCHEDULES = [*OURS, "none"]
+SCHEDULES = [*OURS, "PolynomialLR", "OneCycleLR", "none"]
 CHANGES = [
     *zip(SCHEDULES, [*SCHEDULES[1:], SCHEDULES[0]], strict=True),
     *(("plateau", now) for now in SCHEDULES),
@@ -194,15 +264,9 @@ def test_a_changed_schedule_is_followed_from_the_step_of_the_checkpoint(
     assert extended(tmp_path, run_of(6, before), now).seen == run_of(12, now).seen[6:]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        *(schedule(name, 12) for name in OURS),
-        partial(StepLR, step_size=5),
-        partial(OneCycleLR, max_lr=1, total_steps=13),
-    ],
-)
-def test_a_straight_resume_has_the_rates_and_weights_of_one_run(tmp_path: Path, make: Any) -> None:
+@pytest.mark.parametrize("name", [*OURS, *TORCHS])
+def test_a_straight_resume_has_the_rates_and_weights_of_one_run(tmp_path: Path, name: str) -> None:
+    make = schedule(name, 12)
     whole = trained(tmp_path / "whole", 12, make)
     first = Rates(tmp_path / "parts", 12, make)
     first.pause_at = 7
@@ -213,20 +277,64 @@ def test_a_straight_resume_has_the_rates_and_weights_of_one_run(tmp_path: Path, 
     assert all(torch.equal(state[key], expected[key]) for key in expected)
 
 
+def test_every_schedule_of_torch_is_in_the_table() -> None:
+    kinds = {
+        name
+        for name, kind in vars(of_torch).items()
+        if isinstance(kind, type) and issubclass(kind, LRScheduler) and not name.startswith("_")
+    }
+    tried = {name.partition(" ")[0] for name in TORCHS}
+    assert kinds - {"LRScheduler", "ReduceLROnPlateau"} == tried
+
+
 def test_a_rate_that_a_hook_has_set_is_kept_under_an_unchanged_schedule(tmp_path: Path) -> None:
     trainer = built(tmp_path, Toy)
     schedulers.set_rate(trainer.optimizer.param_groups[0], 7.0)
-    schedulers.set_rates(trainer.optimizer, trainer.lr_scheduler, trainer.lr_scheduler.state_dict())
+    trainer.restore_schedule(trainer.training_state())
     assert trainer.optimizer.param_groups[0]["lr"] == 7.0
 
 
 def test_a_rate_in_a_tensor_stays_the_same_tensor() -> None:
-    lr = torch.tensor(0.1)
-    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=lr)
-    saved = schedulers.linear(optimizer, max_steps=4, warmup_steps=0).state_dict()
-    scheduler = schedulers.linear(optimizer, max_steps=8, warmup_steps=0)
-    schedulers.load_schedule(
-        scheduler, saved | {"last_epoch": 4, "_last_lr": [torch.tensor(0.0)]}, 4
-    )
-    schedulers.set_rates(optimizer, scheduler, saved | {"_last_lr": [torch.tensor(0.0)]})
-    assert optimizer.param_groups[0]["lr"] is lr and lr.item() == pytest.approx(0.05)
+    def made(steps: int) -> tuple[torch.Tensor, Any, ScheduleState]:
+        lr = torch.tensor(0.1)
+        optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=lr)
+        scheduler = schedulers.linear(optimizer, max_steps=steps, warmup_steps=0)
+        return lr, scheduler, ScheduleState(optimizer, scheduler)
+
+    _, before, initial = made(4)
+    for _ in range(4):
+        before.optimizer.step()
+        before.step()
+    lr, scheduler, now = made(8)
+    saved = {"lr_scheduler": before.state_dict(), "lr_arguments": initial.arguments()}
+    now.restore(saved, 4)
+    assert scheduler.optimizer.param_groups[0]["lr"] is lr and lr.item() == pytest.approx(0.05)
+
+
+def test_a_schedule_by_a_metric_keeps_its_counters_and_takes_new_arguments() -> None:
+    def made(lr: float, **arguments: Any) -> tuple[Any, ScheduleState]:
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr)
+        scheduler = of_torch.ReduceLROnPlateau(optimizer, **arguments)
+        return scheduler, ScheduleState(optimizer, scheduler)
+
+    before, initial = made(0.5, factor=0.5, patience=1)
+    for metric in (3.0, 4.0, 4.0, 4.0):
+        before.step(metric)
+    saved = {"lr_scheduler": before.state_dict(), "lr_arguments": initial.arguments()}
+    assert before.optimizer.param_groups[0]["lr"] == 0.25 and before.num_bad_epochs == 1
+    for lr, patience, expected in ((0.5, 5, 0.25), (1.0, 1, 0.5)):
+        now, state = made(lr, factor=0.5, patience=patience)
+        now.optimizer.load_state_dict(before.optimizer.state_dict())
+        state.restore(saved, 4)
+        assert (now.best, now.num_bad_epochs, now.patience) == (3.0, 1, patience)
+        assert now.optimizer.param_groups[0]["lr"] == expected
+
+
+def test_a_schedule_that_is_too_short_for_the_checkpoint_is_rejected(tmp_path: Path) -> None:
+    trained(tmp_path, 6, schedule("OneCycleLR", 6))
+    make = schedule("OneCycleLR", 5)
+    with pytest.raises(
+        ConfigError,
+        match=r"^scheduler: OneCycleLR has no rate after 6 updates, which the checkpoint has",
+    ):
+        trained(tmp_path, 12, make)

@@ -249,7 +249,7 @@ class Together(Pair):
     ("misuse", "settings", "message"),
     [
         ("no optimizer", {}, "optimizer.parts.b: should be a torch.optim.Optimizer; it is a str."),
-        ("a closure", {}, "optimizer.parts.b: LBFGS computes several gradients in a step"),
+        ("a closure", {}, "optimizer.parts.b: the step of LBFGS needs a closure"),
         ("shared", {}, "optimizer.parts.b: has a parameter of shape [2] that a has too"),
         ("one schedule", {}, "build_lr_scheduler: there are several optimizers (a, b); return a"),
         ("another name", {}, "build_lr_scheduler: c is not one of the optimizers (a, b)."),

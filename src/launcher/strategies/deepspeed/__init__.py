@@ -19,7 +19,6 @@ from torch.nn.utils import get_total_norm
 
 from launcher.config.deepspeed_file import KEY, read_file
 from launcher.errors import ConfigError
-from launcher.optim.optimizers import needs_closure
 from launcher.optim.parts import OptimizerParts, has_own_state_dict
 from launcher.optim.precision import Precision
 from launcher.process import ranks
@@ -42,7 +41,7 @@ from launcher.strategies.weights import (
 from launcher.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Size
 
 logger = logging.getLogger("launcher")
-WHOLE_TENSORS_ONLY = frozenset({"Adafactor", "Adagrad", "LBFGS", "Muon", "MuonAdamW", "SparseAdam"})
+WHOLE_TENSORS_ONLY = frozenset({"Adafactor", "Adagrad", "Muon", "MuonAdamW", "SparseAdam"})
 """Optimizers whose update of a value depends on more than that value, or which DeepSpeed replaces
 with its own."""
 REPORTING = ("memory_breakdown", "dump_state", "flops_profiler", "comms_logger")
@@ -171,11 +170,7 @@ class DeepSpeedStrategy(NativeStrategy):
         }
 
     def _reject_fp16(self, precision: Precision) -> None:
-        """Reject options that do not work with fp16.
-
-        Raises:
-            ConfigError: an option would be ignored, or the gradients wrong.
-        """
+        """Reject options that do not work with fp16."""
         if (precision.init_scale, precision.growth_interval) != (
             Precision().init_scale,
             Precision().growth_interval,
@@ -225,20 +220,11 @@ class DeepSpeedStrategy(NativeStrategy):
         return self.model, self.optimizer
 
     def _reject_parts(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Reject models and optimizers that DeepSpeed cannot train.
-
-        Raises:
-            ConfigError: DeepSpeed cannot train this model, or not with this optimizer.
-        """
+        """Reject models and optimizers that DeepSpeed cannot train."""
         if isinstance(optimizer, OptimizerParts):
             raise ConfigError(
                 "strategy=deepspeed: does not support several optimizers (optimizer.parts); use"
                 " strategy=ddp."
-            )
-        if needs_closure(optimizer):
-            raise ConfigError(
-                f"strategy=deepspeed: {type(optimizer).__name__} computes the loss within its step,"
-                " which DeepSpeed does not support; use strategy=ddp."
             )
         if has_own_state_dict(optimizer):
             raise ConfigError(

@@ -70,8 +70,6 @@ def find_slots(
         stage: the stage of ZeRO.
         members: names of the parameters of each optimizer group.
         shapes: shapes of all parameters, by name.
-    Raises:
-        TrainingError: the masters are not laid out as expected.
     """
     parameters = dict(engine.module.named_parameters())
     groups = [

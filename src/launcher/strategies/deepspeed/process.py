@@ -24,11 +24,7 @@ MOVING_SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hyste
 
 
 def require() -> None:
-    """Check that DeepSpeed is installed, in a tested version.
-
-    Raises:
-        ConfigError: DeepSpeed is not installed, or in a version that is not tested.
-    """
+    """Check that DeepSpeed is installed, in a tested version."""
     if find_spec("deepspeed") is None:
         raise ConfigError(
             "strategy=deepspeed: needs the package deepspeed; pip install"
@@ -91,8 +87,6 @@ def check(config: dict[str, Any], source: str) -> None:
     Args:
         config: DeepSpeed's configuration.
         source: beginning of an error's message.
-    Raises:
-        ConfigError: DeepSpeed rejects the configuration, or this device does not support fp16.
     """
     from deepspeed import DeepSpeedConfig
     from deepspeed.accelerator import get_accelerator

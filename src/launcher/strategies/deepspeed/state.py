@@ -182,12 +182,7 @@ class EngineState:
             raise failure
 
     def load_optimizer(self, saved: TensorReader, groups: list[dict[str, Any]]) -> None:
-        """Load the optimizer's state of any stage and number of ranks.
-
-        Raises:
-            TrainingError: the checkpoint has other groups or parameters, or parameters that share a
-                flat tensor have been updated a different number of times.
-        """
+        """Load the optimizer's state of any stage and number of ranks."""
         check_groups(self.optimizer, groups)
         known = {name for entry in groups for name in entry["params"]}
         if missing := sorted({name for names in self.members for name in names} - known):
@@ -235,9 +230,6 @@ class EngineState:
         """Load a value that all parameters of a flat tensor share.
 
         A step count is on the CPU unless the kernel reads it.
-
-        Raises:
-            TrainingError: the checkpoint has different values for them.
         """
         group, state = self.optimizer.param_groups[slot.group], self.optimizer.state[slot.flat]
         device = (

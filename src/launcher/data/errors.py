@@ -1,0 +1,73 @@
+"""Name the dataset and the sample at which reading data failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch.utils.data import default_collate
+
+from launcher.errors import ConfigError, TrainingError
+
+
+@contextmanager
+def while_reading(dataset: object, index: int) -> Iterator[None]:
+    """Add the sample to an error of the dataset, which keeps its type and traceback."""
+    try:
+        yield
+    except Exception as error:
+        # A dataset may have others inside.
+        if not isinstance(error, ConfigError) and not hasattr(error, "__notes__"):
+            error.add_note(f"data: {type(dataset).__name__}[{index}] raised it.")
+        raise
+
+
+def collated(collate: Any, dataset: object, indices: Sequence[int], samples: list[Any]) -> object:
+    """Make a batch of samples.
+
+    Args:
+        collate: makes the batch.
+        dataset: the dataset of the samples.
+        indices: the index of each sample, or its number in a stream.
+        samples: the samples.
+    """
+    try:
+        return collate(samples)
+    except Exception as error:
+        reason = _reason(type(dataset).__name__, indices, samples, error)
+        if collate is default_collate:
+            raise TrainingError(reason) from error
+        # Its frames are the user's own.
+        error.add_note(reason)
+        raise
+
+
+def _reason(name: str, indices: Sequence[int], samples: list[Any], error: Exception) -> str:
+    kinds = [_described(sample) for sample in samples]
+    common = kinds[0]
+    for index, kind in zip(indices, kinds, strict=False):
+        if kind == "None":
+            return f"data: {name}[{index}] is None, of which no batch can be made; return a sample."
+        if kind != common:
+            return (
+                f"data: {name}[{index}] is {kind}, and {name}[{indices[0]}] is {common}; make them"
+                " equal, or make batches of unequal samples with data.collate_fn."
+            )
+    return (
+        f"data: {name}[{indices[0]}] is {common}, of which no batch can be made ({error}); return"
+        " tensors, arrays, numbers, texts, or tuples and dicts of them, or set data.collate_fn."
+    )
+
+
+def _described(sample: Any) -> str:
+    """Describe a sample by its structure, with the shapes of tensors and arrays."""
+    if sample is None:
+        return "None"
+    if isinstance(sample, Mapping):
+        items = (f"{key}: {_described(value)}" for key, value in sample.items())
+        return f"{{{', '.join(items)}}}"
+    if isinstance(sample, list | tuple):
+        return f"({', '.join(map(_described, sample))})"
+    name = type(sample).__name__
+    return f"{name} {list(sample.shape)}" if hasattr(sample, "shape") else name

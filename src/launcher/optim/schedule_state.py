@@ -1,0 +1,248 @@
+"""Restore a schedule from a checkpoint, also if its arguments have changed since.
+
+A class of torch keeps its arguments and its progress in one state, so loading that state would also
+bring back the saved arguments. Many classes compute a rate from the rate before it. So the
+arguments are described next to the state. If they have changed, a schedule that counts steps is
+stepped again from its beginning: it then has the rates of a run that had these arguments from the
+first step on. A schedule that follows a metric keeps its counters, and takes what has changed.
+"""
+
+import hashlib
+import warnings
+from collections.abc import Collection, Mapping
+from copy import copy
+from functools import partial
+from types import CodeType, FunctionType
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+
+from launcher.errors import ConfigError
+from launcher.optim.schedulers import (
+    AnyScheduler,
+    SchedulerParts,
+    add_factors,
+    follow_groups,
+    needs_metric,
+    set_rate,
+)
+
+State = dict[str, Any]
+OF_SCHEDULES = ("momentum", "betas")
+"""Keys of a parameter group that torch's schedules set next to the learning rate."""
+MAX_DEPTH = 12
+
+
+class BuiltSchedule:
+    """The schedule of an optimizer, and its parameter groups, as they were built.
+
+    Args:
+        optimizer: the optimizer, before its first step.
+        scheduler: its schedule, before its first step, or None without one.
+    """
+
+    def __init__(self, optimizer: Optimizer, scheduler: LRScheduler | None):
+        self.optimizer = optimizer
+        self.scheduler: Any = scheduler
+        self._groups: list[State] = [_copied(group) for group in optimizer.param_groups]
+        self._state: State = {}
+        self.arguments: State = {"class": type(scheduler).__qualname__}
+        # Another object may be a schedule, if its `step` needs no arguments.
+        if isinstance(scheduler, LRScheduler):
+            self._state = _copy(scheduler.state_dict())
+            self.arguments["rates"] = [
+                float(group["initial_lr" if "initial_lr" in group else "lr"])
+                for group in self._groups
+            ]
+            self.arguments["values"] = {
+                key: _digest(value)
+                for key, value in vars(scheduler).items()
+                if not isinstance(value, Optimizer)
+            }
+
+    def restore(self, saved: State | None, arguments: State | None, updates: int) -> None:
+        """Load a saved state. The optimizer must have been loaded before.
+
+        Args:
+            saved: the state in the checkpoint, or None if it had no schedule.
+            arguments: the saved schedule's `arguments`. Default None: they are not known, and are
+                taken to be unchanged.
+            updates: the updates so far, for a schedule that replaces another kind of schedule.
+        """
+        is_unchanged = arguments in (None, self.arguments)
+        if self.scheduler is not None and saved is not None and is_unchanged:
+            if isinstance(self.scheduler, LambdaLR):
+                # A hook has added groups to the optimizer.
+                add_factors(self.scheduler, len(saved["base_lrs"]))
+            self.scheduler.load_state_dict(_copy(saved))
+            return
+        before = arguments or {"class": type(None).__qualname__}
+        is_same_class = before["class"] == self.arguments["class"]
+        if not is_same_class:
+            self._set_built(OF_SCHEDULES)
+        if self.scheduler is None:
+            if not is_same_class:
+                self._set_built({"lr"})
+        elif not self._state:
+            return
+        elif needs_metric(self.scheduler):
+            self._keep_counters(saved if saved and is_same_class else {}, before)
+        else:
+            self._step_again((saved or {}).get("last_epoch", updates) if is_same_class else updates)
+
+    def _set_built(self, keys: Collection[str]) -> None:
+        """Give the parameter groups the values of these keys as they were built."""
+        for group, built in zip(self.optimizer.param_groups, self._groups, strict=False):
+            _set(group, {key: built[key] for key in built.keys() & keys})
+
+    def _keep_counters(self, saved: State, before: State) -> None:
+        """Take the saved values of all arguments that have not changed, and the saved rates."""
+        values = self.arguments["values"]
+        kept = {
+            key: value for key, value in saved.items() if before["values"].get(key) == values[key]
+        }
+        self.scheduler.load_state_dict(_copy(self._state) | kept)
+        rates: list[float] = self.arguments["rates"]
+        all_rates = zip(
+            self.optimizer.param_groups, rates, before.get("rates", rates), strict=False
+        )
+        for group, rate, previous in all_rates:
+            if rate != previous and previous:
+                set_rate(group, group["lr"] * (rate / previous))
+
+    def _step_again(self, count: int) -> None:
+        """Step the schedule from its beginning; what it does not set is as it was loaded."""
+        groups, defaults = self.optimizer.param_groups, getattr(self.optimizer, "defaults", {})
+        loaded = [_copied(group) for group in groups]
+        for group, built in zip(groups, self._groups, strict=False):
+            _set(group, built)
+        self.scheduler.load_state_dict(_copy(self._state))
+        first = 0
+        if isinstance(self.scheduler, LambdaLR) and count:
+            # A function of the step needs only the last one.
+            first = count - 1
+            self.scheduler.load_state_dict(
+                self.scheduler.state_dict() | {"last_epoch": first, "_step_count": count}
+            )
+        if len(groups) > len(self._groups):
+            follow_groups(self.scheduler)
+        with warnings.catch_warnings():
+            # Torch warns of a schedule that is stepped before the optimizer.
+            warnings.simplefilter("ignore")
+            for number in range(first, count):
+                self._step(number + 1)
+        for group, built, saved in zip(groups, self._groups, loaded, strict=False):
+            ours = {key for key in built if key not in defaults or group[key] is not built[key]}
+            _set(group, {key: saved[key] for key in saved.keys() - ours - {"lr"}})
+
+    def _step(self, number: int) -> None:
+        try:
+            self.scheduler.step()
+        # A schedule of the user may fail in any way.
+        except Exception as error:
+            raise ConfigError(
+                f"scheduler: {type(self.scheduler).__name__} has no rate after {number} updates,"
+                f" which the checkpoint has ({error}); give it arguments for a longer run."
+            ) from error
+
+
+class ScheduleState:
+    """The state of a trainer's schedule, or of the schedules of several optimizers.
+
+    Args:
+        optimizer: the optimizer, before its first step.
+        scheduler: its schedule, before its first step, or None without one.
+    """
+
+    def __init__(self, optimizer: Optimizer, scheduler: AnyScheduler | None):
+        self.scheduler = scheduler
+        self._parts: dict[str, BuiltSchedule] | None = None
+        if isinstance(scheduler, SchedulerParts):
+            optimizers: dict[str, Optimizer] = optimizer.parts  # type: ignore[attr-defined]
+            self._parts = {
+                name: BuiltSchedule(part, scheduler.parts.get(name))
+                for name, part in optimizers.items()
+            }
+        else:
+            self._only = BuiltSchedule(optimizer, scheduler)
+
+    def arguments(self) -> State:
+        """Describe the arguments of the schedule, for `restore`."""
+        if self._parts is None:
+            return self._only.arguments
+        return {name: part.arguments for name, part in self._parts.items()}
+
+    def restore(self, training_state: State, updates: int) -> None:
+        """Restore the schedule and the rates. The optimizer must have been loaded before."""
+        saved, arguments = training_state["lr_scheduler"], training_state.get("lr_arguments")
+        if self._parts is None:
+            self._only.restore(saved, arguments, updates)
+            return
+        for name, part in self._parts.items():
+            part.restore((saved or {}).get(name), (arguments or {}).get(name), updates)
+
+
+def _copied(group: State) -> State:
+    """Copy a parameter group, since a schedule changes tensors in place."""
+    return {key: _copy(value) for key, value in group.items() if key != "params"}
+
+
+def _set(group: State, values: State) -> None:
+    for key, value in values.items():
+        if key == "lr":
+            set_rate(group, value)
+        else:
+            group[key] = value
+
+
+def _copy(value: Any) -> Any:
+    """Copy a state's containers and tensors, which a schedule changes in place."""
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, list):
+        return [_copy(item) for item in value]
+    if isinstance(value, dict):
+        # It may be a `Counter`.
+        copied = copy(value)
+        for key, item in value.items():
+            copied[key] = _copy(item)
+        return copied
+    return value
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(repr(_described(value)).encode()).hexdigest()[:16]
+
+
+def _described(value: Any, depth: int = 0) -> object:
+    """Describe a value of a schedule by plain values, the same in each process.
+
+    Functions are described by their code and what they refer to, other objects by their class.
+    """
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return value
+    if isinstance(value, Tensor):
+        return value.tolist()
+    name = type(value).__qualname__
+    parts: list[object] = []
+    # A function may refer to itself.
+    if depth > MAX_DEPTH:
+        return name
+    if isinstance(value, Mapping):
+        parts = [*value.items()]
+    elif isinstance(value, list | tuple):
+        parts = [*value]
+    elif isinstance(value, CodeType):
+        parts = [value.co_code, value.co_names, value.co_consts]
+    elif isinstance(value, partial):
+        parts = [value.func, value.args, value.keywords]
+    elif isinstance(value, FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        parts = [value.__code__, value.__defaults__, cells]
+    elif isinstance(value, LRScheduler) or (
+        callable(value) and not isinstance(value, type | nn.Module)
+    ):
+        parts = [getattr(value, "__dict__", {})]
+    return name, [_described(part, depth + 1) for part in parts]

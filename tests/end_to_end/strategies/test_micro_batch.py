@@ -1,0 +1,90 @@
+"""`trainer.micro_batch_size=auto`: the size that fits, on all ranks, as if it had been set."""
+
+from pathlib import Path
+
+import pytest
+
+from support.runner import Outcome, launch, metrics, record, run_folder
+
+HUNGRY = (
+    *("model=gpt", "model._target_=support.hungry.HungryGPT", "model.dim=16", "model.num_layers=2"),
+    *("model.num_heads=2", "model.dropout=0.1", "data=synthetic", "data.seq_len=16"),
+    *("data.vocab_size=19", "data.batch_size=60", "trainer.max_steps=4", "device=cpu"),
+)
+AUTO = "trainer.micro_batch_size=auto"
+RANKS = {"ddp": ("strategy=ddp", "dispatch.nproc=2"), "fsdp": ("strategy=fsdp", "dispatch.nproc=2")}
+CASES = {
+    # What fails, and the sizes that do not fit
+    "forward": ((), ("+model.most=20",), 15, "not with 60 or 30"),
+    "backward": ((), ("+model.most=20", "+model.backward=true"), 15, "not with 60 or 30"),
+    "second step": ((), ("+model.most=30", "+model.first=2"), 30, "not with 60"),
+    "nothing": ((), (), 60, "2 steps fit the memory"),
+    "all under ddp": (RANKS["ddp"], ("+model.most=10", "+model.backward=true"), 6, "30 or 15"),
+    "one under ddp": (RANKS["ddp"], ("+model.most=15", "+model.rank=1"), 15, "not with 30"),
+    "all under fsdp": (RANKS["fsdp"], ("+model.most=10",), 6, "not with 30 or 15"),
+}
+
+
+def trained(outputs: Path, *overrides: str) -> Outcome:
+    done = launch(outputs, *HUNGRY, *overrides)
+    assert done.returncode == 0, done.output
+    return done
+
+
+def tensors(outputs: Path) -> dict[str, bytes]:
+    checkpoint = run_folder(outputs) / "checkpoints" / "step-00000004"
+    found = {file.name: file.read_bytes() for file in checkpoint.glob("*.safetensors")}
+    assert len(found) >= 2  # weights and moments, and the random state of each rank
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_run_with_auto_is_bitwise_identical_with_one_where_the_size_is_set(
+    tmp_path: Path, name: str
+) -> None:
+    ranks, model, size, why = CASES[name]
+    auto = trained(tmp_path / "auto", *ranks, *model, AUTO)
+    assert f"{AUTO}: {size} (" in auto.output and why in auto.output, auto.output
+    assert record(tmp_path / "auto")["attempts"][0]["micro_batch_size"] == size
+    fixed = (f"trainer.micro_batch_size={size}", "+model.most=60")
+    trained(tmp_path / "fixed", *ranks, *fixed)
+    assert metrics(tmp_path / "auto") == metrics(tmp_path / "fixed")
+    assert tensors(tmp_path / "auto") == tensors(tmp_path / "fixed")
+
+
+@pytest.mark.parametrize("ranks", [(), RANKS["ddp"]], ids=["one", "two"])
+def test_one_sample_that_does_not_fit_fails_with_the_error_of_torch(
+    tmp_path: Path, ranks: tuple[str, ...]
+) -> None:
+    alone = [f"+model.rank={len(ranks) // 2}"] if ranks else []
+    done = launch(tmp_path, *HUNGRY, *ranks, *alone, "+model.most=0", AUTO)
+    assert done.returncode == 1, done.output
+    assert "OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB." in done.output
+    assert "Less memory is needed with trainer.activation_checkpointing=full" in done.output
+    (attempt,) = record(tmp_path)["attempts"]
+    assert attempt["outcome"] == "failed" and "OutOfMemoryError" in attempt["reason"]
+    assert attempt["micro_batch_size"] is None
+
+
+def test_a_resume_keeps_the_size_unless_it_ran_out_of_memory(tmp_path: Path) -> None:
+    straight = trained(tmp_path / "straight", "+model.most=20", AUTO)
+    assert f"{AUTO}: 15 (2 steps" in straight.output
+    other = tmp_path / "other"
+    trained(other, "+model.most=20", AUTO, "trainer.pause_at=2")
+    checked = trained(other, "+model.most=20", AUTO, "job=check")
+    assert f"{AUTO}: 15 (as before)" in checked.output, checked.output
+    resumed = trained(other, "+model.most=20", AUTO)
+    assert f"{AUTO}: 15 (as before)" in resumed.output, resumed.output
+    assert "Changed since the checkpoint: trainer" not in resumed.output
+    assert metrics(other) == metrics(tmp_path / "straight")
+    assert [one["micro_batch_size"] for one in record(other)["attempts"]] == [15, 15]
+    evaluated = trained(other, "+model.most=20", AUTO, "job=evaluate")
+    assert "val/loss" in evaluated.output
+    # The 4 passes of the first two steps succeed.
+    late = tmp_path / "late"
+    model = ("+model.most=40", "+model.first=3")
+    failed = launch(late, *HUNGRY, *model)
+    assert failed.returncode == 1 and AUTO in failed.output, failed.output
+    repeated = trained(late, *model, AUTO)
+    assert f"{AUTO}: 30 (2 steps fit the memory)" in repeated.output, repeated.output
+    assert [one["micro_batch_size"] for one in record(late)["attempts"]] == [60, 30]
