@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from torch.optim.lr_scheduler import CyclicLR, LambdaLR, LRScheduler, OneCycleLR
 
 from launcher.errors import ConfigError
 from launcher.optim.schedulers import (
@@ -32,6 +32,10 @@ from launcher.optim.schedulers import (
 State = dict[str, Any]
 OF_SCHEDULES = ("momentum", "betas")
 """Keys of a parameter group that torch's schedules set next to the learning rate."""
+OF_RATES = ("base_lrs", "_last_lr")
+"""Attributes of torch's schedules that follow from the optimizer's rates."""
+SETS_RATES = (CyclicLR, OneCycleLR)
+"""Schedules whose arguments have the rates."""
 MAX_DEPTH = 12
 
 
@@ -62,7 +66,9 @@ class BuiltSchedule:
                 if not isinstance(value, Optimizer)
             }
 
-    def restore(self, saved: State | None, arguments: State | None, updates: int) -> None:
+    def restore(
+        self, saved: State | None, arguments: State | None, updates: int, takes_rates: bool
+    ) -> None:
         """Load a saved state. The optimizer must have been loaded before.
 
         Args:
@@ -70,7 +76,10 @@ class BuiltSchedule:
             arguments: the saved schedule's `arguments`. Default None: they are not known, and are
                 taken to be unchanged.
             updates: the updates so far, for a schedule that replaces another kind of schedule.
+            takes_rates: take the groups' own rates, as a fork does. A resume keeps the saved ones.
         """
+        if not takes_rates and not isinstance(self.scheduler, SETS_RATES):
+            arguments = self._with_own_rates(arguments)
         is_unchanged = arguments in (None, self.arguments)
         if self.scheduler is not None and saved is not None and is_unchanged:
             if isinstance(self.scheduler, LambdaLR):
@@ -91,6 +100,14 @@ class BuiltSchedule:
             self._keep_counters(saved if saved and is_same_class else {}, before)
         else:
             self._step_again((saved or {}).get("last_epoch", updates) if is_same_class else updates)
+
+    def _with_own_rates(self, arguments: State | None) -> State | None:
+        """Replace the saved rates by those of this schedule, so that they count as unchanged."""
+        own = self.arguments
+        if arguments is None or "values" not in arguments or "values" not in own:
+            return arguments
+        rates = {key: own["values"][key] for key in OF_RATES if key in own["values"]}
+        return arguments | {"rates": own["rates"], "values": arguments["values"] | rates}
 
     def _set_built(self, keys: Collection[str]) -> None:
         """Give the parameter groups the values of these keys as they were built."""
@@ -174,14 +191,15 @@ class ScheduleState:
             return self._only.arguments
         return {name: part.arguments for name, part in self._parts.items()}
 
-    def restore(self, training_state: State, updates: int) -> None:
+    def restore(self, training_state: State, updates: int, takes_rates: bool) -> None:
         """Restore the schedule and the rates. The optimizer must have been loaded before."""
         saved, arguments = training_state["lr_scheduler"], training_state.get("lr_arguments")
         if self._parts is None:
-            self._only.restore(saved, arguments, updates)
+            self._only.restore(saved, arguments, updates, takes_rates)
             return
         for name, part in self._parts.items():
-            part.restore((saved or {}).get(name), (arguments or {}).get(name), updates)
+            own, described = (saved or {}).get(name), (arguments or {}).get(name)
+            part.restore(own, described, updates, takes_rates)
 
 
 def _copied(group: State) -> State:

@@ -670,7 +670,7 @@ class BaseTrainer(HookCaller):
             ConfigError: the schedule cannot be stepped as far as the training state.
         """
         updates = self.state.step - self.state.skipped_steps
-        self._schedule.restore(saved, updates)
+        self._schedule.restore(saved, updates, takes_rates=self.is_fork)
 
     @property
     def source(self) -> object:
