@@ -51,11 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Replay the segments of a run, and print the result of each.
-
-    Returns:
-        0 if all segments are bitwise identical, else 1.
-    """
+    """Replay the segments of a run and print each; return 0 if all are bitwise identical."""
     if arguments.segments < 1:
         raise ConfigError(f"--segments={arguments.segments}: must be at least 1.")
     runs = select_runs(arguments.runs, arguments.outputs)

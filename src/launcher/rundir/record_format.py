@@ -129,9 +129,7 @@ class RecordData(TypedDict, total=False):
 
 @dataclass
 class Attempt:
-    """One process (or group of ranks) that worked on the run.
-
-    `outcome` is None while it works.
+    """One process (or group of ranks) that worked on the run; `outcome` is None while it works.
 
     Times are ISO 8601 in UTC, steps are optimizer steps, `signal` is a name ("SIGTERM").
     """
@@ -187,10 +185,7 @@ def read_record(path: str | os.PathLike[str]) -> RecordData:
 
 
 def run_names(folder: Path) -> list[str]:
-    """Return the names (`<name>/<id>`) that a run's checkpoints may have.
-
-    One is by its folder, and one by its record, if the folder was renamed.
-    """
+    """Return the names (`<name>/<id>`) of a run by its folder, and by its record if renamed."""
     names = [run_name(folder)]
     with suppress(OSError, ValueError):
         record = read_record(folder / "run.json")
@@ -199,11 +194,6 @@ def run_names(folder: Path) -> list[str]:
 
 
 def parse_record(content: bytes) -> RecordData:
-    """Parse a run record.
-
-    Raises:
-        ValueError: it is not a run record.
-    """
     data: RecordData = orjson.loads(content)
     if not isinstance(data, dict):
         raise ValueError("not a mapping")
@@ -233,11 +223,7 @@ def parse_record(content: bytes) -> RecordData:
 
 
 def _check(data: object, types: dict[str, Any], path: str, every_key: bool = False) -> None:
-    """Check the types of the values.
-
-    Raises:
-        ValueError: a value has the wrong type.
-    """
+    """Check the types of the values."""
     if not isinstance(data, dict):
         raise ValueError(f"{path.rstrip('.')} is not a mapping")
     for key in types if every_key else data:
@@ -246,25 +232,17 @@ def _check(data: object, types: dict[str, Any], path: str, every_key: bool = Fal
 
 
 def iso(seconds: float) -> str:
-    """Seconds since the epoch as ISO 8601 in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def plain_number(value: float | str) -> float | str:
-    """Convert a number for JSON, which has no nan and inf.
-
-    They become the strings "nan", "inf" and "-inf".
-    """
+    """Convert nan and inf, which JSON does not have, to strings."""
     value = float(value)
     return value if math.isfinite(value) else str(value)
 
 
 def json_value(value: object) -> object:
-    """Convert a value for JSON.
-
-    Values that JSON readers interpret differently become text: infinite and huge numbers, and
-    objects.
-    """
+    """Make text of what JSON readers interpret differently: infinite or huge numbers, objects."""
     if isinstance(value, float):
         return plain_number(value)
     if isinstance(value, int):
@@ -275,10 +253,7 @@ def json_value(value: object) -> object:
 def has_followed(
     attempts: Iterable[Mapping[str, object]], resume: str, slurm_job_id: str | None
 ) -> bool:
-    """Return whether an attempt of this SLURM job has followed this value of `run.resume`.
-
-    The value applies to the first launch of a submission only.
-    """
+    """Return whether this SLURM job has followed `resume`, which is for its first launch only."""
     return slurm_job_id is not None and any(
         one.get("resume") == resume and one["slurm_job_id"] == slurm_job_id for one in attempts
     )

@@ -1,8 +1,6 @@
 """Draw metrics of runs, or a hyperparameter search, as a PNG.
 
-Training is smoothed over raw values, validation is drawn as dots, and restarts are dotted lines. A
-hyperparameter search has Optuna's pictures of its history, curves, importances, parallel
-coordinates and Pareto front.
+Training is smoothed over raw values, validation is drawn as dots, and restarts are dotted lines.
 """
 
 import argparse
@@ -113,7 +111,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def save(figure: Any, output: Path) -> None:
-    """Write a figure."""
     check_suffix(figure, output)
     try:
         figure.savefig(output, dpi=150)
@@ -123,7 +120,6 @@ def save(figure: Any, output: Path) -> None:
 
 
 def check_metrics(runs: Sequence[StoredRun], metrics: Sequence[str]) -> None:
-    """Check that a run has logged each metric."""
     known = sorted({metric for run in runs for metric in run.history.metrics})
     if not known:
         raise ConfigError(
@@ -145,10 +141,7 @@ def check_suffix(figure: Any, output: Path) -> None:
 
 @dataclass(frozen=True)
 class Axis:
-    """Axis of the curves, its unit, and the smoothing of the values.
-
-    The smoothing depends on the number of values if it is None.
-    """
+    """Axis of the curves, its unit, and the smoothing of values (None: by their number)."""
 
     against: str
     unit: str
@@ -179,15 +172,7 @@ def draw(
     log: bool = False,
     groups: Sequence[Group] | None = None,
 ) -> object:
-    """Draw a figure with a panel for each metric, and in it a curve of each run.
-
-    Args:
-        runs: the runs, in the order of the legend.
-        metrics: the metrics, one panel each.
-        axis: the horizontal axis.
-        log: a logarithmic vertical axis.
-        groups: groups of runs, of which each gets a band in place of the curves.
-    """
+    """Draw a panel for each metric, with a curve for each run, or a band for each of `groups`."""
     try:
         from matplotlib import rc_context
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -213,7 +198,6 @@ def draw(
 
 
 def finite_values(runs: Sequence[StoredRun], names: Sequence[str], axis: Axis) -> list[float]:
-    """All finite values of some metrics of all runs."""
     return [
         value
         for run in runs
@@ -224,7 +208,7 @@ def finite_values(runs: Sequence[StoredRun], names: Sequence[str], axis: Axis) -
 
 
 def draw_panel(panel: Any, runs: Sequence[StoredRun], metric: str, axis: Axis, log: bool) -> None:
-    """One metric of all runs. The training loss has the validation loss next to it."""
+    """Draw a metric of all runs. The training loss has the validation loss next to it."""
     dots = "val/loss" if metric == LOSS else None
     names = [metric, dots] if dots else [metric]
     is_log = log or is_wide(finite_values(runs, names, axis))
@@ -249,10 +233,7 @@ def draw_panel(panel: Any, runs: Sequence[StoredRun], metric: str, axis: Axis, l
 
 
 def draw_bands(panel: Any, groups: Sequence[Group], metric: str, axis: Axis, log: bool) -> None:
-    """The mean of each group, and one standard deviation around it.
-
-    The training loss has the mean of the validation loss next to it.
-    """
+    """Draw mean and standard deviation of each group; validation loss as in `draw_panel`."""
     dots = "val/loss" if metric == LOSS else None
     runs = [run for group in groups for run in group.runs]
     names = [metric, dots] if dots else [metric]
@@ -291,18 +272,13 @@ def draw_bands(panel: Any, groups: Sequence[Group], metric: str, axis: Axis, log
 
 
 def smooth(curve: Curve, metric: str, smoothing: float | None, log: bool) -> Curve:
-    """Return the drawn values. The values of training are smoothed."""
     if not metric.startswith(TRAINING) or metric.startswith(EXACT):
         return curve
     return curve.smoothed(default_smoothing(len(curve.x)) if smoothing is None else smoothing, log)
 
 
 def default_smoothing(points: int) -> float:
-    """Return the default smoothing.
-
-    0.9 averages about 10 values. Fewer points are averaged over 10 % of them, so that a short curve
-    ends where its data ends.
-    """
+    """Return 0.9, about 10 values, or less, so that a short curve ends where its data ends."""
     return max(0.0, min(0.9, 1 - 10 / max(points, 1)))
 
 
@@ -314,11 +290,7 @@ def draw_curve(
     log: bool,
     style: dict[str, object],
 ) -> None:
-    """Draw a metric.
-
-    Smoothed training values are drawn over the raw ones, validation as dots on a line, and a
-    schedule or a time unchanged.
-    """
+    """Draw training smoothed over raw values, validation as dots, schedules and times as is."""
     if metric.startswith(VALIDATION):
         panel.plot(curve.x, curve.y, marker="o", ms=3.5, mfc="white", **style)
         return
@@ -354,8 +326,5 @@ def labels_of(runs: Sequence[StoredRun]) -> list[str]:
 
 
 def plain_text(text: str) -> str:
-    """Escape text for matplotlib.
-
-    It reads text between dollars as a formula, and hides a label that begins with `_`.
-    """
+    """Escape `$`, between which matplotlib reads a formula, and `_`, which hides a label."""
     return text.replace("$", r"\$").lstrip("_") or "run"

@@ -1,7 +1,4 @@
-"""Submit runs again that failed, were preempted or were lost.
-
-Each resumes from its newest checkpoint.
-"""
+"""Submit runs again that failed, were preempted or were lost."""
 
 import argparse
 import json
@@ -124,9 +121,7 @@ def parse_changes(overrides: Sequence[str]) -> dict[str, object]:
 def submit(
     runs: list[StoredRun], changes: Mapping[str, object], dry_run: bool, trust: bool
 ) -> None:
-    """Submit runs with their frozen configuration and code.
-
-    Runs with equal resources become one array.
+    """Submit runs with their frozen configuration and code; equal resources become one array.
 
     Args:
         runs: the runs.
@@ -179,7 +174,6 @@ def check_frozen(run: StoredRun, config: dict[str, object], changes: Mapping[str
 
 
 def change(config: dict[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
-    """Change a run's dispatch; return the new one."""
     dispatch: dict[str, Any] = config["dispatch"]
     for key, value in changes.items():
         name, _, flag = key.partition(".")
