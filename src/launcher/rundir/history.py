@@ -176,9 +176,7 @@ def _spread_values(file: Any, size: int, metric: str, count: int) -> Iterator[fl
         start = index * max(0, size - PLACE) // (count - 1)
         file.seek(start)
         lines = file.read(PLACE).split(b"\n")[1 if start else 0 :]
-        values = [as_number(row.get(metric)) for row in parsed(lines)]
-        known = [value for value in values if value is not None]
-        if known:
+        if known := values_of(parsed(lines), metric):
             yield known[-1] if index == count - 1 else known[0]
 
 

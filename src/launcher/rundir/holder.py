@@ -10,7 +10,7 @@ from pathlib import Path
 from launcher.process.identity import process_space, process_start
 from launcher.rundir.files import parse_json, patiently
 from launcher.rundir.folder import RunFolder, is_copy
-from launcher.rundir.provenance import slurm_job_id
+from launcher.rundir.provenance import is_restart, slurm_job_id
 from launcher.rundir.record_format import iso
 
 # Seconds without a heartbeat after which a holder on another machine counts as dead.
@@ -74,8 +74,7 @@ def is_earlier_start(held: Holder) -> bool:
     SLURM restarts a job once it considers the earlier launch ended. After the loss of a node that
     may be wrong, but then the new launch counts.
     """
-    restarted = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
-    return restarted and held.slurm_job_id is not None and held.slurm_job_id == slurm_job_id()
+    return is_restart() and held.slurm_job_id is not None and held.slurm_job_id == slurm_job_id()
 
 
 def is_held(folder: RunFolder, silence: float = SILENCE) -> bool:

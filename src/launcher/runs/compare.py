@@ -134,14 +134,8 @@ def code(runs: Sequence[StoredRun]) -> Rows:
         for run in runs
     ]
     differing = varying(described)
-    return {
-        key: [column.get(key) for column in described]
-        for key in dict.fromkeys(described[0])
-        if key in differing
-    } | {
-        key: [column.get(key) for column in described]
-        for key in sorted(differing - described[0].keys())
-    }
+    keys = [*described[0], *sorted(differing - described[0].keys())]
+    return {key: [column.get(key) for column in described] for key in keys if key in differing}
 
 
 def machine(runs: Sequence[StoredRun]) -> Rows:

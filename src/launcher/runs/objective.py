@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from launcher.config.grid import GRID_SWEEPERS
 from launcher.config.messages import hint
-from launcher.config.metric_direction import best_index, direction, is_better
+from launcher.config.metric_direction import best_index, is_better, mode_of
 from launcher.config.tree import get
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
@@ -33,8 +33,7 @@ def job_value(config: dict[str, Any], metric: str) -> float:
         raise ConfigError(f"job.objective={metric}: is not logged{hint(metric, history.metrics)}")
     is_best_metric = get(config, "hooks.checkpointing.best_metric") == metric
     mode = get(config, "hooks.checkpointing.best_mode") if is_best_metric else None
-    mode = mode if mode in ("min", "max") else direction(metric)
-    return value(curve, get(config, "job.value") or "best", "max" if mode == "max" else "min")
+    return value(curve, get(config, "job.value") or "best", mode_of(metric, mode))
 
 
 def curve_of(history: History, metric: str) -> Curve:

@@ -186,10 +186,7 @@ def draw(
         FigureCanvasAgg(figure)
         panels = figure.subplots(len(metrics), 1, squeeze=False)[:, 0]
         for panel, metric in zip(panels, metrics, strict=True):
-            if groups is None:
-                draw_panel(panel, runs, metric, axis, log)
-            else:
-                draw_bands(panel, groups, metric, axis, log)
+            draw_panel(panel, runs, groups, metric, axis, log)
         if len(runs) == 1 and groups is None:
             figure.suptitle(plain_text(runs[0].label), fontsize=9, color="#6a737d")
         else:
@@ -207,49 +204,59 @@ def finite_values(runs: Sequence[StoredRun], names: Sequence[str], axis: Axis) -
     ]
 
 
-def draw_panel(panel: Any, runs: Sequence[StoredRun], metric: str, axis: Axis, log: bool) -> None:
-    """Draw a metric of all runs. The training loss has the validation loss next to it."""
+def draw_panel(
+    panel: Any,
+    runs: Sequence[StoredRun],
+    groups: Sequence[Group] | None,
+    metric: str,
+    axis: Axis,
+    log: bool,
+) -> None:
+    """Draw a metric of all runs. The training loss has the validation loss (`dots`) next to it."""
     dots = "val/loss" if metric == LOSS else None
+    shown = runs if groups is None else [run for group in groups for run in group.runs]
     names = [metric, dots] if dots else [metric]
-    is_log = log or is_wide(finite_values(runs, names, axis))
-    for run, label, color in zip(runs, labels_of(runs), cycle(COLORS), strict=False):
-        draw_curve(
-            panel,
-            axis.curve(run, metric),
-            metric,
-            axis.smoothing,
-            is_log,
-            {"color": color, "label": label},
-        )
-        if dots:
-            points = axis.curve(run, dots)
-            panel.plot(points.x, points.y, color=color, ls="none", marker="o", ms=4, mfc="white")
-        for position in run.history.restarts(axis.against):
-            panel.axvline(position / axis.scale, color=color, ls=":", lw=1)
-    panel.set_title(title_of_loss(runs) if dots else metric, fontweight="bold")
+    is_log = log or is_wide(finite_values(shown, names, axis))
+    if groups is None:
+        draw_runs(panel, runs, metric, dots, axis, is_log)
+    else:
+        draw_bands(panel, groups, metric, dots, axis, is_log)
+    panel.set_title(title_of_loss(shown) if dots else metric, fontweight="bold")
     panel.set_xlabel(axis.unit)
     if is_log:
         panel.set_yscale("log", nonpositive="mask")
 
 
-def draw_bands(panel: Any, groups: Sequence[Group], metric: str, axis: Axis, log: bool) -> None:
-    """Draw mean and standard deviation of each group; validation loss as in `draw_panel`."""
-    dots = "val/loss" if metric == LOSS else None
-    runs = [run for group in groups for run in group.runs]
-    names = [metric, dots] if dots else [metric]
-    is_log = log or is_wide(finite_values(runs, names, axis))
+def draw_runs(
+    panel: Any, runs: Sequence[StoredRun], metric: str, dots: str | None, axis: Axis, log: bool
+) -> None:
+    for run, label, color in zip(runs, labels_of(runs), cycle(COLORS), strict=False):
+        style: dict[str, object] = {"color": color, "label": label}
+        draw_curve(panel, axis.curve(run, metric), metric, axis.smoothing, log, style)
+        if dots:
+            points = axis.curve(run, dots)
+            panel.plot(points.x, points.y, color=color, ls="none", marker="o", ms=4, mfc="white")
+        for position in run.history.restarts(axis.against):
+            panel.axvline(position / axis.scale, color=color, ls=":", lw=1)
+
+
+def draw_bands(
+    panel: Any, groups: Sequence[Group], metric: str, dots: str | None, axis: Axis, log: bool
+) -> None:
+    """Draw the mean of each group, and one standard deviation around it."""
     for group, color in zip(groups, cycle(COLORS), strict=False):
         count, label = len(group.runs), group.label or group.runs[0].name
         style = {"color": color, "label": plain_text(f"{label} (n={count})")}
-        shown = band(
-            [smooth(axis.curve(run, metric), metric, axis.smoothing, is_log) for run in group.runs],
-            is_log,
-        )
+        curves = [axis.curve(run, metric) for run in group.runs]
+        smoothed = [
+            curve.smoothed(smoothing_of(curve, metric, axis.smoothing), log) for curve in curves
+        ]
+        shown = band(smoothed, log)
         marks = {"marker": "o", "ms": 3.5, "mfc": "white"} if metric.startswith(VALIDATION) else {}
         panel.plot(shown.x, shown.mean, **marks, **style)
         panel.fill_between(shown.x, shown.low, shown.high, color=color, alpha=0.18, lw=0)
         if dots:
-            points = band([axis.curve(run, dots) for run in group.runs], is_log)
+            points = band([axis.curve(run, dots) for run in group.runs], log)
             spreads = [
                 [m - x for m, x in zip(points.mean, points.low, strict=True)],
                 [x - m for m, x in zip(points.mean, points.high, strict=True)],
@@ -265,16 +272,12 @@ def draw_bands(panel: Any, groups: Sequence[Group], metric: str, axis: Axis, log
                 mfc="white",
                 lw=1,
             )
-    panel.set_title(title_of_loss(runs) if dots else metric, fontweight="bold")
-    panel.set_xlabel(axis.unit)
-    if is_log:
-        panel.set_yscale("log", nonpositive="mask")
 
 
-def smooth(curve: Curve, metric: str, smoothing: float | None, log: bool) -> Curve:
+def smoothing_of(curve: Curve, metric: str, smoothing: float | None) -> float:
     if not metric.startswith(TRAINING) or metric.startswith(EXACT):
-        return curve
-    return curve.smoothed(default_smoothing(len(curve.x)) if smoothing is None else smoothing, log)
+        return 0.0
+    return default_smoothing(len(curve.x)) if smoothing is None else smoothing
 
 
 def default_smoothing(points: int) -> float:
@@ -294,9 +297,7 @@ def draw_curve(
     if metric.startswith(VALIDATION):
         panel.plot(curve.x, curve.y, marker="o", ms=3.5, mfc="white", **style)
         return
-    is_smoothed = metric.startswith(TRAINING) and not metric.startswith(EXACT)
-    chosen = default_smoothing(len(curve.x)) if smoothing is None else smoothing
-    weight = chosen if is_smoothed else 0.0
+    weight = smoothing_of(curve, metric, smoothing)
     shown, raw = curve.smoothed(weight, log).thinned(MOST_POINTS), curve.thinned(MOST_POINTS)
     panel.plot(shown.x, shown.y, **style)
     if weight:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from launcher.config.messages import as_typed, hint
-from launcher.config.metric_direction import Mode, best_index, direction
+from launcher.config.metric_direction import Mode, best_index, mode_of
 from launcher.errors import ConfigError
 from launcher.rundir.files import path_argument, replace_file
 from launcher.rundir.history import evenly, is_wide
@@ -133,7 +133,9 @@ def report_data(
         logged.update(names)
         candidates = [name for name in names if name in (first, LOSS) or name.startswith("val/")]
         pages.append(
-            described(run, row, {name: mode_of(name, modes) for name in candidates}, max_points)
+            described(
+                run, row, {name: mode_of(name, modes.get(name)) for name in candidates}, max_points
+            )
         )
         # For ten thousand runs it does not fit into memory.
         del run.history
@@ -147,14 +149,14 @@ def report_data(
             name: run_page["curves"][name] for name in metrics if name in run_page["curves"]
         }
     best = {run.path: run_page["best"][judge] for run, run_page in zip(runs, pages, strict=True)}
-    sign = -1 if mode_of(judge, modes) == "max" else 1
+    sign = -1 if mode_of(judge, modes.get(judge)) == "max" else 1
     ranked = sorted(
         (run for run in runs if best[run.path] is not None),
         key=lambda run: sign * best[run.path]["value"],
     )
     return {
         "metric": judge,
-        "mode": mode_of(judge, modes),
+        "mode": mode_of(judge, modes.get(judge)),
         "shared": shared(runs),
         "metrics": metrics,
         "parameters": parameters(rows),
@@ -182,10 +184,6 @@ def modes_of(judges: Sequence[tuple[str, Mode]]) -> dict[str, Mode]:
     """Return the direction of each metric that runs are judged by, as most of the runs have it."""
     counts = Counter(judges).most_common()
     return {metric: mode for (metric, mode), _ in reversed(counts)}
-
-
-def mode_of(metric: str, modes: Mapping[str, Mode]) -> Mode:
-    return modes.get(metric) or direction(metric) or "min"
 
 
 def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, object]:

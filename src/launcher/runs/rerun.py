@@ -185,10 +185,8 @@ def run_command(
     identity_overrides = {
         "run.name": f"run.name={quoted(run.name)}",
         "run.id": f"run.id={quoted(run.id)}",
+        "paths.outputs": f"paths.outputs={quoted(str(outputs_of(folder, run.name)))}",
     }
-    identity_overrides["paths.outputs"] = (
-        f"paths.outputs={quoted(str(outputs_of(folder, run.name)))}"
-    )
     identity_overrides |= {} if job is None else {"job": f"job={job}"}
     identity_overrides |= {"job.trust": "job.trust=true"} if job is not None and trust else {}
     command = [

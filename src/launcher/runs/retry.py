@@ -10,10 +10,10 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
+from launcher.config.compositions import parse
 from launcher.config.construct import construct
 from launcher.config.resolve import escaped
 from launcher.config.schema import check_dispatch
@@ -98,7 +98,7 @@ def parse_changes(overrides: Sequence[str]) -> dict[str, object]:
     changes: dict[str, object] = {}
     for text in overrides:
         try:
-            (parsed,) = OverridesParser.create().parse_overrides([text])
+            parsed = parse(text)
         except HydraException as error:
             raise ConfigError(
                 f"--set={text}: is not an override; e.g. --set dispatch.mem=64G."

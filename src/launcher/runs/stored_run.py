@@ -9,7 +9,7 @@ from typing import Any
 
 from launcher.config.lanes import without_effect
 from launcher.config.messages import as_typed
-from launcher.config.metric_direction import Mode, direction
+from launcher.config.metric_direction import Mode, mode_of
 from launcher.config.tree import nested
 from launcher.rundir.folder import RunFolder, is_copy
 from launcher.rundir.history import History
@@ -115,7 +115,7 @@ class StoredRun:
 
     @property
     def is_left(self) -> bool:
-        """Return whether no process is on the run, or logs results after its recorded end."""
+        """Return whether no process is on the run, not even one that still logs its results."""
         return not is_held(self.folder)
 
     @cached_property
@@ -203,12 +203,8 @@ class StoredRun:
         """The metric of its best checkpoint, and its direction by the configuration or the name."""
         if not self.best:
             return None
-        metric, mode = (
-            str(self.best.get("metric")),
-            self.settings.get("hooks.checkpointing.best_mode"),
-        )
-        is_most = (mode if mode in ("min", "max") else direction(metric)) == "max"
-        return metric, "max" if is_most else "min"
+        metric = str(self.best.get("metric"))
+        return metric, mode_of(metric, self.settings.get("hooks.checkpointing.best_mode"))
 
     @property
     def metrics(self) -> dict[str, Value]:

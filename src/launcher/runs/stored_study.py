@@ -150,7 +150,7 @@ class StoredStudy:
         label = stored.user_attrs.get("run")
         run = None if label is None else StoredRun.read(outputs / label)
         run = run if run is not None and run.record else None
-        curves = [Curve([], []) for _ in self.objectives]
+        curves = [Curve() for _ in self.objectives]
         if run is not None:
             curves = [curve_of(run.history, name) for name in self.objectives]
         values = [value(curve, self.value, self.mode) for curve in curves]
