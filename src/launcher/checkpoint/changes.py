@@ -14,6 +14,8 @@ from launcher.config.resolve import unescaped
 from launcher.rundir.sources import imported_sources
 
 OF_THE_ATTEMPT = (
+    "paths.outputs",
+    "run.dir",
     "trainer.pause_at",
     "run.resume",
     "hooks.checkpointing.load",

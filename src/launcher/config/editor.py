@@ -6,7 +6,7 @@ from importlib.resources.abc import Traversable
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, Lt, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 
 from launcher.config.fits import bounds
 from launcher.config.options import groups
@@ -31,6 +31,7 @@ LIMITS: dict[type, tuple[str, str]] = {
     Lt: ("lt", "exclusiveMaximum"),
     Le: ("le", "maximum"),
     MinLen: ("min_length", "minLength"),
+    MaxLen: ("max_length", "maxLength"),
 }
 TYPES = {int: "integer", float: "number", bool: "boolean", str: "string", NoneType: "null"}
 OF_MANY = ("hooks", "tracker")
@@ -199,6 +200,8 @@ def _alternatives(annotation: object) -> list[Schema]:
             LIMITS[type(mark)][1]: getattr(mark, LIMITS[type(mark)][0])
             for mark in bounds(annotation)
         }
+        if get_origin(arguments[0]) is list:
+            limits = {key.replace("Length", "Items"): limit for key, limit in limits.items()}
         return [
             schema | limits for schema in _alternatives(arguments[0]) if schema is not EPOCHS
         ] + ([EPOCHS] if arguments[0] is int else [])

@@ -23,6 +23,7 @@ from launcher.config.command import command_record
 from launcher.config.explain import explain, unwrapped
 from launcher.config.plain import to_plain
 from launcher.config.resolve import escaped, stored
+from launcher.config.secrets import without_environment
 from launcher.config.sections import AUTO
 from launcher.config.tree import of_the_run
 from launcher.errors import TrainingError, config_error
@@ -206,6 +207,7 @@ class AttemptLog:
         error = unwrapped(error)
         # Use another rank's error, if this one only follows from it.
         reason = reported_failure() or f"{type(error).__name__}: {error}"
+        (reason,) = without_environment([reason], str(self.config))
         if not self._is_begun_for(code):
             self._rejected(reason, code)
             return

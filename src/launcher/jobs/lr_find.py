@@ -24,7 +24,7 @@ from launcher.hooks.base import BaseHook, TrainerView, TrainState
 from launcher.jobs.dry_run import trial_trainer
 from launcher.process.ranks import Ranks
 from launcher.process.rng import isolated_rng
-from launcher.rundir.files import replace_file
+from launcher.rundir.files import replace_file, save_figure
 from launcher.rundir.logs import setup_logging
 from launcher.train.build import logger
 from launcher.train.trainer import BaseTrainer
@@ -312,5 +312,5 @@ def _draw(result: LRFinderResult, path: Path) -> Path | None:
         axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path)
     return path

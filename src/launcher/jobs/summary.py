@@ -31,10 +31,10 @@ def start_lines(trainer: Trainer, is_compiled: bool) -> Iterator[str]:
     )
     yield from model_lines(trainer.unwrapped_model, is_verbose())
     yield f"Data: {data_line(trainer)}"
-    if overrides := [
-        override for override in task_overrides() if not override.lstrip("+~").startswith(PLACES)
-    ]:
-        yield f"Not default: {' '.join(overrides)}"
+    # Of two values of a key the last one counts.
+    overrides = {text.lstrip("+~").partition("=")[0]: text for text in task_overrides()}
+    if shown := [text for key, text in overrides.items() if not key.startswith(PLACES)]:
+        yield f"Not default: {' '.join(shown)}"
 
 
 def model_lines(model: nn.Module, by_module: bool) -> Iterator[str]:

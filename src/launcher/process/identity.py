@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 RANK_VARIABLES = (
@@ -38,6 +39,27 @@ def process_start(pid: int) -> str | None:
         return None
     state, _, started = done.stdout.strip().partition(" ")
     return None if not started or state.startswith("Z") else started.strip()
+
+
+def has_open(pid: int, folder: Path) -> bool:
+    """Return whether process `pid` has a folder open. Only Linux shows it: elsewhere, True.
+
+    Raises:
+        PermissionError: it is another user's process.
+        ProcessLookupError: there is no such process.
+    """
+    if sys.platform != "linux":
+        return True
+    try:
+        descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
+    except FileNotFoundError:
+        raise ProcessLookupError(pid) from None
+    for descriptor in descriptors:
+        # It may be closed in the meantime.
+        with suppress(OSError):
+            if descriptor.samefile(folder):
+                return True
+    return False
 
 
 def process_space() -> str:

@@ -24,8 +24,9 @@ from typing import NamedTuple, NoReturn
 
 from launcher.errors import ConfigError
 from launcher.proof.lines import LineDifference, line_differences
+from launcher.rundir.record_format import json_value
 
-LOSS = r"loss['\"]?[=: ]+['\"]?([0-9.]+(?:e[+-]?\d+)?|nan|inf)"
+LOSS = r"loss['\"]?[=: ]+['\"]?(-?(?:[0-9.]+(?:e[+-]?\d+)?|inf)|nan)"
 STEP = r"step['\"]?[=: ]+['\"]?([0-9.]+)"
 PLACE = "{dir}"
 LAST_LINES = 8
@@ -102,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    print(json.dumps(asdict(report)) if arguments.json else report.page(), flush=True)
+    print(report.as_json() if arguments.json else report.page(), flush=True)
     return int(report.verdict != EXACT)
 
 
@@ -193,6 +194,11 @@ class Report:
     repeated: int
     missing: int
     largest_difference: float | None
+
+    def as_json(self) -> str:
+        """Return a line of JSON, which has no infinite numbers: they are texts."""
+        largest = {"largest_difference": json_value(self.largest_difference)}
+        return json.dumps(asdict(self) | largest, allow_nan=False)
 
     def page(self) -> str:
         return "\n".join([f"Verdict: {self.verdict}", *(f"  {text}" for text in self.findings)])

@@ -1,6 +1,8 @@
 """Files: paths with `~`, and durable files, replaced atomically and fsynced."""
 
 import argparse
+import errno
+import io
 import json
 import os
 import time
@@ -50,6 +52,9 @@ def replacing(path: Path) -> Iterator[Path]:
     one behind.
     """
     temporary = path.with_name(f".{path.name}.tmp")
+    if temporary.is_symlink():
+        # It is nobody's that writes here, and writing would follow it.
+        temporary.unlink()
     try:
         yield temporary
         fsync_file(temporary)
@@ -68,6 +73,13 @@ def replace_file(path: Path, data: bytes) -> None:
         temporary.write_bytes(data)
 
 
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a figure of matplotlib in place of the file at `path`, in the format of its suffix."""
+    data = io.BytesIO()
+    figure.savefig(data, format=path.suffix[1:].lower(), dpi=150)
+    replace_file(path, data.getvalue())
+
+
 def patiently(act: Callable[[], T], pauses: Sequence[float] = PAUSES) -> T:
     """Call `act()`, again after an error of a network file system (EIO, ESTALE), which may pass.
 
@@ -77,11 +89,19 @@ def patiently(act: Callable[[], T], pauses: Sequence[float] = PAUSES) -> T:
     for pause in pauses:
         try:
             return act()
-        except PERMANENT:
-            raise
-        except OSError:
+        except OSError as error:
+            if isinstance(error, PERMANENT) or is_absent(error):
+                raise
             time.sleep(pause)
     return act()
+
+
+def is_absent(error: OSError) -> bool:
+    """Return whether an error says that a path has no file.
+
+    A folder or a link to itself may take its place.
+    """
+    return error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
 
 def parse_json(data: bytes) -> Any:

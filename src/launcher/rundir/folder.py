@@ -183,15 +183,12 @@ class RunFolder:
     def check_links(self) -> None:
         """Check that no link but `checkpoints`, which may be elsewhere, leads out of the folder."""
         inside = self.path.resolve()
-        entries = [entry for entry in self.path.glob("*") if entry != self.checkpoints]
-        for folder in (self.hydra, self.logs, self.export, self.path / "images"):
-            entries += [
-                Path(parent, name)
-                for parent, folders, files in os.walk(folder)
-                for name in (*folders, *files)
-            ]
-        for entry in entries:
-            if entry.is_symlink() and not Path(os.path.realpath(entry)).is_relative_to(inside):
+        for parent, folders, files in os.walk(self.path):
+            if Path(parent) == self.path:
+                folders[:] = [name for name in folders if name != self.checkpoints.name]
+            for entry in (Path(parent, name) for name in (*folders, *files)):
+                if not entry.is_symlink() or Path(os.path.realpath(entry)).is_relative_to(inside):
+                    continue
                 raise ConfigError(
                     f"{self.key}='{self.path}': {entry.relative_to(self.path)} is a link to"
                     f" {os.path.realpath(entry)}, outside the run's folder, where nothing is"

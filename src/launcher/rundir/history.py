@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from launcher.rundir.files import is_absent
 from launcher.rundir.folder import RunFolder
 
 TIMES, MEASURED = ("time", "times"), ("throughput", "memory")
@@ -131,8 +132,9 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     try:
         with open(path, "rb") as file:
             yield from parsed(file)
-    except FileNotFoundError:
-        return
+    except OSError as error:
+        if not is_absent(error):
+            raise
 
 
 def parsed(lines: Iterable[bytes]) -> Iterator[dict[str, object]]:

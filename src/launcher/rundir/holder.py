@@ -7,8 +7,8 @@ import uuid
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from launcher.process.identity import process_space, process_start
-from launcher.rundir.files import parse_json, patiently
+from launcher.process.identity import has_open, process_space, process_start
+from launcher.rundir.files import is_absent, parse_json, patiently
 from launcher.rundir.folder import RunFolder, is_copy
 from launcher.rundir.provenance import is_restart, slurm_job_id
 from launcher.rundir.record_format import iso
@@ -109,6 +109,25 @@ def held_here(folder: RunFolder) -> Holder | None:
     return held if held.is_local() and held.is_alive() else None
 
 
+def signal_holder(folder: RunFolder, held: Holder, signum: int) -> bool:
+    """Send a signal to the process that holds a run's lock.
+
+    A lock that somebody else wrote may name any process, but only a process of the run has the
+    run's folder open (see `RunLock`).
+
+    Returns:
+        False if the process does not work on the run, so it got no signal.
+
+    Raises:
+        PermissionError: it is another user's process.
+        ProcessLookupError: it has ended.
+    """
+    if not has_open(held.pid, folder.path):
+        return False
+    os.kill(held.pid, signum)
+    return True
+
+
 def rejection(folder: RunFolder, held: Holder | None) -> str:
     who = str(held) if held else "another process"
     return (
@@ -126,16 +145,22 @@ def read_holder(path: Path) -> Holder | None:
         data = parse_json(patiently(path.read_bytes))
         names = (field.name for field in fields(Holder) if field.name != "folder")
         return Holder(**{name: data[name] for name in names}, folder=data.get("folder"))
-    except (FileNotFoundError, IsADirectoryError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
+    except OSError as error:
+        if is_absent(error):
+            return None
+        raise
 
 
 def last_beat(path: Path) -> float | None:
     """Return the lock's modification time, or None without a lock."""
     try:
         return patiently(lambda: _modified(path))
-    except (FileNotFoundError, IsADirectoryError):
-        return None
+    except OSError as error:
+        if is_absent(error):
+            return None
+        raise
 
 
 def _modified(path: Path) -> float:

@@ -106,6 +106,8 @@ class RunLock:
             with self._lock_file(me) as temporary:
                 while not place(temporary, self.path) and not self._replace_dead(temporary):
                     pass
+            # It shows others that this process works on the run (see `signal_holder`).
+            self._descriptor = os.open(self.folder.path, os.O_RDONLY)
         # Read after the lock is taken: any attempt that appears later is another process's.
         self._attempts_before = len(read_attempts(self.folder))
         self._sweep()
@@ -128,6 +130,7 @@ class RunLock:
         # The next process takes over the lock of a process that has ended.
         except OSError as error:
             logger.warning("%s could not be removed: %s.", self.path, error)
+        os.close(self._descriptor)
         self.holder = None
 
     def is_held(self) -> bool:

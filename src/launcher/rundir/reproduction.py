@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.rundir.files import replace_file
+from launcher.rundir.secret_patterns import SECRET_TEXT
 
 CODE, ENVIRONMENT = "code.diff", "environment.txt"
 SOURCES = (
@@ -44,16 +45,6 @@ SECRET_NAME = re.compile(
     rb"(?:^|[/._-])(?:secrets?|credentials?|passwords?|passwd|tokens?|api_?keys?|private|netrc|pypirc|htpasswd|kubeconfig"
     rb"|id_(?:rsa|dsa|ecdsa|ed25519)|env)(?:[._-][^/]*)?$|\.(?:pem|key|p12|pfx|jks|kdbx|env|asc|gpg)$",
     re.IGNORECASE,
-)
-SECRET_TEXT = re.compile(
-    rb"-----BEGIN [A-Z ]*PRIVATE"
-    rb" KEY|\bAKIA[0-9A-Z]{16}\b|\bgh[pousr]_\w{30,}|\bhf_\w{30,}|\bsk-[\w-]{20,}"
-    rb"|\bxox[abprs]-[\w-]{10,}|://[^/\s:@]+:[^/\s:@]+@"
-    rb"|\bBearer\s+[\w.~+/-]{20,}|\beyJ[\w-]{10,}\.[\w-]{10,}\.|hooks\.slack\.com/services/\w"
-    rb"|\bkey[\"']?\s*[:=]\s*[\"'][0-9a-f]{32,}[\"']"
-    rb"|(?i:api_?key|secret(?:_key)?|passw(?:or)?d|passphrase|credentials?|access_key|private_key|token)"
-    rb"[\"']?\s*[:=]\s*(?:([\"'])[^\"'$\s]{8,}\1|[\w+/-]{16,}\s*$)",
-    re.MULTILINE,
 )
 
 
@@ -195,7 +186,7 @@ def _bounded(diff: bytes) -> bytes:
     for part in re.split(rb"^(?=diff --git )", diff, flags=re.MULTILINE):
         name = part.partition(b"\n")[0].rpartition(b" b/")[2].strip(b'"')
         total += len(part)
-        if SECRET_NAME.search(name) or SECRET_TEXT.search(part):
+        if SECRET_NAME.search(name) or SECRET_TEXT.search(part.decode(errors="replace")):
             comments.append(name + b" (looks like a secret)")
         elif len(part) > LARGEST_FILE or total > LARGEST:
             comments.append(name + b" (too large)")

@@ -180,6 +180,11 @@ def _run(arguments: Sequence[str]) -> int:
     except ConfigError as error:
         print(*error.messages, sep="\n", file=sys.stderr)
         return 2
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"{error.filename}: {error.strerror}.", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
 

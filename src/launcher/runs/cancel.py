@@ -4,14 +4,13 @@ Each saves first and can be resumed.
 """
 
 import argparse
-import os
 import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
 from launcher.errors import ConfigError
-from launcher.rundir.holder import held_here, is_held
+from launcher.rundir.holder import held_here, is_held, signal_holder
 from launcher.rundir.record import RunRecord
 from launcher.runs.filters import FILTER_HELP, select
 from launcher.runs.find import ask_queue, find_runs
@@ -119,21 +118,22 @@ def record_cancelled(run: StoredRun, job: str | None) -> bool:
 
 
 def stop(run: StoredRun) -> bool:
-    """Send SIGTERM to the process on a run; return False if it belongs to another user."""
+    """Send SIGTERM to the process on a run; return False if that failed, and was reported."""
     holder = held_here(run.folder)
+    # It may have just ended.
+    if holder is None:
+        return True
     try:
-        if holder is not None:
-            os.kill(holder.pid, signal.SIGTERM)
+        if signal_holder(run.folder, holder, signal.SIGTERM):
             print(f"{run.label}: process {holder.pid} asked to stop")
+            return True
+        fault = f"does not work on it; remove {run.folder.lock_path}"
     except ProcessLookupError:
-        # It has just ended.
-        pass
+        return True
     except PermissionError:
-        print(
-            f"{run.label}: process {holder and holder.pid} belongs to another user", file=sys.stderr
-        )
-        return False
-    return True
+        fault = "belongs to another user"
+    print(f"{run.label}: process {holder.pid} {fault}", file=sys.stderr)
+    return False
 
 
 def chosen_runs(arguments: argparse.Namespace) -> list[StoredRun]:

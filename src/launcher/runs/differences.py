@@ -50,8 +50,14 @@ def without_defaults(runs: Sequence[StoredRun], rows: Sequence[Row]) -> list[Row
     """Return the `differences` without nulls and defaults; a run that has only defaults keeps them.
 
     A default is a value of all runs whose command line does not set the key, while others set it.
+    The values of a run with a preset (`experiment=...`) may come from that, so they are kept.
     """
-    names = [{override.lstrip("+").partition("=")[0] for override in run.overrides} for run in runs]
+    names = [
+        row.keys() | set()
+        if run.choices.get("experiment") not in (None, "null")
+        else {override.lstrip("+").partition("=")[0] for override in run.overrides}
+        for run, row in zip(runs, rows, strict=True)
+    ]
     others: dict[str, set[str | None]] = defaultdict(set)
     for row, typed in zip(rows, names, strict=True):
         for key in row.keys() - typed:

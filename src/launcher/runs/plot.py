@@ -13,7 +13,7 @@ from typing import Any
 
 from launcher.config.messages import hint
 from launcher.errors import ConfigError
-from launcher.rundir.files import path_argument
+from launcher.rundir.files import path_argument, save_figure
 from launcher.rundir.history import Curve, is_wide
 from launcher.runs.differences import differences, without_defaults
 from launcher.runs.find import RUN_HELP
@@ -113,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
 def save(figure: Any, output: Path) -> None:
     check_suffix(figure, output)
     try:
-        figure.savefig(output, dpi=150)
+        save_figure(figure, output)
     except OSError as error:
         raise ConfigError(f"--output={output}: cannot be written ({error.strerror}).") from error
     print(output)

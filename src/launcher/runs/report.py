@@ -4,6 +4,7 @@ import argparse
 import html
 import json
 import math
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -105,9 +106,9 @@ def page(data: dict[str, Any], plotly: str) -> str:
         title = f"{data['study']['name']}: {len(data['study']['trials'])} trials"
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     template = (resources.files("launcher.runs") / "report.html").read_text(encoding="utf-8")
-    head, rest = template.replace("{{title}}", html.escape(title)).split("{{data}}")
-    middle, end = rest.split("{{plotly}}")
-    return f"{head}{text}{middle}{plotly}{end}"
+    parts = {"title": html.escape(title), "data": text, "plotly": plotly}
+    # In one pass: a text may look like a mark of the template.
+    return re.sub(r"\{\{(\w+)\}\}", lambda mark: parts[mark[1]], template)
 
 
 def report_data(

@@ -2,7 +2,9 @@
 
 import base64
 import mimetypes
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from launcher.rundir.history import read_rows
@@ -47,7 +49,8 @@ def _image(run: StoredRun, row: dict[str, Any]) -> dict[str, Any] | None:
     path = run.folder.path / str(row.get("path"))
     kind = mimetypes.guess_type(path.name)[0] or ""
     try:
-        is_inside = path.resolve().is_relative_to(run.folder.path.resolve())
+        # `Path.resolve` raises a RuntimeError for a link to itself.
+        is_inside = Path(os.path.realpath(path)).is_relative_to(run.folder.path.resolve())
         if not is_inside or kind not in ("image/png", "image/jpeg", "image/webp", "image/gif"):
             return None
         if path.stat().st_size > MOST_IMAGE:

@@ -25,7 +25,7 @@ from launcher.runs.rerun import add_trust, select_runs
 from launcher.runs.stored_command import config_folder, origin_of
 from launcher.runs.stored_run import StoredRun
 from launcher.trackers.base import TrackedRun, Tracker, build_trackers
-from launcher.trackers.follower import SUPERSEDED, Follower, FollowerLock
+from launcher.trackers.follower import SUPERSEDED, Follower, FollowerLock, not_sent
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -138,4 +138,6 @@ def sync(
             print(f"{run.label}: {name}: {follower.unfinished[name]}", file=sys.stderr, flush=True)
         else:
             print(f"{run.label}: {name} has all steps up to {follower.steps[name]}", flush=True)
+    for message in not_sent(trackers):
+        print(f"{run.label}: {message}", file=sys.stderr, flush=True)
     return not follower.unfinished or follower.state() == SUPERSEDED

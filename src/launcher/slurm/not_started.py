@@ -1,8 +1,8 @@
-"""Record in run.json why a job failed before its run had started.
+"""Record in run.json why a job failed before its run had started, or ended without a word.
 
-A job's script calls the command `python -m launcher.slurm.not_started FOLDER EXIT_CODE COMMAND`,
-also if run.json still says that the run runs. FOLDER is the run's, or the folder of a job that has
-several runs.
+A job's script calls `python -m launcher.slurm.not_started FOLDER EXIT_CODE COMMAND [started]`, the
+second if run.json still says that the run runs. FOLDER is the run's, or the folder of a job that
+has several runs.
 """
 
 import os
@@ -10,11 +10,11 @@ import re
 import signal
 import sys
 from pathlib import Path
+from typing import Literal
 
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import is_held_in_job
 from launcher.rundir.provenance import slurm_job_id
-from launcher.rundir.record_format import Outcome
 from launcher.slurm import scheduler
 from launcher.slurm.causes import cause_of
 from launcher.slurm.shared_job import own_record, runs_of
@@ -34,11 +34,15 @@ UNRECORDED = 100
 
 
 def main() -> int:
-    path, code, command = sys.argv[1:]
+    path, code, command, *has_started = sys.argv[1:]
     folder = RunFolder(Path(path))
     if code == "0":
         return UNRECORDED if record_silent_end(folder) else 0
     for run in runs_of(folder):
+        if has_started:
+            if end_of_job() == "failed":
+                record_silent_end(run, int(code))
+            continue
         # The log of a job of several runs is the file that SLURM writes.
         log = None if run is folder else folder.path.parent.with_name(f"{slurm_job_id()}.out")
         record_failure(run, int(code), command, log)
@@ -46,9 +50,13 @@ def main() -> int:
 
 
 def silent_end(code: int) -> str:
-    """Explain the end of a process that has recorded none. A code below 0 is a signal."""
-    if code < 0:
-        return f"its process was killed by signal {-code}"
+    """Explain the end of a process that has recorded none.
+
+    A code below 0 is a signal, and a shell adds 128 to it.
+    """
+    signum = -code if code < 0 else code - 128
+    if signum in signal.valid_signals():
+        return f"its process was killed by signal {signum}"
     return (
         f"its process ended with exit code {code} in the middle of the run, without an error"
         " (os._exit?)"
@@ -92,19 +100,24 @@ def record_failure(
     record, job = own_record(folder), slurm_job_id()
     if record is None or record.state not in OPEN or is_held_in_job(folder) or job is None:
         return
-    try:
-        cause = cause_of(
-            scheduler.job_info(job), signal.SIGTERM, int(os.environ.get("SLURM_RESTART_COUNT", 0))
-        )
-    # Perhaps `setup` has hidden scontrol.
-    except scheduler.SchedulerError:
-        cause = "ended by hand"
-    if cause in ("requeued", "preempted"):
+    if (outcome := end_of_job()) is None:
         return
-    outcome: Outcome = "cancelled" if cause == "cancelled" else "failed"
     reason = f"'{command}' ended the job with exit code {exit_code}, before the run started"
     line = last_line(log or folder.logs / f"slurm-{job}.log")
     record.add_failure(outcome, exit_code=exit_code, reason=f"{reason}: {line}" if line else reason)
+
+
+def end_of_job() -> Literal["cancelled", "failed"] | None:
+    """Return how this job ends, or None if SLURM starts it again."""
+    restarts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
+    try:
+        cause = cause_of(scheduler.job_info(str(slurm_job_id())), signal.SIGTERM, restarts)
+    # Perhaps `setup` has hidden scontrol.
+    except scheduler.SchedulerError:
+        return "failed"
+    if cause in ("requeued", "preempted"):
+        return None
+    return "cancelled" if cause == "cancelled" else "failed"
 
 
 def last_line(log: Path) -> str:
