@@ -93,7 +93,6 @@ def build_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Check a command, print the report, and return the exit code."""
     try:
         arguments = build_parser().parse_args(argv)
         patterns = Patterns.of(arguments)
@@ -118,7 +117,6 @@ class Patterns:
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> "Patterns":
-        """Compile the patterns of a command line."""
         compiled: dict[str, re.Pattern[str] | None] = {}
         for name in ("loss", "step", "epoch"):
             text = getattr(arguments, name)
@@ -184,8 +182,7 @@ class Report:
         steps: steps that the uninterrupted training has printed.
         stopped_at: the last step before the stop.
         resumed_at: the first step after the second launch, or None if it printed none.
-        repeated, missing: steps that the second launch printed again, and steps that neither launch
-            has printed.
+        repeated, missing: steps printed again by the second launch, and printed by neither.
         largest_difference: largest relative difference of a loss after the stop.
     """
 
@@ -408,7 +405,6 @@ def findings_after_resume(straight: Launch, second: Launch) -> Iterator[Finding]
 
 
 def differences(one: Launch, other: Launch, key: str) -> list[LineDifference]:
-    """List the differences in a value at the steps that both launches have printed."""
     return [found for found in line_differences(one.steps, other.steps) if found.key == key]
 
 

@@ -17,12 +17,7 @@ class Note:
 
     @classmethod
     def of(cls, folder: Path, settings: Mapping[str, object]) -> "Note":
-        """The note that was written last: `runs show --note`'s, else `run.note` and `run.labels`.
-
-        Args:
-            folder: of the run.
-            settings: its configuration by dotted keys.
-        """
+        """Return what was written last: by `runs show --note`, or `run.note` and `run.labels`."""
         try:
             data = parse_json((folder / NAME).read_bytes())
             return cls(str(data["text"]), tuple(map(str, data["labels"])))

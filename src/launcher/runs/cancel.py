@@ -87,8 +87,7 @@ def has_other_runs(run: StoredRun, chosen: Sequence[StoredRun]) -> bool:
 def note_cancellation(run: StoredRun, job: str) -> bool:
     """Let the run see that it is cancelled; return False if its folder cannot be written.
 
-    SLURM does not show it of a job that is ending already. In another user's folder SLURM alone has
-    to tell it.
+    SLURM does not show it of a job that is ending already.
     """
     try:
         write_cancel_note(run.folder, job)
@@ -104,11 +103,7 @@ def withdraw_notes(runs: Sequence[StoredRun]) -> None:
 
 
 def record_cancelled(run: StoredRun, job: str | None) -> bool:
-    """Record the end of a SLURM job that could not record it.
-
-    Returns:
-        False if that failed, and was reported.
-    """
+    """Record the end of a SLURM job that could not; return False if that failed."""
     try:
         RunRecord(run.folder).revise(
             "cancelled", "cancelled", reason="the SLURM job was cancelled", slurm_job_id=job
@@ -142,7 +137,6 @@ def stop(run: StoredRun) -> bool:
 
 
 def chosen_runs(arguments: argparse.Namespace) -> list[StoredRun]:
-    """The runs that a command's filter selects."""
     if not arguments.words and not arguments.all:
         raise ConfigError("which runs? Give a name, the beginning of an id, key=value, or --all.")
     runs = find_runs(arguments.outputs)
