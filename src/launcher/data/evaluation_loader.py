@@ -1,4 +1,4 @@
-"""The loader for evaluation: one exact pass over a dataset."""
+"""The loader of evaluations."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from launcher.errors import ConfigError
 
 
 class ChunkFetch:
-    """`fetch[indices, seeds]` is the number of a chunk and its batch."""
-
     def __init__(self, fetch: Fetch, size: int):
         self.fetch, self.size = fetch, size
 
@@ -27,10 +25,7 @@ class ChunkFetch:
 
 
 class EvaluationLoader:
-    """One pass over `dataset` in its own order at each `iter()`.
-
-    It has each sample exactly once over all ranks together. `max_samples` limits it to the first n
-    samples.
+    """One pass over `dataset` in its own order at each `iter()`, each sample once over all ranks.
 
     Every rank gets the same number of batches, none of them empty, since a sharded model's forward
     is a collective. All have `batch_size` samples except the last, which shares out the remaining
@@ -92,7 +87,7 @@ class EvaluationLoader:
             raise too_few(self.size, world_size)
 
     def __len__(self) -> int:
-        """Batches of one pass, the same on every rank. Raises TypeError for a stream."""
+        """Return the batches of one pass, the same on every rank. Raises TypeError for a stream."""
         if self.size is None:
             raise TypeError("the number of batches of a stream is not known")
         if self.has_chunks:
@@ -133,10 +128,7 @@ class EvaluationLoader:
         return load(fetch, requests, self.num_workers, self.device)
 
     def _chunks(self, size: int) -> Iterator[Request]:
-        """Yield the samples of one chunk for each rank at a time.
-
-        In the last round, a rank without a chunk repeats the round's first chunk.
-        """
+        """Yield this rank's chunks. In the last round, a rank without one repeats the first."""
         for first in range(0, size, self.batch_size * self.world_size):
             start = first + self.rank * self.batch_size
             start = start if start < size else first
@@ -159,10 +151,7 @@ def batches_of(
     collate: Collate | None = None,
     seed_samples: bool = False,
 ) -> Iterator[Any]:
-    """A batch for each range [start, stop) of indices.
-
-    Close the iterator (it is a generator) to end its workers.
-    """
+    """Yield a batch for each range [start, stop) of indices. Close it to end its workers."""
     requests = (_request(start, stop, 0 if seed_samples else None) for start, stop in ranges)
     batches = load(Fetch(dataset, collate or default_collate), requests, num_workers, device)
     try:

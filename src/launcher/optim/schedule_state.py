@@ -36,12 +36,7 @@ MAX_DEPTH = 12
 
 
 class BuiltSchedule:
-    """The schedule of an optimizer, and its parameter groups, as they were built.
-
-    Args:
-        optimizer: the optimizer, before its first step.
-        scheduler: its schedule, before its first step, or None without one.
-    """
+    """An optimizer's schedule, or None, and its parameter groups, before the first step."""
 
     def __init__(self, optimizer: Optimizer, scheduler: LRScheduler | None):
         self.optimizer = optimizer
@@ -63,13 +58,10 @@ class BuiltSchedule:
             }
 
     def restore(self, saved: State | None, arguments: State | None, updates: int) -> None:
-        """Load a saved state. The optimizer must have been loaded before.
+        """Load the schedule's saved state, or None, after the optimizer's.
 
-        Args:
-            saved: the state in the checkpoint, or None if it had no schedule.
-            arguments: the saved schedule's `arguments`. Default None: they are not known, and are
-                taken to be unchanged.
-            updates: the updates so far, for a schedule that replaces another kind of schedule.
+        Without saved `arguments` they are taken to be unchanged. A schedule that replaces another
+        kind of schedule has made `updates`.
         """
         is_unchanged = arguments in (None, self.arguments)
         if self.scheduler is not None and saved is not None and is_unchanged:
@@ -93,7 +85,6 @@ class BuiltSchedule:
             self._step_again((saved or {}).get("last_epoch", updates) if is_same_class else updates)
 
     def _set_built(self, keys: Collection[str]) -> None:
-        """Give the parameter groups the values of these keys as they were built."""
         for group, built in zip(self.optimizer.param_groups, self._groups, strict=False):
             _set(group, {key: built[key] for key in built.keys() & keys})
 
@@ -149,12 +140,7 @@ class BuiltSchedule:
 
 
 class ScheduleState:
-    """The state of a trainer's schedule, or of the schedules of several optimizers.
-
-    Args:
-        optimizer: the optimizer, before its first step.
-        scheduler: its schedule, before its first step, or None without one.
-    """
+    """The state of a trainer's schedule, or of the schedules of several optimizers."""
 
     def __init__(self, optimizer: Optimizer, scheduler: AnyScheduler | None):
         self.scheduler = scheduler
@@ -169,13 +155,12 @@ class ScheduleState:
             self._only = BuiltSchedule(optimizer, scheduler)
 
     def arguments(self) -> State:
-        """Describe the arguments of the schedule, for `restore`."""
         if self._parts is None:
             return self._only.arguments
         return {name: part.arguments for name, part in self._parts.items()}
 
     def restore(self, training_state: State, updates: int) -> None:
-        """Restore the schedule and the rates. The optimizer must have been loaded before."""
+        """Restore the schedule and the rates, after the optimizer."""
         saved, arguments = training_state["lr_scheduler"], training_state.get("lr_arguments")
         if self._parts is None:
             self._only.restore(saved, arguments, updates)
@@ -185,7 +170,6 @@ class ScheduleState:
 
 
 def _copied(group: State) -> State:
-    """Copy a parameter group, since a schedule changes tensors in place."""
     return {key: _copy(value) for key, value in group.items() if key != "params"}
 
 
@@ -217,10 +201,7 @@ def _digest(value: object) -> str:
 
 
 def _described(value: Any, depth: int = 0) -> object:
-    """Describe a value of a schedule by plain values, the same in each process.
-
-    Functions are described by their code and what they refer to, other objects by their class.
-    """
+    """Describe a schedule's value, a function by its code, the same in each process."""
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
         return value
     if isinstance(value, Tensor):
