@@ -1,6 +1,6 @@
 """Data sources, the order of samples, and resumable loaders.
 
-No source imports torch before it is used, so that a missing file is reported at once.
+Importing a source of files does not import torch, so that a missing file is reported at once.
 """
 
 from importlib import import_module

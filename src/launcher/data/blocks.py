@@ -216,7 +216,7 @@ def line_ranges(files: Files, path: str, block_bytes: int) -> Iterator[tuple[int
         at = 0
         while at < end:
             stop = data.find(b"\n", max(at, start + block_bytes - begin - 1), end) + 1 or end
-            rows += count_records(data[at:stop])
+            rows += sum(1 for line in data[at:stop].split(b"\n") if line.strip())
             at = stop
             if begin + at - start >= block_bytes and rows:
                 yield start, begin + at, rows
@@ -224,10 +224,6 @@ def line_ranges(files: Files, path: str, block_bytes: int) -> Iterator[tuple[int
         rest = data[end:]
     if rows:
         yield start, size, rows
-
-
-def count_records(data: bytes) -> int:
-    return sum(1 for line in data.split(b"\n") if line.strip())
 
 
 def row_groups(files: Files, path: str, block_bytes: int) -> Iterator[tuple[int, int, int]]:

@@ -11,7 +11,7 @@ from torch.utils.data import default_collate
 
 from launcher.data.fetch import CPU, Batches, Fetch, Request, load, size_of
 from launcher.data.iterable import Collate, EvaluationStream, is_stream, share, too_few
-from launcher.data.randomness import sample_seeds
+from launcher.data.sampler import mix
 from launcher.data.transfer import on_device
 from launcher.errors import ConfigError
 
@@ -39,8 +39,7 @@ class EvaluationLoader:
         num_workers: processes that load. With 0, this process loads.
         device: where the batches are moved. Default None: they stay on the host.
         collate_fn: function that makes a batch of samples. Default None: torch's.
-        seed_samples: give each sample its own random numbers, which the seed decides.
-        seed: the seed of these random numbers.
+        seed_samples: give each sample its own random numbers, the same in each pass.
         max_samples: number of samples over all ranks. Default None: all.
         has_chunks: the batches are the same on any number of ranks, which take them in turn. Chunk
             c has the samples from c * batch_size on. A rank that has no chunk at the end repeats
@@ -58,7 +57,6 @@ class EvaluationLoader:
         *,
         collate_fn: Collate | None = None,
         seed_samples: bool = False,
-        seed: int = 0,
         max_samples: int | None = None,
         has_chunks: bool = False,
     ):
@@ -69,7 +67,7 @@ class EvaluationLoader:
         self.num_workers = num_workers
         self.device = torch.device(device or CPU)
         self.collate = collate_fn or default_collate
-        self.seed = seed if seed_samples else None
+        self.seed = 0 if seed_samples else None
         self.max_samples = max_samples
         self.has_chunks = has_chunks
         self.chunk = -1
@@ -164,4 +162,4 @@ def _request(start: int, stop: int, seed: int | None) -> Request:
     indices = np.arange(start, stop, dtype=np.int64)
     if seed is None:
         return Request(indices)
-    return Request(indices, sample_seeds(seed, np.zeros_like(indices), indices))
+    return Request(indices, mix(seed, 0, indices))

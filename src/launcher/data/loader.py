@@ -23,8 +23,7 @@ from launcher.data.iterable import (
     lost_state,
 )
 from launcher.data.mixture_order import MixtureOrder
-from launcher.data.randomness import sample_seeds
-from launcher.data.sampler import Order, OrderedDataset, SampleOrder
+from launcher.data.sampler import Order, OrderedDataset, SampleOrder, mix
 from launcher.data.transfer import on_device
 from launcher.errors import ConfigError
 from launcher.process.lanes import Lanes
@@ -185,7 +184,7 @@ class ResumableLoader:
                 yield Request(indices)
                 continue
             epochs = order.epochs(position, count)
-            seeds = sample_seeds(self.seed, epochs, indices) if self.seed_samples else None
+            seeds = mix(self.seed, epochs, indices) if self.seed_samples else None
             yield Request(indices, seeds, epochs if counts_epochs else None)
 
     def state_dict(self) -> dict[str, Any]:

@@ -52,7 +52,11 @@ class MixtureData(DataSource):
     def __post_init__(self) -> None:
         self._built: dict[str, object] = {}
         self.collate = make(self.collate_fn)
-        self.val_names = [name for name in self.sources or () if self._has_val(name)]
+        self.val_names = [
+            name
+            for name, node in (self.sources or {}).items()
+            if "val_dataset" in node or is_data_source(node)
+        ]
 
     def check(self) -> None:
         if not self.sources:
@@ -115,10 +119,6 @@ class MixtureData(DataSource):
 
     def named_val_dataset(self, name: str) -> object:
         return self._part(name, "val_dataset")
-
-    def _has_val(self, name: str) -> bool:
-        node = self.sources[name]
-        return "val_dataset" in node or is_data_source(node)
 
     def _part(self, name: str, method: str) -> object:
         """Return a source's dataset, which a data source's `method` makes."""

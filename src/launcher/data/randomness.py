@@ -3,16 +3,9 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import numpy as np
-
-from launcher.data.sampler import mix
 from launcher.process.rng import HostState, host_of, host_state, host_tree, isolated, restore_host
 
 T = TypeVar("T")
-
-
-def sample_seeds(seed: int, epochs: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    return mix(seed, epochs, indices)
 
 
 class PrivateGenerators:

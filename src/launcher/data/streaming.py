@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +17,11 @@ import xxhash
 from launcher.data.block_cache import BlockCache
 from launcher.data.block_order import BlockOrder
 from launcher.data.blocks import BlockIndex, Files, index
-from launcher.data.encoding import Document, Encoder, tokenizer_digest
+from launcher.data.encoding import IGNORED, Document, Encoder, tokenizer_digest
 from launcher.data.sampler import OrderedDataset
 from launcher.data.token_store import shared
 from launcher.data.tokenized import TokenizedSource
 from launcher.errors import ConfigError
-from launcher.models.base import IGNORED
 from launcher.rundir.files import expanded
 from launcher.rundir.space import parse_size
 from launcher.types import NonEmptyText, NonNegativeInt, PositiveInt
@@ -93,8 +91,7 @@ class StreamingData(TokenizedSource):
         what = [VERSION, self.block_bytes, [[path, *files.stamp(path)] for path in paths]]
         name = xxhash.xxh3_64_hexdigest(json.dumps(what).encode())
         stored = self.cache_folder.absolute() / f"index-{name}.npz"
-        make = partial(_make_index, files, paths, self.block_bytes, stored)
-        shared(stored, make, on_main)
+        shared(stored, lambda: index(files, paths, self.block_bytes).save(stored), on_main)
         cache = BlockCache(
             files,
             BlockIndex.load(stored),
@@ -140,10 +137,6 @@ class Readers:
 
 
 _readers = Readers(THREADS)
-
-
-def _make_index(files: Files, paths: list[str], block_bytes: int, stored: Path) -> None:
-    index(files, paths, block_bytes).save(stored)
 
 
 class StreamedDocuments(OrderedDataset):

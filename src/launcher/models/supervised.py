@@ -66,10 +66,8 @@ class Supervised(Model):
         self._check_loss(loss, {"label_smoothing": label_smoothing, "class_weights": class_weights})
         self.module = module
         self.loss: Any = loss
-        self.label_smoothing, self.focal_gamma = (
-            label_smoothing,
-            focal_gamma if loss == "focal" else 0.0,
-        )
+        self.label_smoothing = label_smoothing
+        self.focal_gamma = focal_gamma if loss == "focal" else 0.0
         self._elementwise = (
             elementwise(str(loss), huber_delta) if self._is_named and not self._of_classes else None
         )

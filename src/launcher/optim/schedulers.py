@@ -137,10 +137,6 @@ class SchedulerParts:
     def state_dict(self) -> dict[str, Any]:
         return {name: part.state_dict() for name, part in self.parts.items()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, part in self.parts.items():
-            part.load_state_dict(state[name])
-
 
 AnyScheduler = LRScheduler | SchedulerParts
 

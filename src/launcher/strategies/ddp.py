@@ -61,11 +61,8 @@ class DdpStrategy(NativeStrategy):
             "bucket_cap_mb": bucket_cap_mb,
             "gradient_as_bucket_view": gradient_as_bucket_view,
         }
-        self.broadcast_buffers, self.compression, self.timeout = (
-            broadcast_buffers,
-            compression,
-            timeout,
-        )
+        self.broadcast_buffers, self.timeout = broadcast_buffers, timeout
+        self.compression = compression
 
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
         super().setup(plan, precision, device)
@@ -89,14 +86,10 @@ class DdpStrategy(NativeStrategy):
         model = self.make_model(build_model)
         # It gets the unwrapped model, whose names and methods it may use.
         optimizer = build_optimizer(model)
-        if self.lanes is not None:
-            # DDP adds the ranks in an order of its own, so `step` adds them here, once.
-            self._no_sync = None
-            self.attach(model, optimizer, self.precision.scaler(self.device))
-            return self.model, self.optimizer
-        if isinstance(optimizer, OptimizerParts):
-            # DDP waits for the gradients of all parameters, and writes to buffers between the
-            # passes of two turns; here `step` exchanges the gradients of a turn.
+        if self.lanes is not None or isinstance(optimizer, OptimizerParts):
+            # DDP adds the ranks in an order of its own. It also waits for the gradients of all
+            # parameters, and writes to buffers between the passes of two turns. So here `step`
+            # exchanges the gradients once, or once a turn.
             self._check_parts()
             self._no_sync = None
             self.attach(model, optimizer, self.precision.scaler(self.device))

@@ -81,12 +81,8 @@ class FsdpStrategy(NativeStrategy):
     ):
         self.sharding, self.replicate, self.min_params = sharding, replicate, min_params
         self.mixed_precision, self.reduce_dtype = mixed_precision, reduce_dtype
-        self.cpu_offload, self.prefetch, self.init, self.timeout = (
-            cpu_offload,
-            prefetch,
-            init,
-            timeout,
-        )
+        self.cpu_offload, self.prefetch = cpu_offload, prefetch
+        self.init, self.timeout = init, timeout
         self._syncs = True
 
     # --------------------------------------------------------------------------------------- set-up

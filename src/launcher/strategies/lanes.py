@@ -15,7 +15,7 @@ from torch import nn
 from launcher.errors import ConfigError
 from launcher.optim.parts import OptimizerParts
 from launcher.process.ranks import any_rank
-from launcher.strategies.sharded import local
+from launcher.strategies.sharded import bits, local
 
 Gradients = list[torch.Tensor | None]
 BUCKET = 1 << 25
@@ -227,25 +227,10 @@ class Buffers:
         self._before = [(name, buffer, buffer.clone()) for name, buffer in model.named_buffers()]
 
     def check(self) -> None:
-        if (name := self.changed()) is not None:
-            raise ConfigError(
-                f"trainer.lanes: the forward pass changes the model's buffer {name}, which would"
-                " then depend on the number of ranks; use a model without such a buffer, or"
-                " trainer.lanes=null."
-            )
-
-    def changed(self) -> str | None:
-        """Return the name of a buffer that has changed."""
-        return next(
-            (
-                name
-                for name, buffer, before in self._before
-                if not torch.equal(_bits(buffer), _bits(before))
-            ),
-            None,
-        )
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    # As values, a NaN would differ from itself, and 0.0 would equal -0.0.
-    return local(tensor).contiguous().reshape(-1).view(torch.uint8)
+        for name, buffer, before in self._before:
+            if not torch.equal(bits(buffer), bits(before)):
+                raise ConfigError(
+                    f"trainer.lanes: the forward pass changes the model's buffer {name}, which"
+                    " would then depend on the number of ranks; use a model without such a buffer,"
+                    " or trainer.lanes=null."
+                )

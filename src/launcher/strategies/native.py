@@ -78,12 +78,8 @@ class NativeStrategy(Strategy):
         self, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
     ) -> None:
         """Take the prepared parts, and list parameters once: a walk costs more than clipping."""
-        self.model, self.optimizer, self.scaler, self._scales = (
-            model,
-            optimizer,
-            scaler,
-            scaler.is_enabled(),
-        )
+        self.model, self.optimizer = model, optimizer
+        self.scaler, self._scales = scaler, scaler.is_enabled()
         self._loss_divisor = self.plan.lanes or self.plan.grad_accum_steps
         self._sums = LaneSums(self.plan.grad_accum_steps) if self.lanes is not None else None
         self._max_grad_norm = self.plan.max_grad_norm

@@ -48,6 +48,11 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().to_local() if is_sharded(tensor) else tensor.detach()  # type: ignore[attr-defined]
 
 
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this rank's bytes: as values, NaN would differ from itself, and 0.0 equal -0.0."""
+    return local(tensor).contiguous().reshape(-1).view(torch.uint8)
+
+
 def shard_to_write(
     tensor: torch.Tensor, ranks: Ranks, values: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, ShardSpec | None] | None:

@@ -13,7 +13,7 @@ from torch import nn
 
 from launcher.errors import TrainingError
 from launcher.strategies.base import TensorReader
-from launcher.strategies.sharded import local, read_into
+from launcher.strategies.sharded import bits, local, read_into
 
 MODEL = "model/"
 """Prefix of a model's tensors in a checkpoint."""
@@ -178,15 +178,11 @@ def _check_taken(model: nn.Module, passed: dict[str, torch.Tensor]) -> None:
     tensors = model_tensors(model)
     for name, tensor in passed.items():
         taken = tensors[name]
-        if not torch.equal(_bytes(taken), _bytes(tensor.to(taken.dtype))):
+        if not torch.equal(bits(taken), bits(tensor.to(taken.dtype))):
             raise TrainingError(
                 f"{name}: the model's load_state_dict() does not take the checkpoint's values: this"
                 " model cannot be resumed."
             )
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return local(tensor).contiguous().reshape(-1).view(torch.uint8)
 
 
 def tensor_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
