@@ -40,12 +40,7 @@ MAX_DEPTH = 12
 
 
 class BuiltSchedule:
-    """The schedule of an optimizer, and its parameter groups, as they were built.
-
-    Args:
-        optimizer: the optimizer, before its first step.
-        scheduler: its schedule, before its first step, or None without one.
-    """
+    """An optimizer's schedule, or None, and its parameter groups, before the first step."""
 
     def __init__(self, optimizer: Optimizer, scheduler: LRScheduler | None):
         self.optimizer = optimizer
@@ -69,14 +64,11 @@ class BuiltSchedule:
     def restore(
         self, saved: State | None, arguments: State | None, updates: int, takes_rates: bool
     ) -> None:
-        """Load a saved state. The optimizer must have been loaded before.
+        """Load the schedule's saved state, or None, after the optimizer's.
 
-        Args:
-            saved: the state in the checkpoint, or None if it had no schedule.
-            arguments: the saved schedule's `arguments`. Default None: they are not known, and are
-                taken to be unchanged.
-            updates: the updates so far, for a schedule that replaces another kind of schedule.
-            takes_rates: take the groups' own rates, as a fork does. A resume keeps the saved ones.
+        Without saved `arguments` they are taken to be unchanged. A schedule that replaces another
+        kind of schedule has made `updates`. A fork takes the groups' own rates, a resume keeps the
+        saved ones.
         """
         if not takes_rates and not isinstance(self.scheduler, SETS_RATES):
             arguments = self._with_own_rates(arguments)
@@ -110,7 +102,6 @@ class BuiltSchedule:
         return arguments | {"rates": own["rates"], "values": arguments["values"] | rates}
 
     def _set_built(self, keys: Collection[str]) -> None:
-        """Give the parameter groups the values of these keys as they were built."""
         for group, built in zip(self.optimizer.param_groups, self._groups, strict=False):
             _set(group, {key: built[key] for key in built.keys() & keys})
 
@@ -166,12 +157,7 @@ class BuiltSchedule:
 
 
 class ScheduleState:
-    """The state of a trainer's schedule, or of the schedules of several optimizers.
-
-    Args:
-        optimizer: the optimizer, before its first step.
-        scheduler: its schedule, before its first step, or None without one.
-    """
+    """The state of a trainer's schedule, or of the schedules of several optimizers."""
 
     def __init__(self, optimizer: Optimizer, scheduler: AnyScheduler | None):
         self.scheduler = scheduler
@@ -186,13 +172,12 @@ class ScheduleState:
             self._only = BuiltSchedule(optimizer, scheduler)
 
     def arguments(self) -> State:
-        """Describe the arguments of the schedule, for `restore`."""
         if self._parts is None:
             return self._only.arguments
         return {name: part.arguments for name, part in self._parts.items()}
 
     def restore(self, training_state: State, updates: int, takes_rates: bool) -> None:
-        """Restore the schedule and the rates. The optimizer must have been loaded before."""
+        """Restore the schedule and the rates, after the optimizer."""
         saved, arguments = training_state["lr_scheduler"], training_state.get("lr_arguments")
         if self._parts is None:
             self._only.restore(saved, arguments, updates, takes_rates)
@@ -203,7 +188,6 @@ class ScheduleState:
 
 
 def _copied(group: State) -> State:
-    """Copy a parameter group, since a schedule changes tensors in place."""
     return {key: _copy(value) for key, value in group.items() if key != "params"}
 
 
@@ -235,10 +219,7 @@ def _digest(value: object) -> str:
 
 
 def _described(value: Any, depth: int = 0) -> object:
-    """Describe a value of a schedule by plain values, the same in each process.
-
-    Functions are described by their code and what they refer to, other objects by their class.
-    """
+    """Describe a schedule's value, a function by its code, the same in each process."""
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
         return value
     if isinstance(value, Tensor):
