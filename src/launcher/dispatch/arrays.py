@@ -17,10 +17,7 @@ WRITERS = 8
 
 
 def most_tasks(num_jobs: int) -> int:
-    """The maximum number of tasks of an array, of this many jobs.
-
-    Its highest index must be below MaxArraySize.
-    """
+    """Return the maximum number of tasks of an array; its highest index is below MaxArraySize."""
     if num_jobs == 1:
         return 1
     return max(1, int(scheduler.config_values("MaxArraySize").get("MaxArraySize", 1001)) - 1)
@@ -34,9 +31,7 @@ def submit(
     parallelism: int | None,
     code: Path | None,
 ) -> str:
-    """Submit the runs as one array, or as a plain job, and note the job's id.
-
-    If SLURM rejects it, the run folders are restored.
+    """Submit the runs as one array or plain job, and return its id, or restore their folders.
 
     Args:
         script: what the job's script contains.
@@ -45,8 +40,6 @@ def submit(
         is_array: make an array, even of one job.
         parallelism: at most this many of the jobs at once.
         code: the folder of a snapshot.
-    Returns:
-        The job's id.
     """
     folders, now = [run.folder for run in runs], iso(time.time())
     jobs = shared_job.groups(folders, script.runs_per_job)

@@ -1,11 +1,10 @@
 """One rank of several, started by `launcher.dispatch.spawner`.
 
-The command is `python -m launcher.dispatch.rank FOLDER`.
-
-The folder has `job.yaml`, a checked and resolved configuration. The rank writes its report to
-`rank-<r>.json` there: `kind` is done (with `value`), stopped (`signum`, `code`), rejected
-(`messages`) or failed (`text`; and `hung_after`, the signal after which it made no progress);
-`time` is on the machine's monotonic clock. At its first signal it writes `signal-<number>`.
+`python -m launcher.dispatch.rank FOLDER` reads `job.yaml` there, a checked and resolved
+configuration, and writes the rank's report to `rank-<r>.json`: `kind` is done (with `value`),
+stopped (`signum`, `code`), rejected (`messages`) or failed (`text`; and `hung_after`, the signal
+after which it made no progress). `time` is on the machine's monotonic clock. At its first signal it
+writes `signal-<number>`.
 """
 
 import ctypes
@@ -30,10 +29,7 @@ CLOSING = 10.0
 
 
 def begin_as_child() -> None:
-    """Set up a process that the spawner has started.
-
-    It gets the signals, the watch on its parent, and the user's modules.
-    """
+    """Set up a spawned process: signals, the watch on its parent, the user's modules."""
     signals.install()
     prepare_output()
     collector.pause()
