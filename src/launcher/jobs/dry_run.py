@@ -13,10 +13,7 @@ from launcher.train.length import with_max_steps
 
 
 def trial_trainer(config: DictConfig) -> Trainer:
-    """Build the trainer of a configuration, without the hooks that write.
-
-    It has the weights of `run.init_from`.
-    """
+    """Build a trainer without the hooks that write, with the weights of `run.init_from`."""
     config = OmegaConf.create(escaped(OmegaConf.to_container(with_max_steps(config), resolve=True)))
     config.hooks, config.tracker = {}, {}
     folder = RunFolder(config.run.dir)
@@ -29,5 +26,4 @@ def trial_trainer(config: DictConfig) -> Trainer:
 
 
 def remove_folders_of_hydra(folder: RunFolder) -> None:
-    """Remove the folders that Hydra has made for a run, if they are empty."""
     remove_empty(folder.path, *folder.path.parents[:2])
