@@ -12,7 +12,7 @@ from launcher.errors import ConfigError
 from launcher.strategies.weights import MODEL
 
 EVALUATION = "evaluation/"
-"""Prefix of weights that are evaluated in place of the trained ones (`hooks.evaluation_weights`)."""
+"""Prefix of weights to evaluate in place of the trained ones (see `hooks.evaluation_weights`)."""
 OWN = (MODEL, "optimizer/", EVALUATION)
 """Prefixes of tensors that are not averages of `hooks.ema`."""
 
