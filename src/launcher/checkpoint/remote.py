@@ -70,16 +70,13 @@ class RemoteStore(CheckpointStore):
     def _copy(
         self, final: Path, manifest: Manifest, check: Callable[[], None] = lambda: None
     ) -> None:
-        remote = self._folder_for(final)
+        remote = f"{self.base}/{final.name}-{_digest(final)}"
         if not self.fs.exists(f"{remote}/{NAME}"):
             for name in [*(entry.name for entry in manifest.files), NAME]:
                 self._put(final / name, f"{remote}/{name}", check)
         for step, old in self._listed():
             if step == manifest.step and old != PurePosixPath(remote).name:
                 self._remove(old)
-
-    def _folder_for(self, final: Path) -> str:
-        return f"{self.base}/{final.name}-{_digest(final)}"
 
     def _put(self, file: Path, target: str, check: Callable[[], None]) -> None:
         if not self.in_bucket:

@@ -1,7 +1,6 @@
 """Submit arrays: write their run folders, and call sbatch once for each array."""
 
 import time
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -54,7 +53,9 @@ def submit(
         if script.runs_per_job > 1:
             for index, job in enumerate(jobs):
                 shared_job.write_runs(job_folder(path, index), job)
-        _in_threads(partial(_freeze, code), runs, notes)
+        # In threads, since each write waits for a shared file system.
+        with ThreadPoolExecutor(WRITERS) as pool:
+            list(pool.map(partial(_freeze, code), runs, notes))
         job_id = submission.hand_over(path)
     for run, note in zip(runs, notes, strict=True):
         run.job_id = job_id if note.task is None else f"{job_id}_{note.task}"
@@ -64,9 +65,3 @@ def submit(
 def _freeze(code: Path | None, run: SubmittedRun, note: JobNote) -> None:
     with run.folder.being_written():
         submission.freeze(run.folder, run.config, run.hydra, note, code)
-
-
-def _in_threads(write: Callable[..., object], *arguments: Sequence[object]) -> None:
-    """Call `write` for each run, in threads, since each call waits for a shared file system."""
-    with ThreadPoolExecutor(WRITERS) as pool:
-        list(pool.map(write, *arguments))

@@ -133,15 +133,11 @@ def is_open(label: str, stored: StoredRun, queue: Queue, missing: dict[str, int]
 def _result(run: SubmittedRun, stored: StoredRun) -> JobReturn:
     if stored.state in ("completed", "paused"):
         result_path = stored.folder.path / RESULT
-        value = (
-            json.loads(result_path.read_bytes()) if result_path.exists() else newest_metrics(stored)
-        )
+        value = {key: value for key, (value, _) in stored.metrics.items()}
+        if result_path.exists():
+            value = json.loads(result_path.read_bytes())
         return result(run, JobStatus.COMPLETED, value)
     reason = (
         stored.attempts[-1].get("reason") if stored.attempts else None
     ) or f"see {stored.folder.logs}"
     return result(run, JobStatus.FAILED, RuntimeError(f"{stored.state}: {reason}"))
-
-
-def newest_metrics(run: StoredRun) -> dict[str, object]:
-    return {key: value for key, (value, _) in run.metrics.items()}

@@ -110,7 +110,9 @@ class AttemptLog:
                         max_steps=self.config.trainer.max_steps,
                         world_size=self.ranks.world_size,
                         strategy=(
-                            strategy_name(self.config) if trainer is None else trainer.strategy.name
+                            str(self.config.strategy._target_).rpartition(".")[2]
+                            if trainer is None
+                            else trainer.strategy.name
                         ),
                         resume=None if trainer is None else str(self.config.run.get("resume")),
                         launched=self.launched,
@@ -245,10 +247,6 @@ class AttemptLog:
 
 def saves(trainer: Trainer) -> bool:
     return any(isinstance(hook, CheckpointingHook) for hook in trainer.hooks)
-
-
-def strategy_name(config: DictConfig) -> str:
-    return str(config.strategy._target_).rpartition(".")[2]
 
 
 @contextmanager

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from launcher.config.resolve import escaped
+from launcher.config.resolve import copy_values
 from launcher.data.plain import unchanged
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView, TrainState
@@ -248,7 +248,7 @@ def _on_one_process(config: DictConfig, world_size: int) -> DictConfig:
     """Return a configuration of the same step, which accumulates the work of the ranks."""
     # The strategy reads it.
     os.environ["WORLD_SIZE"] = "1"
-    config = OmegaConf.create(escaped(OmegaConf.to_container(config, resolve=True)))
+    config = copy_values(config)
     config.strategy = {"_target_": "launcher.strategies.none.NoStrategy"}
     has_lanes = config.trainer.get("lanes") is not None
     if (

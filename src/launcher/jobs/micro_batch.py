@@ -7,10 +7,10 @@ been set: same weights, random state and samples.
 import gc
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from launcher.config.checks import batch_issue
-from launcher.config.resolve import escaped
+from launcher.config.resolve import copy_values
 from launcher.config.sections import AUTO
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView, TrainState
@@ -53,7 +53,7 @@ def with_micro_batch_size(config: DictConfig, folder: RunFolder) -> DictConfig:
 
 
 def with_size(config: DictConfig, micro_batch_size: int) -> DictConfig:
-    config = OmegaConf.create(escaped(OmegaConf.to_container(config, resolve=True)))
+    config = copy_values(config)
     config.trainer.micro_batch_size = micro_batch_size
     return config
 
