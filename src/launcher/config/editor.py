@@ -144,7 +144,7 @@ class _Schemas:
                 found[group] = {
                     "type": ["object", "null"],
                     "properties": {
-                        key.name.partition(".")[2]: {"description": _help(key.comment, key.kind)}
+                        key.name.partition(".")[2]: {"description": key.comment or key.kind}
                         for option in listed
                         for key in option.keys
                         if key.name.count(".") == 1
@@ -177,10 +177,6 @@ class _Schemas:
                 ]
             },
         }
-
-
-def _help(comment: str, kind: str) -> str:
-    return comment or kind
 
 
 def _signature(target: str | None) -> Signature | None:

@@ -15,7 +15,7 @@ RANK_VARIABLES = (
 
 
 def process_start(pid: int) -> str | None:
-    """The start time of process `pid`, which distinguishes it from a later process with that id.
+    """Return a start time, which distinguishes a process from a later one of its id.
 
     None: there is no such process, or it is a zombie.
     """
@@ -63,10 +63,7 @@ def has_open(pid: int, folder: Path) -> bool:
 
 
 def process_space() -> str:
-    """Return an identifier of this process table: the boot and the PID namespace.
-
-    Several tables may share a host name.
-    """
+    """Return the boot and the PID namespace, since several tables may share a host name."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"

@@ -64,11 +64,7 @@ def silent_end(code: int) -> str:
 
 
 def record_silent_end(folder: RunFolder, code: int = 0) -> bool:
-    """Record that the run's process has ended in the middle of the run.
-
-    Returns:
-        False if this job's run has not.
-    """
+    """Record an end in the middle of the run, and return whether there was one."""
     record, job, reason = own_record(folder), slurm_job_id(), silent_end(code)
     attempt = None if record is None else record.attempt
     if (
@@ -87,9 +83,7 @@ def record_silent_end(folder: RunFolder, code: int = 0) -> bool:
 def record_failure(
     folder: RunFolder, exit_code: int, command: str, log: Path | None = None
 ) -> None:
-    """Record the failure in run.json.
-
-    Nothing is recorded if a process is on the run, or SLURM starts the job again.
+    """Record the failure, unless a process is on the run or SLURM starts the job again.
 
     Args:
         folder: the run's folder.
@@ -121,10 +115,7 @@ def end_of_job() -> Literal["cancelled", "failed"] | None:
 
 
 def last_line(log: Path) -> str:
-    """Return the last informative line of a log, or "".
-
-    At the end, srun only repeats the exit code.
-    """
+    """Return a log's last informative line, or "", since at the end srun repeats the exit code."""
     return next(
         (line.strip() for line in reversed(end_of(log)) if line.strip() and not NOISE.match(line)),
         "",
@@ -132,15 +123,11 @@ def last_line(log: Path) -> str:
 
 
 def task_end(log: Path) -> str:
-    """Return srun's message about the first task that ended badly.
-
-    It is in the log's last lines. Without one, return "".
-    """
+    """Return srun's message about the first task that ended badly, or ""."""
     return next((match[1].strip() for line in end_of(log) if (match := TASK_END.match(line))), "")
 
 
 def end_of(log: Path) -> list[str]:
-    """Return the last lines of a log, none if it does not exist."""
     try:
         with open(log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - ENDS))
