@@ -94,7 +94,7 @@ class BuiltSchedule:
             self._step_again((saved or {}).get("last_epoch", updates) if is_same_class else updates)
 
     def _with_own_rates(self, arguments: State | None) -> State | None:
-        """Replace the saved rates by the rates of this schedule, so that they count as unchanged."""
+        """Put this schedule's rates in place of the saved ones, so that they count as unchanged."""
         own = self.arguments
         if arguments is None or "values" not in arguments or "values" not in own:
             return arguments
