@@ -26,6 +26,7 @@ from launcher.config.compositions import (
 from launcher.config.grid import GRID_SWEEPERS, expand
 from launcher.config.messages import hint, nearest, show
 from launcher.config.options import composed_from, options_with
+from launcher.config.other_names import ours
 from launcher.config.plain import to_plain
 from launcher.config.resolve import references
 from launcher.config.schema import bad_searchpath, validate
@@ -243,6 +244,9 @@ def _bad_option(error: Exception) -> str:
     """Explain why an option of a group does not compose."""
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         folder, _, name = error.missing_cfg_file.rpartition("/")
+        group, option = folder.partition("/")[0], name.removesuffix(".yaml")
+        if group != folder and option in loader().repository.get_group_options(group):
+            return f"there is no such option; did you mean {group}={option}?"
         near = hint(name, error.options or (), folder + "/{}")
         return f"it needs {error.missing_cfg_file}, which does not exist{near}"
     message = first_line(error)
@@ -261,6 +265,8 @@ def _bad_option(error: Exception) -> str:
 def _bad_key(override: Override, config: DictConfig, error: Exception) -> str:
     """Explain why an override of a value does not apply."""
     key = override.key_or_group
+    if message := ours(key):
+        return message
     if override.is_add() and _select(config, key) is not None:
         return "the key exists already; remove the +."
     parts = key.split(".")

@@ -21,10 +21,11 @@ from launcher.config.fits import describe, fits, is_finite
 from launcher.config.length import SCHEDULE_LENGTH, length_issues
 from launcher.config.messages import ConfigIssue, MissingValue, WrongType, hint, show
 from launcher.config.options import composed_from, options
+from launcher.config.other_names import ours
 from launcher.config.parts import PART
 from launcher.config.plain import to_plain
 from launcher.config.resolve import UNRESOLVED, references, resolve_tree, without_unresolved
-from launcher.config.secrets import as_stored, secret_issues
+from launcher.config.secrets import as_stored, secret_issues, without_environment
 from launcher.config.sections import SECTIONS, CompileSettings, Top, section
 from launcher.config.signature import REQUIRED, UNKNOWN, Parameter, Signature, signature
 from launcher.config.source import NotFound, find_module
@@ -87,7 +88,8 @@ def validate_tree(config: DictConfig, written: dict[str, Any]) -> dict[str, Any]
     shown = {issue.key for issue in secrets}
     issues = [*secrets, *(issue for issue in issues if issue.key not in shown)]
     if issues:
-        raise ConfigError(*map(str, _at_their_source(issues, written)))
+        messages = map(str, _at_their_source(issues, written))
+        raise ConfigError(*without_environment(messages, str(written)))
     return as_stored(written, tree)
 
 
@@ -286,7 +288,7 @@ def _groups(tree: dict[str, object], written: dict[str, object]) -> Iterator[Con
                     f"sets {', '.join(sections)} below itself; its file should begin with `#"
                     " @package _global_`."
                 )
-            yield ConfigIssue(key, show(value), text)
+            yield ConfigIssue(key, show(value), ours(key) or text)
     for name in REQUIRED_GROUPS + (REQUIRED_TO_TRAIN if _trains(tree) else ()):
         if tree.get(name) is None:
             listed = " or ".join(options(composed_from(written), name)) or "..."
@@ -358,7 +360,9 @@ def _node(path: str, node: dict[str, Any], referred_to: set[str]) -> Iterator[Co
 
 def target_not_found(path: str, target: str, error: NotFound) -> ConfigIssue:
     """The error of a `_target_` that does not exist."""
-    if not error.where:
+    if not target:
+        text = "needs a value, the dotted path of a class or function."
+    elif not error.where:
         near = hint(error.name, ["launcher", "torch"])
         if near == ".":
             near = "; is its folder on PYTHONPATH or the current folder?"
@@ -383,7 +387,8 @@ def _keys(
         elif not spec.takes_more:
             near = hint(key, spec.names, join(path, "{}"))
             shown = None if value is UNRESOLVED else show(value)
-            yield ConfigIssue(join(path, key), shown, f"{spec.name} takes no {key}{near}")
+            text = ours(join(path, key)) or f"{spec.name} takes no {key}{near}"
+            yield ConfigIssue(join(path, key), shown, text)
     if not partial:
         required = [parameter for parameter in spec.parameters if parameter.is_required]
         yield from _missing(path, node, spec.name, required)
@@ -418,11 +423,21 @@ def _typed(key: str, value: object, parameter: Parameter) -> Iterator[ConfigIssu
         return
     if key.startswith("scheduler.") and _counts_epochs(value, parameter.annotation):
         return
-    epochs = number_of_epochs(value) if key == "trainer.max_steps" else None
-    instead = "" if epochs is None else f"; set trainer.max_epochs={float(epochs):g} instead"
-    yield WrongType(
-        key, show(value), f"should be {describe(parameter.annotation)}{instead or example}."
-    )
+    instead = _instead(key, value, parameter.annotation) or example
+    yield WrongType(key, show(value), f"should be {describe(parameter.annotation)}{instead}.")
+
+
+def _instead(key: str, value: object, annotation: object) -> str:
+    """Return what was probably meant by a value of the wrong type, or ""."""
+    if key == "trainer.max_steps" and (epochs := number_of_epochs(value)) is not None:
+        return f"; set trainer.max_epochs={float(epochs):g} instead"
+    if key == "device" and isinstance(value, str) and value.startswith("cuda:"):
+        return f"; for one GPU set CUDA_VISIBLE_DEVICES={value[5:]}, and use device=cuda"
+    if isinstance(value, float) and value.is_integer() and fits(int(value), annotation):
+        return f"; use {int(value)}"
+    if isinstance(value, int | float) and fits(text := show(value), annotation):
+        return f"; for a text use '{key}=\"{text}\"'"
+    return ""
 
 
 def _counts_epochs(value: object, annotation: object) -> bool:

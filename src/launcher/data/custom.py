@@ -95,10 +95,7 @@ class CustomData(DataSource):
 
 
 def make(part: object) -> Any:
-    """Build a node with `_target_`, with plain lists and dicts as arguments.
-
-    Anything else is returned unchanged.
-    """
+    """Build a node with `_target_`; return anything else unchanged."""
     if not (isinstance(part, Mapping) and "_target_" in part):
         return part
     return instantiate(part, _convert_="all")

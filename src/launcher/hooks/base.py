@@ -124,6 +124,7 @@ class StepInfo(TypedDict, total=False):
     max_memory: float
     """GiB; only with `MemoryHook`."""
     means: Any
+    means_over_ranks: Any
     """The `hooks.stats.Stats` of the steps up to this one, once a hook has computed them."""
 
 

@@ -46,6 +46,7 @@ class ProgressHook(StatsHook):
         clock: Callable[[], float] = time.monotonic,
     ):
         super().__init__(self._show, interval, sync)
+        self._of_rank = ""
         self.with_records, self.eta_warmup, self.show_units, self.live = (
             with_records,
             eta_warmup,
@@ -59,6 +60,8 @@ class ProgressHook(StatsHook):
         self._first = trainer.step
         self._timed_from: tuple[int, float] | None = None
         self._shows = ranks.rank() == 0
+        is_of_rank = trainer.strategy.ranks.is_distributed and not self.sync
+        self._of_rank = " (rank 0)" if is_of_rank else ""
         if trainer.state.is_at_end():
             trainer.logger.info(
                 "Step %d of %d is done: nothing is left to train.", trainer.step, trainer.max_steps
@@ -102,12 +105,12 @@ class ProgressHook(StatsHook):
     def parts(self, stats: Stats, eta: timedelta | None) -> list[str]:
         """Return the parts of a progress line, the most important first."""
         s, gib = ("s", "GiB") if self.show_units else ("", "")
-        rates = list(stats.learning_rates.values())
-        parts = [f"loss {show(stats.loss, 4)}"]
-        if len(set(rates)) == 1:
-            parts.append(f"lr {rates[0]:.3g}")
+        rates = stats.learning_rates
+        parts = [f"loss {show(stats.loss, 4)}{self._of_rank}"]
+        if len(set(rates.values())) == 1:
+            parts.append(f"lr {next(iter(rates.values())):.3g}")
         else:
-            parts += [f"lr_{i} {rate:.3g}" for i, rate in enumerate(rates)]
+            parts += [f"lr/{name} {rate:.3g}" for name, rate in rates.items()]
         parts.append(self._speed(stats.step_time))
         if eta is not None:
             parts.append(f"eta {eta}")

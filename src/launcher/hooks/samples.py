@@ -13,6 +13,7 @@ from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, RunContext, TrainerView
 from launcher.hooks.evaluation_mode import in_evaluation, uncompiled
 from launcher.process import ranks
+from launcher.process.printable import printable
 from launcher.rundir.files import replace_file
 from launcher.rundir.folder import place_of
 from launcher.strategies.weights import unwrap
@@ -100,7 +101,9 @@ class SamplesHook(BaseHook):
             return
         self._check_lock()
         text = "\n\n".join(texts) + "\n"
-        trainer.logger.info("Step %d: the model writes:\n%s", trainer.step, text.rstrip())
+        # A terminal would obey a control character that the model writes.
+        shown = printable(text.rstrip())
+        trainer.logger.info("Step %d: the model writes:\n%s", trainer.step, shown)
         target = place_of(trainer.workspace, self.path) / f"step-{trainer.step:08d}.txt"
         try:
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -64,9 +64,13 @@ class StatsHook(BaseHook):
         lanes = trainer.strategy.lanes
         _share_records(self._steps, lanes)
         stats = means(self._steps, trainer.optimizer.param_groups)
-        self._steps.clear()
         if self.sync and trainer.strategy.ranks.is_distributed:
-            stats = _over_ranks(stats, averages_losses=lanes is None)
+            # Hooks with the same interval share these too, so they are gathered once.
+            last = self._steps[-1]
+            if "means_over_ranks" not in last or last["means_over_ranks"].steps != stats.steps:
+                last["means_over_ranks"] = _over_ranks(stats, averages_losses=lanes is None)
+            stats = last["means_over_ranks"]
+        self._steps.clear()
         self.report(trainer, stats)
 
     # An interrupted interval continues in the next attempt, so that its means are the same.

@@ -1,17 +1,22 @@
 """Interface of a tracker, and the run that it mirrors."""
 
 import json
+import re
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
+from itertools import chain, count
 from pathlib import Path
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar, cast
 
 from launcher.checkpoint.find import checkpoint_path
 from launcher.checkpoint.store import LATEST
 from launcher.config.construct import instantiate, target_object
+from launcher.config.messages import show
 from launcher.config.tree import get, nested
 from launcher.errors import ConfigError
 from launcher.rundir.files import replace_file
@@ -103,6 +108,45 @@ class TrackedRun:
         return data
 
 
+@dataclass(frozen=True)
+class Limit:
+    """Texts that a service takes as an option, or as each item of a list."""
+
+    option: str
+    pattern: str
+    description: str
+
+    def check(self, key: str, value: object) -> None:
+        """Check an option's value.
+
+        Raises:
+            ConfigError: the service would reject it.
+        """
+        texts = [] if value is None else [value] if isinstance(value, str) else value
+        for text in map(str, cast(Iterable[object], texts)):
+            if re.fullmatch(self.pattern, text, re.DOTALL) is None:
+                raise ConfigError(f"{key}={show(text)}: should be {self.description}.")
+
+
+class Names:
+    """Names that a service accepts, in place of a run's own. Two names never become one.
+
+    Args:
+        clean: function that returns an accepted name, with room for a number.
+        known: the service's name by the run's; names are added to it.
+    """
+
+    def __init__(self, clean: Callable[[str], str], known: dict[str, str]):
+        self.clean, self.known = clean, known
+
+    def __call__(self, name: str) -> str:
+        if name not in self.known:
+            first, taken = self.clean(name), set(self.known.values())
+            candidates = chain([first], (f"{first}_{number}" for number in count(2)))
+            self.known[name] = next(text for text in candidates if text not in taken)
+        return self.known[name]
+
+
 class Tracker(ABC):
     """Mirrors a run's metrics.jsonl in one place.
 
@@ -118,6 +162,10 @@ class Tracker(ABC):
     """True if the tracker does nothing until `launcher.runs sync`."""
     artifacts: Sequence[str] = ()
     """Files that it sends when the run is complete: best, last, export."""
+    limits: ClassVar[Sequence["Limit"]] = ()
+    """The texts that the service takes."""
+    not_sent: Mapping[str, str] = MappingProxyType({})
+    """Names that the service rejects, with the reason. The rest is sent."""
     run: TrackedRun
     """Set before `open`."""
 
@@ -128,8 +176,10 @@ class Tracker(ABC):
             key: its key in the configuration, such as tracker.wandb.
             to_sync: the check is for `launcher.runs sync`.
         Raises:
-            ConfigError: a library or a key is missing.
+            ConfigError: a library or a key is missing, or the service rejects a text.
         """
+        for limit in self.limits:
+            limit.check(f"{key}.{limit.option}", getattr(self, limit.option))
         if self.library:
             self.require(key, self.library)
 

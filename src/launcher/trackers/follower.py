@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -35,7 +35,9 @@ PATIENCE = 300.0
 HANGS, HANGS_WITH_ARTIFACTS = 60.0, 1800.0
 """Seconds after that until a call into a tracker is given up. A checkpoint may be large."""
 LONGEST_WAIT = 60.0
-"""Seconds between two attempts."""
+"""Seconds between two attempts, at most."""
+MOST_REJECTED = 5
+"""Number of rejected names that a message lists."""
 
 logger = logging.getLogger("launcher.trackers")
 
@@ -213,6 +215,17 @@ def unfinished(folder: RunFolder, follower: Follower) -> list[str]:
     ]
 
 
+def not_sent(trackers: Mapping[str, Tracker]) -> list[str]:
+    """A message for each tracker whose service has rejected something."""
+    return [
+        f"Tracker {name}: not sent, since the service rejects it: "
+        + "; ".join(f"{key} ({why})" for key, why in list(tracker.not_sent.items())[:MOST_REJECTED])
+        + f"; {len(tracker.not_sent)} in all" * (len(tracker.not_sent) > MOST_REJECTED)
+        for name, tracker in trackers.items()
+        if tracker.not_sent
+    ]
+
+
 class _Pipe(logging.StreamHandler[TextIO]):
     """Sends lines to the training process, which logs them until it ends."""
 
@@ -265,6 +278,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for message in (
             () if is_done or follower.state() == SUPERSEDED else unfinished(folder, follower)
         ):
+            logger.warning("%s", message)
+        for message in not_sent(trackers):
             logger.warning("%s", message)
     finally:
         lock.release()

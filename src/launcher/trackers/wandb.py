@@ -15,9 +15,10 @@ from urllib.parse import urlsplit
 
 from launcher.errors import ConfigError
 from launcher.rundir.files import expanded
-from launcher.rundir.holder import held_here
+from launcher.rundir.holder import held_here, signal_holder
 from launcher.trackers.base import (
     NOT_ENDED,
+    Limit,
     Line,
     Tracker,
     artifact_folder,
@@ -27,6 +28,8 @@ from launcher.trackers.base import (
 )
 
 DEFAULT_PROJECT, DEFAULT_URL = "launcher", "https://api.wandb.ai"
+LONGEST = 128
+"""Maximum number of characters of a run's name and group."""
 ARRIVAL_CHECKS = 10
 """Number of checks, a second apart, after which the steps that a server lacks are sent again."""
 ENDED_EARLY = ("failed", "preempted", "killed")
@@ -63,6 +66,12 @@ class WandbTracker(Tracker):
     """
 
     library = extra = "wandb"
+    limits = (
+        Limit("tags", ".{1,64}", "1 to 64 characters"),
+        Limit("project", r"[^/\\#?%:]{1,128}", r"1 to 128 characters without / \ # ? % :"),
+        Limit("name", f".{{1,{LONGEST}}}", f"1 to {LONGEST} characters"),
+        Limit("group", f".{{1,{LONGEST}}}", f"1 to {LONGEST} characters"),
+    )
 
     def __init__(
         self,
@@ -85,8 +94,12 @@ class WandbTracker(Tracker):
         init: dict[str, Any] | None = None,
         settings: dict[str, Any] | None = None,
     ):
-        self.project, self.entity, self.name, self.group = project, entity, name, group
-        self.job_type, self.tags, self.notes, self.dir = job_type, list(tags or ()), notes, dir
+        self.project = project or os.environ.get("WANDB_PROJECT") or DEFAULT_PROJECT
+        self.entity, self.name = entity, name
+        self.group = group or os.environ.get("WANDB_RUN_GROUP")
+        words = filter(None, os.environ.get("WANDB_TAGS", "").split(","))
+        self.tags = list(dict.fromkeys([*(tags or ()), *words]))
+        self.job_type, self.notes, self.dir = job_type, notes, dir
         self.config_exclude, self.alerts, self.stoppable, self.logs = (
             config_exclude or [],
             alerts,
@@ -148,14 +161,10 @@ class WandbTracker(Tracker):
         self._wandb_run = wandb.init(
             **{
                 **identity,
-                "name": self.name or self.run.label,
+                "name": self.name or self.run.label[-LONGEST:],
                 "job_type": self.job_type,
                 "notes": self.notes,
-                "tags": [
-                    *dict.fromkeys(
-                        [*self.tags, *filter(None, os.environ.get("WANDB_TAGS", "").split(","))]
-                    )
-                ],
+                "tags": self.tags,
                 "dir": self.run.folder.path / expanded(self.dir),
                 "mode": "online",
                 "resume": "allow",
@@ -249,16 +258,17 @@ class WandbTracker(Tracker):
                 "W&B: stop requested, but %s is not running on this machine.", self.run.label
             )
             return
-        logger.warning("Stopped on the W&B page.")
-        os.kill(holder.pid, signal.SIGINT if holder.slurm_job_id else signal.SIGTERM)
+        signum = signal.SIGINT if holder.slurm_job_id else signal.SIGTERM
+        if signal_holder(self.run.folder, holder, signum):
+            logger.warning("Stopped on the W&B page.")
 
     def _chosen(self, own_id: str) -> dict[str, object]:
         """Return the run's names on the server, which stay the same from now on."""
         return {
             "id": os.environ.get("WANDB_RUN_ID") or re.sub(r"[/\\#?%:]", "-", own_id),
-            "project": self.project or os.environ.get("WANDB_PROJECT") or DEFAULT_PROJECT,
+            "project": self.project,
             "entity": self.entity or os.environ.get("WANDB_ENTITY"),
-            "group": self.group or os.environ.get("WANDB_RUN_GROUP") or self.run.sweep,
+            "group": self.group or (self.run.sweep and self.run.sweep[:LONGEST]),
         }
 
     def _give_up(self) -> None:

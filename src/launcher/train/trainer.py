@@ -641,7 +641,7 @@ class BaseTrainer(HookCaller):
     def restore_schedule(self, saved: dict[str, Any]) -> None:
         """Restore the schedule of a training state, after the optimizer."""
         updates = self.state.step - self.state.skipped_steps
-        self._schedule.restore(saved, updates)
+        self._schedule.restore(saved, updates, takes_rates=self.is_fork)
 
     @property
     def source(self) -> object:
