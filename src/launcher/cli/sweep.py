@@ -8,6 +8,7 @@ they run here, one by one.
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.utils import JobReturn, JobStatus, run_job
@@ -19,7 +20,7 @@ from launcher.cli.parallel import Queue
 from launcher.cli.sweep_job import SweepJob, completed
 from launcher.config.construct import construct
 from launcher.config.explain import unwrapped, user_traceback
-from launcher.config.identity import changed_keys
+from launcher.config.identity import changed_keys, register_hydra
 from launcher.config.metric_direction import ranked
 from launcher.config.options import TRAIN_JOB
 from launcher.config.session import returned
@@ -31,6 +32,9 @@ from launcher.runs.listing import table
 from launcher.runs.objective import OWN_SWEEPERS
 from launcher.runs.stored_run import StoredRun
 from launcher.runs.table import terminal_width
+
+MAX_REPEATS = 3
+"""Maximum number of pairs of jobs with one id in a message."""
 
 
 def check_jobs(
@@ -44,6 +48,7 @@ def check_jobs(
     Raises:
         hydra.errors.HydraException: some overrides do not compose.
     """
+    register_hydra()
     composer = Composer(loader, master)
     common = (
         frozenset.intersection(*map(frozenset, overrides))
@@ -53,6 +58,7 @@ def check_jobs(
     jobs: list[SweepJob] = []
     issues: dict[str, list[SweepJob]] = {}
     runs: dict[str, SweepJob] = {}
+    repeats: list[tuple[SweepJob, SweepJob]] = []
     for index, job_overrides in enumerate(overrides, first_index):
         job = SweepJob(
             index, list(job_overrides), composer, common=common, count=first_index + len(overrides)
@@ -64,10 +70,17 @@ def check_jobs(
             for message in error.messages:
                 issues.setdefault(message, []).append(job)
             continue
+        for group in ("hydra/sweeper", "hydra/launcher"):
+            if (choice := _choice(job.hydra, group)) != _choice(master.hydra, group):
+                message = f"{group}={choice}: an option that is swept cannot choose it; type it."
+                issues.setdefault(message, []).append(job)
         if (twin := runs.setdefault(job.plain["run"]["dir"], job)) is not job:
-            issues.setdefault(_same_run(twin, job), []).extend(jobs)
-    if issues:
-        raise ConfigError(*(_located(message, of, len(jobs)) for message, of in issues.items()))
+            repeats.append((twin, job))
+    if issues or repeats:
+        raise ConfigError(
+            *(_located(message, of, len(jobs)) for message, of in issues.items()),
+            *_same_runs(repeats),
+        )
     if composer.continued:
         changes = "; ".join(dict.fromkeys(composer.continued.values()))
         print(
@@ -86,6 +99,17 @@ def _located(message: str, jobs: Sequence[SweepJob], count: int) -> str:
         return message
     others = f" and {len(jobs) - 1} more" if len(jobs) > 1 else ""
     return f"{message.rstrip('.')} (job {jobs[0].index + 1}{others}: {' '.join(overrides)})."
+
+
+def _choice(hydra: Mapping[str, Any], group: str) -> object:
+    return hydra["runtime"]["choices"][group]
+
+
+def _same_runs(repeats: Sequence[tuple[SweepJob, SweepJob]]) -> list[str]:
+    """Return messages for the first pairs of jobs with one id, and the number of further ones."""
+    messages = [_same_run(*pair) for pair in repeats[:MAX_REPEATS]]
+    more = len(repeats) - len(messages)
+    return messages + ([f"{more} more jobs of the sweep repeat a run."] if more else [])
 
 
 def _same_run(first: SweepJob, second: SweepJob) -> str:

@@ -23,7 +23,7 @@ from launcher.config.compositions import (
     parse,
     record_overrides,
 )
-from launcher.config.grid import GRID_SWEEPERS, expand
+from launcher.config.grid import expand
 from launcher.config.messages import hint, nearest, show
 from launcher.config.options import composed_from, options_with
 from launcher.config.plain import to_plain
@@ -55,7 +55,7 @@ def diagnose(
         arguments = [text for text in readable if not text.startswith("hydra.searchpath=")]
         parsed = [replace(parse(text), config_loader=loader()) for text in arguments]
         try:
-            jobs = expand(parsed, with_intervals=_searches(readable))
+            jobs = expand(parsed, with_intervals=True)
         except ConfigError as error:
             return issues + error.messages
         diagnosis = _Diagnosis(config_name, issues)
@@ -76,12 +76,6 @@ def apply_to_groups(overrides: Sequence[str], config: DictConfig) -> None:
         diagnosis.validate(config)
         raise ConfigError(*dict.fromkeys(diagnosis.issues))
     record_overrides(parsed, config)
-
-
-def _searches(overrides: Sequence[str]) -> bool:
-    """Return whether the chosen sweeper takes intervals."""
-    chosen = [text.partition("=")[2] for text in overrides if text.startswith("hydra/sweeper=")]
-    return bool(chosen) and chosen[-1] not in GRID_SWEEPERS
 
 
 def _readable(overrides: Sequence[str], multirun: bool, issues: list[str]) -> list[str]:

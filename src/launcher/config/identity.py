@@ -255,6 +255,18 @@ def _resolve_path(path: object) -> str:
     return str(expanded(str(path)))
 
 
+def register_hydra() -> None:
+    """Let `${hydra:...}` resolve in a configuration that has Hydra's node, before the job starts.
+
+    Hydra's own resolver, which this replaces, knows only the node of a job that has started.
+    """
+    register("hydra", _resolve_hydra, replace=True)
+
+
+def _resolve_hydra(path: str, *, _root_: DictConfig) -> object:
+    return OmegaConf.select(_root_.hydra if "hydra" in _root_ else HydraConfig.get(), path)
+
+
 register: Any = OmegaConf.register_resolver
 # Before OmegaConf 2.4 another function had this name.
 if "replace" not in signature(register).parameters:

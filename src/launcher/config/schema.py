@@ -12,6 +12,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.checks import NO_TRAINING, crosschecks
@@ -149,9 +150,24 @@ def _check_hydra(tree: dict[str, object]) -> None:
             )
         elif source["schema"] == "file" and not Path(path).is_dir():
             issues.append(ConfigIssue("hydra.searchpath", path, "there is no such folder."))
-    issues += [] if issues else [*_several_options(tree), *_hidden_options(tree)]
+    issues += [] if issues else [*_swept_again(tree), *_several_options(tree)]
+    issues += [] if issues else _hidden_options(tree)
     if issues:
         raise ConfigError(*map(str, issues))
+
+
+def _swept_again(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+    """Report keys that are given more than once, and of whose values a sweep would drop some."""
+    known: dict[str, Override] = {}
+    for override in map(parse, get(tree, "hydra.overrides.task") or ()):
+        key, text = override.get_key_element().lstrip("+"), override.input_line
+        before = known.setdefault(key, override)
+        if before is not override and (before.is_sweep_override() or override.is_sweep_override()):
+            yield ConfigIssue(
+                text,
+                None,
+                f"{key} has values already ({before.input_line}); give all in one place.",
+            )
 
 
 def _several_options(tree: dict[str, object]) -> Iterator[ConfigIssue]:
