@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from hydra.core.config_loader import ConfigLoader
 from omegaconf import DictConfig, OmegaConf
 
-from launcher.config.compositions import Compositions
+from launcher.config.compositions import Compositions, parse
+from launcher.config.diagnose import apply_to_groups
 from launcher.config.lookup import Runs, name_run, news
+from launcher.errors import ConfigError
 
 NOT_IN_NAME = ("tracker", "dispatch", "hydra", "paths", "device", "run.resume")
 
@@ -39,6 +41,16 @@ class Composer:
         if (run := name_run(config, self._runs)) is not None and (changes := news(config, run)):
             self.continued[config.run.id] = changes
         return config
+
+    def explain(self, overrides: Sequence[str]) -> list[str]:
+        """Return the messages for values that do not apply to the groups of a job."""
+        parsed = [parse(override) for override in overrides]
+        groups = [str(each.input_line) for each in parsed if not self._compositions.is_value(each)]
+        try:
+            apply_to_groups(overrides, self._compositions.groups(groups))
+        except ConfigError as error:
+            return error.messages
+        return []
 
 
 def sweep_name(master: DictConfig) -> str:

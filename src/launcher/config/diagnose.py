@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from hydra import compose as hydra_compose
@@ -34,7 +35,11 @@ from launcher.errors import ConfigError
 
 SEVERAL = re.compile(r"^[^\s'\"\[{(]*\s+[~+]*[\w./@]+=")
 """A value that ends at a blank, before another override."""
+PLAIN_TEXT = re.compile(r"""[^\[\]{},:"'\s][^\[\]{},:"']*""")
+"""A text without quotes in a list or mapping."""
 NOTHING = ("none", "no", "off", "false")
+ACCUMULATION = ("accumulate_grad_batches", "grad_accum_steps", "gradient_accumulation_steps")
+"""Names that other libraries have for the number of micro-batches of a step."""
 OPTIONAL = ("scheduler", "hooks", "tracker")
 """Groups that a run may do without."""
 
@@ -117,10 +122,37 @@ def _unreadable(text: str, error: Exception) -> str:
     )
     # The names of the grammar's tokens do not help a user.
     detail = detail.partition(" expecting {")[0]
-    return (
-        f"{text}: cannot be read ({detail}); quote a text with special characters:"
-        f" '{key}=\"{value}\"'."
-    )
+    return f"{text}: cannot be read ({detail}); {_readable_form(key, value)}"
+
+
+def _readable_form(key: str, value: str) -> str:
+    """Say how to write an override that cannot be read."""
+    by_dots = re.sub(r"\[(\d+)\]", r".\1", key)
+    if by_dots != key:
+        return f"the items of a list are keys: {by_dots}={value}."
+    way = "quote a text with special characters"
+    if value.startswith("("):
+        value, way = value.translate(str.maketrans("()", "[]")), "a list has other brackets"
+    if value.startswith(("[", "{")):
+        form = PLAIN_TEXT.sub(lambda match: _quoted(match[0]), value)
+    else:
+        escaped = value.replace('"', '\\"')
+        form = f'"{escaped}"'
+    if not _is_readable(f"{key}={form}"):
+        return "close its brackets and quotes, or write it in the YAML file of an option."
+    return f"{way}: {quote(f'{key}={form}')}."
+
+
+def _quoted(text: str) -> str:
+    return text if _is_readable(f"key={text}") else f'"{text}"'
+
+
+def _is_readable(text: str) -> bool:
+    try:
+        parse(text)
+    except (HydraException, ValueError):
+        return False
+    return True
 
 
 class _Diagnosis:
@@ -200,8 +232,8 @@ class _Diagnosis:
                 self.compositions.groups([*good, text])
                 good.append(text)
             except COMPOSITION_ERRORS as error:
-                self.issues.append(f"{text}: {_bad_option(error)}")
-                self.bad_groups.add(parse(text).key_or_group)
+                self.issues.append(f"{text}: {_bad_option(error, text)}")
+                self.bad_groups.add(parse(text).key_or_group.partition("/")[0])
         return good
 
 
@@ -220,26 +252,37 @@ def _unknown_option(override: Override) -> str | None:
     if value is None:
         return None if override.is_delete() else f"to remove the group, write ~{group}."
     options = loader().repository.get_group_options(group)
-    listed = f"{group} has {', '.join(options)}"
     for option in map(str, value if isinstance(value, list) else [value]):
-        if option in options or "/" in option or "$" in option:
+        folder, slash, name = option.rpartition("/")
+        nested = loader().repository.get_group_options(f"{group}/{folder}") if slash else options
+        if name in nested or "$" in option:
             continue
         if option.lower() in NOTHING and group in OPTIONAL:
             return f"no option {option}; to remove the group, write ~{group}."
         text = _rewritten(override, group)
-        if option in text and (near := nearest(option, options)):
+        where = f"{group}/{folder}" if nested and slash else group
+        listed = f"{where} has {', '.join(nested or options)}"
+        name = name.removesuffix(".yaml")
+        near = nearest(name, nested)
+        near = nearest(name, options) if near is None else f"{folder}{slash}{near}"
+        if option in text and near:
             return f"no option {option}; did you mean {text.replace(option, near)}? ({listed})"
         return f"no option {option}; {listed}."
     return None
 
 
-def _bad_option(error: Exception) -> str:
+def _bad_option(error: Exception, text: str) -> str:
     """Explain why an option of a group does not compose."""
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         folder, _, name = error.missing_cfg_file.rpartition("/")
         near = hint(name, error.options or (), folder + "/{}")
         return f"it needs {error.missing_cfg_file}, which does not exist{near}"
     message = first_line(error)
+    group, _, option = text.lstrip("+").partition("=")
+    parent, slash, folder = group.rpartition("/")
+    if slash and message.startswith(f"Could not override '{group}'"):
+        chosen = f"{parent}={folder}/{option}"
+        return f"no option has {group} in its defaults; did you mean {chosen}?"
     # Hydra looks for the group inside the package of the preset, which is the preset's own name.
     pattern = (
         r"In '([^']+)': (?:Could not override '(\w+)@\w+\.\2'|Invalid Defaults List override"
@@ -261,6 +304,10 @@ def _bad_key(override: Override, config: DictConfig, error: Exception) -> str:
     for index, part in enumerate(parts):
         path = ".".join(parts[:index])
         node = _select(config, path) if path else config
+        if isinstance(node, ListConfig):
+            if part.isdecimal() and int(part) < len(node):
+                continue
+            return f"{path} is a list of {len(node)}, whose first item is {path}.0."
         if not isinstance(node, DictConfig):
             return f"{path} is {show(node)} and has no keys."
         # Unlike `part in node`, these have the keys whose value is missing.
@@ -300,6 +347,8 @@ def _unknown_key(override: Override, config: DictConfig) -> str:
     name, dot, rest = override.key_or_group.partition(".")
     keys = [str(key) for key in config if key != "hydra"]
     groups = [group for group in loader().list_groups("") if group != "hydra"]
+    if name in groups:
+        return f"no option of {name} is chosen; choose one with {name}=..."
     if near := nearest(name, keys + groups):
         return f"no key {name}; did you mean {_rewritten(override, near + dot + rest)}?"
     parts = {key: node for key in keys if isinstance(node := _select(config, key), DictConfig)}
@@ -317,9 +366,13 @@ def _unknown_part(override: Override, path: str, part: str, config: DictConfig) 
     """Return the message for a key that its node does not have."""
     node = _select(config, path)
     keys, taken = [str(key) for key in node], parameters(node)
+    if part in ACCUMULATION:
+        return f"no key {path}.{part}; use trainer.micro_batch_size, whose batches a step adds up."
     if others := options_with(composed_from(to_plain(config)), path, part):
         have = "has" if len(others) == 1 else "have"
         return f"no key {path}.{part}; {path}={', '.join(others)} {have} it."
+    if override.is_delete() and part in taken:
+        return "it is not set, so there is nothing to delete."
     if near := nearest(part, keys) or nearest(part, taken):
         rest = override.key_or_group.removeprefix(f"{path}.{part}")
         return f"no key {path}.{part}; did you mean {_rewritten(override, f'{path}.{near}{rest}')}?"

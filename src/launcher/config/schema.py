@@ -20,7 +20,7 @@ from launcher.config.compositions import COLLECTIONS, parse
 from launcher.config.epochs import number_of_epochs, with_epochs
 from launcher.config.fits import describe, fits, is_finite
 from launcher.config.length import SCHEDULE_LENGTH, length_issues
-from launcher.config.messages import ConfigIssue, MissingValue, WrongType, hint, show
+from launcher.config.messages import ConfigIssue, MissingValue, WrongType, as_typed, hint, show
 from launcher.config.options import composed_from, options
 from launcher.config.parts import PART
 from launcher.config.plain import to_plain
@@ -160,14 +160,11 @@ def _swept_again(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """Report keys that are given more than once, and of whose values a sweep would drop some."""
     known: dict[str, Override] = {}
     for override in map(parse, get(tree, "hydra.overrides.task") or ()):
-        key, text = override.get_key_element().lstrip("+"), override.input_line
+        key = override.get_key_element().lstrip("+")
         before = known.setdefault(key, override)
         if before is not override and (before.is_sweep_override() or override.is_sweep_override()):
-            yield ConfigIssue(
-                text,
-                None,
-                f"{key} has values already ({before.input_line}); give all in one place.",
-            )
+            text = f"{key} has values already ({before.input_line}); give all in one place."
+            yield ConfigIssue(str(override.input_line), None, text)
 
 
 def _several_options(tree: dict[str, object]) -> Iterator[ConfigIssue]:
@@ -237,7 +234,7 @@ def _at_their_source(issues: list[ConfigIssue], written: dict[str, object]) -> l
         source = sources.get(issue.key)
         if source is not None and issue.value == "null" and source.partition(".")[0] in unfinished:
             continue
-        if source is None or source not in keys:
+        if source in (None, issue.key) or source not in keys:
             from_source = source is not None and isinstance(issue, WrongType)
             kept.append(
                 replace(issue, text=f"taken from {source}, {issue.text}") if from_source else issue
@@ -374,6 +371,8 @@ def _node(path: str, node: dict[str, Any], referred_to: set[str]) -> Iterator[Co
 
 def target_not_found(path: str, target: str, error: NotFound) -> ConfigIssue:
     """The error of a `_target_` that does not exist."""
+    if not target:
+        return ConfigIssue(join(path, "_target_"), None, "needs a value; name a class or function.")
     if not error.where:
         near = hint(error.name, ["launcher", "torch"])
         if near == ".":
@@ -434,11 +433,20 @@ def _typed(key: str, value: object, parameter: Parameter) -> Iterator[ConfigIssu
         return
     if key.startswith("scheduler.") and _counts_epochs(value, parameter.annotation):
         return
+    instead = _corrected(key, value, parameter.annotation) or example
+    yield WrongType(key, show(value), f"should be {describe(parameter.annotation)}{instead}.")
+
+
+def _corrected(key: str, value: object, annotation: object) -> str:
+    """Say what to type for a value that is probably meant; "" if that is unknown."""
     epochs = number_of_epochs(value) if key == "trainer.max_steps" else None
-    instead = "" if epochs is None else f"; set trainer.max_epochs={float(epochs):g} instead"
-    yield WrongType(
-        key, show(value), f"should be {describe(parameter.annotation)}{instead or example}."
-    )
+    if epochs is not None:
+        return f"; set trainer.max_epochs={float(epochs):g} instead"
+    if isinstance(value, float) and value.is_integer() and fits(int(value), annotation):
+        return f"; use {key}={int(value)}"
+    if isinstance(value, bool | int | float) and fits(text := as_typed(value), annotation):
+        return f"; a text needs quotes: '{key}=\"{text}\"'"
+    return ""
 
 
 def _counts_epochs(value: object, annotation: object) -> bool:
