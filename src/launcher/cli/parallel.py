@@ -3,7 +3,8 @@
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from launcher.config.options import TRAIN_JOB
 from launcher.dispatch.local import private_folder
 from launcher.dispatch.pool import Pool
 from launcher.process import signals
+from launcher.rundir.folder import RunFolder
 from launcher.runs.format import number as short
 from launcher.runs.format import progress
 from launcher.runs.listing import COLORS
@@ -26,7 +28,25 @@ PAUSE = 0.3
 
 
 class JobPool(Pool):
-    """A pool whose jobs write their results."""
+    """A pool whose jobs write their results, and whose runs keep what the jobs have printed."""
+
+    def __init__(self, folder: Path, slots: int):
+        super().__init__(folder, slots)
+        self.runs: dict[int, RunFolder] = {}
+
+    def start(self, number: int, config: Mapping[str, Any], hydra: Mapping[str, object]) -> None:
+        self.runs[number] = RunFolder(config["run"]["dir"])
+        super().start(number, config, hydra)
+
+    def ended(self) -> dict[int, int]:
+        codes = super().ended()
+        for number in codes:
+            kept = self.runs[number].logs / "output.log"
+            with suppress(OSError):
+                if kept.parent.is_dir() and not kept.is_symlink():
+                    with kept.open("ab") as log:
+                        log.write(self._log(number).read_bytes())
+        return codes
 
     def _results(self, number: int) -> list[str]:
         return [str(self._result(number))]
@@ -128,6 +148,9 @@ class Queue:
             error.add_note(text)
         result.status, result.return_value = JobStatus.FAILED, error
         self.results[index] = result
+        # There is no log that has it.
+        for line in [] if code == 2 or job.folder.is_dir() else pool.last_lines(index):
+            self.display.say(line)
         self.display.say(f"{job.label}: {'rejected' if code == 2 else 'failed'}: {text}")
 
     def _stop(self, pool: JobPool, why: str) -> None:

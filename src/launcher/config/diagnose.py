@@ -24,7 +24,7 @@ from launcher.config.compositions import (
     parse,
     record_overrides,
 )
-from launcher.config.grid import expand
+from launcher.config.grid import GRID_SWEEPERS, expand
 from launcher.config.messages import hint, nearest, show
 from launcher.config.options import composed_from, options_with
 from launcher.config.plain import to_plain
@@ -37,6 +37,7 @@ SEVERAL = re.compile(r"^[^\s'\"\[{(]*\s+[~+]*[\w./@]+=")
 """A value that ends at a blank, before another override."""
 PLAIN_TEXT = re.compile(r"""[^\[\]{},:"'\s][^\[\]{},:"']*""")
 """A text without quotes in a list or mapping."""
+TUPLE = re.compile(r"(^|^[\[{].*[\[{,:]\s*)\(")
 NOTHING = ("none", "no", "off", "false")
 ACCUMULATION = ("accumulate_grad_batches", "grad_accum_steps", "gradient_accumulation_steps")
 """Names that other libraries have for the number of micro-batches of a step."""
@@ -59,11 +60,11 @@ def diagnose(
         # A glob needs the loader of the session.
         arguments = [text for text in readable if not text.startswith("hydra.searchpath=")]
         parsed = [replace(parse(text), config_loader=loader()) for text in arguments]
+        diagnosis = _Diagnosis(config_name, issues)
         try:
-            jobs = expand(parsed, with_intervals=True)
+            jobs = expand(parsed, with_intervals=diagnosis.searches(parsed))
         except ConfigError as error:
             return issues + error.messages
-        diagnosis = _Diagnosis(config_name, issues)
         seen: set[str] = set()
         for job in jobs:
             if not job or not seen.issuperset(job):
@@ -131,7 +132,7 @@ def _readable_form(key: str, value: str) -> str:
     if by_dots != key:
         return f"the items of a list are keys: {by_dots}={value}."
     way = "quote a text with special characters"
-    if value.startswith("("):
+    if TUPLE.search(value):
         value, way = value.translate(str.maketrans("()", "[]")), "a list has other brackets"
     if value.startswith(("[", "{")):
         form = PLAIN_TEXT.sub(lambda match: _quoted(match[0]), value)
@@ -168,6 +169,16 @@ class _Diagnosis:
             lambda overrides: hydra_compose(config_name, overrides, return_hydra_config=True),
             loader(),
         )
+
+    def searches(self, overrides: Sequence[Override]) -> bool:
+        """Return whether the sweeper takes intervals; an option may have chosen it."""
+        groups = [each for each in overrides if self.compositions.is_group(each)]
+        fixed = [str(each.input_line) for each in groups if not each.is_sweep_override()]
+        try:
+            choices = self.compositions.groups(fixed).hydra.runtime.choices
+        except COMPOSITION_ERRORS:
+            return True
+        return choices["hydra/sweeper"] not in GRID_SWEEPERS
 
     def examine(self, overrides: Sequence[str]) -> None:
         """Apply the overrides of a job, groups first, then validate what applies."""
