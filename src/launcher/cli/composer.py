@@ -9,7 +9,6 @@ from omegaconf import DictConfig, OmegaConf
 from launcher.config.compositions import Compositions, parse
 from launcher.config.diagnose import apply_to_groups
 from launcher.config.lookup import Runs, name_run, news
-from launcher.errors import ConfigError
 
 NOT_IN_NAME = ("tracker", "dispatch", "hydra", "paths", "device", "run.resume")
 
@@ -42,15 +41,11 @@ class Composer:
             self.continued[config.run.id] = changes
         return config
 
-    def explain(self, overrides: Sequence[str]) -> list[str]:
-        """Return the messages for values that do not apply to the groups of a job."""
-        parsed = [parse(override) for override in overrides]
+    def check_values(self, overrides: Sequence[str]) -> None:
+        """Raise a ConfigError for each value that does not apply to the groups of a job."""
+        parsed = map(parse, overrides)
         groups = [str(each.input_line) for each in parsed if not self._compositions.is_value(each)]
-        try:
-            apply_to_groups(overrides, self._compositions.groups(groups))
-        except ConfigError as error:
-            return error.messages
-        return []
+        apply_to_groups(overrides, self._compositions.groups(groups))
 
 
 def sweep_name(master: DictConfig) -> str:

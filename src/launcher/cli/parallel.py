@@ -3,7 +3,7 @@
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,25 +28,15 @@ PAUSE = 0.3
 
 
 class JobPool(Pool):
-    """A pool whose jobs write their results, and whose runs keep what the jobs have printed."""
+    """A pool whose jobs write their results."""
 
-    def __init__(self, folder: Path, slots: int):
-        super().__init__(folder, slots)
-        self.runs: dict[int, RunFolder] = {}
-
-    def start(self, number: int, config: Mapping[str, Any], hydra: Mapping[str, object]) -> None:
-        self.runs[number] = RunFolder(config["run"]["dir"])
-        super().start(number, config, hydra)
-
-    def ended(self) -> dict[int, int]:
-        codes = super().ended()
-        for number in codes:
-            kept = self.runs[number].logs / "output.log"
-            with suppress(OSError):
-                if kept.parent.is_dir() and not kept.is_symlink():
-                    with kept.open("ab") as log:
-                        log.write(self._log(number).read_bytes())
-        return codes
+    def keep_output(self, number: int, run: RunFolder) -> None:
+        """Append what an ended job has printed to a log of its run."""
+        kept = run.logs / "output.log"
+        with suppress(OSError):
+            if run.logs.is_dir() and not kept.is_symlink():
+                with kept.open("ab") as log:
+                    log.write(self._log(number).read_bytes())
 
     def _results(self, number: int) -> list[str]:
         return [str(self._result(number))]
@@ -135,6 +125,7 @@ class Queue:
 
     def _settle(self, pool: JobPool, index: int, code: int) -> None:
         job, result = self.jobs[index], completed(self.jobs[index])
+        pool.keep_output(index, RunFolder(job.folder))
         if code == 0:
             result.return_value = pool.value(index)
             self.results[index] = result
@@ -156,6 +147,8 @@ class Queue:
     def _stop(self, pool: JobPool, why: str) -> None:
         running = sorted(pool.running())
         codes = pool.close()
+        for index in running:
+            pool.keep_output(index, RunFolder(self.jobs[index].folder))
         ended = [index for index in running if codes.get(index) == 0]
         more = f", {len(ended)} more completed" if ended else ""
         counts = f"{len(running) - len(ended)} saved{more}, {len(self.waiting)} not started"

@@ -8,7 +8,6 @@ they run here, one by one.
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.utils import JobReturn, JobStatus, run_job
@@ -71,7 +70,8 @@ def check_jobs(
                 issues.setdefault(message, []).append(job)
             continue
         for group in ("hydra/sweeper", "hydra/launcher"):
-            if (choice := _choice(job.hydra, group)) != _choice(master.hydra, group):
+            choice = job.hydra["runtime"]["choices"][group]
+            if choice != master.hydra.runtime.choices[group]:
                 message = f"{group}={choice}: an option that is swept cannot choose it; type it."
                 issues.setdefault(message, []).append(job)
         if (twin := runs.setdefault(job.plain["run"]["dir"], job)) is not job:
@@ -101,15 +101,12 @@ def _located(message: str, jobs: Sequence[SweepJob], count: int) -> str:
     return f"{message.rstrip('.')} (job {jobs[0].index + 1}{others}: {' '.join(overrides)})."
 
 
-def _choice(hydra: Mapping[str, Any], group: str) -> object:
-    return hydra["runtime"]["choices"][group]
-
-
 def _same_runs(repeats: Sequence[tuple[SweepJob, SweepJob]]) -> list[str]:
     """Return messages for the first pairs of jobs with one id, and the number of further ones."""
     messages = [_same_run(*pair) for pair in repeats[:MAX_REPEATS]]
-    more = len(repeats) - len(messages)
-    return messages + ([f"{more} more jobs of the sweep repeat a run."] if more else [])
+    if more := len(repeats[MAX_REPEATS:]):
+        messages.append(f"{more} more jobs of the sweep repeat a run.")
+    return messages
 
 
 def _same_run(first: SweepJob, second: SweepJob) -> str:

@@ -34,12 +34,7 @@ def decided_here() -> AbstractContextManager[object]:
 def instantiate(node: Any, path: str = "", **changes: object) -> Any:
     """Build a node, inner nodes first, with some settings changed. None is returned unchanged.
 
-    Classes get plain lists and dicts, unless the node has a `_convert_` of its own.
-
-    Args:
-        node: has a `_target_`.
-        path: its path in the configuration, for messages, if the node does not know it.
-        changes: settings that replace or complete the node's.
+    Classes get plain containers, unless the node has a `_convert_`. Messages have the `path`.
     """
     if path:
         node = OmegaConf.select(OmegaConf.create(nested({path: node})), path)

@@ -135,17 +135,14 @@ def _readable_form(key: str, value: str) -> str:
     if TUPLE.search(value):
         value, way = value.translate(str.maketrans("()", "[]")), "a list has other brackets"
     if value.startswith(("[", "{")):
-        form = PLAIN_TEXT.sub(lambda match: _quoted(match[0]), value)
+        form = PLAIN_TEXT.sub(
+            lambda text: text[0] if _is_readable(f"key={text[0]}") else f'"{text[0]}"', value
+        )
     else:
-        escaped = value.replace('"', '\\"')
-        form = f'"{escaped}"'
+        form = '"' + value.replace('"', '\\"') + '"'
     if not _is_readable(f"{key}={form}"):
         return "close its brackets and quotes, or write it in the YAML file of an option."
     return f"{way}: {quote(f'{key}={form}')}."
-
-
-def _quoted(text: str) -> str:
-    return text if _is_readable(f"key={text}") else f'"{text}"'
 
 
 def _is_readable(text: str) -> bool:

@@ -256,15 +256,13 @@ def _resolve_path(path: object) -> str:
 
 
 def register_hydra() -> None:
-    """Let `${hydra:...}` resolve in a configuration that has Hydra's node, before the job starts.
+    """Let `${hydra:...}` resolve before a job starts too, in place of Hydra's own resolver."""
 
-    Hydra's own resolver, which this replaces, knows only the node of a job that has started.
-    """
-    register("hydra", _resolve_hydra, replace=True)
+    def resolve(path: str, *, _root_: DictConfig) -> object:
+        node: Any = _root_.hydra if "hydra" in _root_ else HydraConfig.get()
+        return OmegaConf.select(node, path)
 
-
-def _resolve_hydra(path: str, *, _root_: DictConfig) -> object:
-    return OmegaConf.select(_root_.hydra if "hydra" in _root_ else HydraConfig.get(), path)
+    register("hydra", resolve, replace=True)
 
 
 register: Any = OmegaConf.register_resolver

@@ -12,7 +12,7 @@ from launcher.config.messages import ConfigIssue, MissingValue, hint
 from launcher.config.options import composed_from, options_with
 from launcher.config.plain import resolved_at, to_plain
 from launcher.config.secrets import as_stored, is_expression
-from launcher.config.tree import get, is_interpolation, join, mapped, of_the_run, walk
+from launcher.config.tree import is_interpolation, join, mapped, of_the_run, walk
 
 UNRESOLVED = object()
 """Replaces a value that is already reported, so that no other rule reports it."""
@@ -113,10 +113,8 @@ class _Resolver:
         self.lacking: dict[str, dict[str, str]] = {}
         """Missing keys by group: the reference (`model.vocab_size=${data.vocab_size}`) -> the key
         that is missing."""
-        self.cyclic: set[str] = set()
-        """Keys of the cycles of references that are reported."""
-        self.consequences: list[ConfigIssue] = []
-        """Errors that should follow from others, and are reported if there are none."""
+        self.unresolved: list[str] = []
+        """Keys that refer to a key that does not resolve; without another error, in a circle."""
 
     def value(self, written: Any, keys: tuple[Any, ...]) -> Any:
         if written == "???":
@@ -135,7 +133,7 @@ class _Resolver:
         try:
             value = resolved_at(self.config, keys)
         except OmegaConfBaseException as error:
-            if not (keys[0] == "run" and (self.issues or self.lacking or self.consequences)):
+            if not (keys[0] == "run" and (self.issues or self.lacking or self.unresolved)):
                 self.note(".".join(map(str, keys)), written, error)
             return UNRESOLVED
         return mapped(value, self.value, keys) if isinstance(value, dict | list) else value
@@ -145,14 +143,6 @@ class _Resolver:
         if isinstance(error, InterpolationToMissingValueError):
             # The missing value is reported itself.
             return
-        reason = str(error).splitlines()[0]
-        if cycle := self.cycle(path, path, set()):
-            if self.cyclic.isdisjoint(cycle):
-                others = " and ".join(f"{key}={get(self.tree, key)}" for key in cycle[1:])
-                text = f"refers to itself{' by ' if others else ''}{others}; give it a value."
-                self.issues.append(ConfigIssue(path, written, text))
-            self.cyclic.update(cycle)
-            return
         for reference in REFERENCE.findall(written):
             try:
                 value = OmegaConf.select(
@@ -160,9 +150,7 @@ class _Resolver:
                 )
             except OmegaConfBaseException:
                 # The key exists and does not resolve either, so it is reported itself.
-                self.consequences.append(
-                    ConfigIssue(path, written, f"cannot be resolved: {reason}.")
-                )
+                self.unresolved.append(f"{path}={written}")
                 return
             if value is not UNRESOLVED:
                 continue
@@ -181,25 +169,18 @@ class _Resolver:
             )
             self.issues.append(ConfigIssue(path, written, f"{text}{_for_shell(path, written)}"))
             return
+        reason = str(error).splitlines()[0]
         self.issues.append(
             ConfigIssue(path, written, f"cannot be resolved: {reason}{_for_shell(path, written)}")
         )
 
-    def cycle(self, start: str, path: str, seen: set[str]) -> list[str]:
-        """Return the keys by which the key `start` refers to itself, from `path` on, or []."""
-        for reference in REFERENCE.findall(str(get(self.tree, path))):
-            target = _absolute(reference, path)
-            if f"{start}.".startswith(f"{target}."):
-                return [path]
-            if target not in seen:
-                seen.add(target)
-                if rest := self.cycle(start, target, seen):
-                    return [path, *rest]
-        return []
-
     def all_issues(self) -> list[ConfigIssue]:
         lacks = [self._lack(group, referring) for group, referring in self.lacking.items()]
-        return self.issues + lacks or self.consequences
+        if issues := self.issues + lacks:
+            return issues
+        keys = " and ".join(self.unresolved)
+        what = "refer to each other" if len(self.unresolved) > 1 else "refers to itself"
+        return [ConfigIssue(keys, None, f"{what}; give a value instead.")] if keys else []
 
     def _lack(self, group: str, referring: dict[str, str]) -> ConfigIssue:
         """Return one error for all keys that the chosen option of a group lacks."""
@@ -211,13 +192,6 @@ class _Resolver:
         keys = " ".join(f"{reference.partition('=')[0]}=..." for reference in referring)
         text = f"{group}={choices(self.config)[group]} has no {names}; {choose}set {keys} directly."
         return ConfigIssue(", ".join(referring), None, text)
-
-
-def _absolute(reference: str, path: str) -> str:
-    """Return the dotted path that a reference of the key `path` names; it may begin with dots."""
-    name = reference.lstrip(".")
-    up = len(reference) - len(name)
-    return ".".join([*path.split(".")[:-up], name]) if up else reference
 
 
 def _for_shell(path: str, written: str) -> str:

@@ -234,7 +234,7 @@ def _at_their_source(issues: list[ConfigIssue], written: dict[str, object]) -> l
         source = sources.get(issue.key)
         if source is not None and issue.value == "null" and source.partition(".")[0] in unfinished:
             continue
-        if source in (None, issue.key) or source not in keys:
+        if source is None or source not in keys:
             from_source = source is not None and isinstance(issue, WrongType)
             kept.append(
                 replace(issue, text=f"taken from {source}, {issue.text}") if from_source else issue

@@ -143,7 +143,8 @@ def make_search(
             job.check()
         # The function hpo.space_function suggests a key that does not exist.
         except COMPOSITION_ERRORS as error:
-            raise ConfigError(*composer.explain(overrides) or [first_line(error)]) from error
+            composer.check_values(overrides)
+            raise ConfigError(first_line(error)) from error
         return job
 
     is_local = probe.plain["dispatch"]["_target_"] == LOCAL
@@ -175,15 +176,13 @@ def probed(loader: ConfigLoader, master: DictConfig, fixed: list[str], space: Sp
 
 def _with_range(message: str, space: Space) -> str:
     """Return a message about a value of a range, which nobody has typed, with the range."""
-    name, _, text = message.partition(": ")
-    key = name.partition("=")[0]
-    span = space.get(key)
-    if not isinstance(span, FloatDistribution):
+    key, _, text = message.partition("=")
+    if not isinstance(span := space.get(key), FloatDistribution):
         return message
     ends = f"interval({span.low:g},{span.high:g})"
     if "a whole number" in text:
         return f"{key}={ends}: should have whole numbers; use {key}=int({ends})."
-    return f"{key}={ends}: {name} {text}"
+    return f"{key}={ends}: with {message}"
 
 
 def check_keys(
