@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from hydra.core.config_loader import ConfigLoader
 from omegaconf import DictConfig, OmegaConf
 
-from launcher.config.compositions import Compositions
+from launcher.config.compositions import Compositions, parse
+from launcher.config.diagnose import apply_to_groups
 from launcher.config.lookup import Runs, name_run, news
 
 NOT_IN_NAME = ("tracker", "dispatch", "hydra", "paths", "device", "run.resume")
@@ -39,6 +40,12 @@ class Composer:
         if (run := name_run(config, self._runs)) is not None and (changes := news(config, run)):
             self.continued[config.run.id] = changes
         return config
+
+    def check_values(self, overrides: Sequence[str]) -> None:
+        """Raise a ConfigError for each value that does not apply to the groups of a job."""
+        parsed = map(parse, overrides)
+        groups = [str(each.input_line) for each in parsed if not self._compositions.is_value(each)]
+        apply_to_groups(overrides, self._compositions.groups(groups))
 
 
 def sweep_name(master: DictConfig) -> str:

@@ -25,7 +25,7 @@ from launcher.config.compositions import values
 from launcher.config.construct import decided_here
 from launcher.config.diagnose import apply_to_groups
 from launcher.config.explain import explain, log_traceback, report, user_traceback
-from launcher.config.identity import fix_name
+from launcher.config.identity import fix_name, register_hydra
 from launcher.config.lookup import Runs, continues, name_run, nearest
 from launcher.config.options import TRAIN_JOB, config_path
 from launcher.config.secrets import without_environment
@@ -214,6 +214,7 @@ class Validation(Callback):
     """Checks the configuration before Hydra makes a folder."""
 
     def on_run_start(self, config: DictConfig, **kwargs: object) -> None:
+        register_hydra()
         if _values_of:
             _check(partial(apply_to_groups, _values_of), config)
         fix_name(config)

@@ -4,6 +4,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from launcher.config.options import TRAIN_JOB
 from launcher.dispatch.local import private_folder
 from launcher.dispatch.pool import Pool
 from launcher.process import signals
+from launcher.rundir.folder import RunFolder
 from launcher.runs.format import number as short
 from launcher.runs.format import progress
 from launcher.runs.listing import COLORS
@@ -27,6 +29,14 @@ PAUSE = 0.3
 
 class JobPool(Pool):
     """A pool whose jobs write their results."""
+
+    def keep_output(self, number: int, run: RunFolder) -> None:
+        """Append what an ended job has printed to a log of its run."""
+        kept = run.logs / "output.log"
+        with suppress(OSError):
+            if run.logs.is_dir() and not kept.is_symlink():
+                with kept.open("ab") as log:
+                    log.write(self._log(number).read_bytes())
 
     def _results(self, number: int) -> list[str]:
         return [str(self._result(number))]
@@ -115,6 +125,7 @@ class Queue:
 
     def _settle(self, pool: JobPool, index: int, code: int) -> None:
         job, result = self.jobs[index], completed(self.jobs[index])
+        pool.keep_output(index, RunFolder(job.folder))
         if code == 0:
             result.return_value = pool.value(index)
             self.results[index] = result
@@ -128,11 +139,16 @@ class Queue:
             error.add_note(text)
         result.status, result.return_value = JobStatus.FAILED, error
         self.results[index] = result
+        # There is no log that has it.
+        for line in [] if code == 2 or job.folder.is_dir() else pool.last_lines(index):
+            self.display.say(line)
         self.display.say(f"{job.label}: {'rejected' if code == 2 else 'failed'}: {text}")
 
     def _stop(self, pool: JobPool, why: str) -> None:
         running = sorted(pool.running())
         codes = pool.close()
+        for index in running:
+            pool.keep_output(index, RunFolder(self.jobs[index].folder))
         ended = [index for index in running if codes.get(index) == 0]
         more = f", {len(ended)} more completed" if ended else ""
         counts = f"{len(running) - len(ended)} saved{more}, {len(self.waiting)} not started"

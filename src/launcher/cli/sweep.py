@@ -19,7 +19,7 @@ from launcher.cli.parallel import Queue, outcome
 from launcher.cli.sweep_job import SweepJob, completed
 from launcher.config.construct import construct
 from launcher.config.explain import unwrapped, user_traceback
-from launcher.config.identity import changed_keys
+from launcher.config.identity import changed_keys, register_hydra
 from launcher.config.metric_direction import ranked
 from launcher.config.options import TRAIN_JOB
 from launcher.config.session import returned
@@ -31,6 +31,9 @@ from launcher.runs.listing import table
 from launcher.runs.objective import OWN_SWEEPERS
 from launcher.runs.stored_run import StoredRun
 from launcher.runs.table import terminal_width
+
+MAX_REPEATS = 3
+"""Maximum number of pairs of jobs with one id in a message."""
 
 
 def check_jobs(
@@ -44,6 +47,7 @@ def check_jobs(
     Raises:
         hydra.errors.HydraException: some overrides do not compose.
     """
+    register_hydra()
     composer = Composer(loader, master)
     common = (
         frozenset.intersection(*map(frozenset, overrides))
@@ -53,6 +57,7 @@ def check_jobs(
     jobs: list[SweepJob] = []
     issues: dict[str, list[SweepJob]] = {}
     runs: dict[str, SweepJob] = {}
+    repeats: list[tuple[SweepJob, SweepJob]] = []
     for index, job_overrides in enumerate(overrides, first_index):
         job = SweepJob(
             index, list(job_overrides), composer, common=common, count=first_index + len(overrides)
@@ -64,10 +69,18 @@ def check_jobs(
             for message in error.messages:
                 issues.setdefault(message, []).append(job)
             continue
+        for group in ("hydra/sweeper", "hydra/launcher"):
+            choice = job.hydra["runtime"]["choices"][group]
+            if choice != master.hydra.runtime.choices[group]:
+                message = f"{group}={choice}: an option that is swept cannot choose it; type it."
+                issues.setdefault(message, []).append(job)
         if (twin := runs.setdefault(job.plain["run"]["dir"], job)) is not job:
-            issues.setdefault(_same_run(twin, job), []).extend(jobs)
-    if issues:
-        raise ConfigError(*(_located(message, of, len(jobs)) for message, of in issues.items()))
+            repeats.append((twin, job))
+    if issues or repeats:
+        raise ConfigError(
+            *(_located(message, of, len(jobs)) for message, of in issues.items()),
+            *_same_runs(repeats),
+        )
     if composer.continued:
         changes = "; ".join(dict.fromkeys(composer.continued.values()))
         print(
@@ -86,6 +99,14 @@ def _located(message: str, jobs: Sequence[SweepJob], count: int) -> str:
         return message
     others = f" and {len(jobs) - 1} more" if len(jobs) > 1 else ""
     return f"{message.rstrip('.')} (job {jobs[0].index + 1}{others}: {' '.join(overrides)})."
+
+
+def _same_runs(repeats: Sequence[tuple[SweepJob, SweepJob]]) -> list[str]:
+    """Return messages for the first pairs of jobs with one id, and the number of further ones."""
+    messages = [_same_run(*pair) for pair in repeats[:MAX_REPEATS]]
+    if more := len(repeats[MAX_REPEATS:]):
+        messages.append(f"{more} more jobs of the sweep repeat a run.")
+    return messages
 
 
 def _same_run(first: SweepJob, second: SweepJob) -> str:

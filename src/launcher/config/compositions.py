@@ -174,11 +174,18 @@ class Compositions:
             if override not in values and not override.is_sweep_override()
         ]
         config = self.groups([str(override.input_line) for override in rest])
+        has_sweep = any(override.is_sweep_override() for override in parsed)
         texts = []
         for override in parsed:
-            is_value = override in values
-            texts.append(str((_with_plus(override, config) if is_value else override).input_line))
-            apply_values([override] if is_value else [], config)
+            if override in values:
+                override = _with_plus(override, config)
+                try:
+                    apply_values([override], config)
+                except ConfigCompositionException:
+                    if not has_sweep:
+                        raise
+                    override = _of_swept_options(override)
+            texts.append(str(override.input_line))
         return texts
 
     def groups(self, overrides: Sequence[str]) -> DictConfig:
@@ -233,20 +240,35 @@ def parameters(node: DictConfig) -> list[str]:
 def _with_plus(override: Override, config: DictConfig) -> Override:
     """Return an override with `++` if its key is missing and may be added.
 
-    That is so if the node's `_target_` takes the key, or if the override makes a part of a name
-    (`model.loss._target_=...` in place of `model.loss=mse`).
+    That is so if the `_target_` of the innermost node takes the key, or if the override makes a
+    part of a name or of null (`model.loss._target_=...` in place of `model.loss=mse`).
     """
-    path, _, name = override.key_or_group.rpartition(".")
+    path, _, last = override.key_or_group.rpartition(".")
     if override.type != OverrideType.CHANGE or override.package is not None or not path:
         return override
-    node = OmegaConf.select(config, path, throw_on_missing=False, throw_on_resolution_failure=False)
-    is_new = (
-        isinstance(node, DictConfig)
-        and name not in node
-        and (name in parameters(node) or name == "_partial_")
-    )
-    is_new = is_new or (name == "_target_" and isinstance(node, str))
+    name = last
+    while path and (node := _select(config, path)) is None:
+        path, _, name = path.rpartition(".")
+    if isinstance(node, DictConfig) and path:
+        is_absent = name not in node or (last == "_target_" and node[name] is None)
+        is_new = is_absent and (name in parameters(node) or name == "_partial_")
+    else:
+        is_new = name == "_target_" and isinstance(node, str)
     return parse(f"++{override.input_line}") if is_new else override
+
+
+def _select(config: DictConfig, path: str) -> Any:
+    return OmegaConf.select(config, path, throw_on_missing=False, throw_on_resolution_failure=False)
+
+
+def _of_swept_options(override: Override) -> Override:
+    """Return an override with `++`, for a key that the options of a sweep have, and no others."""
+    if override.is_delete():
+        raise ConfigError(
+            f"{override.input_line}: only options of the sweep have this key, and each job needs"
+            " its own composition for it; make options without the key."
+        )
+    return parse(f"++{str(override.input_line).lstrip('+')}")
 
 
 def _apply(override: Override, config: DictConfig) -> None:

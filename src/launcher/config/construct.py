@@ -16,6 +16,7 @@ from hydra.utils import instantiate as hydra_instantiate
 from omegaconf import OmegaConf
 
 from launcher.config.resolve import escaped
+from launcher.config.tree import nested
 
 UNCHECKED = getattr(hydra_utils, "UNSAFE_DISABLE_EXECUTION_CHECKS", None)
 """A setting of Hydra since 1.4: its own list of allowed targets is not used, since
@@ -30,8 +31,15 @@ def decided_here() -> AbstractContextManager[object]:
     return context
 
 
-def instantiate(node: object, **changes: object) -> Any:
-    """Build a node, inner nodes first, with some settings changed. None is returned unchanged."""
+def instantiate(node: Any, path: str = "", **changes: object) -> Any:
+    """Build a node, inner nodes first, with some settings changed. None is returned unchanged.
+
+    Classes get plain containers, unless the node has a `_convert_`. Messages have the `path`.
+    """
+    if path:
+        node = OmegaConf.select(OmegaConf.create(nested({path: node})), path)
+    if node is not None and "_convert_" not in node:
+        changes["_convert_"] = "all"
     with decided_here():
         return hydra_instantiate(node, **changes)
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from hydra import compose as hydra_compose
@@ -35,7 +36,11 @@ from launcher.errors import ConfigError
 
 SEVERAL = re.compile(r"^[^\s'\"\[{(]*\s+[~+]*[\w./@]+=")
 """A value that ends at a blank, before another override."""
+PLAIN_TEXT = re.compile(r"""[^\[\]{},:"'\s][^\[\]{},:"']*""")
+"""A text without quotes in a list or mapping."""
+TUPLE = re.compile(r"(^|^[\[{].*[\[{,:]\s*)\(")
 NOTHING = ("none", "no", "off", "false")
+"""Names that other libraries have for the number of micro-batches of a step."""
 OPTIONAL = ("scheduler", "hooks", "tracker")
 """Groups that a run may do without."""
 
@@ -55,11 +60,11 @@ def diagnose(
         # A glob needs the loader of the session.
         arguments = [text for text in readable if not text.startswith("hydra.searchpath=")]
         parsed = [replace(parse(text), config_loader=loader()) for text in arguments]
+        diagnosis = _Diagnosis(config_name, issues)
         try:
-            jobs = expand(parsed, with_intervals=_searches(readable))
+            jobs = expand(parsed, with_intervals=diagnosis.searches(parsed))
         except ConfigError as error:
             return issues + error.messages
-        diagnosis = _Diagnosis(config_name, issues)
         seen: set[str] = set()
         for job in jobs:
             if not job or not seen.issuperset(job):
@@ -77,12 +82,6 @@ def apply_to_groups(overrides: Sequence[str], config: DictConfig) -> None:
         diagnosis.validate(config)
         raise ConfigError(*dict.fromkeys(diagnosis.issues))
     record_overrides(parsed, config)
-
-
-def _searches(overrides: Sequence[str]) -> bool:
-    """Return whether the chosen sweeper takes intervals."""
-    chosen = [text.partition("=")[2] for text in overrides if text.startswith("hydra/sweeper=")]
-    return bool(chosen) and chosen[-1] not in GRID_SWEEPERS
 
 
 def _readable(overrides: Sequence[str], multirun: bool, issues: list[str]) -> list[str]:
@@ -124,10 +123,34 @@ def _unreadable(text: str, error: Exception) -> str:
     )
     # The names of the grammar's tokens do not help a user.
     detail = detail.partition(" expecting {")[0]
-    return (
-        f"{text}: cannot be read ({detail}); quote a text with special characters:"
-        f" '{key}=\"{value}\"'."
-    )
+    return f"{text}: cannot be read ({detail}); {_readable_form(key, value)}"
+
+
+def _readable_form(key: str, value: str) -> str:
+    """Say how to write an override that cannot be read."""
+    by_dots = re.sub(r"\[(\d+)\]", r".\1", key)
+    if by_dots != key:
+        return f"the items of a list are keys: {by_dots}={value}."
+    way = "quote a text with special characters"
+    if TUPLE.search(value):
+        value, way = value.translate(str.maketrans("()", "[]")), "a list has other brackets"
+    if value.startswith(("[", "{")):
+        form = PLAIN_TEXT.sub(
+            lambda text: text[0] if _is_readable(f"key={text[0]}") else f'"{text[0]}"', value
+        )
+    else:
+        form = '"' + value.replace('"', '\\"') + '"'
+    if not _is_readable(f"{key}={form}"):
+        return "close its brackets and quotes, or write it in the YAML file of an option."
+    return f"{way}: {quote(f'{key}={form}')}."
+
+
+def _is_readable(text: str) -> bool:
+    try:
+        parse(text)
+    except (HydraException, ValueError):
+        return False
+    return True
 
 
 class _Diagnosis:
@@ -143,6 +166,16 @@ class _Diagnosis:
             lambda overrides: hydra_compose(config_name, overrides, return_hydra_config=True),
             loader(),
         )
+
+    def searches(self, overrides: Sequence[Override]) -> bool:
+        """Return whether the sweeper takes intervals; an option may have chosen it."""
+        groups = [each for each in overrides if self.compositions.is_group(each)]
+        fixed = [str(each.input_line) for each in groups if not each.is_sweep_override()]
+        try:
+            choices = self.compositions.groups(fixed).hydra.runtime.choices
+        except COMPOSITION_ERRORS:
+            return True
+        return choices["hydra/sweeper"] not in GRID_SWEEPERS
 
     def examine(self, overrides: Sequence[str]) -> None:
         """Apply the overrides of a job, groups first, then validate what applies."""
@@ -207,8 +240,8 @@ class _Diagnosis:
                 self.compositions.groups([*good, text])
                 good.append(text)
             except COMPOSITION_ERRORS as error:
-                self.issues.append(f"{text}: {_bad_option(error)}")
-                self.bad_groups.add(parse(text).key_or_group)
+                self.issues.append(f"{text}: {_bad_option(error, text)}")
+                self.bad_groups.add(parse(text).key_or_group.partition("/")[0])
         return good
 
 
@@ -227,20 +260,26 @@ def _unknown_option(override: Override) -> str | None:
     if value is None:
         return None if override.is_delete() else f"to remove the group, write ~{group}."
     options = loader().repository.get_group_options(group)
-    listed = f"{group} has {', '.join(options)}"
     for option in map(str, value if isinstance(value, list) else [value]):
-        if option in options or "/" in option or "$" in option:
+        folder, slash, name = option.rpartition("/")
+        nested = loader().repository.get_group_options(f"{group}/{folder}") if slash else options
+        if name in nested or "$" in option:
             continue
         if option.lower() in NOTHING and group in OPTIONAL:
             return f"no option {option}; to remove the group, write ~{group}."
         text = _rewritten(override, group)
-        if option in text and (near := nearest(option, options)):
+        where = f"{group}/{folder}" if nested and slash else group
+        listed = f"{where} has {', '.join(nested or options)}"
+        name = name.removesuffix(".yaml")
+        near = nearest(name, nested)
+        near = nearest(name, options) if near is None else f"{folder}{slash}{near}"
+        if option in text and near:
             return f"no option {option}; did you mean {text.replace(option, near)}? ({listed})"
         return f"no option {option}; {listed}."
     return None
 
 
-def _bad_option(error: Exception) -> str:
+def _bad_option(error: Exception, text: str) -> str:
     """Explain why an option of a group does not compose."""
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         folder, _, name = error.missing_cfg_file.rpartition("/")
@@ -250,6 +289,11 @@ def _bad_option(error: Exception) -> str:
         near = hint(name, error.options or (), folder + "/{}")
         return f"it needs {error.missing_cfg_file}, which does not exist{near}"
     message = first_line(error)
+    group, _, option = text.lstrip("+").partition("=")
+    parent, slash, folder = group.rpartition("/")
+    if slash and message.startswith(f"Could not override '{group}'"):
+        chosen = f"{parent}={folder}/{option}"
+        return f"no option has {group} in its defaults; did you mean {chosen}?"
     # Hydra looks for the group inside the package of the preset, which is the preset's own name.
     pattern = (
         r"In '([^']+)': (?:Could not override '(\w+)@\w+\.\2'|Invalid Defaults List override"
@@ -273,6 +317,10 @@ def _bad_key(override: Override, config: DictConfig, error: Exception) -> str:
     for index, part in enumerate(parts):
         path = ".".join(parts[:index])
         node = _select(config, path) if path else config
+        if isinstance(node, ListConfig):
+            if part.isdecimal() and int(part) < len(node):
+                continue
+            return f"{path} is a list of {len(node)}, whose first item is {path}.0."
         if not isinstance(node, DictConfig):
             return f"{path} is {show(node)} and has no keys."
         # Unlike `part in node`, these have the keys whose value is missing.
@@ -312,6 +360,8 @@ def _unknown_key(override: Override, config: DictConfig) -> str:
     name, dot, rest = override.key_or_group.partition(".")
     keys = [str(key) for key in config if key != "hydra"]
     groups = [group for group in loader().list_groups("") if group != "hydra"]
+    if name in groups:
+        return f"no option of {name} is chosen; choose one with {name}=..."
     if near := nearest(name, keys + groups):
         return f"no key {name}; did you mean {_rewritten(override, near + dot + rest)}?"
     parts = {key: node for key in keys if isinstance(node := _select(config, key), DictConfig)}
@@ -332,6 +382,8 @@ def _unknown_part(override: Override, path: str, part: str, config: DictConfig) 
     if others := options_with(composed_from(to_plain(config)), path, part):
         have = "has" if len(others) == 1 else "have"
         return f"no key {path}.{part}; {path}={', '.join(others)} {have} it."
+    if override.is_delete() and part in taken:
+        return "it is not set, so there is nothing to delete."
     if near := nearest(part, keys) or nearest(part, taken):
         rest = override.key_or_group.removeprefix(f"{path}.{part}")
         return f"no key {path}.{part}; did you mean {_rewritten(override, f'{path}.{near}{rest}')}?"

@@ -20,7 +20,7 @@ from launcher.config.tree import join
 OPTIONAL_GROUPS = ("scheduler",)
 """Groups that a run does without if they are null."""
 
-INSTANTIATION_DEFAULTS = {"_partial_": False, "_recursive_": True, "_convert_": "none"}
+INSTANTIATION_DEFAULTS = {"_partial_": False, "_recursive_": True, "_convert_": "all"}
 
 SETTINGS: dict[str, type] = {**SECTIONS, "trainer.compile": CompileSettings}
 

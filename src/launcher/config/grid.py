@@ -1,9 +1,12 @@
 """The jobs of a sweep."""
 
+import random
 from collections.abc import Sequence
+from decimal import Decimal
 from itertools import product
+from math import ceil
 
-from hydra.core.override_parser.types import IntervalSweep, Override
+from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
 from launcher.errors import ConfigError
 
@@ -21,9 +24,10 @@ def expand(overrides: Sequence[Override], with_intervals: bool = False) -> list[
     for override in overrides:
         key, text = override.get_key_element(), str(override.input_line)
         if not override.is_sweep_override():
-            values[key] = [text]
+            # Mappings of one key are merged.
+            values[text if isinstance(override.value(), dict) else key] = [text]
         elif override.is_discrete_sweep():
-            values[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            values[key] = [f"{key}={value}" for value in listed(override)]
             if not values[key]:
                 raise ConfigError(f"{text}: has no value, so there is nothing to run.")
         elif with_intervals and isinstance(interval := override.value(), IntervalSweep):
@@ -35,3 +39,13 @@ def expand(overrides: Sequence[Override], with_intervals: bool = False) -> list[
                 f" it with {SEARCH}."
             )
     return [list(job) for job in product(*values.values())]
+
+
+def listed(override: Override) -> list[str]:
+    """Return the values of a sweep as texts; those of a range have no rounding errors of floats."""
+    texts, span = list(override.sweep_string_iterator()), override.value()
+    if not isinstance(span, RangeSweep) or not {type(span.start), type(span.step)} - {int}:
+        return texts
+    start, stop, step = (Decimal(str(number)) for number in (span.start, span.stop, span.step))
+    numbers = [str(float(start + index * step)) for index in range(ceil((stop - start) / step))]
+    return random.sample(numbers, len(numbers)) if span.shuffle else numbers

@@ -255,6 +255,16 @@ def _resolve_path(path: object) -> str:
     return str(expanded(str(path)))
 
 
+def register_hydra() -> None:
+    """Let `${hydra:...}` resolve before a job starts too, in place of Hydra's own resolver."""
+
+    def resolve(path: str, *, _root_: DictConfig) -> object:
+        node: Any = _root_.hydra if "hydra" in _root_ else HydraConfig.get()
+        return OmegaConf.select(node, path)
+
+    register("hydra", resolve, replace=True)
+
+
 register: Any = OmegaConf.register_resolver
 # Before OmegaConf 2.4 another function had this name.
 if "replace" not in signature(register).parameters:

@@ -119,6 +119,8 @@ class _Resolver:
         self.lacking: dict[str, dict[str, str]] = {}
         """Missing keys by group: the reference (`model.vocab_size=${data.vocab_size}`) -> the key
         that is missing."""
+        self.unresolved: list[str] = []
+        """Keys that refer to a key that does not resolve; without another error, in a circle."""
 
     def value(self, written: Any, keys: tuple[Any, ...]) -> Any:
         if written == "???":
@@ -137,7 +139,7 @@ class _Resolver:
         try:
             value = resolved_at(self.config, keys)
         except OmegaConfBaseException as error:
-            if not (keys[0] == "run" and (self.issues or self.lacking)):
+            if not (keys[0] == "run" and (self.issues or self.lacking or self.unresolved)):
                 self.note(".".join(map(str, keys)), written, error)
             return UNRESOLVED
         return mapped(value, self.value, keys) if isinstance(value, dict | list) else value
@@ -154,6 +156,7 @@ class _Resolver:
                 )
             except OmegaConfBaseException:
                 # The key exists and does not resolve either, so it is reported itself.
+                self.unresolved.append(f"{path}={written}")
                 return
             if value is not UNRESOLVED:
                 continue
@@ -178,9 +181,12 @@ class _Resolver:
         )
 
     def all_issues(self) -> list[ConfigIssue]:
-        return self.issues + [
-            self._lack(group, referring) for group, referring in self.lacking.items()
-        ]
+        lacks = [self._lack(group, referring) for group, referring in self.lacking.items()]
+        if issues := self.issues + lacks:
+            return issues
+        keys = " and ".join(self.unresolved)
+        what = "refer to each other" if len(self.unresolved) > 1 else "refers to itself"
+        return [ConfigIssue(keys, None, f"{what}; give a value instead.")] if keys else []
 
     def _lack(self, group: str, referring: dict[str, str]) -> ConfigIssue:
         """Return one error for all keys that the chosen option of a group lacks."""

@@ -12,6 +12,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.checks import NO_TRAINING, crosschecks
@@ -19,7 +20,7 @@ from launcher.config.compositions import COLLECTIONS, parse
 from launcher.config.epochs import number_of_epochs, with_epochs
 from launcher.config.fits import describe, fits, is_finite
 from launcher.config.length import SCHEDULE_LENGTH, length_issues
-from launcher.config.messages import ConfigIssue, MissingValue, WrongType, hint, show
+from launcher.config.messages import ConfigIssue, MissingValue, WrongType, as_typed, hint, show
 from launcher.config.options import composed_from, options
 from launcher.config.other_names import ours
 from launcher.config.parts import PART
@@ -151,9 +152,21 @@ def _check_hydra(tree: dict[str, object]) -> None:
             )
         elif source["schema"] == "file" and not Path(path).is_dir():
             issues.append(ConfigIssue("hydra.searchpath", path, "there is no such folder."))
-    issues += [] if issues else [*_several_options(tree), *_hidden_options(tree)]
+    issues += [] if issues else [*_swept_again(tree), *_several_options(tree)]
+    issues += [] if issues else _hidden_options(tree)
     if issues:
         raise ConfigError(*map(str, issues))
+
+
+def _swept_again(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+    """Report keys that are given more than once, and of whose values a sweep would drop some."""
+    known: dict[str, Override] = {}
+    for override in map(parse, get(tree, "hydra.overrides.task") or ()):
+        key = override.get_key_element().lstrip("+")
+        before = known.setdefault(key, override)
+        if before is not override and (before.is_sweep_override() or override.is_sweep_override()):
+            text = f"{key} has values already ({before.input_line}); give all in one place."
+            yield ConfigIssue(str(override.input_line), None, text)
 
 
 def _several_options(tree: dict[str, object]) -> Iterator[ConfigIssue]:
@@ -361,8 +374,8 @@ def _node(path: str, node: dict[str, Any], referred_to: set[str]) -> Iterator[Co
 def target_not_found(path: str, target: str, error: NotFound) -> ConfigIssue:
     """The error of a `_target_` that does not exist."""
     if not target:
-        text = "needs a value, the dotted path of a class or function."
-    elif not error.where:
+        return ConfigIssue(join(path, "_target_"), None, "needs a value; name a class or function.")
+    if not error.where:
         near = hint(error.name, ["launcher", "torch"])
         if near == ".":
             near = "; is its folder on PYTHONPATH or the current folder?"
@@ -423,20 +436,21 @@ def _typed(key: str, value: object, parameter: Parameter) -> Iterator[ConfigIssu
         return
     if key.startswith("scheduler.") and _counts_epochs(value, parameter.annotation):
         return
-    instead = _instead(key, value, parameter.annotation) or example
+    instead = _corrected(key, value, parameter.annotation) or example
     yield WrongType(key, show(value), f"should be {describe(parameter.annotation)}{instead}.")
 
 
-def _instead(key: str, value: object, annotation: object) -> str:
-    """Return what was probably meant by a value of the wrong type, or ""."""
-    if key == "trainer.max_steps" and (epochs := number_of_epochs(value)) is not None:
+def _corrected(key: str, value: object, annotation: object) -> str:
+    """Say what to type for a value that is probably meant; "" if that is unknown."""
+    epochs = number_of_epochs(value) if key == "trainer.max_steps" else None
+    if epochs is not None:
         return f"; set trainer.max_epochs={float(epochs):g} instead"
     if key == "device" and isinstance(value, str) and value.startswith("cuda:"):
         return f"; for one GPU set CUDA_VISIBLE_DEVICES={value[5:]}, and use device=cuda"
     if isinstance(value, float) and value.is_integer() and fits(int(value), annotation):
-        return f"; use {int(value)}"
-    if isinstance(value, int | float) and fits(text := show(value), annotation):
-        return f"; for a text use '{key}=\"{text}\"'"
+        return f"; use {key}={int(value)}"
+    if isinstance(value, bool | int | float) and fits(text := as_typed(value), annotation):
+        return f"; a text needs quotes: '{key}=\"{text}\"'"
     return ""
 
 

@@ -18,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from launcher.config.compositions import parse
+from launcher.config.identity import register_hydra
 from launcher.config.messages import reason
 from launcher.config.options import config_path
 
@@ -50,6 +51,7 @@ def session(
     else:
         hydra = initialize_config_dir(path, **VERSION)
     with hydra:
+        register_hydra()
         _search(own + [folder for folders in typed for folder in cast(list[str], folders)])
         if config_name is not None and not typed and (named := _searchpath(config_name)):
             _search(named)

@@ -70,17 +70,17 @@ class CustomData(DataSource):
         self._test_dataset = test_dataset
         self._predict = predict
         self.val_names = [str(name) for name in self._val_datasets]
-        self.collate = make(collate_fn)
-        self.val_collate = make(val_collate_fn)
+        self.collate = make(collate_fn, "data.collate_fn")
+        self.val_collate = make(val_collate_fn, "data.val_collate_fn")
 
     def train_dataset(self) -> Any:
-        return make(self._dataset)
+        return make(self._dataset, "data.dataset")
 
     def val_dataset(self) -> Any | None:
-        return make(self._val_dataset)
+        return make(self._val_dataset, "data.val_dataset")
 
     def test_dataset(self) -> Any | None:
-        return make(self._test_dataset)
+        return make(self._test_dataset, "data.test_dataset")
 
     def predict_dataset(self) -> Any | None:
         if isinstance(self._predict, str | list):
@@ -88,14 +88,12 @@ class CustomData(DataSource):
                 f"data.predict={self._predict}: should be a dataset with this data source; name it,"
                 " e.g. data.predict={_target_:my_package.MyDataset}."
             )
-        return make(self._predict)
+        return make(self._predict, "data.predict")
 
     def named_val_dataset(self, name: str) -> Any:
-        return make(self._val_datasets[name])
+        return make(self._val_datasets[name], f"data.val_datasets.{name}")
 
 
-def make(part: object) -> Any:
-    """Build a node with `_target_`; return anything else unchanged."""
-    if not (isinstance(part, Mapping) and "_target_" in part):
-        return part
-    return instantiate(part, _convert_="all")
+def make(part: object, path: str) -> Any:
+    """Build a node with `_target_`, which is at this path. Anything else is returned unchanged."""
+    return instantiate(part, path) if isinstance(part, Mapping) and "_target_" in part else part

@@ -51,7 +51,7 @@ class MixtureData(DataSource):
 
     def __post_init__(self) -> None:
         self._built: dict[str, object] = {}
-        self.collate = make(self.collate_fn)
+        self.collate = make(self.collate_fn, "data.collate_fn")
         self.val_names = [
             name
             for name, node in (self.sources or {}).items()
@@ -124,12 +124,12 @@ class MixtureData(DataSource):
         """Return a source's dataset, which a data source's `method` makes."""
         node = self.sources[name]
         if method == "val_dataset" and "val_dataset" in node:
-            return make(node["val_dataset"])
+            return make(node["val_dataset"], f"data.sources.{name}.val_dataset")
         if name not in self._built:
             arguments = {key: value for key, value in node.items() if key not in OF_THE_MIXTURE}
             if is_data_source(node):
                 arguments = {"batch_size": self.batch_size, **arguments}
-            self._built[name] = make(arguments)
+            self._built[name] = make(arguments, f"data.sources.{name}")
         part = self._built[name]
         return getattr(part, method)() if isinstance(part, DataSource) else part
 

@@ -91,12 +91,13 @@ class Pool:
         """Explain a rejected (2) or failed job by its last line, if its run has no reason."""
         if code < 0:
             return f"was killed by signal {-code}"
-        lines = [line for line in self._last_lines(number) if line.strip()]
+        lines = [line for line in self.last_lines(number) if line.strip()]
         if code == 2:
             return lines[-1] if lines else "rejected"
         return f"exit code {code}{f': {lines[-1]}' if lines else ''}"
 
-    def _last_lines(self, number: int) -> list[str]:
+    def last_lines(self, number: int) -> list[str]:
+        """What a job has printed last."""
         try:
             return self._log(number).read_text(errors="replace").splitlines()[-20:]
         except OSError:

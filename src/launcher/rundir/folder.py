@@ -123,7 +123,7 @@ class RunFolder:
     metrics.jsonl                  one line for each logged step
     code.diff, environment.txt     its code and packages (see `launcher.rundir.reproduction`)
     media.jsonl, images/           logged images and histograms (see `launcher.hooks.media`)
-    logs/                          launcher.log (rank 0), rank-<r>.log, slurm-<job>.log
+    logs/                          launcher.log (rank 0), rank-<r>.log, output.log, slurm-<job>.log
     checkpoints/step-00000100/     latest -> step-00000100, best -> ...
     export/                        what job=export writes
     predictions/                   what job=predict writes, and predictions.jsonl about it

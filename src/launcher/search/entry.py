@@ -8,6 +8,7 @@ from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
 from omegaconf import DictConfig, OmegaConf
+from optuna.distributions import FloatDistribution
 
 from launcher.cli.composer import Composer
 from launcher.cli.main import note_start
@@ -142,6 +143,7 @@ def make_search(
             job.check()
         # The function hpo.space_function suggests a key that does not exist.
         except COMPOSITION_ERRORS as error:
+            composer.check_values(overrides)
             raise ConfigError(first_line(error)) from error
         return job
 
@@ -169,7 +171,18 @@ def probed(loader: ConfigLoader, master: DictConfig, fixed: list[str], space: Sp
             return job
         except ConfigError as error:
             issues.append(error)
-    raise issues[-1]
+    raise ConfigError(*(_with_range(message, space) for message in issues[-1].messages))
+
+
+def _with_range(message: str, space: Space) -> str:
+    """Return a message about a value of a range, which nobody has typed, with the range."""
+    key, _, text = message.partition("=")
+    if not isinstance(span := space.get(key), FloatDistribution):
+        return message
+    ends = f"interval({span.low:g},{span.high:g})"
+    if "a whole number" in text:
+        return f"{key}={ends}: should have whole numbers; use {key}=int({ends})."
+    return f"{key}={ends}: with {message}"
 
 
 def check_keys(

@@ -16,6 +16,7 @@ from optuna.distributions import (
     distribution_to_json,
 )
 
+from launcher.config.grid import listed
 from launcher.config.messages import as_typed, hint, show
 from launcher.config.tree import leaves
 from launcher.errors import ConfigError
@@ -109,7 +110,7 @@ def distribution(override: Override) -> BaseDistribution:
             return IntDistribution(
                 int(numbers[0]), int(numbers[-1]), step=int(numbers[1]) - int(numbers[0])
             )
-    choices = list(dict.fromkeys(override.sweep_string_iterator()))
+    choices = list(dict.fromkeys(listed(override)))
     if not choices:
         raise ConfigError(f"{override.input_line}: has no values; e.g. {key}=1,2.")
     return CategoricalDistribution(choices)

@@ -1,10 +1,16 @@
 """A part is built from its stored settings: variables of the environment are read, other text
 stays."""
 
-import pytest
-from omegaconf import OmegaConf
+import json
+from dataclasses import dataclass
+from typing import Any
 
-from launcher.config.construct import construct
+import pytest
+from hydra.errors import InstantiationException
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from launcher.config.construct import construct, instantiate
+from launcher.config.equivalence import canonical
 from launcher.config.resolve import stored
 
 
@@ -23,3 +29,63 @@ def test_stored_settings_get_the_environment_and_keep_shell_variables(
     built = construct(stored(config)["dispatch"])
     assert (built.partition, built.account, built.time) == ("short", "a-short", 5)
     assert built.setup == ["cd ${HOME}/short", "echo ${MINE}"]
+
+
+@dataclass
+class Inner:
+    width: int = 1
+
+    def size(self) -> int:
+        return self.width
+
+
+@dataclass
+class Outer:
+    value: Any = None
+    other: Any = None
+
+
+INNER, OUTER = f"{__name__}.Inner", f"{__name__}.Outer"
+
+
+@pytest.mark.parametrize(("value", "expected"), [
+    ([1, [2, {"a": [3]}]], [1, [2, {"a": [3]}]]),
+    ({"a": {"b": [1]}}, {"a": {"b": [1]}}),
+    ([{"_target_": INNER, "width": 2}], [Inner(2)]),
+    ({"a": [{"_target_": INNER}], "b": {"_target_": INNER}}, {"a": [Inner()], "b": Inner()}),
+    ({"_target_": OUTER, "value": [{"_target_": INNER}]}, Outer([Inner()])),
+    ("${other}", [7]),
+])  # fmt: skip
+@pytest.mark.parametrize("more", [{}, {"_partial_": True}])
+def test_classes_get_plain_containers_and_objects(value: Any, expected: Any, more: Any) -> None:
+    config = OmegaConf.create({"part": {"_target_": OUTER, "value": value, **more}, "other": [7]})
+    built = instantiate(config.part)
+    got = built().value if more else built.value
+    assert got == expected and "Config" not in str(types(got))
+
+
+def types(value: Any) -> Any:
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return type(value), [types(item) for item in items]
+
+
+def test_a_node_that_is_not_built_is_plain() -> None:
+    node = {"_target_": OUTER, "_recursive_": False, "value": {"_target_": INNER}, "other": [1]}
+    built = instantiate(OmegaConf.create(node))
+    assert (type(built.value), type(built.other)) == (dict, list)
+    assert instantiate(built.value, "data.dataset") == Inner()
+
+
+def test_another_conversion_may_be_chosen() -> None:
+    node = {"_target_": OUTER, "_convert_": "none", "value": [1], "other": {"a": 1}}
+    built = instantiate(node)
+    assert (type(built.value), type(built.other)) == (ListConfig, DictConfig)
+    node["_convert_"] = "all"
+    assert json.dumps(vars(instantiate(node))) == '{"value": [1], "other": {"a": 1}}'
+    plain = {key: value for key, value in node.items() if key != "_convert_"}
+    assert canonical({"model": node}) == canonical({"model": plain})
+
+
+def test_the_message_has_the_path_of_the_part() -> None:
+    with pytest.raises(InstantiationException, match=r"full_key: data\.sources\.web"):
+        instantiate({"_target_": "no_such_module.Rows"}, "data.sources.web")

@@ -1,0 +1,156 @@
+"""What the overrides of a sweep mean: each job has the values that were typed, or the command is
+rejected in a sentence."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.config.tree import get
+from support.projects import exit_code
+
+PACKAGE = """
+import json
+
+
+class Net:
+    def __init__(self, width: int = 4, opts: dict | None = None, choice: str | None = None):
+        pass
+
+
+class Only:
+    def __init__(self, depth: int = 1):
+        pass
+
+
+class Job:
+    def run(self, config):
+        from omegaconf import OmegaConf
+        print("ran", json.dumps(OmegaConf.to_container(config, resolve=True)))
+"""
+PRESET = "# @package _global_\ndefaults:\n  - override /model: {model}\n{more}"
+FILES = {
+    "values_package.py": PACKAGE,
+    "conf/job/mine.yaml": "_target_: values_package.Job\n",
+    "conf/model/net.yaml": "_target_: values_package.Net\nwidth: 4\n",
+    "conf/model/only.yaml": "_target_: values_package.Only\ndepth: 1\n",
+    "conf/model/only2.yaml": "_target_: values_package.Only\ndepth: 2\n",
+    "conf/model/chosen.yaml": (
+        "_target_: values_package.Net\nchoice: ${hydra:runtime.choices.optimizer}\n"
+    ),
+    "conf/experiment/a.yaml": PRESET.format(model="net", more=""),
+    "conf/experiment/b.yaml": PRESET.format(model="net", more="seed: 5\n"),
+    "conf/experiment/search.yaml": PRESET.format(
+        model="net", more="  - override /hydra/sweeper: optuna\nhpo: {n_trials: 3}\n"
+    ),
+    "conf/experiment/basic.yaml": PRESET.format(
+        model="net", more="  - override /hydra/sweeper: basic\n"
+    ),
+    "conf/experiment/params.yaml": PRESET.format(
+        model="net", more="hydra: {sweeper: {params: {seed: '1,2', model.width: '5,6'}}}\n"
+    ),
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["launcher"])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    return tmp_path
+
+
+def ran(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]:
+    """The configurations of a command's jobs."""
+    code = exit_code("job=mine", *words)
+    printed = capsys.readouterr()
+    assert code == 0, printed.err
+    lines = printed.out.splitlines()
+    return [json.loads(line.removeprefix("ran ")) for line in lines if line.startswith("ran ")]
+
+
+@pytest.mark.parametrize(("words", "key", "expected"), [
+    # The default options do not have the key.
+    ("optimizer=sgd,muon optimizer.momentum=0.5", "optimizer.momentum", [0.5, 0.5]),
+    ("optimizer.momentum=0.5 optimizer=sgd,muon", "optimizer.momentum", [0.5, 0.5]),
+    ("optimizer=sgd,muon optimizer.momentum=0.5,0.9", "optimizer.momentum", [0.5, 0.9] * 2),
+    ("model=only,only2 model.depth=3", "model.depth", [3, 3]),
+    ("experiment=a,b model.width=8", "model.width", [8, 8]),
+    ("experiment=a,b model.opts={x:1}", "model.opts", [{"x": 1}] * 2),
+    ("experiment=a,b model.opts.x=1", "model.opts", [{"x": 1}] * 2),
+    # Mappings of one key are merged.
+    ("model=net seed=1,2 +model.opts={x:1} +model.opts={y:2}", "model.opts.y", [2, 2]),
+    ("model=net +model.opts={x:1},{x:2} seed=1", "model.opts", [{"x": 1}, {"x": 2}]),
+    # Numbers of a range are those that are typed.
+    ("optimizer.lr=range(0.1,0.5,0.1)", "optimizer.lr", [0.1, 0.2, 0.3, 0.4]),
+    ("optimizer.lr=range(0.3,0.9,0.3)", "optimizer.lr", [0.3, 0.6]),
+    ("optimizer.lr=range(0.9,0,-0.3)", "optimizer.lr", [0.9, 0.6, 0.3]),
+    ("optimizer.lr=range(1e-4,4e-4,1e-4)", "optimizer.lr", [1e-4, 2e-4, 3e-4]),
+    ("seed=range(1,6,2)", "seed", [1, 3, 5]),
+    # The command line replaces what a preset sweeps over.
+    ("experiment=params model.width=9", "model.width", [9, 9]),
+    ("experiment=basic seed=1,2", "seed", [1, 2]),
+    ("model=chosen optimizer=sgd,muon", "model.choice", ["sgd", "muon"]),
+])  # fmt: skip
+def test_each_job_has_the_values_of_the_command(
+    words: str, key: str, expected: list[Any], project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert [get(config, key) for config in ran(capsys, "-m", *words.split())] == expected
+
+
+def test_a_number_of_a_range_names_the_run_of_the_same_number(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    swept = ran(capsys, "-m", "optimizer.lr=range(0.1,0.35,0.1)", "hydra/sweeper=grid")
+    (single,) = ran(capsys, "optimizer.lr=0.3")
+    assert swept[2]["run"]["id"] == single["run"]["id"]
+
+
+def test_hydras_choices_resolve_in_a_single_run(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (config,) = ran(capsys, "model=chosen", "optimizer=sgd")
+    assert config["model"]["choice"] == "sgd"
+
+
+@pytest.mark.parametrize(("words", "sentence"), [
+    ("seed=1,2 seed=3", "seed=3: seed has values already (seed=1,2); give all in one place."),
+    ("seed=3 +seed=1,2", "+seed=1,2: seed has values already (seed=3); give all in one place."),
+    ("seed=1,2 seed=range(3,5)", "seed=range(3,5): seed has values already (seed=1,2)"),
+    ("model=net +model.opts={x:1},{x:2} +model.opts={y:3},{y:4}", "model.opts has values already"),
+    ("hydra/sweeper=basic seed=1,2 seed=3,4", "seed=3,4: seed has values already (seed=1,2)"),
+    ("hydra/sweeper=optuna seed=1,2 seed=3,4", "seed=3,4: seed has values already (seed=1,2)"),
+    ("model=net,only model.depth=3", "no key model.depth; model=only, only2 have it"),
+    ("optimizer=sgd,muon ~optimizer.nesterov", "make options without the key."),
+    ("model=net model.opts={x:1} model.opts={y:2} seed=1,2", "has no key y; set it alone"),
+    ("experiment=search,a", "hydra/sweeper=optuna: an option that is swept cannot choose it"),
+    ("experiment=search", "there is nothing to search"),  # the preset's sweeper says so
+    ("optimizer.lr=interval(1,2)", "has no list of values"),
+])  # fmt: skip
+def test_a_sweep_that_would_drop_values_is_rejected(
+    words: str, sentence: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("job=mine", "-m", *words.split()) == 2
+    printed = capsys.readouterr()
+    assert sentence in printed.err and "Traceback" not in printed.err
+    assert not (project / "outputs").exists()
+
+
+def test_the_first_repeated_jobs_are_reported(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("job=mine", "model=net", "-m", "seed=range(0,100)", "optimizer.lr=0.1,0.1")
+    assert exit_code(*words) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition("jobs ")[2].partition(" of")[0] for line in lines[:3]] == [
+        "1 and 2",
+        "3 and 4",
+        "5 and 6",
+    ]
+    assert lines[3:] == ["97 more jobs of the sweep repeat a run."]

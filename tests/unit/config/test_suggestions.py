@@ -1,0 +1,132 @@
+"""What a message suggests can be typed, and is another line than the one that was rejected."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from launcher.config.compose import compose
+from launcher.config.diagnose import diagnose
+from launcher.config.schema import validate
+from launcher.errors import ConfigError
+
+PACKAGE = """
+from dataclasses import dataclass
+
+
+@dataclass
+class Sub:
+    width: int = 1
+
+
+class Net:
+    def __init__(
+        self,
+        width: int = 4,
+        depth: int = 2,
+        kind: str = "a",
+        names: list[str] | None = None,
+        sizes: list[int] | None = None,
+        opts: dict | None = None,
+        cls: object = None,
+        other: object = None,
+        others: list[Sub] | None = None,
+    ):
+        pass
+"""
+FILES = {
+    "suggestions_package.py": PACKAGE,
+    "conf/model/net.yaml": (
+        "_target_: suggestions_package.Net\nwidth: 4\nother: null\n"
+        "others: [{_target_: suggestions_package.Sub, width: 1}]\n"
+    ),
+    "conf/model/deep/first.yaml": "_target_: suggestions_package.Net\n",
+    "conf/model/deep/fourth.yaml": "_target_: suggestions_package.Net\n",
+    "conf/experiment/mine.yaml": "# @package _global_\ndefaults:\n  - override /model: net\n",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path / "conf"
+
+
+@pytest.mark.parametrize(("typed", "suggested"), [
+    ("model.kind=a~b", "model.kind=\"a~b\""),
+    ("model.kind=say \"a~b\"", "model.kind=\"say \\\"a~b\\\"\""),
+    ("model.kind=it's", "model.kind=\"it's\""),
+    ("model.names=[a,~]", "model.names=[a,\"~\"]"),
+    ("model.opts={a: [b~c, [d~]]}", "model.opts={a: [\"b~c\", [\"d~\"]]}"),
+    ("model.opts={a: x~y, b: 1}", "model.opts={a: \"x~y\", b: 1}"),
+    ("model.sizes=(3,4)", "model.sizes=[3,4]"),
+    ("model.opts={a: [(1,2)]}", "model.opts={a: [[1,2]]}"),
+    ("model.others[0].width=9", "model.others.0.width=9"),
+    ("model.opts={\"C#\": 1}", None),
+    ("model.sizes=[1,2", None),
+    ("model.kind=nan", "model.kind=\"nan\""),
+    ("model.kind=1", "model.kind=\"1\""),
+    ("model.kind=true", "model.kind=\"true\""),
+    ("trainer.max_steps=1e3", "trainer.max_steps=1000"),
+    ("model.widht=3", "model.width=3"),
+    ("model=deep/forth", "model=deep/fourth"),
+    ("model/deep=first", "model=deep/first"),
+    ("model=conf/model/net.yaml", "model=net"),
+    ("experiment=conf/experiment/mine.yaml", "experiment=mine"),
+    ("~model.depth", None),
+    ("model.others.2.width=9", "model.others.0"),
+    ("trainer.accumulate_grad_batches=2", "trainer.micro_batch_size"),
+    ("model._target_=", "name a class or function"),
+])  # fmt: skip
+def test_a_suggestion_can_be_typed(typed: str, suggested: str | None, folder: Path) -> None:
+    others = [] if typed.startswith("model=") else ["model=net"]
+    messages = diagnose([*others, "data=digits", typed], folder)
+    assert messages and all(typed not in message.partition(typed)[2] for message in messages)
+    if suggested is None:
+        assert "did you mean" not in messages[0] and "quote a text" not in messages[0]
+        return
+    (message,) = messages
+    assert suggested in message or shlex.quote(suggested) in message
+    if "=" in suggested:
+        assert diagnose([*others, "data=digits", suggested], folder) == []
+
+
+@pytest.mark.parametrize("words", [
+    "model.cls._target_=torch.nn.ReLU",  # an argument that the YAML leaves out
+    "model.other._target_=torch.nn.ReLU",  # null in the YAML
+    "model.cls._target_=torch.nn.Linear model.cls.in_features=1 model.cls.out_features=2",
+    "model.opts.a.b=1",
+    "model.others.0._target_=suggestions_package.Sub",
+])  # fmt: skip
+def test_a_part_may_be_made_of_an_argument(words: str, folder: Path) -> None:
+    config = compose(["model=net", "data=digits", *words.split()], folder)
+    validate(config)
+    assert diagnose(["model=net", "data=digits", *words.split()], folder) == []
+
+
+@pytest.mark.parametrize(("words", "expected"), [
+    (
+        ["model.width=${model.depth}", "model.depth=${model.width}"],
+        "model.width=${model.depth} and model.depth=${model.width}: refer to each other; give",
+    ),
+    (["model.width=${model.width}"], "model.width=${model.width}: refers to itself; give"),
+    (
+        ["model.kind=${model.opts}", 'model.opts="${oc.decode:${model.kind}}"'],
+        "model.kind=${model.opts} and model.opts=${oc.decode:${model.kind}}: refer to each",
+    ),
+    (
+        ["model.width=${seed}", "seed=${data.batch_size}", "data.batch_size=${model.width}"],
+        "data.batch_size=${model.width} and model.width=${seed} and seed=${data.batch_size}: refer",
+    ),
+    (["seed=${run.id}", "run.id=${seed}"], "seed=${run.id}: refers to itself; give"),
+])  # fmt: skip
+def test_a_circular_reference_names_its_keys(words: list[str], expected: str, folder: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        validate(compose(["model=net", "data=digits", *words], folder))
+    (message,) = [text for text in caught.value.messages if ": refer" in text]
+    assert message.startswith(expected)
+    assert not any("run.id=${launcher.id:}" in text for text in caught.value.messages)
