@@ -40,7 +40,6 @@ PLAIN_TEXT = re.compile(r"""[^\[\]{},:"'\s][^\[\]{},:"']*""")
 """A text without quotes in a list or mapping."""
 TUPLE = re.compile(r"(^|^[\[{].*[\[{,:]\s*)\(")
 NOTHING = ("none", "no", "off", "false")
-"""Names that other libraries have for the number of micro-batches of a step."""
 OPTIONAL = ("scheduler", "hooks", "tracker")
 """Groups that a run may do without."""
 
