@@ -282,9 +282,6 @@ def _bad_option(error: Exception, text: str) -> str:
     """Explain why an option of a group does not compose."""
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         folder, _, name = error.missing_cfg_file.rpartition("/")
-        group, option = folder.partition("/")[0], name.removesuffix(".yaml")
-        if group != folder and option in loader().repository.get_group_options(group):
-            return f"there is no such option; did you mean {group}={option}?"
         near = hint(name, error.options or (), folder + "/{}")
         return f"it needs {error.missing_cfg_file}, which does not exist{near}"
     message = first_line(error)

@@ -156,6 +156,9 @@ class _Schemas:
     def defaults(self, group: str) -> Schema:
         """A list of options: of the own group by name, or `group: option`."""
         names = [*self.names.get(group, ()), "_self_"]
+        if group == EXPERIMENT:
+            files = (file.name for file in self.top.iterdir())
+            names += [name.removesuffix(".yaml") for name in files if name.endswith(".yaml")]
         chosen: Schema = {}
         for name, known in self.names.items():
             one = {"enum": [*known, None]}
