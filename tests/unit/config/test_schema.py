@@ -104,7 +104,8 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
         ),
         (
             ["trainer.max_steps=1e3"],
-            "trainer.max_steps=1000.0: should be a whole number greater than 0 or null.",
+            "trainer.max_steps=1000.0: should be a whole number greater than 0 or null; use"
+            " trainer.max_steps=1000.",
         ),
         (
             ["trainer.compile=1"],
@@ -239,7 +240,7 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
         (["run.name=" + 129 * "x"], "x ...: has 129 bytes; should have at most 128."),
         (["run.id='" + 65 * "é" + "'"], "é ...: has 130 bytes; should have at most 128."),
         (["run.tag=''"], "run.tag='': should be a valid folder name"),
-        (["run.id=true"], "run.id=true: should be text."),
+        (["run.id=true"], "run.id=true: should be text; a text needs quotes: 'run.id=\"true\"'."),
         (["+run.tga=x"], "run.tga='x': run takes no tga; did you mean run.tag?"),
         (["~model"], "model: the run needs one; choose model="),
         (
