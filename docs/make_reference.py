@@ -1,6 +1,7 @@
 """Writes docs/reference.md from conf/ and the signatures: `make reference`."""
 
 import ast
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,9 +15,9 @@ HEAD = """\
 Made by `make reference` from `conf/` and the constructors' signatures;
 `python -m launcher --help GROUP` shows the same.
 A key with a + is not in the YAML file: `key=value` adds it.
-Each key has an anchor, `reference.md#optimizer.lr`.
+Each key has an anchor, `#optimizer.lr`.
 Where several options of a group have the key, this is the first of them,
-and `reference.md#optimizer=sgd:lr` is another.
+and `#optimizer=sgd:lr` is another.
 """
 
 
@@ -28,7 +29,7 @@ def reference() -> str:
         for option in options:
             parts.append(f"### {option.group}={option.name}\n")
             if option.comment:
-                parts.append(option.comment + "\n")
+                parts.append(re.sub(r"docs/(\w+)\.md", r"[\1](\1.md)", option.comment) + "\n")
             if option.target:
                 parts.append(f"`{option.target}`\n")
             if option.includes:

@@ -1,6 +1,6 @@
 """Ranks in your own code: this process's rank, joining a process group, and exchanging values.
 
-device = Ranks.from_env().device join(device) ... leave()
+For example: `device = Ranks.from_env().device`, `join(device)`, and at the end `leave()`.
 """
 
 from launcher.process.ranks import Ranks as Ranks

@@ -14,10 +14,7 @@ class ConfigError(Exception):
 
 
 def config_error(error: BaseException) -> ConfigError | None:
-    """Return the ConfigError that `error` is or was raised from.
-
-    Hydra wraps exceptions of constructors.
-    """
+    """Return the ConfigError that `error` is or was raised from, as Hydra wraps exceptions."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ConfigError):
         cause = cause.__cause__
@@ -25,7 +22,4 @@ def config_error(error: BaseException) -> ConfigError | None:
 
 
 class TrainingError(RuntimeError):
-    """Training cannot continue.
-
-    A limit was exceeded (non-finite gradients, losses of None), or a state does not fit.
-    """
+    """Training cannot continue: too many non-finite gradients, or a state that does not fit."""

@@ -55,10 +55,7 @@ SLURM = "dispatch=slurm"
 
 
 class Run:
-    """A run, as its configuration names it.
-
-    `launcher.compose` makes one, and nothing is written before it trains.
-    """
+    """A run, as its configuration names it. Nothing is written before it trains."""
 
     def __init__(
         self,
@@ -111,10 +108,9 @@ class Run:
         return StoredRun.read(self.folder)
 
     def train(self) -> dict[str, float]:
-        """Train in this process until the run is complete.
+        """Train in this process until the run is complete; a complete run returns at once.
 
-        A run that is already complete returns at once. Interrupting the cell saves, as Ctrl-C does,
-        and the same call resumes.
+        Interrupting the cell saves, as Ctrl-C does, and the same call resumes.
 
         Returns:
             The newest value of each metric.
@@ -137,9 +133,7 @@ class Run:
         return self.metrics
 
     def submit(self) -> str | None:
-        """Submit the run to SLURM.
-
-        Its dispatch submits it, or `dispatch=slurm` if its own does not submit.
+        """Submit the run to SLURM, with `dispatch=slurm` if its own dispatch does not submit.
 
         Returns:
             The id of the run's newest job. It is an older job if there was nothing to submit, and
@@ -173,9 +167,9 @@ class Sweep(Items[Run]):
         return "\n".join(["<Sweep", *(f"  {run!r}" for run in self), ">"])
 
     def train(self) -> "Sweep":
-        """Train the runs, one after the other, or `dispatch.parallel` of them at a time.
+        """Train the runs in processes, one after the other, or `dispatch.parallel` at a time.
 
-        Each is a process. A run that fails does not stop the others.
+        A run that fails does not stop the others.
 
         Raises:
             TrainingError: some failed, and the others are complete.
@@ -220,9 +214,7 @@ class Sweep(Items[Run]):
         }
 
     def submit(self) -> list[str | None]:
-        """Submit the runs to SLURM as an array.
-
-        `dispatch=slurm` must be among the overrides.
+        """Submit the runs to SLURM as an array; `dispatch=slurm` must be among the overrides.
 
         Returns:
             The id of each run's newest job, as `Run.submit`.
@@ -302,11 +294,7 @@ def _jobs(overrides: Sequence[str], folder: str | Path | None) -> list[SweepJob]
 
 
 def _checked(overrides: Sequence[str]) -> list[str]:
-    """Check and compose overrides.
-
-    Raises:
-        ConfigError: they are not a list of overrides, or the program uses Hydra itself.
-    """
+    """Check that overrides are texts, and that the program does not use Hydra itself."""
     if GlobalHydra.instance().is_initialized():
         raise ConfigError(
             "hydra.initialize() is in effect; call hydra.core.global_hydra.GlobalHydra.instance()"
@@ -336,12 +324,6 @@ def _folder(config_dir: str | Path | None) -> str | Path | None:
 
 
 def _run(plain: dict[str, Any]) -> None:
-    """Run a job.
-
-    Raises:
-        ConfigError: it was rejected.
-        TrainingError: it failed, and the reason is printed.
-    """
     config = OmegaConf.create(escaped(plain))
     assert isinstance(config, DictConfig)
     try:
@@ -362,11 +344,8 @@ def _run(plain: dict[str, Any]) -> None:
 def _as_command(hydra: dict[str, object]) -> Iterator[None]:
     """Act as the process of a command within the context.
 
-    Signals stop the run, and Hydra's node is the node of its command line. Afterwards the previous
-    state is restored.
-
-    Raises:
-        KeyboardInterrupt: SIGINT has stopped it.
+    Signals stop the run, SIGINT as KeyboardInterrupt, and Hydra's node is the command's. Afterwards
+    the previous state is restored.
     """
     node, HydraConfig.instance().cfg = (
         HydraConfig.instance().cfg,

@@ -50,7 +50,7 @@ def uneven_evaluation(
 ) -> dict[str, Any]:
     """Held-out batches of one sample each, `batches[rank]` of them on this rank; `stop`: a signal
     to the last rank."""
-    from launcher.hooks.sample_means import SampleMeans
+    from launcher.hooks.sample_means import BatchOrder, SampleMeans
 
     trainer = build(Path("unused"), overrides, Journal())
     rank = trainer.strategy.ranks.rank
@@ -67,7 +67,7 @@ def uneven_evaluation(
 
     pairs = [(sample[None, :-1], sample[None, 1:]) for sample in own]
     context = trainer.strategy.forward_context
-    metrics = SampleMeans(forward, trainer.model, context).over_ranks(pairs)
+    metrics = SampleMeans(forward, trainer.model, context).over_ranks(pairs, BatchOrder(0, 0))
     with torch.no_grad(), trainer.strategy.forward_context():
         expected = trainer.forward((samples[:, :-1], samples[:, 1:]))[0]
     signals.forget()
@@ -77,7 +77,7 @@ def uneven_evaluation(
 
 def masked(folder: str, overrides: list[str], micro: int) -> dict[str, Any]:
     """Train on masked targets; the losses, and what an evaluation of 17 samples gives."""
-    from launcher.hooks.sample_means import SampleMeans
+    from launcher.hooks.sample_means import BatchOrder, SampleMeans
 
     data = [
         "data=custom",
@@ -94,7 +94,7 @@ def masked(folder: str, overrides: list[str], micro: int) -> dict[str, Any]:
     ]
     context = trainer.strategy.forward_context
     means = SampleMeans(trainer.forward, trainer.model, context, trainer.num_targets)
-    val = means.over_ranks(batches)
+    val = means.over_ranks(batches, BatchOrder(0, 0))
     weights = trainer.strategy.full_weights() or {}
     tables = [buffer.tolist() for buffer in trainer.unwrapped_model.buffers()]
     trainer.strategy.teardown()

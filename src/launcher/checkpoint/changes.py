@@ -14,22 +14,20 @@ from launcher.config.resolve import unescaped
 from launcher.rundir.sources import imported_sources
 
 OF_THE_ATTEMPT = (
+    "paths.outputs",
+    "run.dir",
     "trainer.pause_at",
     "run.resume",
     "hooks.checkpointing.load",
     "trainer.micro_batch_size='auto'",
 )
-"""Keys that configure one attempt, not the run, and a value that an attempt replaces by its
-own."""
+"""Keys that configure one attempt, and a value that an attempt replaces by its own."""
 SOURCES = "sources.json"
 """The file of a checkpoint with the digests of the user's own source files."""
 
 
 def changes_since(checkpoint: Path, config: dict[str, Any], code: dict[str, object]) -> list[str]:
-    """Return the differences between a checkpoint and the current process, each as a message.
-
-    They are differences in configuration, code and versions.
-    """
+    """Return differences in configuration, code and versions between a checkpoint and now."""
     messages: list[str] = []
     for name, present in (("config.yaml", config), ("code.yaml", code)):
         if (file := checkpoint / name).exists() and _loaded_fast(file) != present:
@@ -45,10 +43,7 @@ def with_sources(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def stored_sources(checkpoint: Path) -> dict[str, str]:
-    """Return the source files that the process of a checkpoint had imported.
-
-    They are empty if they cannot be read.
-    """
+    """Return the source files that a checkpoint's process had imported, if they can be read."""
     try:
         sources = json.loads((checkpoint / SOURCES).read_bytes())
     except (OSError, ValueError, RecursionError):

@@ -1,7 +1,7 @@
-"""Write large files past the page cache.
+"""Write large files past the page cache, which would slow the training that continues.
 
-Allocating, filling and evicting its pages would slow the training that continues during a save. Two
-chunks are being written while the next is filled.
+Allocating, filling and evicting its pages takes time. Two chunks are being written while the next
+is filled.
 """
 
 import ctypes
@@ -15,8 +15,7 @@ from queue import SimpleQueue
 from typing import Any
 
 CHUNK = 2 << 20
-"""Chunk size in bytes. All chunks together fit in the processor's cache, from which the disk reads
-them."""
+"""Bytes of a chunk. All fit in the processor's cache, from which the disk reads them."""
 READ = 4 << 20
 """Bytes that are read and hashed at a time. They fit in the processor's cache."""
 WRITERS = 2
@@ -26,16 +25,11 @@ DIRECT = getattr(os, "O_DIRECT", 0)
 
 
 class ChunkWriter:
-    """Writes a new file.
-
-    At the end of the context, the kernel has all bytes; the caller does the fsync.
+    """Writes a new file of about `size` bytes, on which the caller calls fsync.
 
     Full chunks are written with O_DIRECT, from page-aligned memory, into reserved space, since
     writes that make a file longer wait for each other. The rest, small files, and file systems
     without O_DIRECT use ordinary writes.
-
-    Args:
-        size: the approximate number of bytes.
     """
 
     def __init__(self, fd: int, size: int):
@@ -50,11 +44,6 @@ class ChunkWriter:
         self._filled = 0
 
     def __enter__(self) -> "ChunkWriter":
-        """Open the file and reserve its space.
-
-        Raises:
-            OSError: the disk has no room for `size` bytes.
-        """
         if not self.is_small:
             reserve(self.fd, self.size)
             self._set_flags(self._flags | DIRECT)
@@ -70,12 +59,7 @@ class ChunkWriter:
         return self
 
     def write(self, view: memoryview) -> None:
-        """Write some bytes.
-
-        Raises:
-            OSError: this write or an earlier one failed. The end of the context reports the last
-                writes.
-        """
+        """Write some bytes. An error may be of earlier ones; the context reports the last."""
         if self.is_small:
             write_all(self.fd, view, self._start)
             self._start += len(view)
@@ -144,13 +128,10 @@ class ChunkWriter:
 
 
 def reserve(fd: int, size: int) -> None:
-    """Make an empty file `size` bytes long and give it space on the disk, if the file system can.
+    """Make an empty file `size` bytes long and give it space, if the file system can.
 
     Python has only `posix_fallocate`, which writes to every block if the file system cannot reserve
     space.
-
-    Raises:
-        OSError: the disk is full.
     """
     fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)  # Linux has it
     if fallocate is None:
@@ -161,20 +142,14 @@ def reserve(fd: int, size: int) -> None:
 
 
 def write_all(fd: int, view: memoryview, start: int) -> None:
-    """Write `view` into the file from `start` on."""
     while view:
         count = os.pwrite(fd, view, start)
         view, start = view[count:], start + count
 
 
 def read_bytes(path: Path, start: int, view: memoryview, digest: Any = None) -> None:
-    """Fill `view` with the file's bytes from `start` on.
+    """Fill `view` with the file's bytes from `start` on, and update the digest with them.
 
-    Args:
-        path: the file.
-        start: position of the first byte.
-        view: memory that is filled.
-        digest: updated with these bytes.
     Raises:
         ValueError: the file has fewer bytes.
     """

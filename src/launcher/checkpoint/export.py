@@ -27,14 +27,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class Export:
-    """Exports the weights of a checkpoint.
-
-    Args:
-        key: group of the settings, for messages.
-        weights: an average of `hooks.ema`. Default None: the weights.
-        dtype: convert floating-point tensors. Default None: they are not converted.
-        max_shard_size: a larger Hugging Face model is written in several files.
-    """
+    """Exports the weights of a checkpoint. `key` is the group of the settings, for messages."""
 
     key: str
     weights: str | None = None
@@ -98,10 +91,9 @@ def write_model(
     max_shard_size: str = "5GB",
     tied: Mapping[str, str] | None = None,
 ) -> tuple[Path, Any]:
-    """Write the weights.
+    """Write the weights, or let a model with `write_export` write its own files.
 
-    A model with `write_export` writes its own files. The file of another model has each name of its
-    `state_dict()`, so that `load_state_dict(load_file(...))` accepts it.
+    The file of another model has each name of its `state_dict()`, for `load_state_dict`.
 
     Args:
         folder: where the files are written.
@@ -112,7 +104,7 @@ def write_model(
         tied: see `launcher.strategies.weights.tied_names`.
     Returns:
         The file, or the folder of several files; and the node `model` that loads the written
-            weights.
+        weights.
     """
     try:
         write = getattr(target_object(str(model.get("_target_"))), "write_export", None)

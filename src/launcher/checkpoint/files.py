@@ -11,8 +11,7 @@ import xxhash
 from launcher.checkpoint.chunks import ChunkWriter
 
 CHUNK = 1 << 20
-"""Bytes that are hashed and then written at a time. They are few enough to be in the cache for the
-write."""
+"""Bytes that are hashed and then written at a time, few enough to be in the cache."""
 
 
 @dataclass(frozen=True)
@@ -39,18 +38,13 @@ def write_file(
     advanced: Callable[[], None] = nothing,
     size: int = 0,
 ) -> FileEntry:
-    """Write a file, hash it and fsync it.
-
-    The caller does the fsync of the folder.
+    """Write a file, hash it and fsync it, but not the folder.
 
     Args:
         path: the new file.
         buffers: each is a piece with its own checksum.
         advanced: called after each chunk. It may raise to abort the write.
         size: the approximate number of bytes.
-
-    Raises:
-        OSError: the disk is full, read-only or broken.
     """
     pieces = []
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
@@ -71,7 +65,7 @@ def write_file(
 
 
 def entry_of(name: str, pieces: list[tuple[int, str]]) -> FileEntry:
-    """The entry of a file with these pieces. A single piece is the whole file."""
+    """Return the entry of a file with these pieces. A single piece is the whole file."""
     size = sum(length for length, _ in pieces)
     if len(pieces) == 1:
         return FileEntry(name, size, pieces[0][1])
@@ -90,12 +84,10 @@ def write_json(path: Path, data: object) -> FileEntry:
 def hash_file(
     path: Path, name: str | None = None, pieces: Iterable[tuple[int, str]] = ()
 ) -> FileEntry:
-    """The entry that `write_file` returned, if the bytes are unchanged.
+    """Return the entry that `write_file` returned, if the bytes are unchanged.
 
-    Args:
-        path: the file.
-        name: its name in the entry. Default None: the last part of the path.
-        pieces: as recorded; without them the file is one piece.
+    `name` is the last part of the path by default. Without the recorded pieces, the file is one
+    piece.
     """
     lengths = [length for length, _ in pieces] or [os.stat(path).st_size]
     pieces_now = []

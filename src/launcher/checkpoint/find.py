@@ -1,7 +1,4 @@
-"""Find the checkpoint that `latest`, `best`, a step or a path names.
-
-There is one message for each way in which that can fail.
-"""
+"""Find the checkpoint that `latest`, `best`, a step or a path names, or say why there is none."""
 
 from pathlib import Path
 
@@ -20,8 +17,7 @@ def find_checkpoint(root: Path, which: str | int | Path, key: str, hashes: bool 
         root: the `checkpoints` folder of a run.
         which: `latest`, `best`, a step (`1400` or `step-00001400`), or the folder of a checkpoint.
         key: the key that the user set, for messages (`job.checkpoint`).
-        hashes: whether to verify the tensors. With False, only the small files are read, since
-            tensors are verified as they are loaded.
+        hashes: whether to verify the tensors, which are otherwise verified as they are loaded.
     """
     path = checkpoint_path(root, which)
     if path is None:
@@ -36,7 +32,7 @@ def find_checkpoint(root: Path, which: str | int | Path, key: str, hashes: bool 
 
 
 def checkpoint_path(root: Path, which: str | int | Path) -> Path | None:
-    """Return the folder of the checkpoint, not verified, or None if it does not exist."""
+    """Return the folder of the checkpoint, not verified, or None if there is none."""
     store, name = CheckpointStore(root), str(which)
     if name == LATEST:
         return store.path(steps[-1]) if (steps := store.steps_with_broken()) else None
@@ -53,10 +49,7 @@ def checkpoint_path(root: Path, which: str | int | Path) -> Path | None:
 
 
 def request_name(root: Path, which: str | int | Path) -> str:
-    """Return one name for all spellings of a request.
-
-    A checkpoint of this run has its name, another checkpoint its path.
-    """
+    """Return one name for all spellings: a checkpoint of this run by name, another by path."""
     name = str(which)
     if name.removeprefix("step-").isdecimal():
         return step_name(int(name.removeprefix("step-")))
@@ -75,13 +68,7 @@ def damaged(key: str, which: str | int | Path, path: Path, error: CorruptCheckpo
 def has_checkpoints(
     store: CheckpointStore, key: str = "run.resume", another: str = "run.tag=<word>"
 ) -> ConfigError:
-    """The error of `run.resume=never` in a run with checkpoints.
-
-    Args:
-        store: the run's checkpoints.
-        key: what a program calls it.
-        another: how it makes another run.
-    """
+    """Return the error of `run.resume=never`, with a program's words for it and a new run."""
     return ConfigError(
         f"{key}=never: {store.root} has checkpoints up to step {store.steps()[-1]}; use {another}"
         f" for another run of the same configuration, or {key}=auto to resume this one."
@@ -89,12 +76,11 @@ def has_checkpoints(
 
 
 def has_no_checkpoint(store: CheckpointStore, key: str = "run.resume") -> ConfigError:
-    """The error of `run.resume=must` in a run without checkpoints."""
+    """Return the error of `run.resume=must` in a run without checkpoints."""
     return ConfigError(f"{key}=must: {store.root} has no checkpoint; use {key}=auto.")
 
 
 def missing_checkpoint(root: Path, which: str, key: str) -> ConfigError:
-    """The error of a checkpoint that does not exist; see `find_checkpoint`."""
     steps = CheckpointStore(root).steps()
     if not steps:
         return ConfigError(f"{key}={which}: {root.parent} has no checkpoint.")

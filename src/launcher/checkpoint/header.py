@@ -22,20 +22,14 @@ DTYPES = {
 TORCH = {name: dtype for dtype, name in DTYPES.items()}
 PARTS = "launcher.parts"
 OTHER_DTYPES = "launcher.dtypes"
-"""Dtypes that safetensors does not have. A tensor of such a dtype is stored as bytes, with one more
-dimension."""
+"""Dtypes that safetensors does not have, stored as bytes with one more dimension."""
 
 
 def read_header(path: Path, checksum: str | None = None) -> tuple[dict[str, Any], int]:
     """Read the header of a safetensors file and the position at which its data start.
 
-    Args:
-        path: the file.
-        checksum: checksum of the header, or None if it is not known.
-
     Raises:
-        CorruptCheckpoint: it does not have this checksum, or is not the header of a safetensors
-            file of this size.
+        CorruptCheckpoint: it does not have the known checksum, or is not the header of such a file.
     """
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -50,11 +44,7 @@ def read_header(path: Path, checksum: str | None = None) -> tuple[dict[str, Any]
 
 
 def _header_fault(text: bytes, size: int, length: int) -> str | None:
-    """Explain why these bytes cannot be the header of a safetensors file of `size` bytes.
-
-    Returns:
-        None if they can.
-    """
+    """Explain why these bytes cannot be the header of a file of `size` bytes, if so."""
     if not length or 8 + length > size:
         return (
             f"it has {size} bytes, its header should have {length}"
@@ -74,11 +64,7 @@ def _header_fault(text: bytes, size: int, length: int) -> str | None:
 
 
 def _span_fault(header: dict[str, Any], num_bytes: int) -> str | None:
-    """Explain why tensors do not take exactly `num_bytes` of data, one after the other.
-
-    Returns:
-        None if they do.
-    """
+    """Explain why tensors do not take `num_bytes` one after the other, if so."""
     spans = [
         (entry["data_offsets"], name) for name, entry in header.items() if name != "__metadata__"
     ]
@@ -91,11 +77,7 @@ def _span_fault(header: dict[str, Any], num_bytes: int) -> str | None:
 
 
 def _entry_fault(entry: Any, num_bytes: int) -> str | None:
-    """Explain why this cannot describe a tensor in `num_bytes` of data.
-
-    Returns:
-        None if it can.
-    """
+    """Explain why this cannot describe a tensor in `num_bytes` of data, if so."""
     try:
         dtype, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         if dtype not in TORCH:

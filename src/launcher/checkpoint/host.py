@@ -6,19 +6,13 @@ import torch
 
 
 class HostBuffers:
-    """Buffers that are reused by each save.
-
-    Allocating new ones costs more in page faults than the copy itself.
-    """
+    """Buffers that are reused, since new ones cost more in page faults than the copy itself."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, torch.Tensor] = {}
 
     def copy(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the current values on the CPU, which are valid until the next call.
-
-        On CUDA it waits once for the current stream.
-        """
+        """Return values on the CPU, valid until the next call. It waits once for CUDA."""
         copies, on_device = {}, False
         for name, tensor in tensors.items():
             buffer = self._buffers.get(name)

@@ -1,7 +1,4 @@
-"""The manifest of a checkpoint.
-
-It is written last, since a folder is a checkpoint only if it has a manifest that matches its files.
-"""
+"""The manifest, which is written last, since a folder without a matching one is no checkpoint."""
 
 import json
 import os
@@ -23,12 +20,7 @@ VERSION = 1
 
 
 class CorruptCheckpoint(Exception):
-    """A file differs from what was written.
-
-    Args:
-        name: name of the checkpoint's folder, or of a file.
-        problem: the file and its problem.
-    """
+    """A file differs from what was written. `name` is of a checkpoint or file."""
 
     def __init__(self, name: str, problem: str = ""):
         super().__init__(f"{name}: {problem}" if problem else name)
@@ -36,10 +28,7 @@ class CorruptCheckpoint(Exception):
 
 
 class UnsupportedCheckpoint(ConfigError):
-    """The checkpoint has the format of a newer version.
-
-    It is not damaged, so it must not be set aside.
-    """
+    """The checkpoint has a newer format. It is not damaged, and not set aside."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +41,7 @@ class Manifest:
     run: str | None = None
     """`<name>/<id>` of the run that wrote it, or None for a program without a workspace."""
     rollbacks: list[str] = field(default_factory=list)
-    """Names of the checkpoints that the run was rolled back to, in order (see
-    `checkpoint.find.request_name`)."""
+    """Checkpoints that the run was rolled back to, in order (see `find.request_name`)."""
     files: list[FileEntry] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     format_version: int = VERSION
@@ -85,16 +73,7 @@ class Manifest:
 
     @classmethod
     def parse(cls, folder: Path, content: bytes) -> "Manifest":
-        """Parse a manifest.
-
-        Args:
-            folder: its name is used in messages.
-            content: the bytes of the file.
-
-        Raises:
-            CorruptCheckpoint: it differs from what was written.
-            UnsupportedCheckpoint: it has a newer format version.
-        """
+        """Parse a manifest, with the same errors as `read`. Messages name the folder."""
         try:
             return _parse(folder, content)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -142,10 +121,7 @@ def _entry(name: str, size: int, xxh3: str, pieces: Any = ()) -> FileEntry:
 
 
 def _digest(data: dict[str, Any]) -> str:
-    """Return a checksum of all other fields.
-
-    A flipped bit in the step or in a file's size must be noticed as well.
-    """
+    """Return a checksum of all other fields, since their bits may flip as well."""
     return xxhash.xxh3_128_hexdigest(json.dumps(data, sort_keys=True).encode())
 
 
@@ -156,7 +132,6 @@ def verify(folder: Path, hashes: bool | Callable[[FileEntry], bool] = True) -> M
         folder: the folder of a checkpoint.
         hashes: whether to read the files, or which of them. Only the size of the others is
             compared.
-
     Raises:
         CorruptCheckpoint: a file is missing or differs.
         UnsupportedCheckpoint: it has a newer format version.
@@ -169,17 +144,14 @@ def verify(folder: Path, hashes: bool | Callable[[FileEntry], bool] = True) -> M
 
 
 def is_small(entry: FileEntry) -> bool:
-    """Return whether `verify` should read this file.
-
-    `StoredCheckpoint` verifies the shards' tensors as it loads them.
-    """
+    """Return whether `verify` reads a file; shards are verified as their tensors are loaded."""
     return not entry.name.startswith("shard-")
 
 
 def issues(
     folder: Path, manifest: Manifest, hashes: bool | Callable[[FileEntry], bool] = True
 ) -> list[str]:
-    """Yield a message for each damaged file; see `verify`."""
+    """Return a message for each damaged file; see `verify`."""
     if (named := re.match(r"(?:corrupt-)?step-(\d+)", folder.name)) and int(
         named.group(1)
     ) != manifest.step:

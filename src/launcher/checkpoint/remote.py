@@ -1,7 +1,4 @@
-"""A remote copy of checkpoints, for machines that may lose their disk.
-
-It works through any of fsspec's schemes.
-"""
+"""A remote copy of checkpoints, through fsspec, for machines that may lose their disk."""
 
 import hashlib
 import logging
@@ -20,12 +17,11 @@ from launcher.rundir.folder import STEP, run_name, step_name
 
 CHUNK = 8 << 20
 BUCKETS = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "oci"}
-"""Schemes of object stores. They have no folders, and creating one could create a bucket, perhaps
-with a misspelt name."""
+"""Schemes of object stores, without folders; creating one could create a misspelt bucket."""
 
 
 def open_remote(url: str) -> tuple[Any, str]:
-    """fsspec's file system for a URL, and the path in it."""
+    """Return fsspec's file system for a URL, and the path in it."""
     import fsspec
 
     try:
@@ -41,9 +37,6 @@ class RemoteStore(CheckpointStore):
     An object store has no rename. So each save gets its own folder name there, and its manifest is
     written last, since a folder without a manifest is not a checkpoint. A killed upload leaves
     existing checkpoints unchanged, including a checkpoint of the same step.
-
-    Args:
-        url: URL for this run's checkpoints only.
     """
 
     def __init__(
@@ -66,12 +59,9 @@ class RemoteStore(CheckpointStore):
     def commit(
         self, folder: Path, manifest: Manifest, check: Callable[[], None] = lambda: None
     ) -> Path:
-        """Commit as any store does, then copy.
+        """Commit as any store does, then copy, with `check` after each chunk.
 
-        `check` is called after each chunk.
-
-        Raises:
-            Exception: the file system's own, if the copy failed. The local checkpoint is valid.
+        If the copy fails, the local checkpoint is valid.
         """
         final = super().commit(folder, manifest, check)
         self._copy(final, manifest, check)
@@ -80,16 +70,13 @@ class RemoteStore(CheckpointStore):
     def _copy(
         self, final: Path, manifest: Manifest, check: Callable[[], None] = lambda: None
     ) -> None:
-        remote = self._folder_for(final)
+        remote = f"{self.base}/{final.name}-{_digest(final)}"
         if not self.fs.exists(f"{remote}/{NAME}"):
             for name in [*(entry.name for entry in manifest.files), NAME]:
                 self._put(final / name, f"{remote}/{name}", check)
         for step, old in self._listed():
             if step == manifest.step and old != PurePosixPath(remote).name:
                 self._remove(old)
-
-    def _folder_for(self, final: Path) -> str:
-        return f"{self.base}/{final.name}-{_digest(final)}"
 
     def _put(self, file: Path, target: str, check: Callable[[], None]) -> None:
         if not self.in_bucket:
@@ -133,19 +120,12 @@ class RemoteStore(CheckpointStore):
         return int(match.group(1)) if match else None
 
     def _remove(self, name: str) -> None:
-        """Remove a remote folder, its manifest first.
-
-        Half a checkpoint then does not count as one.
-        """
+        """Remove the manifest first: half a checkpoint then does not count as one."""
         self.fs.rm_file(f"{self.base}/{name}/{NAME}")
         self.fs.rm(f"{self.base}/{name}", recursive=True)
 
     def _rename(self, name: str, new: str) -> None:
-        """Rename a remote folder.
-
-        On object stores this is done file by file, since they have no folders and s3fs moves only
-        objects.
-        """
+        """Rename a remote folder, in object stores file by file: s3fs moves only objects."""
         source, target = f"{self.base}/{name}", f"{self.base}/{new}"
         # Its name contains the hash of its content, so it is the same.
         if self.fs.exists(target):
@@ -159,17 +139,13 @@ class RemoteStore(CheckpointStore):
 
     # ------------------------------------------------------------------------------------- download
     def remote_steps(self) -> list[int]:
-        """Steps that have a remote checkpoint, in ascending order."""
         return sorted({step for step, _ in self._listed()})
 
     def _manifest(self, name: str) -> Manifest:
         return Manifest.parse(Path(name), self.fs.cat_file(f"{self.base}/{name}/{NAME}"))
 
     def _listed(self, complete: bool = True) -> list[tuple[int, str]]:
-        """List step and name of each remote folder with a manifest.
-
-        With `complete=False`, list the folders without one.
-        """
+        """List step and name of each remote folder with (or without) a manifest."""
         # fsspec caches listings, and another machine may have written here since.
         self.fs.invalidate_cache()
         try:
@@ -192,10 +168,9 @@ class RemoteStore(CheckpointStore):
     def newest_valid(
         self, hashes: bool | Callable[[FileEntry], bool] = True
     ) -> tuple[Path, Manifest] | None:
-        """Return the newest valid checkpoint, local or remote.
+        """Return the newest valid checkpoint, after it was fetched if it is remote.
 
-        A remote one is fetched first. A remote one that was saved before a rollback of this
-        machine's run is set aside there.
+        A remote one that was saved before a rollback of this machine's run is set aside there.
         """
         newest, problem = None, None
         try:
@@ -240,10 +215,9 @@ class RemoteStore(CheckpointStore):
     def _is_abandoned(
         self, name: str, manifest: Manifest, newest: tuple[Path, Manifest] | None
     ) -> bool:
-        """Return whether a rollback of this machine has set a remote checkpoint aside.
+        """Return whether a rollback of this machine has set a checkpoint aside.
 
-        Its step is later than the rollback's, which may have been made while the remote copy was
-        unreachable.
+        The rollback may have been made while the remote copy was unreachable.
         """
         given_up = {
             _digest(folder)
@@ -256,10 +230,7 @@ class RemoteStore(CheckpointStore):
         return manifest.rollbacks[: len(ours)] != ours
 
     def abandon(self, after: int) -> list[str]:
-        """Set checkpoints aside as any store does, and in the remote copy.
-
-        Otherwise they would be fetched again.
-        """
+        """Set checkpoints aside in the remote copy too, or they would be fetched again."""
         try:
             for step, name in reversed(self._listed()):
                 if step > after:
@@ -276,11 +247,7 @@ class RemoteStore(CheckpointStore):
         )
 
     def _fetch(self, name: str, step: int) -> tuple[Path, Manifest]:
-        """Download a checkpoint, and give it its name once it is verified.
-
-        Raises:
-            CorruptCheckpoint: it is damaged.
-        """
+        """Download a checkpoint, and give it its name once it is verified."""
         folder = self.begin(step)
         remote = f"{self.base}/{name}"
         try:
@@ -303,10 +270,10 @@ class RemoteStore(CheckpointStore):
 
 
 def _digest(folder: Path) -> str:
-    """Return the part of a checkpoint's remote name that distinguishes checkpoints of one step."""
+    """Return the part of a remote name that distinguishes checkpoints of one step."""
     return hashlib.sha256((folder / NAME).read_bytes()).hexdigest()[:8]
 
 
 def run_url(url: str, workspace: Path) -> str:
-    """The URL for one run's checkpoints, below the URL that all runs share."""
+    """Return the URL for one run's checkpoints, below the URL that all runs share."""
     return f"{url.rstrip('/')}/{run_name(workspace)}"

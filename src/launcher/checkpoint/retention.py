@@ -19,7 +19,6 @@ class Retention:
     keep_steps: Collection[int] = ()
 
     def is_permanent(self, step: int) -> bool:
-        """Return whether this step's checkpoint is never deleted."""
         return step in self.keep_steps or bool(
             self.keep_interval and step % self.keep_interval == 0
         )
@@ -27,12 +26,9 @@ class Retention:
     def to_remove(
         self, steps: Iterable[int], newest: int, protected: Collection[int] = ()
     ) -> list[int]:
-        """Return the checkpoints to delete once `newest` is durable.
+        """Return which steps before `newest`, once that is durable, are to be deleted.
 
-        Args:
-            steps: steps of the existing checkpoints.
-            newest: later ones are not deleted.
-            protected: steps that are never deleted, such as the best.
+        `protected` steps, such as the best, are never deleted.
         """
         older = sorted(step for step in steps if step < newest)
         candidates = older[: max(0, len(older) - self.keep_previous)]

@@ -1,8 +1,4 @@
-"""Save a checkpoint.
-
-Each rank writes its files, then rank 0 commits. A thread does so, and training need not wait for
-the disk.
-"""
+"""Save a checkpoint in a thread: each rank writes its files, then rank 0 commits."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -33,10 +29,7 @@ DONE, ALIVE, HUNG = 0, 1, 2
 
 
 class SaveFailed(Exception):
-    """A checkpoint could not be written.
-
-    Every rank raises the same error, and the previous checkpoint is unchanged.
-    """
+    """A checkpoint could not be written, on any rank; the previous one is unchanged."""
 
 
 @dataclass
@@ -61,9 +54,7 @@ class Payload:
 
 
 class Saver:
-    """Writes one checkpoint at a time, in a thread.
-
-    The time of waiting for it is bounded.
+    """Writes one checkpoint at a time, in a thread, for which it waits a bounded time.
 
     Args:
         retention: decides which checkpoints are deleted once a newer one is durable.
@@ -75,8 +66,7 @@ class Saver:
     ):
         self.store, self.ranks, self.retention, self.patience = store, ranks, retention, patience
         self.must_wait = False
-        """Set once a writer has hung: from then on training waits for each save, so that it knows
-        the result."""
+        """Set once a writer has hung: then training waits for each save, to know the result."""
         self._writing: Writing | None = None
         self._open()
 
@@ -87,13 +77,9 @@ class Saver:
         self._buffers = HostBuffers()
 
     def save(self, payload: Payload, wait: bool) -> None:
-        """Save a checkpoint.
+        """Save a checkpoint, on all ranks, and return once the state is copied.
 
-        All ranks must call it, with the same `wait`.
-
-        Args:
-            payload: the state to save.
-            wait: return once it is durable. Otherwise return once the state has been copied.
+        With `wait`, return once it is durable.
 
         Raises:
             SaveFailed: it failed, and `wait` is true.
@@ -121,16 +107,11 @@ class Saver:
 
     @property
     def in_flight(self) -> bool:
-        """Return whether a save was started and `finish` has not been called since.
-
-        The answer is the same on all ranks, even once the save is done.
-        """
+        """Return whether a save was started and not finished, the same on all ranks."""
         return self._writing is not None
 
     def finish(self) -> None:
-        """Wait for the current save.
-
-        All ranks must call it.
+        """Wait, on all ranks, for the current save.
 
         Raises:
             SaveFailed: it failed, or its writer hangs and was abandoned.
@@ -160,9 +141,7 @@ class Saver:
             raise SaveFailed(str(writing.error)) from writing.error
 
     def close(self) -> None:
-        """Wait for the current save for as long as it makes progress.
-
-        The other ranks may have ended.
+        """Wait for the current save as long as it makes progress; other ranks may have ended.
 
         Raises:
             SaveFailed: as `finish`.
@@ -177,10 +156,7 @@ class Saver:
             raise SaveFailed(str(writing.error)) from writing.error
 
     def _give_up(self, writing: Writing) -> None:
-        """Abandon a hanging writer.
-
-        It keeps its buffers, group and folder, and the next save gets its own.
-        """
+        """Abandon a hanging writer, which keeps its buffers, group and folder."""
         writing.give_up(self.patience)
         self.must_wait = True
         self._open()
@@ -217,13 +193,7 @@ class Saver:
         self.store.tidy(job.payload.step, self.retention, job.payload.is_best)
 
     def _collect(self, act: Callable[[], object], writing: Writing, group: object) -> list[object]:
-        """Call `act` on each rank.
-
-        Every rank gets all results, and learns whether it failed anywhere.
-
-        Raises:
-            SaveFailed: it failed somewhere.
-        """
+        """Call `act` on each rank; every rank gets all results, or learns of a failure."""
         try:
             writing.advance()
             mine: tuple[object, str | None] = (act(), None)
@@ -266,7 +236,7 @@ class _Job:
     def write_files(
         self, folder: Path, ranks: Ranks, advanced: Callable[[], None]
     ) -> list[FileEntry]:
-        """The shard and the state of this rank."""
+        """Write the shard and the state of this rank."""
         rank = ranks.rank
         entries = [write_json(folder / f"rank-{rank:05d}.json", self.rank[0])]
         if self.rank[1]:
@@ -296,13 +266,7 @@ def _on_cpu(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def check_storable(
     tensors: Mapping[str, torch.Tensor], state: Mapping[str, object], optimizer: str
 ) -> None:
-    """Check that the state can be stored.
-
-    Args:
-        tensors: the tensors, named `<owner>/<name>`.
-        state: the trees, by their owner.
-        optimizer: the class of the optimizer.
-    """
+    """Check that tensors, named `<owner>/<name>`, and trees by owner can be stored."""
     found = dict(tensors)
     for key, tree in state.items():
         try:

@@ -33,18 +33,14 @@ READERS = 4
 
 
 def as_bytes(tensor: torch.Tensor) -> memoryview:
-    """The memory of a CPU tensor, copied only if it is not contiguous."""
+    """Return the memory of a CPU tensor, copied only if it is not contiguous."""
     # `reshape` would not do: for torch a single value is contiguous with any stride, and keeps it.
     flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))
     return memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]
 
 
 def why_not_stored(tensor: torch.Tensor) -> str | None:
-    """Return the property of a tensor that a checkpoint does not support, as a noun.
-
-    Returns:
-        None if it can be stored.
-    """
+    """Return the property, as a noun, with which a checkpoint cannot store a tensor, if any."""
     if is_sharded(tensor):
         return "shards on several ranks"
     if tensor.layout is not torch.strided:
@@ -64,17 +60,7 @@ def write_tensors(
     parts: Mapping[str, ShardSpec] | None = None,
     advanced: Callable[[], None] = nothing,
 ) -> FileEntry:
-    """Write CPU tensors.
-
-    Args:
-        path: the new file.
-        tensors: the tensors by name.
-        parts: the positions of the tensors that are shards.
-        advanced: see `write_file`.
-
-    Raises:
-        OSError: see `write_file`.
-    """
+    """Write CPU tensors, of which `parts` has the positions if they are shards."""
     header: dict[str, object] = {}
     metadata: dict[str, str] = {}
     if parts:
@@ -122,13 +108,9 @@ class _Shard:
 
 
 class ShardReader:
-    """All tensors of some safetensors files, sharded or full.
+    """All tensors of some safetensors files, sharded or full, read straight into their targets.
 
-    Each is read straight into its target.
-
-    Args:
-        entries: the manifest's entries by file name. Bytes that are read are compared with their
-            checksums.
+    Bytes are compared with the checksums of the manifest's entries, which are by file name.
 
     Raises:
         CorruptCheckpoint: a checksum differs. The methods raise it too.
@@ -177,17 +159,14 @@ class ShardReader:
         return self._shards[name][0].dtype
 
     def read(self, name: str) -> torch.Tensor:
-        """The full tensor, on the CPU."""
+        """Return the full tensor, on the CPU."""
         target = torch.empty(self._shapes[name], dtype=self.dtype(name))
         self.read_into(name, target)
         return target
 
     @contextmanager
     def concurrent_reads(self) -> Iterator[None]:
-        """Let reads inside this context run concurrently.
-
-        Their targets have their values at its end.
-        """
+        """Let reads in this context run concurrently, until its end."""
         with ThreadPoolExecutor(READERS, "checkpoint-reader") as self._pool:
             try:
                 yield
@@ -259,7 +238,7 @@ class ShardReader:
             raise CorruptCheckpoint(shard.file.parent.name, changed(shard.file.name))
 
     def _read_overlap(self, shard: _Shard, target: torch.Tensor, offset: tuple[int, ...]) -> int:
-        """Copy the overlap of a shard and the target's box; return its number of values."""
+        """Copy the overlap of a shard and the target; return its number of values."""
         low = [max(a, b) for a, b in zip(shard.offset, offset, strict=True)]
         high = [
             min(a + n, b + m)
@@ -277,10 +256,7 @@ class ShardReader:
         return source.numel()
 
     def _read_rows(self, shard: _Shard, first: int, last: int) -> torch.Tensor:
-        """Read only the needed rows, which are contiguous on disk.
-
-        With a checksum, read and verify the entire shard.
-        """
+        """Read the needed rows, contiguous on disk, or verify the entire shard."""
         if shard.checksum is not None:
             whole = torch.empty(shard.shape, dtype=shard.dtype)
             self._read_whole(shard, whole)
@@ -301,13 +277,7 @@ def _expect(name: str, filled: int, target: torch.Tensor) -> None:
 def _run_start(
     whole: tuple[int, ...], shape: tuple[int, ...], offset: tuple[int, ...]
 ) -> int | None:
-    """Return the position of a contiguous range among the full tensor's values.
-
-    A box of full rows is such a range.
-
-    Returns:
-        None for other boxes.
-    """
+    """Return where a contiguous range, such as full rows, starts, or None for other boxes."""
     if len(offset) != len(whole):
         return offset[0]
     return (offset[0] * prod(whole[1:]) if whole else 0) if shape[1:] == whole[1:] else None

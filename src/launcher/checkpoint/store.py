@@ -1,7 +1,4 @@
-"""The folder of a run's checkpoints.
-
-The module commits and lists checkpoints, and finds the one to resume from.
-"""
+"""The folder of a run's checkpoints: it commits, lists, and finds the one to resume from."""
 
 import json
 import logging
@@ -28,18 +25,15 @@ TEMPORARY, REPLACED, CORRUPT, ABANDONED = ".tmp-", ".replaced-", "corrupt-", "ab
 class CheckpointStore:
     """`checkpoints/step-00000100/`, and the links `latest` and `best` next to it.
 
-    Only one process writes: rank 0.
-
-    The links are a convenience for people. They are rebuilt from the checkpoints if they are
+    Only rank 0 writes. The links are for people, and are rebuilt from the checkpoints if they are
     missing or wrong.
 
     Args:
         root: the folder of the checkpoints.
-        link: the place of that folder within the run's folder, where people and `launcher.runs`
-            look for it. If it is another folder, this becomes a link to `root`. None if no link is
-            needed.
-        own: names (`<name>/<id>`) of the run that they belong to. Checkpoints of other runs are
-            neither resumed from nor deleted. If it is empty, all checkpoints are its own.
+        link: its place in the run's folder, where people and `launcher.runs` look for it. If that
+            is another folder, this becomes a link to `root`. None if no link is needed.
+        names: `<name>/<id>` of the run. Checkpoints of other runs are neither resumed from nor
+            deleted. If it is empty, all checkpoints are its own.
     """
 
     def __init__(
@@ -57,11 +51,10 @@ class CheckpointStore:
         self._set_aside: set[str] = set()
 
     def steps(self) -> list[int]:
-        """Steps that have a folder with a manifest, in ascending order; they are not verified."""
+        """Return steps of folders with a manifest, ascending and not verified."""
         return checkpoint_steps(self.root)
 
     def steps_with_broken(self) -> list[int]:
-        """Steps that have a folder, with a manifest or without."""
         return checkpoint_steps(self.root, broken=True)
 
     def path(self, step: int) -> Path:
@@ -69,13 +62,10 @@ class CheckpointStore:
 
     # --------------------------------------------------------------------------------------- commit
     def begin(self, step: int) -> Path:
-        """A new hidden folder to write into.
+        """Make a new hidden folder to write into.
 
         Each has its own name, so that an abandoned writer that wakes up later does not write into
         its successor's folder.
-
-        Raises:
-            OSError: it cannot be created.
         """
         if not self.root.is_dir():
             # This stops a run whose whole folder was removed.
@@ -97,7 +87,7 @@ class CheckpointStore:
         return folder
 
     def discard(self, folder: Path) -> None:
-        """Remove the files of a failed save. On a full disk the next save needs the space."""
+        """Remove a failed save. On a full disk the next save needs the space."""
         shutil.rmtree(folder, ignore_errors=True)
 
     def commit(
@@ -105,16 +95,8 @@ class CheckpointStore:
     ) -> Path:
         """Make a written folder the checkpoint of its step.
 
-        A kill at any call in here leaves the previous one valid.
-
-        Args:
-            folder: the written folder.
-            manifest: its manifest.
-            check: called before the checkpoint gets its name. It raises if it must not be committed
-                any more.
-
-        Raises:
-            OSError: it is not committed, and the earlier checkpoints are unchanged.
+        A kill or an error at any call in here leaves the previous one valid. `check` raises, before
+        the checkpoint gets its name, if it must not be committed any more.
         """
         # The manifest is the last file, so a folder that has one is complete.
         manifest.write(folder)
@@ -163,20 +145,14 @@ class CheckpointStore:
             )
 
     def remove(self, step: int) -> None:
-        """Delete a checkpoint.
-
-        It gets a hidden name first, so that half a checkpoint is never visible.
-        """
+        """Delete a checkpoint under a hidden name, so that no half of it is visible."""
         self._delete(self.path(step))
 
     def _delete(self, folder: Path) -> None:
         shutil.rmtree(self.hide(folder), ignore_errors=True)
 
     def hide(self, folder: Path) -> Path:
-        """Give a checkpoint the hidden name under which it is deleted.
-
-        `recover` deletes the rest after a kill.
-        """
+        """Give a checkpoint its hidden name; `recover` deletes the rest after a kill."""
         hidden = self.root / f"{TEMPORARY}remove-{folder.name}"
         shutil.rmtree(hidden, ignore_errors=True)
         os.rename(folder, hidden)
@@ -184,10 +160,7 @@ class CheckpointStore:
 
     # ---------------------------------------------------------------------------------------- whose
     def is_own(self, folder: Path) -> bool:
-        """Return whether a checkpoint is this run's.
-
-        A checkpoint whose manifest cannot be read is, since it has no other run's name.
-        """
+        """Return whether a checkpoint is this run's, also if it cannot be read."""
         try:
             return self._is_own(Manifest.read(folder))
         except (CorruptCheckpoint, UnsupportedCheckpoint, OSError):
@@ -197,7 +170,6 @@ class CheckpointStore:
         return not self.names or manifest.run is None or manifest.run in self.names
 
     def _check_own(self, manifest: Manifest, folder: Path | str) -> None:
-        """Check that a checkpoint is this run's."""
         if not self._is_own(manifest):
             raise ConfigError(
                 f"{folder} is a checkpoint of the run {manifest.run}, not of"
@@ -206,11 +178,7 @@ class CheckpointStore:
             )
 
     def _lead_here(self) -> None:
-        """Make the link in the run's folder.
-
-        Raises:
-            OSError: it cannot be made.
-        """
+        """Make the link in the run's folder."""
         link = self.link_path
         if link is None or os.path.realpath(link) == os.path.realpath(self.root):
             return
@@ -240,14 +208,10 @@ class CheckpointStore:
         fsync_folder(self.root)
 
     def mark_best(self, step: int) -> None:
-        """Point `best` at the checkpoint of a step."""
         self.link(BEST, step_name(step))
 
     def linked(self, name: str) -> int | None:
-        """The step that `latest` or `best` points to, if it exists.
-
-        A copy of a checkpoint in its place counts.
-        """
+        """Return the step that `latest` or `best`, or a copy in its place, names."""
         link = self.root / name
         try:
             match = STEP.match(os.readlink(link).rstrip("/").rpartition("/")[2])
@@ -258,10 +222,7 @@ class CheckpointStore:
         return step if step is not None and self.path(step).is_dir() else None
 
     def best(self) -> int | None:
-        """Return the step of the best checkpoint.
-
-        The link `best` points to it, or the newest checkpoints name it.
-        """
+        """Return the step that the link `best` or the newest checkpoints name."""
         if (step := self.linked(BEST)) is not None:
             return step
         steps = self.steps()
@@ -276,20 +237,14 @@ class CheckpointStore:
         )
 
     def rollbacks(self) -> list[str]:
-        """Read the rollbacks before the newest readable checkpoint, in order.
-
-        See `request_name`.
-        """
+        """Read the newest readable checkpoint's rollbacks (see `request_name`)."""
         for step in reversed(self.steps()):
             with suppress(CorruptCheckpoint, UnsupportedCheckpoint, OSError):
                 return Manifest.read(self.path(step)).rollbacks
         return []
 
     def relink(self) -> None:
-        """Rebuild the links where they are missing or wrong.
-
-        `cp -rL` and `scp -r` make folders of them.
-        """
+        """Rebuild links that are missing, wrong or, after `cp -rL`, folders."""
         newest, best = max(self.steps(), default=None), self.best()
         for name, step in ((LATEST, newest), (BEST, best)):
             link = self.root / name
@@ -310,10 +265,7 @@ class CheckpointStore:
 
     # ------------------------------------------------------------------------------------ discovery
     def recover(self) -> None:
-        """Tidy up after a writer that died.
-
-        A checkpoint whose replacement was not completed gets its name back.
-        """
+        """Tidy up after a writer that died, and rename what it had not replaced."""
         if any(
             checkpoint_steps(folder, broken=True)
             for folder in (self.root, self.link_path)
@@ -336,16 +288,10 @@ class CheckpointStore:
     def newest_valid(
         self, hashes: bool | Callable[[FileEntry], bool] = True
     ) -> tuple[Path, Manifest] | None:
-        """Return the newest checkpoint that verifies.
+        """Return the newest checkpoint that verifies, or None without any.
 
         Newer ones that do not are set aside and reported. A checkpoint that was set aside earlier
         and verifies now gets its name back.
-
-        Args:
-            hashes: see `verify`.
-
-        Returns:
-            None if there is no checkpoint at all, not even a damaged one.
 
         Raises:
             CorruptCheckpoint: all are damaged. Starting from step 0 would lose the run silently.
@@ -377,10 +323,7 @@ class CheckpointStore:
         return None
 
     def _candidates(self) -> list[tuple[int, Path]]:
-        """List step and folder of each checkpoint, newest first.
-
-        Checkpoints that were set aside as damaged are among them.
-        """
+        """List step and folder, newest first, also of damaged checkpoints."""
         folders = [(step, 1, self.path(step)) for step in self.steps_with_broken()]
         for folder in self.root.glob(f"{CORRUPT}step-*"):
             if match := re.match(rf"{CORRUPT}step-(\d+)", folder.name):
@@ -388,10 +331,7 @@ class CheckpointStore:
         return [(step, folder) for step, _, folder in sorted(folders, reverse=True)]
 
     def set_aside(self, folder: Path, error: CorruptCheckpoint) -> Path:
-        """Rename a damaged checkpoint, and report it.
-
-        It is never deleted, since it may be the only one.
-        """
+        """Rename a damaged checkpoint, which may be the only one, and report it."""
         target = self._rename_aside(folder, CORRUPT)
         self._set_aside.add(target.name)
         self.logger.error(
@@ -411,13 +351,7 @@ class CheckpointStore:
         return final
 
     def abandon(self, after: int) -> list[str]:
-        """Set aside every checkpoint later than a step that the run is rolled back to.
-
-        They are never deleted.
-
-        Returns:
-            The new names.
-        """
+        """Set aside checkpoints after the step of a rollback; return new names."""
         later = [folder for step, folder in self._candidates() if step > after]
         names = [self._rename_aside(folder, ABANDONED).name for folder in later]
         self.relink()
@@ -442,7 +376,7 @@ def _step_of_copy(folder: Path) -> int | None:
 
 
 def noted(folder: Path) -> dict[str, object] | None:
-    """The checkpointing hook's state in a checkpoint: `best`. None if it is unreadable."""
+    """Return the checkpointing hook's state in a checkpoint (`best`), or None if unreadable."""
     try:
         hooks = json.loads((folder / "rank-00000.json").read_bytes())["hooks"]
         return next(

@@ -12,14 +12,13 @@ from launcher.errors import ConfigError
 from launcher.strategies.weights import MODEL
 
 EVALUATION = "evaluation/"
-"""Prefix of weights that are evaluated in place of the weights with which training continues (see
-`hooks.evaluation_weights`)."""
+"""Prefix of weights to evaluate in place of the trained ones (see `hooks.evaluation_weights`)."""
 OWN = (MODEL, "optimizer/", EVALUATION)
 """Prefixes of tensors that are not averages of `hooks.ema`."""
 
 
 class StoredCheckpoint(ShardReader):
-    """The tensors of a checkpoint's shards, its global state (`meta`) and the state of each rank.
+    """The tensors of a checkpoint's shards, its global state (`meta`) and each rank's state.
 
     Tensors of shards are verified as they are read. The small files are verified by `verify`.
 
@@ -83,7 +82,7 @@ class StoredCheckpoint(ShardReader):
 
 
 def weights_digest(path: Path) -> str:
-    """SHA-256 over the model's tensors: name, dtype, shape and bytes of each, sorted by name.
+    """Return a SHA-256 over the model's tensors: name, dtype, shape and bytes, by name.
 
     Equal weights have equal digests, however they were sharded or saved.
     """

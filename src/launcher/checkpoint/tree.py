@@ -16,7 +16,7 @@ MARK = "$"
 
 
 def encode(obj: object, tensors: dict[str, torch.Tensor], path: str = "") -> Any:
-    """The JSON form of `obj`; its tensors go into `tensors` under their path.
+    """Return the JSON form of `obj`; its tensors go into `tensors` under their path.
 
     Raises:
         TypeError: a value cannot be stored; the message has its path.
@@ -68,10 +68,7 @@ def _key(key: object, path: str) -> Any:
 
 
 def _add(tensors: dict[str, torch.Tensor], path: str, tensor: torch.Tensor) -> str:
-    """Store a tensor; returns its key.
-
-    Two tensors have the same path in `{"a/b": x, "a": {"b": y}}`.
-    """
+    """Store a tensor; return its key. `{"a/b": x, "a": {"b": y}}` has one path twice."""
     key = path or "value"
     while key in tensors:
         key += "'"
@@ -83,7 +80,6 @@ _SEQUENCES: dict[str, type] = {"tuple": tuple, "set": set, "frozenset": frozense
 
 
 def decode(data: object, tensors: Mapping[str, torch.Tensor]) -> object:
-    """The inverse of `encode`."""
     if isinstance(data, list):
         return [decode(value, tensors) for value in data]
     if not isinstance(data, dict):

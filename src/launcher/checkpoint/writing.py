@@ -33,15 +33,11 @@ class Writing:
             self.thread.join(timeout)
 
     def idle(self) -> float:
-        """Seconds since this rank's writer last made progress."""
+        """Return the seconds since this rank's writer last made progress."""
         return 0.0 if self._waits else time.monotonic() - self._at
 
     def advance(self) -> None:
-        """Report progress from the writing thread.
-
-        Raises:
-            Abandoned: training has abandoned this save; a later one may be complete.
-        """
+        """Report progress, or raise `Abandoned`, since a later save may be complete."""
         if self._given_up:
             raise Abandoned("this save was abandoned")
         self._at = time.monotonic()
@@ -55,7 +51,7 @@ class Writing:
 
     @contextmanager
     def waiting_for_others(self) -> Iterator[None]:
-        """Mark this rank as waiting for others, so that it does not count as hanging."""
+        """Mark this rank as waiting, so that it does not count as hanging."""
         self._waits = True
         try:
             yield
@@ -66,13 +62,10 @@ class Writing:
 
 
 def gather(value: object, group: object, writing: Writing) -> list[Any]:
-    """Return every rank's value, in rank order.
+    """Return every rank's value, in rank order, or raise `Abandoned`.
 
     A blocking collective cannot be interrupted, and crashes a process that exits during it. This
     one is polled, so that an abandoned writer can leave it.
-
-    Raises:
-        Abandoned: see `Writing.advance`.
     """
     mine = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
     # The collective needs equal shapes, so the sizes come first.

@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from launcher.dispatch.rank import begin_as_child
+from launcher.dispatch.rank import begin_as_child, read_job
 from launcher.process import signals
 
 
@@ -24,16 +24,9 @@ def main() -> None:
 
 def run(file: Path) -> object:
     """Run the job of a file; return what it returns, or raise a SystemExit."""
-    from hydra.core.hydra_config import HydraConfig
-    from omegaconf import OmegaConf
-
     from launcher.cli.main import task
-    from launcher.config import identity  # noqa: F401 - registers the resolvers
 
-    job = OmegaConf.load(file)
-    HydraConfig.instance().cfg = OmegaConf.create({"hydra": job.hydra})  # type: ignore[assignment]
-    # The copy has no parent node.
-    return task(OmegaConf.create(OmegaConf.to_container(job.config)))  # type: ignore[arg-type]
+    return task(read_job(file))
 
 
 if __name__ == "__main__":

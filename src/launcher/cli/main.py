@@ -28,6 +28,7 @@ from launcher.config.explain import explain, log_traceback, report, user_traceba
 from launcher.config.identity import fix_name, register_hydra
 from launcher.config.lookup import Runs, continues, name_run, nearest
 from launcher.config.options import TRAIN_JOB, config_path
+from launcher.config.secrets import without_environment
 from launcher.config.session import (
     COMPOSITION_ERRORS,
     VERSION,
@@ -152,7 +153,7 @@ def task(config: DictConfig) -> object:
         with ending_with_reader():
             result = dispatch(config)
     except Exception as error:
-        messages = explain(error)
+        messages = without_environment(explain(error), str(config))
         if not messages:
             log_traceback(error, folder)
             raise

@@ -129,7 +129,7 @@ class Queue:
         if code == 0:
             result.return_value = pool.value(index)
             self.results[index] = result
-            self.display.say(f"{job.label}: completed{_outcome(job)}")
+            self.display.say(f"{job.label}: completed{outcome(job)}")
             return
         text = _recorded(job) or pool.why(index, code)
         error: BaseException = (
@@ -192,7 +192,7 @@ class Queue:
         )
 
 
-def _outcome(job: SweepJob) -> str:
+def outcome(job: SweepJob) -> str:
     """The best value of a job that trained: `, val/loss 0.16`."""
     if job.plain["job"]["_target_"] != TRAIN_JOB:
         return ""

@@ -15,7 +15,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from launcher.cli.composer import Composer
-from launcher.cli.parallel import Queue
+from launcher.cli.parallel import Queue, outcome
 from launcher.cli.sweep_job import SweepJob, completed
 from launcher.config.construct import construct
 from launcher.config.explain import unwrapped, user_traceback
@@ -181,11 +181,9 @@ def _run_in_turn(
             )
             raise stop
         results.append(result)
-        print(
-            f"{job.label}:"
-            f" {'completed' if result.status == JobStatus.COMPLETED else reason(job, result)}",
-            flush=True,
-        )
+        is_completed = result.status == JobStatus.COMPLETED
+        text = f"completed{outcome(job)}" if is_completed else reason(job, result)
+        print(f"{job.label}: {text}", flush=True)
         if fail_fast and result.status == JobStatus.FAILED:
             print(
                 f"sweep.fail_fast: {len(jobs) - len(results)} not started",

@@ -22,6 +22,7 @@ from launcher import types as bounded
 BOUNDS = (
     *(annotated_types.Gt, annotated_types.Ge, annotated_types.Lt, annotated_types.Le),
     annotated_types.MinLen,
+    annotated_types.MaxLen,
 )
 
 
@@ -41,7 +42,7 @@ NAMES: dict[str, Any] = {
     **dict.fromkeys(
         ["Generator", "Tensor", "Module", "Parameter", "Optimizer", "timedelta"], Sentinel
     ),
-    **{name: getattr(annotated_types, name) for name in ("Gt", "Ge", "Lt", "Le", "MinLen")},
+    **{kind.__name__: kind for kind in BOUNDS},
     **{name: kind for name, kind in vars(bounded).items() if get_origin(kind) is Annotated},
 }  # fmt: skip
 TYPE_SYNTAX = (
@@ -134,7 +135,12 @@ def _plain(kind: Any) -> Any:
     if origin in (list, tuple):
         items = {_plain(argument) for argument in arguments if argument is not Ellipsis}
         item = items.pop() if len(items) == 1 else Any
-        return list[Any if item is Sentinel else item]  # type: ignore[misc]
+        many: Any = list[Any if item is Sentinel else item]  # type: ignore[misc]
+        size = len(arguments)
+        # People write `tuple[int]` for any number of items.
+        if origin is list or Ellipsis in arguments or size < 2:
+            return many
+        return Annotated[many, annotated_types.MinLen(size), annotated_types.MaxLen(size)]
     if origin is dict:
         item = _plain(arguments[-1])
         return dict[str, Any if item is Sentinel else item]  # type: ignore[misc]

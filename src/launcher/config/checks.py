@@ -16,11 +16,11 @@ from launcher.config import deepspeed_file
 from launcher.config.lanes import lane_issues, unsupported_by
 from launcher.config.messages import ConfigIssue, hint, show
 from launcher.config.metric_direction import direction
-from launcher.config.needs import need_issues
+from launcher.config.needs import metric_issues, need_issues
 from launcher.config.node_range import NodeRange, ranks_per_node
 from launcher.config.parts import part_issues
 from launcher.config.sections import TrainerSettings, section
-from launcher.config.tree import get
+from launcher.config.tree import get, walk
 from launcher.rundir.files import expanded
 from launcher.rundir.folder import checkpoint_of, checkpoint_steps
 
@@ -48,6 +48,7 @@ def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
         yield from _warmup(tree)
         yield from _without_checkpoints(tree)
         yield from need_issues(tree)
+        yield from metric_issues(tree)
         yield from _recomputed(tree)
         yield from part_issues(tree)
         yield from _objective(tree)
@@ -59,6 +60,7 @@ def crosschecks(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     yield from _start(tree)
     yield from _folders(tree)
     yield from _signals(tree)
+    yield from _hparams(tree)
     yield from deepspeed_file.crosschecks(tree)
 
 
@@ -230,15 +232,13 @@ def has_checkpointing(config: Mapping[str, object]) -> bool:
     )
 
 
-def replays_random_state(backend: str) -> bool:
-    """Return whether a recomputed compiled block repeats its dropout: AOT autograd does."""
-    return backend in ("inductor", "cudagraphs") or backend.startswith("aot_")
-
-
 def _recomputed(tree: dict[str, object]) -> Iterator[ConfigIssue]:
     """Check activation checkpointing in a compiled model."""
     backend = get(tree, "trainer.compile.backend")
-    if not isinstance(backend, str) or replays_random_state(backend):
+    # AOT autograd lets a block that is recomputed repeat its dropout.
+    if not isinstance(backend, str) or backend.startswith("aot_"):
+        return
+    if backend in ("inductor", "cudagraphs"):
         return
     for key, off in {
         "trainer.activation_checkpointing": "none",
@@ -425,6 +425,18 @@ def signal_issue(key: str, value: str | int) -> ConfigIssue | None:
             key, show(value), f"a process cannot handle this signal; e.g. {key}=[SIGUSR1]."
         )
     return None
+
+
+def _hparams(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+    """Check that the keys which a tracker shows exist."""
+    trackers = get(tree, "tracker")
+    for name in trackers if isinstance(trackers, dict) else ():
+        key = f"tracker.{name}.hparams"
+        named = get(tree, key)
+        for path in named if isinstance(named, list) else ():
+            known = [path for path, _ in walk(tree)]
+            if isinstance(path, str) and path not in known:
+                yield ConfigIssue(key, show(path), f"no such key{hint(path, known)}")
 
 
 def _signals(tree: dict[str, Any]) -> Iterator[ConfigIssue]:

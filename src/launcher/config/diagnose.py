@@ -27,6 +27,7 @@ from launcher.config.compositions import (
 from launcher.config.grid import GRID_SWEEPERS, expand
 from launcher.config.messages import hint, nearest, show
 from launcher.config.options import composed_from, options_with
+from launcher.config.other_names import ours
 from launcher.config.plain import to_plain
 from launcher.config.resolve import references
 from launcher.config.schema import bad_searchpath, validate
@@ -39,8 +40,6 @@ PLAIN_TEXT = re.compile(r"""[^\[\]{},:"'\s][^\[\]{},:"']*""")
 """A text without quotes in a list or mapping."""
 TUPLE = re.compile(r"(^|^[\[{].*[\[{,:]\s*)\(")
 NOTHING = ("none", "no", "off", "false")
-ACCUMULATION = ("accumulate_grad_batches", "grad_accum_steps", "gradient_accumulation_steps")
-"""Names that other libraries have for the number of micro-batches of a step."""
 OPTIONAL = ("scheduler", "hooks", "tracker")
 """Groups that a run may do without."""
 
@@ -306,6 +305,8 @@ def _bad_option(error: Exception, text: str) -> str:
 def _bad_key(override: Override, config: DictConfig, error: Exception) -> str:
     """Explain why an override of a value does not apply."""
     key = override.key_or_group
+    if message := ours(key):
+        return message
     if override.is_add() and _select(config, key) is not None:
         return "the key exists already; remove the +."
     parts = key.split(".")
@@ -374,8 +375,6 @@ def _unknown_part(override: Override, path: str, part: str, config: DictConfig) 
     """Return the message for a key that its node does not have."""
     node = _select(config, path)
     keys, taken = [str(key) for key in node], parameters(node)
-    if part in ACCUMULATION:
-        return f"no key {path}.{part}; use trainer.micro_batch_size, whose batches a step adds up."
     if others := options_with(composed_from(to_plain(config)), path, part):
         have = "has" if len(others) == 1 else "have"
         return f"no key {path}.{part}; {path}={', '.join(others)} {have} it."

@@ -6,7 +6,7 @@ from importlib.resources.abc import Traversable
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, Lt, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 
 from launcher.config.fits import bounds
 from launcher.config.options import groups
@@ -31,6 +31,7 @@ LIMITS: dict[type, tuple[str, str]] = {
     Lt: ("lt", "exclusiveMaximum"),
     Le: ("le", "maximum"),
     MinLen: ("min_length", "minLength"),
+    MaxLen: ("max_length", "maxLength"),
 }
 TYPES = {int: "integer", float: "number", bool: "boolean", str: "string", NoneType: "null"}
 OF_MANY = ("hooks", "tracker")
@@ -143,7 +144,7 @@ class _Schemas:
                 found[group] = {
                     "type": ["object", "null"],
                     "properties": {
-                        key.name.partition(".")[2]: {"description": _help(key.comment, key.kind)}
+                        key.name.partition(".")[2]: {"description": key.comment or key.kind}
                         for option in listed
                         for key in option.keys
                         if key.name.count(".") == 1
@@ -178,10 +179,6 @@ class _Schemas:
         }
 
 
-def _help(comment: str, kind: str) -> str:
-    return comment or kind
-
-
 def _signature(target: str | None) -> Signature | None:
     try:
         return None if target is None or target == "???" else signature(target)
@@ -199,6 +196,8 @@ def _alternatives(annotation: object) -> list[Schema]:
             LIMITS[type(mark)][1]: getattr(mark, LIMITS[type(mark)][0])
             for mark in bounds(annotation)
         }
+        if get_origin(arguments[0]) is list:
+            limits = {key.replace("Length", "Items"): limit for key, limit in limits.items()}
         return [
             schema | limits for schema in _alternatives(arguments[0]) if schema is not EPOCHS
         ] + ([EPOCHS] if arguments[0] is int else [])

@@ -15,6 +15,7 @@ from launcher.config import schema
 from launcher.config.construct import target_object
 from launcher.config.diagnose import diagnose
 from launcher.config.options import own_folder
+from launcher.config.secrets import without_environment
 from launcher.config.session import COMPOSITION_ERRORS, first_line
 from launcher.config.source import NotFound, Unresolvable, locate
 from launcher.config.tree import join
@@ -49,7 +50,7 @@ def explain(error: BaseException, arguments: Namespace | None = None) -> list[st
     With the `arguments` of the command line, Hydra's own errors are explained too.
     """
     if (rejected := config_error(error)) is not None:
-        return rejected.messages
+        return without_environment(rejected.messages)
     if isinstance(error, InstantiationException) and (
         message := _not_located(error) or _is_abstract(error)
     ):

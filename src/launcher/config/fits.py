@@ -4,7 +4,7 @@ import math
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, Lt, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 
 from launcher.config.messages import show
 
@@ -21,6 +21,7 @@ LIMITS = {
     Lt: ("lt", "less than"),
     Le: ("le", "of at most"),
     MinLen: ("min_length", "with a length of at least"),
+    MaxLen: ("max_length", "with a length of at most"),
 }
 
 
@@ -29,6 +30,8 @@ def describe(annotation: Any) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         limits = {type(mark): getattr(mark, LIMITS[type(mark)][0]) for mark in bounds(annotation)}
+        if MinLen in limits and limits[MinLen] == limits.get(MaxLen):
+            return describe(arguments[0]).replace("a list", f"a list of {limits[MinLen]}", 1)
         if limits == {MinLen: 1}:
             return f"{describe(arguments[0])} that is not empty"
         if Ge in limits and (Le in limits or Lt in limits):
@@ -56,7 +59,7 @@ def describe(annotation: Any) -> str:
     return NOUNS.get(kind, "another type")
 
 
-def bounds(annotation: object) -> list[Ge | Gt | Le | Lt | MinLen]:
+def bounds(annotation: object) -> list[Ge | Gt | Le | Lt | MaxLen | MinLen]:
     """The limits that an `Annotated` type carries."""
     return [mark for mark in get_args(annotation)[1:] if type(mark) in LIMITS]
 
@@ -97,11 +100,13 @@ def is_finite(value: object) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
-def _within(value: Any, mark: Ge | Gt | Le | Lt | MinLen) -> bool:
+def _within(value: Any, mark: Ge | Gt | Le | Lt | MaxLen | MinLen) -> bool:
     if value is None:
         return True
     if isinstance(mark, MinLen):
         return len(value) >= mark.min_length
+    if isinstance(mark, MaxLen):
+        return len(value) <= mark.max_length
     if isinstance(mark, Gt):
         return bool(value > mark.gt)
     if isinstance(mark, Ge):

@@ -109,7 +109,7 @@ def _equivalent(
     if _has_files(folder):
         return None
     equivalent = runs.equivalent(folder.parent, identity_key(known[1]))
-    equivalent = [run for run in equivalent if _has_equal_secrets(config, known, run)]
+    equivalent = [run for run in equivalent if _has_equal_secrets(config, run)]
     equivalent = [run for run in equivalent if run.record["identity_id"] == known[0]] or equivalent
     if len(equivalent) > 1:
         listed = ", ".join(run.folder.name for run in equivalent[:MAX_SHOWN])
@@ -128,7 +128,7 @@ def _has_files(folder: Path) -> bool:
         return False
 
 
-def _has_equal_secrets(config: DictConfig, known: tuple[str, dict[str, Any]], run: Known) -> bool:
+def _has_equal_secrets(config: DictConfig, run: Known) -> bool:
     """Return whether values from the environment are those that the run was named by.
 
     They are not stored, but with them the identity has the run's id.

@@ -28,6 +28,12 @@ def direction(metric: str) -> Mode | None:
     return "min" if last in LESS_IS_BETTER else "max" if last in MORE_IS_BETTER else None
 
 
+def mode_of(metric: str, named: object = None) -> Mode:
+    """Return the direction that is named, else the direction of the metric's name, else min."""
+    mode = named if named in ("min", "max") else direction(metric)
+    return "max" if mode == "max" else "min"
+
+
 def is_better(new: float, old: float | None, mode: Mode, min_delta: float = 0.0) -> bool:
     """Return whether the new value is better by more than rounding and `min_delta`.
 

@@ -16,6 +16,9 @@ OWN = "launcher."
 FUNCTIONS = "launcher.hooks.functions.FunctionHook"
 METRIC_SCHEDULE = "launcher.hooks.metric_schedule.MetricScheduleHook"
 """The hook of a scheduler with a `metric`."""
+FOLLOWED = ("metric", "best_metric")
+LOGGED = ("train", "val", "throughput", "memory", "gradients", "spikes")
+"""First parts of the names that the hooks of Launcher log, such as `val/loss`."""
 VALIDATION = ("val_dataset", "val_files", "val_fraction", "num_val_samples")
 """Keys of `data` that give it a validation set."""
 
@@ -30,6 +33,17 @@ def need_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
             listed = ",".join(_with(parts(tree, "hooks"), other))
             text = f"needs hooks.{other} ({setting}), which is missing; use hooks=[{listed}]."
             yield ConfigIssue(path, None, text)
+
+
+def metric_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+    """Metrics that a hook or schedule follows, and that no hook logs."""
+    for path, node in _without_own(tree).items():
+        if not node["_target_"].startswith(OWN):
+            continue
+        for name, metric in {(name, value): None for name, value, _ in conditions(node)}:
+            if name in FOLLOWED and metric != "null" and metric.partition("/")[0] not in LOGGED:
+                text = f"no hook logs it; use a name of {'/, '.join(LOGGED)}/, e.g. val/loss."
+                yield ConfigIssue(f"{path}.{name}", show(metric), text)
 
 
 def validation_issues(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
@@ -50,6 +64,16 @@ def _needed(tree: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 
     If the user has a hook of their own, nothing is reported, since it may do the same.
     """
+    for path, node in _without_own(tree).items():
+        yield from ((path, setting, other) for setting, other in needs(node))
+
+
+def _without_own(tree: dict[str, Any]) -> dict[str, Node]:
+    """The hooks by path, and the schedule that follows a metric.
+
+    If the user has a hook of their own, it is the only one: it may log the metric or make the
+    object that another hook uses.
+    """
     nodes = {
         f"{group}.{name}": node
         for group in COLLECTIONS
@@ -62,10 +86,7 @@ def _needed(tree: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     }
     if get(tree, "scheduler.metric") is not None:
         nodes["scheduler"] = tree["scheduler"] | {"_target_": METRIC_SCHEDULE}
-    for path, node in nodes.items():
-        yield from (
-            (path, setting, other) for setting, other in needs(node) if user_hooks <= {path}
-        )
+    return {path: node for path, node in nodes.items() if user_hooks <= {path}}
 
 
 def _targets(tree: dict[str, object]) -> dict[str, str]:
@@ -89,6 +110,18 @@ def parts(tree: dict[str, Any], group: str) -> dict[str, Node]:
 
 def needs(node: Node) -> Iterator[tuple[str, str]]:
     """List the settings of a hook for which it needs another hook, with the name of that hook."""
+    for name, text, (pattern, other) in conditions(node):
+        if fnmatchcase(text, pattern):
+            yield f"{name}={text}", other
+
+
+def conditions(node: Node) -> Iterator[tuple[str, str, tuple[str, str]]]:
+    """List the conditions in a hook's `needs`.
+
+    Returns:
+        The setting's name and its value as text; the pattern of the value with which the hook needs
+            another one, and the name of that.
+    """
     try:
         declared, spec = attribute(node["_target_"], "needs"), signature(node["_target_"])
     except NotFound:  # it is reported
@@ -96,9 +129,7 @@ def needs(node: Node) -> Iterator[tuple[str, str]]:
     for condition, other in (declared or {}).items():
         name, _, pattern = condition.partition("=")
         default = spec[name].default if spec is not None and name in spec.names else None
-        text = show(node.get(name, default)).strip("'")
-        if fnmatchcase(text, pattern):
-            yield f"{name}={text}", other
+        yield name, show(node.get(name, default), 200).strip("'"), (pattern, other)
 
 
 def measuring(path: str, node: Node, value: Callable[[str], object]) -> Iterator[str]:

@@ -74,6 +74,12 @@ def as_yaml(plain: Mapping[str, object]) -> str:
     return OmegaConf.to_yaml(OmegaConf.create(escaped(plain)))
 
 
+def copy_values(config: DictConfig) -> DictConfig:
+    """Return a copy to change, with values in place of interpolations."""
+    copy: DictConfig = OmegaConf.create(escaped(OmegaConf.to_container(config, resolve=True)))
+    return copy
+
+
 def escaped(tree: Any, key: object = "") -> Any:
     """Escape a tree for storage, so that OmegaConf reads no other text as an interpolation."""
     if isinstance(tree, Mapping):

@@ -22,10 +22,11 @@ from launcher.config.fits import describe, fits, is_finite
 from launcher.config.length import SCHEDULE_LENGTH, length_issues
 from launcher.config.messages import ConfigIssue, MissingValue, WrongType, as_typed, hint, show
 from launcher.config.options import composed_from, options
+from launcher.config.other_names import ours
 from launcher.config.parts import PART
 from launcher.config.plain import to_plain
 from launcher.config.resolve import UNRESOLVED, references, resolve_tree, without_unresolved
-from launcher.config.secrets import as_stored, secret_issues
+from launcher.config.secrets import as_stored, secret_issues, without_environment
 from launcher.config.sections import SECTIONS, CompileSettings, Top, section
 from launcher.config.signature import REQUIRED, UNKNOWN, Parameter, Signature, signature
 from launcher.config.source import NotFound, find_module
@@ -88,7 +89,8 @@ def validate_tree(config: DictConfig, written: dict[str, Any]) -> dict[str, Any]
     shown = {issue.key for issue in secrets}
     issues = [*secrets, *(issue for issue in issues if issue.key not in shown)]
     if issues:
-        raise ConfigError(*map(str, _at_their_source(issues, written)))
+        messages = map(str, _at_their_source(issues, written))
+        raise ConfigError(*without_environment(messages, str(written)))
     return as_stored(written, tree)
 
 
@@ -299,7 +301,7 @@ def _groups(tree: dict[str, object], written: dict[str, object]) -> Iterator[Con
                     f"sets {', '.join(sections)} below itself; its file should begin with `#"
                     " @package _global_`."
                 )
-            yield ConfigIssue(key, show(value), text)
+            yield ConfigIssue(key, show(value), ours(key) or text)
     for name in REQUIRED_GROUPS + (REQUIRED_TO_TRAIN if _trains(tree) else ()):
         if tree.get(name) is None:
             listed = " or ".join(options(composed_from(written), name)) or "..."
@@ -398,7 +400,8 @@ def _keys(
         elif not spec.takes_more:
             near = hint(key, spec.names, join(path, "{}"))
             shown = None if value is UNRESOLVED else show(value)
-            yield ConfigIssue(join(path, key), shown, f"{spec.name} takes no {key}{near}")
+            text = ours(join(path, key)) or f"{spec.name} takes no {key}{near}"
+            yield ConfigIssue(join(path, key), shown, text)
     if not partial:
         required = [parameter for parameter in spec.parameters if parameter.is_required]
         yield from _missing(path, node, spec.name, required)
@@ -442,6 +445,8 @@ def _corrected(key: str, value: object, annotation: object) -> str:
     epochs = number_of_epochs(value) if key == "trainer.max_steps" else None
     if epochs is not None:
         return f"; set trainer.max_epochs={float(epochs):g} instead"
+    if key == "device" and isinstance(value, str) and value.startswith("cuda:"):
+        return f"; for one GPU set CUDA_VISIBLE_DEVICES={value[5:]}, and use device=cuda"
     if isinstance(value, float) and value.is_integer() and fits(int(value), annotation):
         return f"; use {key}={int(value)}"
     if isinstance(value, bool | int | float) and fits(text := as_typed(value), annotation):

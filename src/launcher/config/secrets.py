@@ -4,24 +4,23 @@ It is resolved again where the run starts. The run's id is a hash over the resol
 variable that decides the numbers counts.
 """
 
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.config.messages import ConfigIssue
 from launcher.config.tree import get, is_interpolation, walk
+from launcher.rundir.secret_patterns import holds_secret, is_secret
 
 ENVIRONMENT = re.compile(r"\$\{\s*oc\.env\s*:")
+VARIABLE = re.compile(r"oc\.env\s*:\s*(\w+)")
+SHORTEST = 4
+"""Minimum length of a variable's value that messages do not show. A shorter one is any number."""
+LONGEST = 50
+"""Characters of a long value that a message shows for certain."""
 REFERENCE = re.compile(r"\$\{(?:oc\.select:)?\s*(\.*[A-Za-z_][\w.\[\]]*)\s*(?:,[^${}]*)?\}")
-SECRET = re.compile(
-    r"(?:.*_)?(?:api_?key|secret|secret_key|passwd|password|passphrase|credentials?|access_key|private_key"
-    r"|(?:access|api|auth|bearer|hf|refresh)_token|service_url|webhook(?:_url)?)|token",
-    re.IGNORECASE,
-)
 DEEPEST = 40
-SHORTEST_TOKEN = 16
-"""Minimum length of a secret under a key `token`, which also names words of a vocabulary."""
 RESOLVED = (
     "paths",
     "trainer",
@@ -59,10 +58,11 @@ def secret_issues(tree: Mapping[str, object]) -> Iterator[ConfigIssue]:
     values += walk(variables, "hydra.job.env_set") if isinstance(variables, Mapping) else ()
     for path, value in values:
         name = path.rpartition(".")[2]
-        if not is_secret(name) or not isinstance(value, str) or value in ("", "???"):
+        # The identity repeats the other values.
+        if not isinstance(value, str) or value in ("", "???") or path == "run.identity":
             continue
         literal = _literal(value, path, tree)
-        if literal is None or (name.lower() == "token" and len(literal) < SHORTEST_TOKEN):
+        if literal is None or not holds_secret(name, literal):
             continue
         variable = re.sub(r"\W", "_", name).upper()
         if path.startswith("hydra."):
@@ -76,10 +76,25 @@ def secret_issues(tree: Mapping[str, object]) -> Iterator[ConfigIssue]:
         yield ConfigIssue(path, None, text)
 
 
-@cache
-def is_secret(name: str) -> bool:
-    """Return whether a key looks like the key of a secret."""
-    return SECRET.fullmatch(name) is not None
+def without_environment(messages: Iterable[str], config: str = "") -> list[str]:
+    """Put `${oc.env:NAME}` in place of values of the environment in messages.
+
+    Args:
+        messages: texts that may have such values.
+        config: the text of a configuration, whose variables count. Variables that are named like
+            secrets always count.
+    """
+    replaced = list(messages)
+    for name in dict.fromkeys([*VARIABLE.findall(config), *filter(is_secret, os.environ)]):
+        value = os.environ.get(name, "")
+        if len(value) < SHORTEST:
+            continue
+        # A message may quote a value, or show its beginning.
+        forms = map(re.escape, dict.fromkeys((value, repr(value)[1:-1], value[:LONGEST])))
+        pattern = re.compile(rf"(?<!\w)(?:{'|'.join(forms)})(?!\w)")
+        expression = f"${{oc.env:{name}}}"
+        replaced = [pattern.sub(expression, line) for line in replaced]
+    return replaced
 
 
 def is_expression(text: str, key: object) -> bool:

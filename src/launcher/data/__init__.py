@@ -1,7 +1,6 @@
-"""Data: sources (which `data=` chooses), the order of samples, and resumable loaders.
+"""Data sources, the order of samples, and resumable loaders.
 
-Importing this package, or a source, does not import torch: a source can report a missing file
-before that.
+Importing a source of files does not import torch, so that a missing file is reported at once.
 """
 
 from importlib import import_module

@@ -1,7 +1,4 @@
-"""DataSource, the target of a `data` configuration.
-
-It makes datasets, and loaders handle order, ranks and devices.
-"""
+"""DataSource, the target of a `data` configuration: it makes datasets and their loaders."""
 
 from __future__ import annotations
 
@@ -82,15 +79,13 @@ class DataSource(LoaderSettings, ABC):
         return None
 
     def predict_dataset(self) -> Any | None:
-        """The new samples of `job=predict`, which `data.predict` names; or None.
+        """Return the new samples of `job=predict`, which `data.predict` names, or None.
 
-        If they have no targets, `has_targets` of the dataset is False, and its batches have
-        placeholders.
+        If they have no targets, `has_targets` of the dataset is False.
         """
         return None
 
     def named_val_dataset(self, name: str) -> Any:
-        """The validation set of one of `val_names`."""
         raise KeyError(name)
 
     def train_loader(
@@ -103,10 +98,7 @@ class DataSource(LoaderSettings, ABC):
         device: torch.device | str | None = None,
         lanes: Lanes | None = None,
     ) -> ResumableLoader:
-        """Make an endless, resumable loader of this rank's micro-batches.
-
-        See `launcher.data.loader.ResumableLoader`.
-        """
+        """Make an endless loader of this rank's micro-batches, see `loader.ResumableLoader`."""
         from launcher.data.iterable import is_hugging_face_stream
         from launcher.data.loader import ResumableLoader
 
@@ -145,9 +137,7 @@ class DataSource(LoaderSettings, ABC):
         name: str | None = None,
         has_chunks: bool = False,
     ) -> EvaluationLoader | None:
-        """Make a loader of one pass over the held-out samples, or over the first `max_samples`.
-
-        They are counted over all ranks.
+        """Make a loader of one pass over the held-out samples, or return None if there are none.
 
         Args:
             batch_size: samples per rank and forward pass. Default None: the rank's share of
@@ -158,9 +148,6 @@ class DataSource(LoaderSettings, ABC):
             max_samples: number of samples over all ranks. Default None: all.
             name: one of `val_names`. Default None: the main validation set.
             has_chunks: see `launcher.data.evaluation_loader.EvaluationLoader`.
-
-        Returns:
-            None if no samples are held out.
         """
         dataset = self.val_dataset() if name is None else self.named_val_dataset(name)
         placement = (batch_size, rank, world_size, device)
@@ -176,20 +163,14 @@ class DataSource(LoaderSettings, ABC):
         max_samples: int | None = None,
         has_chunks: bool = False,
     ) -> EvaluationLoader | None:
-        """Make a loader of one pass over the test samples, as `val_loader` does.
-
-        None if there are none.
-        """
+        """Make a loader of the test samples, or return None if there are none; see `val_loader`."""
         placement = (batch_size, rank, world_size, device)
         return self._pass_over(self.test_dataset(), *placement, max_samples, has_chunks)
 
     def batches(
         self, dataset: object, ranges: Iterable[tuple[int, int]], device: torch.device
     ) -> Iterator[Any]:
-        """Return the batches of these ranges [start, stop) of a map-style dataset.
-
-        They are not in training's order. Close the iterator to end its workers.
-        """
+        """Yield a batch for each range [start, stop) of indices. Close it to end its workers."""
         from launcher.data.evaluation_loader import batches_of
 
         collate, seeds = self.val_collate or self.collate, self.seed_samples

@@ -21,10 +21,8 @@ PART, LOCK = ".block", ".lock"
 class BlockCache:
     """Reads blocks through files in a folder, which the processes of a node share.
 
-    Above `max_bytes`, the blocks that were not used for the longest time are deleted.
-
-    Args:
-        columns: the fields of a record that are kept.
+    Above `max_bytes`, the blocks that were not used for the longest time are deleted. Records keep
+    the fields in `columns`.
     """
 
     def __init__(
@@ -34,7 +32,6 @@ class BlockCache:
         self.folder, self.max_bytes = folder, max_bytes
 
     def records(self, block: int) -> list[dict[str, Any]]:
-        """Return the records of a block, which is fetched if the cache does not have it."""
         data = self._bytes(block)
         if self._path(block).endswith(".parquet"):
             records = rows_of(data)
@@ -64,7 +61,6 @@ class BlockCache:
         return record
 
     def _bytes(self, block: int) -> bytes:
-        """The bytes of a block, from the folder if it is there."""
         number = int(self.index.file[block])
         what = (self.index.digests[number], int(self.index.start[block]), *self.columns)
         file = self.folder / f"{xxhash.xxh3_64_hexdigest(repr(what).encode())}{PART}"
@@ -103,7 +99,6 @@ class BlockCache:
         return bytes(sink.getvalue())
 
     def _store(self, file: Path, data: bytes) -> None:
-        """Write a block, after deleting the blocks that were not used for the longest time."""
         # The room that was made must not be taken by another block before this one is written.
         with locked(self.folder / f"room{LOCK}"):
             self._make_room(len(data))
@@ -131,7 +126,6 @@ class BlockCache:
 
 
 def rows_of(data: bytes) -> list[dict[str, object]]:
-    """The rows of a table in Arrow's stream format."""
     from pyarrow import ipc
 
     rows: list[dict[str, object]] = ipc.open_stream(data).read_all().to_pylist()

@@ -11,13 +11,7 @@ from launcher.data.sampler import shuffled
 
 @dataclass
 class _Epoch:
-    """The blocks of one epoch, in the order in which they are read.
-
-    Args:
-        blocks: numbers of blocks, int64 [N].
-        ends: position after the last sample of each block, int64 [N].
-        window_ends: position after the last sample of each window, int64 [W].
-    """
+    """The blocks of one epoch in order, and the positions after each block and window: int64."""
 
     number: int
     blocks: np.ndarray
@@ -32,12 +26,7 @@ class BlockOrder:
     """The endless order of samples in blocks; epoch e is positions [e * size, (e + 1) * size).
 
     An epoch shuffles the blocks, takes `window` of them at a time, and shuffles the samples of such
-    a window. It depends only on (seed, epoch), and any position is computed without those before
-    it.
-
-    Args:
-        sizes: samples of each block, int64 [N].
-        window: blocks whose samples are mixed with each other.
+    a window. It depends only on (seed, epoch), and any position is computed without earlier ones.
     """
 
     def __init__(self, sizes: np.ndarray, seed: int, shuffle: bool, window: int):
@@ -61,7 +50,6 @@ class BlockOrder:
         return self._epoch
 
     def indices(self, start: int, count: int) -> np.ndarray:
-        """The dataset indices at positions [start, start + count): int64 [count]."""
         epochs, offsets = np.divmod(np.arange(start, start + count, dtype=np.int64), self.size)
         parts = [self._indices(int(epoch), offsets[epochs == epoch]) for epoch in np.unique(epochs)]
         return np.concatenate(parts)
@@ -83,7 +71,6 @@ class BlockOrder:
         return indices
 
     def epochs(self, start: int, count: int) -> np.ndarray:
-        """The epoch of each of these positions: int64 [count]."""
         return np.arange(start, start + count, dtype=np.int64) // self.size
 
     def window_at(self, position: int) -> tuple[int, int]:
@@ -92,10 +79,7 @@ class BlockOrder:
         return epoch, int(self._at(epoch).window_of(np.array([offset]))[0])
 
     def blocks_of(self, epoch: int, window: int) -> list[int]:
-        """Return the numbers of the blocks of a window.
-
-        The first window follows the last one, in the next epoch.
-        """
+        """Return the blocks of a window; after the last one comes the next epoch's first."""
         current = self._at(epoch)
         if window >= len(current.window_ends):
             current, window = self._blocks_of(epoch + 1), 0

@@ -34,14 +34,7 @@ PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError, ConfigError)
 
 
 class Files:
-    """The files that URLs or paths name, through fsspec.
-
-    Args:
-        key: the key of the configuration, for messages.
-        patterns: paths, URLs (`s3://bucket/part-*.parquet`) or globs.
-        retries: further attempts of a read that fails.
-        options: arguments of fsspec's file system.
-    """
+    """The files that URLs, paths or globs name, through fsspec; `key` is for messages."""
 
     def __init__(
         self,
@@ -72,7 +65,6 @@ class Files:
         self.fs = stores[0]
 
     def find(self) -> list[str]:
-        """The paths in the file system, sorted, each once."""
         paths: set[str] = set()
         for pattern in self.patterns:
             matches = self.retry(lambda: self.fs.glob(str(pattern)), pattern)  # noqa: B023 - called at once
@@ -85,10 +77,7 @@ class Files:
         return sorted(paths)
 
     def retry(self, read: Callable[[], T], path: str) -> T:
-        """Return the result of `read`, which is called again after an error.
-
-        Each wait takes twice as long as the wait before.
-        """
+        """Call `read` again after an error; each wait takes twice as long as the wait before."""
         for attempt in range(self.retries + 1):
             try:
                 return read()
@@ -170,10 +159,7 @@ class BlockIndex:
 
 
 def index(files: Files, paths: Sequence[str], block_bytes: int) -> BlockIndex:
-    """Find the blocks of files.
-
-    Parquet names them itself; lines are counted, which reads the whole file once.
-    """
+    """Find the blocks of files. Lines must be counted, which reads the whole file once."""
     progress = _Progress(len(paths))
 
     def blocks_of(path: str) -> tuple[list[tuple[int, int, int]], str]:
@@ -196,7 +182,7 @@ def index(files: Files, paths: Sequence[str], block_bytes: int) -> BlockIndex:
 
 
 class _Progress:
-    """A line in the log every few seconds."""
+    """Logs a line every few seconds."""
 
     def __init__(self, total: int):
         self.done, self.total, self.reported = 0, total, time.monotonic()
@@ -218,10 +204,7 @@ def _digest(files: Files, path: str) -> str:
 
 
 def line_ranges(files: Files, path: str, block_bytes: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (start, stop, records) of blocks of at least `block_bytes` bytes of whole lines.
-
-    Empty lines are not records.
-    """
+    """Yield (start, stop, records) of blocks of at least `block_bytes` bytes of whole lines."""
     size = files.size(path)
     start = position = rows = 0
     rest = b""
@@ -233,7 +216,7 @@ def line_ranges(files: Files, path: str, block_bytes: int) -> Iterator[tuple[int
         at = 0
         while at < end:
             stop = data.find(b"\n", max(at, start + block_bytes - begin - 1), end) + 1 or end
-            rows += count_records(data[at:stop])
+            rows += sum(1 for line in data[at:stop].split(b"\n") if line.strip())
             at = stop
             if begin + at - start >= block_bytes and rows:
                 yield start, begin + at, rows
@@ -241,10 +224,6 @@ def line_ranges(files: Files, path: str, block_bytes: int) -> Iterator[tuple[int
         rest = data[end:]
     if rows:
         yield start, size, rows
-
-
-def count_records(data: bytes) -> int:
-    return sum(1 for line in data.split(b"\n") if line.strip())
 
 
 def row_groups(files: Files, path: str, block_bytes: int) -> Iterator[tuple[int, int, int]]:
@@ -261,7 +240,6 @@ def _rows_of_groups(files: Files, path: str) -> list[int]:
 
 
 def parquet_file(key: str, file: object, path: str) -> Any:
-    """Open a Parquet file."""
     try:
         from pyarrow import ArrowInvalid
         from pyarrow.parquet import ParquetFile

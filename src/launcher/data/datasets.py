@@ -9,10 +9,7 @@ from launcher.rundir.files import expanded
 
 
 class DatasetsData(DocumentData):
-    """A document per row, a field per column; see `DocumentData`.
-
-    `files` are folders of datasets or of splits.
-    """
+    """A row per document, a field per column; `files` are folders of datasets or of splits."""
 
     reader = staticmethod(read_saved)
 

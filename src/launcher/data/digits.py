@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 class DigitsData(DataSource):
     """Images and their digits: input [B, 64] float32 in 0..1, target [B] int64 in 0..9.
 
-    Every fifth is held out.
-
-    `num_features` and `num_classes` are always 64 and 10; a model's configuration refers to them.
+    Every fifth is held out. `num_features` and `num_classes` are always 64 and 10.
     """
 
     num_features: Literal[64] = 64
@@ -53,7 +51,6 @@ class Labelled:
         return inputs[0], targets[0]
 
     def get_batch(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Return (input [B, ...] float32, target [B] int64) for int64 indices [B]."""
         import torch
 
         return torch.from_numpy(self.inputs[indices]), torch.from_numpy(self.targets[indices])

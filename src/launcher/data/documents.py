@@ -1,7 +1,4 @@
-"""Documents (text, chats or labelled texts), tokenized once.
-
-They are in JSON lines, in Parquet files, or elsewhere.
-"""
+"""Documents (text, chats or labelled texts) of files, tokenized once."""
 
 import errno
 import json
@@ -33,12 +30,9 @@ VERSION = 1
 
 @dataclass(kw_only=True, eq=False)
 class DocumentData(TokenizedSource):
-    """Samples of documents, as mappings with `input_ids` and `labels`.
+    """Samples of documents, as mappings with `input_ids` and `labels`; see `rows.PackedDataset`.
 
-    See `launcher.data.rows.PackedDataset`.
-
-    The files are read once, a record at a time, and kept as tokens in `cache`, which is
-    memory-mapped.
+    The files are read once, a record at a time, and kept as memory-mapped tokens in `cache`.
 
     Args:
         files: a path or glob of the documents, or a list of them.
@@ -63,16 +57,9 @@ class DocumentData(TokenizedSource):
     @staticmethod
     @abstractmethod
     def reader(path: Path, fields: list[str], key: str) -> Iterator[Record]:
-        """The records of a file or folder, with at least the named fields.
-
-        `key` names the files, for messages.
-        """
+        """Yield records with at least the named fields; `key` names the files, for messages."""
 
     def find(self, key: str, patterns: str | list[str]) -> list[Path]:
-        """Find the files or folders that `patterns` names.
-
-        `key` is the key of `patterns`, for messages.
-        """
         return find_files(key, patterns)
 
     def check(self) -> None:
@@ -137,15 +124,7 @@ class DocumentData(TokenizedSource):
         part: str,
         is_new: bool = False,
     ) -> TokenStore:
-        """The tokens of one part of the documents.
-
-        Args:
-            key: the key that names the files, for messages.
-            patterns: paths or globs of the files.
-            val_fraction: the share of documents that is held out.
-            part: `train` or `val`.
-            is_new: for predictions: without classes, and no document may be empty.
-        """
+        """Return the tokens of `part`, `train` or `val`. With `is_new` no document may be empty."""
         # This imports torch.
         from launcher.process.ranks import on_main
 
@@ -157,7 +136,7 @@ class DocumentData(TokenizedSource):
         return store
 
     def _name(self, files: list[Path], val_fraction: float, is_new: bool) -> str:
-        """A hash of everything that the tokens depend on."""
+        """Hash everything that the tokens depend on."""
         stats = [[str(file), *_stamp(file)] for file in files]
         what = [
             VERSION,
@@ -221,10 +200,7 @@ class ParquetData(DocumentData):
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Return size and modification time of a file, or of a folder.
-
-    A folder has the total size and the latest time of its files.
-    """
+    """Return size and latest modification time of a file, or of a folder's files."""
     stats = (
         [file.stat() for file in path.rglob("*") if file.is_file()]
         if path.is_dir()

@@ -1,4 +1,4 @@
-"""Encodes a record as its token ids, the ones among them that are targets, and its class."""
+"""Encode a record as its token ids, the ones among them that are targets, and its class."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,8 +24,6 @@ class Document:
 
 @dataclass
 class Fields:
-    """The names of the fields to use, from the source's arguments."""
-
     text: str = "text"
     prompt: str | None = None
     messages: str | None = None
@@ -37,7 +35,6 @@ class Fields:
         return [name for name in (self.prompt, self.text, self.label) if name is not None]
 
     def check(self) -> None:
-        """Check the combination of fields."""
         used = {
             name: value
             for name, value in asdict(self).items()
@@ -51,12 +48,9 @@ class Fields:
 
 
 class Encoder:
-    """Encodes documents with a tokenizer.
+    """Encodes documents with the tokenizer in a folder.
 
-    Args:
-        folder: of a transformers tokenizer.
-        num_classes: labels must be less than this.
-        has_labels: False: the field with the class is not read, and the class is `IGNORED`.
+    Without `has_labels`, the field with the class is not read, and the class is `IGNORED`.
     """
 
     def __init__(
@@ -92,12 +86,10 @@ class Encoder:
         return int(pad_id if pad_id is not None else self.end or 0)
 
     def names(self) -> list[str]:
-        """The fields that are read."""
         names = self.fields.names()
         return names if self.has_labels else [name for name in names if name != self.fields.label]
 
     def __call__(self, record: dict[str, object], where: str) -> Document:
-        """Encode a record."""
         if self.fields.messages is not None:
             return self._chat(record, where)
         text = _field(record, "text", self.fields.text, str, where)
@@ -199,7 +191,7 @@ def _field(record: dict[str, object], name: str, field: str, kind: type, where: 
 
 
 def tokenizer_digest(folder: Path) -> str:
-    """A hash of the tokenizer's files in a folder, which may also hold a model."""
+    """Hash the tokenizer's files in a folder, which may also hold a model."""
     digest = xxhash.xxh3_64()
     for file in sorted(folder.iterdir()):
         if file.is_file() and file.suffix in (".json", ".jinja", ".txt", ".model", ".vocab"):

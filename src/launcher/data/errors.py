@@ -24,14 +24,7 @@ def while_reading(dataset: object, index: int) -> Iterator[None]:
 
 
 def collated(collate: Any, dataset: object, indices: Sequence[int], samples: list[Any]) -> object:
-    """Make a batch of samples.
-
-    Args:
-        collate: makes the batch.
-        dataset: the dataset of the samples.
-        indices: the index of each sample, or its number in a stream.
-        samples: the samples.
-    """
+    """Call `collate`, with the samples in its error. A stream's `indices` are their numbers."""
     try:
         return collate(samples)
     except Exception as error:
@@ -61,7 +54,7 @@ def _reason(name: str, indices: Sequence[int], samples: list[Any], error: Except
 
 
 def _described(sample: Any) -> str:
-    """Describe a sample by its structure, with the shapes of tensors and arrays."""
+    """Describe a sample's structure, with the shapes of tensors and arrays."""
     if sample is None:
         return "None"
     if isinstance(sample, Mapping):

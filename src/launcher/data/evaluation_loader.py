@@ -1,4 +1,4 @@
-"""The loader for evaluation: one exact pass over a dataset."""
+"""The loader of evaluations."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from torch.utils.data import default_collate
 
 from launcher.data.fetch import CPU, Batches, Fetch, Request, load, size_of
 from launcher.data.iterable import Collate, EvaluationStream, is_stream, share, too_few
-from launcher.data.randomness import sample_seeds
+from launcher.data.sampler import mix
 from launcher.data.transfer import on_device
 from launcher.errors import ConfigError
 
 
 class ChunkFetch:
-    """`fetch[indices, seeds]` is the number of a chunk and its batch."""
-
     def __init__(self, fetch: Fetch, size: int):
         self.fetch, self.size = fetch, size
 
@@ -27,10 +25,7 @@ class ChunkFetch:
 
 
 class EvaluationLoader:
-    """One pass over `dataset` in its own order at each `iter()`.
-
-    It has each sample exactly once over all ranks together. `max_samples` limits it to the first n
-    samples.
+    """One pass over `dataset` in its own order at each `iter()`, each sample once over all ranks.
 
     Every rank gets the same number of batches, none of them empty, since a sharded model's forward
     is a collective. All have `batch_size` samples except the last, which shares out the remaining
@@ -44,8 +39,7 @@ class EvaluationLoader:
         num_workers: processes that load. With 0, this process loads.
         device: where the batches are moved. Default None: they stay on the host.
         collate_fn: function that makes a batch of samples. Default None: torch's.
-        seed_samples: give each sample its own random numbers, which the seed decides.
-        seed: the seed of these random numbers.
+        seed_samples: give each sample its own random numbers, the same in each pass.
         max_samples: number of samples over all ranks. Default None: all.
         has_chunks: the batches are the same on any number of ranks, which take them in turn. Chunk
             c has the samples from c * batch_size on. A rank that has no chunk at the end repeats
@@ -63,7 +57,6 @@ class EvaluationLoader:
         *,
         collate_fn: Collate | None = None,
         seed_samples: bool = False,
-        seed: int = 0,
         max_samples: int | None = None,
         has_chunks: bool = False,
     ):
@@ -74,7 +67,7 @@ class EvaluationLoader:
         self.num_workers = num_workers
         self.device = torch.device(device or CPU)
         self.collate = collate_fn or default_collate
-        self.seed = seed if seed_samples else None
+        self.seed = 0 if seed_samples else None
         self.max_samples = max_samples
         self.has_chunks = has_chunks
         self.chunk = -1
@@ -92,7 +85,7 @@ class EvaluationLoader:
             raise too_few(self.size, world_size)
 
     def __len__(self) -> int:
-        """Batches of one pass, the same on every rank. Raises TypeError for a stream."""
+        """Return the batches of one pass, the same on every rank. Raises TypeError for a stream."""
         if self.size is None:
             raise TypeError("the number of batches of a stream is not known")
         if self.has_chunks:
@@ -133,10 +126,7 @@ class EvaluationLoader:
         return load(fetch, requests, self.num_workers, self.device)
 
     def _chunks(self, size: int) -> Iterator[Request]:
-        """Yield the samples of one chunk for each rank at a time.
-
-        In the last round, a rank without a chunk repeats the round's first chunk.
-        """
+        """Yield this rank's chunks. In the last round, a rank without one repeats the first."""
         for first in range(0, size, self.batch_size * self.world_size):
             start = first + self.rank * self.batch_size
             start = start if start < size else first
@@ -159,10 +149,7 @@ def batches_of(
     collate: Collate | None = None,
     seed_samples: bool = False,
 ) -> Iterator[Any]:
-    """A batch for each range [start, stop) of indices.
-
-    Close the iterator (it is a generator) to end its workers.
-    """
+    """Yield a batch for each range [start, stop) of indices. Close it to end its workers."""
     requests = (_request(start, stop, 0 if seed_samples else None) for start, stop in ranges)
     batches = load(Fetch(dataset, collate or default_collate), requests, num_workers, device)
     try:
@@ -175,4 +162,4 @@ def _request(start: int, stop: int, seed: int | None) -> Request:
     indices = np.arange(start, stop, dtype=np.int64)
     if seed is None:
         return Request(indices)
-    return Request(indices, sample_seeds(seed, np.zeros_like(indices), indices))
+    return Request(indices, mix(seed, 0, indices))

@@ -21,13 +21,7 @@ Batches = WorkerBatches | Generator[object, None, None]
 
 
 class Request(NamedTuple):
-    """The samples of a batch.
-
-    Args:
-        indices: int64 [B].
-        seeds: uint64 [B], or None.
-        epochs: int64 [B], or None if the dataset does not ask for them.
-    """
+    """The samples of a batch: int64 [B], with seeds uint64 [B] and epochs int64 [B] if needed."""
 
     indices: np.ndarray
     seeds: np.ndarray | None = None
@@ -37,10 +31,9 @@ class Request(NamedTuple):
 class Fetch:
     """`fetch[request]` is one collated batch of a map-style dataset.
 
-    Without seeds it comes from the dataset's `get_batch(indices)`, its `__getitems__`, or its
-    `__getitem__`. With seeds, samples are read one by one; the global generators are seeded before
-    each, and restored at the end. The dataset's `set_epoch` is called before the first sample of
-    an epoch that this process reads.
+    Without seeds it comes from the dataset's `get_batch(indices)`, `__getitems__` or `__getitem__`.
+    With seeds, samples are read one by one; the global generators are seeded before each, and
+    restored at the end. `set_epoch` is called before the first sample of an epoch.
     """
 
     def __init__(self, dataset: Any, collate: Collate):
@@ -66,7 +59,6 @@ class Fetch:
         return self._collated(indices, self.get_items(indices))
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell the dataset the epoch of the next sample, if it has changed."""
         if epoch != self._epoch:
             self._epoch = epoch
             self.dataset.set_epoch(epoch)
@@ -99,7 +91,6 @@ class StatefulFetch:
 
 
 def size_of(dataset: object, name: str) -> int:
-    """Return the number of samples of a map-style dataset."""
     size = length(dataset)
     if size is None:
         raise ConfigError(
@@ -114,10 +105,7 @@ def size_of(dataset: object, name: str) -> int:
 def load(
     source: Any, requests: Iterator[Request] | None, num_workers: int, device: torch.device
 ) -> Batches:
-    """Return an iterator over the batches.
-
-    They are made here or by workers, and are in pinned memory for CUDA.
-    """
+    """Return an iterator over the batches, which are in pinned memory for CUDA."""
     pin = device.type == "cuda"
     if num_workers:
         return WorkerBatches(source, requests, num_workers, pin)

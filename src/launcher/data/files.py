@@ -1,4 +1,4 @@
-"""Finds the files that a pattern names, and divides them into training and held-out files."""
+"""Find the files that a pattern names, and divide them into training and held-out files."""
 
 from collections.abc import Sequence
 from glob import glob
@@ -10,12 +10,7 @@ from launcher.rundir.files import expanded
 
 
 def find_files(key: str, patterns: str | Sequence[str]) -> list[Path]:
-    """Find the files that paths or globs (`**` for any depth, `~` for home) name.
-
-    Folders are left out; the files are sorted, each once.
-
-    Raises ConfigError, naming `key`, for a pattern that matches no file.
-    """
+    """Find the files that paths or globs (`**` for any depth, `~` for home) name, sorted."""
     files: set[Path] = set()
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         if "://" in pattern:
@@ -39,13 +34,7 @@ def find_files(key: str, patterns: str | Sequence[str]) -> list[Path]:
 
 
 def hold_out(files: Sequence[Path], fraction: float) -> tuple[list[Path], list[Path]]:
-    """Divide sorted files into (training, held out).
-
-    Every (1 / fraction)-th is held out, at least one if fraction > 0.
-
-    The division depends only on the order of the files, so the same files are always divided in the
-    same way.
-    """
+    """Divide sorted files; every (1 / fraction)-th is held out, at least one if fraction > 0."""
     chosen = {i for i in range(len(files)) if int((i + 1) * fraction) > int(i * fraction)}
     if fraction > 0 and not chosen and files:
         chosen = {len(files) - 1}

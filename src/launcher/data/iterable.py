@@ -32,8 +32,8 @@ def is_stream(dataset: object) -> bool:
 def has_state(dataset: object) -> bool:
     """Return whether a dataset is resumed by its own `state_dict` and `load_state_dict`.
 
-    A stream of Hugging Face's datasets is not, since its state leaves out the buffer of a shuffle.
-    The state of a dict of tensors is all of its samples.
+    The state of a shuffled stream of Hugging Face's datasets lacks its buffer. The state of a dict
+    of tensors is all of its samples.
     """
     return (
         hasattr(dataset, "state_dict")
@@ -45,7 +45,7 @@ def has_state(dataset: object) -> bool:
 
 
 def lost_state(dataset: object) -> str:
-    """Say that the state of a map-style dataset is not stored, for a warning."""
+    """Explain that the state of a map-style dataset is not stored, for a warning."""
     return (
         f"the state of the dataset ({type(dataset).__name__}.state_dict) is not in a checkpoint,"
         " since each worker has its own; use num_workers=0."
@@ -71,7 +71,6 @@ def is_hugging_face_stream(dataset: object) -> bool:
 
 
 def length(dataset: Any) -> int | None:
-    """Return `len(dataset)`, or None if it has no length."""
     try:
         return len(dataset)
     except (TypeError, NotImplementedError):
@@ -81,15 +80,9 @@ def length(dataset: Any) -> int | None:
 class StreamSamples:
     """The samples of a stream from a global position on, epoch after epoch, without end.
 
-    Calls the dataset's `set_epoch(epoch)`, if it has one. With a `seed`, seeds the global
-    generators for each epoch.
-
-    Args:
-        position: samples before it are read and dropped. If the dataset has a length, whole epochs
-            before it are skipped.
-        state: what `state()` returned there. Then nothing is read and dropped.
-
-    Raises ConfigError if an epoch has no sample, or not as many as `len()` returns.
+    With a `seed`, the global generators are seeded for each epoch. Samples before `position` are
+    read and dropped, but whole epochs of known length are skipped. Nothing is read if `state`,
+    which `state()` returned there, is passed.
     """
 
     def __init__(
@@ -113,7 +106,6 @@ class StreamSamples:
         self._iterator = iter(dataset)
 
     def state(self) -> dict[str, Any]:
-        """Return the position, with the dataset's own `state_dict()`."""
         return {"epoch": self._epoch, "count": self._count, "dataset": self.dataset.state_dict()}
 
     def __iter__(self) -> StreamSamples:
@@ -158,13 +150,13 @@ def _empty(dataset: object, epoch: int) -> str:
 
 @dataclass(frozen=True)
 class Share:
-    """The micro-batches of a rank: the ones numbered `local` of each `count`."""
+    """A rank's micro-batches, numbered `local` in each round of `count`."""
 
     local: Sequence[int]
     count: int
 
     def number(self, turn: int) -> int:
-        """The number of this rank's micro-batch at a turn, counted over all ranks."""
+        """Return a turn's micro-batch, counted over all ranks."""
         rounds, at = divmod(turn, len(self.local))
         return rounds * self.count + self.local[at]
 
@@ -172,10 +164,7 @@ class Share:
         return map(self.number, count())
 
     def end_of_round(self, number: int) -> int | None:
-        """The number of the next round's first micro-batch, or None within a round.
-
-        After the rank's last micro-batch of a round all ranks have had the same number of them.
-        """
+        """Return the next round's first micro-batch, or None if a round is not at its end."""
         return (
             number - self.local[-1] + self.count if number % self.count == self.local[-1] else None
         )
@@ -184,10 +173,8 @@ class Share:
 class TrainingStream:
     """This rank's micro-batches of a stream, without end, from a global sample position on.
 
-    Args:
-        keeps_state: yield `(state, batch)`. The state is the stream's after the round of all ranks'
-            micro-batches, pickled, or None in the middle of a round.
-        state: the pickled state at the position. Default None: the samples before it are read.
+    With `keeps_state` it yields `(state, batch)`: the stream's pickled state after the round of all
+    ranks' micro-batches, or None in the middle of a round.
     """
 
     def __init__(
@@ -241,10 +228,7 @@ class TrainingStream:
 
 
 class EvaluationStream:
-    """This rank's batches of one pass over a stream.
-
-    See `launcher.data.evaluation_loader.EvaluationLoader`.
-    """
+    """This rank's batches of one pass over a stream; see `EvaluationLoader`."""
 
     def __init__(
         self,
@@ -311,23 +295,20 @@ class EvaluationStream:
 
 
 def _generators(seed: int | None) -> PrivateGenerators | GlobalGenerators:
-    """Return the generators with which the stream's code and the collate function are called.
+    """Make the generators that the stream's code and the collate function use.
 
-    If seeded, they are private.
-
-    A rank collates only its own samples, so collating must not advance the generators of the
-    stream: every rank reads the same stream.
+    A rank collates only its own samples, so this must not advance a seeded stream's generators.
     """
     return GlobalGenerators() if seed is None else PrivateGenerators()
 
 
 def share(count: int, rank: int, world_size: int) -> tuple[int, int]:
-    """This rank's part [start, stop) of `count` samples; the parts differ by at most one sample."""
+    """Return this rank's part [start, stop); the parts differ by at most one sample."""
     return count * rank // world_size, count * (rank + 1) // world_size
 
 
 def too_few(count: int, world_size: int) -> ConfigError:
-    """The error for a validation set that cannot give each rank one sample."""
+    """Make the error for a validation set that cannot give each rank one sample."""
     return ConfigError(
         f"data: the validation set holds {count} samples, fewer than the {world_size} ranks; hold"
         " out more or switch hooks.evaluation off."

@@ -23,8 +23,7 @@ from launcher.data.iterable import (
     lost_state,
 )
 from launcher.data.mixture_order import MixtureOrder
-from launcher.data.randomness import sample_seeds
-from launcher.data.sampler import Order, OrderedDataset, SampleOrder
+from launcher.data.sampler import Order, OrderedDataset, SampleOrder, mix
 from launcher.data.transfer import on_device
 from launcher.errors import ConfigError
 from launcher.process.lanes import Lanes
@@ -33,9 +32,7 @@ logger = logging.getLogger("launcher")
 
 
 class ResumableLoader:
-    """An endless iterable of this rank's micro-batches.
-
-    Epochs follow each other, and a batch may span two of them.
+    """An endless iterable of this rank's micro-batches; a batch may span two epochs.
 
     A micro-batch of all ranks together covers the global positions [p, p + micro_batch_size *
     world_size). Rank r has the r-th part. `samples` counts the samples that all ranks have received
@@ -44,8 +41,8 @@ class ResumableLoader:
     `load_state_dict` resumes by them. Another stream is read again up to `samples`. A dataset's
     `set_epoch` is called in the process that reads, before its first sample of an epoch.
 
-    `iter()` begins at `samples`. Close the iterator (it is a generator) to end its workers. Batches
-    that were prepared but not yielded do not count.
+    `iter()` begins at `samples`. Close the iterator to end its workers. Batches that were prepared
+    but not yielded do not count.
 
     Args:
         dataset: map-style or iterable; see `launcher.data.base.DataSource`.
@@ -95,23 +92,17 @@ class ResumableLoader:
 
     @property
     def samples_per_batch(self) -> int:
-        """Samples of one micro-batch of all ranks together.
-
-        Each yield increases `samples` by this number.
-        """
+        """Return by how much each yield increases `samples`."""
         return self.micro_batch_size * self.world_size
 
     @property
     def samples_per_epoch(self) -> int | None:
-        """Samples of a pass over the dataset, or None for a stream without a length."""
+        """Return the samples of a pass, or None for a stream without a length."""
         return length(self.dataset)
 
     @property
     def batches_per_epoch(self) -> Fraction | None:
-        """Micro-batches in a pass over the dataset, usually a fraction.
-
-        It is None for a stream without a length.
-        """
+        """Return the micro-batches of a pass, or None for a stream without a length."""
         size = self.samples_per_epoch
         return Fraction(size, self.samples_per_batch) if size else None
 
@@ -135,11 +126,7 @@ class ResumableLoader:
         return state if at == self.samples else None
 
     def _replaying(self) -> Callable[[], None]:
-        """Log that a stream is read again up to `samples`.
-
-        Returns:
-            A function that logs at its first call how long that took.
-        """
+        """Log that a stream is read again; return a function that logs once how long it took."""
         size = length(self.dataset) if self.order is None else None
         samples = self.samples % size if size else self.samples
         if self.order is not None or self._state_here() is not None or not samples or self.rank:
@@ -197,14 +184,11 @@ class ResumableLoader:
                 yield Request(indices)
                 continue
             epochs = order.epochs(position, count)
-            seeds = sample_seeds(self.seed, epochs, indices) if self.seed_samples else None
+            seeds = mix(self.seed, epochs, indices) if self.seed_samples else None
             yield Request(indices, seeds, epochs if counts_epochs else None)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return `samples`, the dataset's `fingerprint`, and what the order or stream needs.
-
-        A mixture needs the weights that it has had; a dataset that has a state needs its state.
-        """
+        """Return `samples`, the dataset's `fingerprint`, and what the order or stream needs."""
         state = {"samples": self.samples, "dataset": fingerprint(self.dataset)}
         if (stream := self._state_here()) is not None:
             state["stream"] = pickle.loads(stream)
@@ -215,7 +199,6 @@ class ResumableLoader:
         )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Begin the next `iter()` after `state["samples"]` samples."""
         was, now = state.get("dataset"), fingerprint(self.dataset)
         if was != now and was is not None and now is not None:
             raise ConfigError(
@@ -235,20 +218,13 @@ def has_epochs(dataset: object) -> bool:
 
 
 def order_of(dataset: object, seed: int, shuffle: bool) -> Order:
-    """Return the order of a map-style dataset.
-
-    It is the dataset's own if it is an `OrderedDataset`, or else epochs of all samples.
-    """
     if isinstance(dataset, OrderedDataset):
         return dataset.order(seed, shuffle)
     return SampleOrder(size_of(dataset, "training"), seed, shuffle)
 
 
 def fingerprint(dataset: object) -> str | None:
-    """Return the part of a checkpoint that identifies its data.
-
-    It is the dataset's `fingerprint`, else its length, else None.
-    """
+    """Return what identifies data in a checkpoint: the dataset's `fingerprint`, else its length."""
     identifier = getattr(dataset, "fingerprint", None)
     if identifier is not None:
         return str(identifier)

@@ -1,4 +1,4 @@
-"""Mixture: several datasets, drawn by weights that may change at given positions."""
+"""Several datasets, drawn by weights that may change at given positions."""
 
 from __future__ import annotations
 
@@ -52,7 +52,11 @@ class MixtureData(DataSource):
     def __post_init__(self) -> None:
         self._built: dict[str, object] = {}
         self.collate = make(self.collate_fn, "data.collate_fn")
-        self.val_names = [name for name in self.sources or () if self._has_val(name)]
+        self.val_names = [
+            name
+            for name, node in (self.sources or {}).items()
+            if "val_dataset" in node or is_data_source(node)
+        ]
 
     def check(self) -> None:
         if not self.sources:
@@ -67,11 +71,7 @@ class MixtureData(DataSource):
                 )
 
     def schedule(self) -> list[tuple[int, Weights]]:
-        """Return the weights, each with the first sample to which they apply.
-
-        Raises:
-            ConfigError: a weight or a stage is not valid.
-        """
+        """Return the weights, each with the first sample to which they apply."""
         weights = {name: node.get("weight", 1.0) for name, node in self.sources.items()}
         schedule = [(0, checked(weights, "data.sources"))]
         for number, stage in enumerate(self.stages):
@@ -113,7 +113,6 @@ class MixtureData(DataSource):
         return Mixture(datasets, self.schedule(), self.exhausted)
 
     def val_dataset(self) -> Mixture | None:
-        """All validation sets, one after the other."""
         datasets = {name: self.named_val_dataset(name) for name in self.val_names}
         present = {name: dataset for name, dataset in datasets.items() if dataset is not None}
         return Mixture(present, [(0, dict.fromkeys(present, 1.0))], "repeat") if present else None
@@ -121,15 +120,8 @@ class MixtureData(DataSource):
     def named_val_dataset(self, name: str) -> object:
         return self._part(name, "val_dataset")
 
-    def _has_val(self, name: str) -> bool:
-        node = self.sources[name]
-        return "val_dataset" in node or is_data_source(node)
-
     def _part(self, name: str, method: str) -> object:
-        """Return a source's dataset.
-
-        If the source is a data source, it is the result of the method.
-        """
+        """Return a source's dataset, which a data source's `method` makes."""
         node = self.sources[name]
         if method == "val_dataset" and "val_dataset" in node:
             return make(node["val_dataset"], f"data.sources.{name}.val_dataset")
@@ -148,7 +140,6 @@ def is_data_source(node: Mapping[str, object]) -> bool:
 
 
 def checked(weights: Mapping[str, Any], key: str) -> Weights:
-    """Check the weights."""
     for name, weight in weights.items():
         is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
         if not is_number or not isfinite(weight) or weight < 0:

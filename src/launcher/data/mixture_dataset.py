@@ -1,4 +1,4 @@
-"""The dataset of a mixture: several datasets laid one after the other."""
+"""The dataset of a mixture."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -38,10 +38,7 @@ class Mixture(OrderedDataset):
 
     @property
     def fingerprint(self) -> str:
-        """A string that changes when the samples do.
-
-        It does not change with the weights, since a fork may have other weights.
-        """
+        """Return the sources' fingerprints, without weights, which a fork may change."""
         marks = (getattr(dataset, "fingerprint", None) for dataset in self.datasets.values())
         return "; ".join(
             f"{name}: {mark or f'{size} samples'}"
@@ -49,7 +46,7 @@ class Mixture(OrderedDataset):
         )
 
     def source_of(self, indices: np.ndarray) -> np.ndarray:
-        """The number of the source of each index: int64 [N]."""
+        """Return the number of the source of each index: int64 [N]."""
         return np.searchsorted(self._ends, indices, side="right")
 
     def __len__(self) -> int:
@@ -72,7 +69,6 @@ class Mixture(OrderedDataset):
 
     @property
     def keeps_state(self) -> bool:
-        """Return whether a source has a state."""
         return bool(self._stateful())
 
     def state_dict(self) -> dict[str, Any]:

@@ -24,12 +24,11 @@ Weights = dict[str, float]
 
 @dataclass(frozen=True)
 class Segment:
-    """Positions [start, end) with the same shares.
+    """Positions [start, end) with the same shares, without an end if it is None.
 
     Args:
         counts: samples of each source before `start`: int64 [sources].
         shares: samples of each source in a block: int64 [sources].
-        end: end of the segment, or None if it does not end.
     """
 
     start: int
@@ -43,8 +42,7 @@ class MixtureOrder:
 
     Args:
         sizes: the number of samples of each source.
-        schedule: the weights, each with the position from which on they apply. The first position
-            is 0.
+        schedule: the weights, each with its first position. The first one is 0.
         policy: what happens when a source has no more samples. "repeat" begins its next epoch.
             "renormalise" leaves it out until all others have none either, then all begin their next
             epoch. "stop" ends the training.
@@ -80,13 +78,7 @@ class MixtureOrder:
         return int(self.sizes.sum())
 
     def locate(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the source of each position of [start, start + count), and its earlier samples.
-
-        The second array counts the source's samples before the position.
-
-        Returns:
-            Both int64 [count].
-        """
+        """Return the source of each position, and the source's samples before it: int64 [count]."""
         sources, numbers = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
         done = 0
         while done < count:
@@ -104,10 +96,7 @@ class MixtureOrder:
         return sources, numbers
 
     def indices(self, start: int, count: int) -> np.ndarray:
-        """Return the indices at positions [start, start + count): int64 [count].
-
-        The sources are laid one after the other.
-        """
+        """Return the indices at positions [start, start + count): int64 [count]."""
         sources, numbers = self.locate(start, count)
         indices = np.empty(count, dtype=np.int64)
         for source in np.unique(sources).tolist():
@@ -118,18 +107,18 @@ class MixtureOrder:
         return indices
 
     def epochs(self, start: int, count: int) -> np.ndarray:
-        """The epoch of each position's own source: int64 [count]."""
+        """Return the epoch of each position's own source: int64 [count]."""
         sources, numbers = self.locate(start, count)
         epochs: np.ndarray = numbers // self.sizes[sources]
         return epochs
 
     def counts(self, position: int) -> np.ndarray:
-        """The number of samples of each source before a position: int64 [sources]."""
+        """Return the number of samples of each source before a position: int64 [sources]."""
         segment = self._segment(position)
         return self._counts(segment, position)
 
     def end(self) -> int | None:
-        """The position at which the first source is used up, if that stops the training."""
+        """Return where the first source is used up, if that stops the training."""
         if self.policy != "stop":
             return None
         while (last := self._segments[-1]).end is not None:
@@ -140,14 +129,10 @@ class MixtureOrder:
         return None
 
     def state(self, position: int) -> list[list[Any]]:
-        """Return the weights that applied before a position."""
         return [[at, weights] for at, weights in self.schedule if at < position or at == 0]
 
     def load(self, past: Sequence[Sequence[Any]], position: int) -> None:
-        """Continue at a position that was reached under other weights, as a fork may.
-
-        The configured weights apply from there on.
-        """
+        """Continue at a position that was reached under other weights, as a fork may."""
         schedule = [(int(at), dict(weights)) for at, weights in past]
         now = [weights for at, weights in self._configured if at <= position][-1]
         if position > 0 and now != schedule[-1][1]:
@@ -168,7 +153,6 @@ class MixtureOrder:
         ]
 
     def _append(self, start: int, counts: np.ndarray) -> None:
-        """Add the segment that begins at a position."""
         weights = [weights for at, weights in self.schedule if at <= start][-1]
         wanted = np.array([float(weights[name]) for name in self.names])
         if self.policy == "renormalise":
@@ -187,7 +171,7 @@ class MixtureOrder:
         self._segments.append(Segment(start, counts, shares, min(ends, default=None)))
 
     def _exhausted(self, segment: Segment) -> Iterator[int]:
-        """The position after each source's last sample, if the segment goes that far."""
+        """Yield the position after each source's last sample, if the segment is that long."""
         for source in np.flatnonzero(segment.shares).tolist():
             left = int(self._limits[source] - segment.counts[source])
             # A stopped training is not continued.
@@ -205,10 +189,7 @@ class MixtureOrder:
         return counts
 
     def _labels(self, segment: Segment, block: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the source of each slot of a block, and its slots before it: int64 [BLOCK].
-
-        The last result is kept.
-        """
+        """Return the source of each slot of a block, and its slots before it: int64 [BLOCK]."""
         key = (segment.start, block)
         if self._block is None or self._block[0] != key:
             raw = np.random.PCG64(
@@ -226,11 +207,7 @@ class MixtureOrder:
 
 
 def divided(weights: np.ndarray) -> np.ndarray:
-    """Divide a block by weights: int64 [sources], of the sum `BLOCK`.
-
-    Each share is rounded down, the largest remainders get the rest, and a positive weight has at
-    least one sample.
-    """
+    """Divide a block by weights; a positive weight has at least one sample: int64 [sources]."""
     exact = weights / weights.sum() * BLOCK
     shares: np.ndarray = np.maximum(np.floor(exact), weights > 0).astype(np.int64)
     by_remainder = np.argsort(shares - exact, kind="stable")

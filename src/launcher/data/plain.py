@@ -39,9 +39,6 @@ class PlainLoader:
     begins an epoch, and so is the sampler's own `state_dict`. A resume restores them, runs the
     sampler up to the position, and only then loads samples. A dataset's own `state_dict` is stored
     at each checkpoint, without workers.
-
-    Args:
-        loader: one that `is_plain`.
     """
 
     def __init__(self, loader: DataLoader[object], logger: logging.Logger):
@@ -82,14 +79,12 @@ class PlainLoader:
 
     @property
     def is_at_end(self) -> bool:
-        """Return whether the next batch is in the next epoch."""
         return self.consumed >= len(self.loader)
 
     def _keeps_state(self) -> bool:
         return has_state(self.dataset) and not self.loader.num_workers
 
     def _warn(self) -> None:
-        """Warn of state that a resume cannot restore, where it can be seen."""
         if has_state(self.dataset) and self.loader.num_workers:
             self.logger.warning("The data loader has workers: %s", lost_state(self.dataset))
         if has_hidden_state(self.loader):
@@ -114,10 +109,7 @@ class PlainLoader:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Begin the next `iter` at the position of `state`.
-
-        It begins at the epoch's start if the loader has changed.
-        """
+        """Continue at `state`'s position, or at its epoch's start if the loader has changed."""
         now = {"size": self._size(), "world_size": world_size()}
         if "consumed" not in state or state["order"] is None:
             return
@@ -148,10 +140,9 @@ class PlainLoader:
 
 
 class ResumableSampler:
-    """Resumable view of a loader's sampler or batch sampler, from any position of an epoch.
+    """View of a loader's sampler or batch sampler, from any position of an epoch.
 
-    `state` has the states of the generators and samplers when the sampler began the current epoch,
-    or None before its beginning.
+    `state` has the states of the generators and samplers when the sampler began the current epoch.
     """
 
     def __init__(self, loader: DataLoader[object]):
@@ -237,7 +228,7 @@ class ResumableSampler:
 
 
 def global_states() -> list[object]:
-    """The states of the global generators of the CPU, comparable by `==`."""
+    """Return the states of the CPU's global generators, comparable by `==`."""
     of_python, of_numpy, of_torch = host_state()
     return [of_python, [np.asarray(part).tolist() for part in of_numpy], of_torch.tolist()]
 
@@ -248,10 +239,7 @@ def resumable(loader: Any, logger: logging.Logger) -> Any:
 
 
 def is_plain(loader: object) -> bool:
-    """Return whether this is a torch DataLoader whose order its sampler decides.
-
-    Its dataset is map-style.
-    """
+    """Return whether this is a torch DataLoader of a map-style dataset in its sampler's order."""
     return (
         isinstance(loader, DataLoader)
         and type(loader).__iter__ is DataLoader.__iter__
@@ -271,10 +259,7 @@ def why_not_exact(loader: object) -> str:
 
 
 def with_order(loader: DataLoader[object], order: object) -> DataLoader[object]:
-    """Return the loader with another order of its batches.
-
-    If it makes no batches, the order is of its samples.
-    """
+    """Return the loader with another order of its batches, or of samples if it makes none."""
     ordered: dict[str, Any] = {"batch_sampler": order}
     if loader.batch_sampler is None:
         ordered = {"sampler": order, "batch_size": None}
@@ -311,10 +296,7 @@ def set_epoch(loader: object, epoch: int) -> None:
 
 
 def own_generators(loader: object) -> dict[str, object]:
-    """List the random generators that are attributes of a loader or of its samplers.
-
-    The keys are their paths.
-    """
+    """List the generators that are attributes of a loader or of its samplers, by path."""
     generators: dict[str, Any] = {}
     seen: set[int] = set()
     for path, owner in {"": loader, **samplers(loader)}.items():
@@ -329,10 +311,7 @@ def own_generators(loader: object) -> dict[str, object]:
 
 
 def samplers(loader: object) -> dict[str, Any]:
-    """List a loader's sampler and batch sampler, and the samplers inside them.
-
-    The keys are the paths of attributes.
-    """
+    """List a loader's sampler and batch sampler, and the samplers inside them, by path."""
     by_path: dict[str, object] = {}
 
     def collect(attributes: dict[str, object], prefix: str) -> None:
@@ -351,16 +330,11 @@ def samplers(loader: object) -> dict[str, Any]:
 
 
 def stateful_samplers(loader: object) -> dict[str, Any]:
-    """List the samplers with a state of their own, by their path."""
     return {path: sampler for path, sampler in samplers(loader).items() if has_state(sampler)}
 
 
 def has_hidden_state(loader: DataLoader[object]) -> bool:
-    """Return whether a resume in the second epoch has another order.
-
-    It is tried with copies of samplers that are not torch's. A sampler that cannot be copied is not
-    examined.
-    """
+    """Return whether a resume in the second epoch has another order, tried with copies."""
     if all(type(sampler).__module__.startswith("torch.") for sampler in samplers(loader).values()):
         return False
     try:
@@ -391,7 +365,7 @@ def _copied_order(loader: DataLoader[object]) -> ResumableSampler:
 
 
 def own_numbers(loader: object) -> dict[str, float]:
-    """List the plain numbers that are attributes of a loader's samplers, by their path."""
+    """List the numbers that are attributes of a loader's samplers, by path."""
     return {
         f"{path}{name}": value
         for path, owner in samplers(loader).items()

@@ -1,32 +1,15 @@
-"""Random numbers that depend only on (seed, epoch, sample).
-
-Workers, ranks and earlier random numbers do not matter.
-"""
+"""Random numbers that depend only on (seed, epoch, sample), not on workers or ranks."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import numpy as np
-
-from launcher.data.sampler import mix
 from launcher.process.rng import HostState, host_of, host_state, host_tree, isolated, restore_host
 
 T = TypeVar("T")
 
 
-def sample_seeds(seed: int, epochs: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """Return a uint64 seed for each sample.
-
-    It depends on the experiment's seed, the epoch and the sample's index in the dataset.
-    """
-    return mix(seed, epochs, indices)
-
-
 class PrivateGenerators:
-    """A stream's own CPU generators.
-
-    They continue from one `run` to the next, regardless of other draws in between.
-    """
+    """A stream's own CPU generators, which continue from one `run` to the next."""
 
     def __init__(self) -> None:
         self._saved: HostState | None = None
@@ -46,10 +29,6 @@ class PrivateGenerators:
         return isolated(lambda: self._begin(function))
 
     def state(self) -> Any:
-        """Return their state as a tree of plain values and tensors.
-
-        It is None before the first `run`.
-        """
         return None if self._saved is None else host_tree(self._saved)
 
     def load_state(self, state: Any) -> None:
@@ -72,5 +51,4 @@ class GlobalGenerators:
     def state(self) -> Any:
         return None
 
-    def load_state(self, state: Any) -> None:
-        """Do nothing."""
+    def load_state(self, state: Any) -> None: ...

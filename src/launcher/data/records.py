@@ -19,10 +19,6 @@ FILES = "data.files"
 
 
 def read_jsonl(path: Path, fields: list[str], key: str = FILES) -> Iterator[Record]:
-    """Read objects of JSON lines.
-
-    Empty lines are skipped.
-    """
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
@@ -41,13 +37,11 @@ def read_jsonl(path: Path, fields: list[str], key: str = FILES) -> Iterator[Reco
 
 
 def parquet_columns(path: Path, key: str = FILES) -> list[str]:
-    """Return the columns of a Parquet file."""
     with _parquet(path, key) as file:
         return list(file.schema_arrow.names)
 
 
 def read_parquet(path: Path, fields: list[str], key: str = FILES) -> Iterator[Record]:
-    """Read rows of a Parquet file."""
     with _parquet(path, key) as file:
         _check_columns(key, path, fields, file.schema_arrow.names)
         row = 0

@@ -55,7 +55,7 @@ class PackedDataset:
         return pack_whole(starts, ends, self.seq_len)
 
     def cut(self) -> int:
-        """Number of documents that are longer than a row and lose their end."""
+        """Return how many documents are longer than a row and lose their end."""
         if self.pack and self.store.targets is None:
             return 0
         return int((np.diff(self.store.ends, prepend=0) > self.seq_len).sum())
@@ -66,7 +66,6 @@ class PackedDataset:
         return {name: tensor[0] for name, tensor in self.get_batch(np.array([index])).items()}
 
     def get_batch(self, indices: np.ndarray) -> dict[str, Tensor]:
-        """Make the batch of int64 indices [B]."""
         import torch
 
         starts, stops = self.starts[indices], self.stops[indices]
@@ -97,10 +96,7 @@ class PackedDataset:
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def _positions(self, start: int, stop: int) -> np.ndarray:
-        """Return the position of each token in its document.
-
-        If the document begins before the row, positions count from the row's beginning.
-        """
+        """Return each token's position in its document, at most from the row's beginning."""
         ends = self.store.ends
         inside = ends[
             np.searchsorted(ends, start, side="right") : np.searchsorted(ends, stop, side="left")
@@ -112,10 +108,7 @@ class PackedDataset:
 
 
 def pack_whole(starts: np.ndarray, ends: np.ndarray, seq_len: int) -> tuple[np.ndarray, np.ndarray]:
-    """Make rows of as many consecutive documents as fit.
-
-    A document that is too long is cut, and has a row to itself.
-    """
+    """Make rows of as many documents as fit. A document that is too long is cut, in its own row."""
     first, last, row_start, row_stop = [], [], 0, 0
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         if row_stop == start and end - row_start <= seq_len:

@@ -1,7 +1,4 @@
-"""The order of samples.
-
-It maps a global position, counted from the start of training, to an index of the dataset.
-"""
+"""The order of samples: a global position, counted from training's start, to a dataset's index."""
 
 from abc import ABC, abstractmethod
 from typing import Protocol
@@ -12,9 +9,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def mix(*parts: int | np.ndarray) -> np.ndarray:
-    """Hash integers (or arrays of them, element by element) to uint64.
-
-    The hash is SplitMix64, chained over the parts.
+    """Hash integers or arrays, element by element, to uint64: SplitMix64 chained over the parts.
 
     Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014; constants of
     its variant 13.
@@ -40,12 +35,9 @@ ROUNDS = 6
 
 
 def shuffled(positions: np.ndarray, size: int, *key: int) -> np.ndarray:
-    """Return indices, int64, at these positions of a permutation that depends on the key.
+    """Return indices, int64, at these positions of a permutation of `size` items by the key.
 
-    The permutation has `size` items.
-
-    A Feistel network permutes the next power of four. Values of `size` or more pass through it
-    again.
+    A Feistel network permutes the next power of four. Values of `size` or more pass through again.
     """
     half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
     mask = (np.uint64(1) << half) - np.uint64(1)
@@ -62,9 +54,7 @@ def shuffled(positions: np.ndarray, size: int, *key: int) -> np.ndarray:
 
 
 class SampleOrder:
-    """The endless order of a dataset's samples.
-
-    Epoch e covers the positions [e * size, (e + 1) * size).
+    """The endless order of a dataset's samples; epoch e is positions [e * size, (e + 1) * size).
 
     Each epoch is a permutation that depends only on (seed, epoch). It sorts the raw output of
     PCG64, whose stream numpy never changes, whereas `Generator.permutation` may change between
@@ -82,7 +72,7 @@ class SampleOrder:
         self._permutation = np.empty(0, dtype=np.int64)
 
     def permutation(self, epoch: int) -> np.ndarray:
-        """The indices of one epoch in order: int64 [size]. The last result is kept."""
+        """Return the indices of one epoch in order: int64 [size]."""
         if not self.shuffle:
             epoch = 0
         if epoch != self._epoch:
@@ -97,10 +87,6 @@ class SampleOrder:
         return np.argsort(keys, kind="stable").astype(np.int64, copy=False)
 
     def indices(self, start: int, count: int) -> np.ndarray:
-        """The dataset indices at positions [start, start + count): int64 [count].
-
-        May span any number of epochs.
-        """
         if self.size >= LARGE:
             return self._computed(np.arange(start, start + count, dtype=np.int64))
         epoch, offset = divmod(start, self.size)
@@ -124,7 +110,6 @@ class SampleOrder:
         return np.concatenate(parts)
 
     def epochs(self, start: int, count: int) -> np.ndarray:
-        """The epoch of each of these positions: int64 [count]."""
         return np.arange(start, start + count, dtype=np.int64) // self.size
 
 
@@ -136,10 +121,10 @@ class Order(Protocol):
         """Samples of an epoch."""
 
     def indices(self, start: int, count: int) -> np.ndarray:
-        """The dataset indices at positions [start, start + count): int64 [count]."""
+        """Return the dataset indices at positions [start, start + count): int64 [count]."""
 
     def epochs(self, start: int, count: int) -> np.ndarray:
-        """The epoch of each of these positions: int64 [count]."""
+        """Return the epoch of each of these positions: int64 [count]."""
 
 
 class OrderedDataset(ABC):
@@ -147,7 +132,7 @@ class OrderedDataset(ABC):
 
     @abstractmethod
     def order(self, seed: int, shuffle: bool) -> Order:
-        """The order in which a training reads the samples."""
+        """Return the order in which a training reads the samples."""
 
     def read_ahead(self, position: int) -> None:  # noqa: B027 - few datasets need it
-        """Called before the batch at a position of the order is read."""
+        """Prepare for the batch at a position of the order, which is read next."""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +17,11 @@ import xxhash
 from launcher.data.block_cache import BlockCache
 from launcher.data.block_order import BlockOrder
 from launcher.data.blocks import BlockIndex, Files, index
-from launcher.data.encoding import Document, Encoder, tokenizer_digest
+from launcher.data.encoding import IGNORED, Document, Encoder, tokenizer_digest
 from launcher.data.sampler import OrderedDataset
 from launcher.data.token_store import shared
 from launcher.data.tokenized import TokenizedSource
 from launcher.errors import ConfigError
-from launcher.models.base import IGNORED
 from launcher.rundir.files import expanded
 from launcher.rundir.space import parse_size
 from launcher.types import NonEmptyText, NonNegativeInt, PositiveInt
@@ -40,10 +38,8 @@ THREADS = 4
 class StreamingData(TokenizedSource):
     """Documents of JSON lines and Parquet files, which may be larger than the disk.
 
-    A sample is a document, as with `data=jsonl data.pack=false`.
-
-    An index of the blocks is made first. Training then fetches the blocks that it needs next, and
-    tokenizes them.
+    A sample is a document, as with `data=jsonl data.pack=false`. An index of the blocks is made
+    first. Training then fetches the blocks that it needs next, and tokenizes them.
 
     Args:
         files: URLs, paths or globs; by their ending .jsonl or .parquet.
@@ -95,8 +91,7 @@ class StreamingData(TokenizedSource):
         what = [VERSION, self.block_bytes, [[path, *files.stamp(path)] for path in paths]]
         name = xxhash.xxh3_64_hexdigest(json.dumps(what).encode())
         stored = self.cache_folder.absolute() / f"index-{name}.npz"
-        make = partial(_make_index, files, paths, self.block_bytes, stored)
-        shared(stored, make, on_main)
+        shared(stored, lambda: index(files, paths, self.block_bytes).save(stored), on_main)
         cache = BlockCache(
             files,
             BlockIndex.load(stored),
@@ -114,11 +109,7 @@ class StreamingData(TokenizedSource):
 
 
 class Readers:
-    """Threads that read blocks.
-
-    Python does not wait for them at its exit, as it does for the threads of a ThreadPoolExecutor,
-    since a preempted run has no time for blocks that nobody needs.
-    """
+    """Threads that read blocks, for which Python does not wait at exit, as it does for a pool's."""
 
     def __init__(self, count: int):
         self.count = count
@@ -148,21 +139,12 @@ class Readers:
 _readers = Readers(THREADS)
 
 
-def _make_index(files: Files, paths: list[str], block_bytes: int, stored: Path) -> None:
-    index(files, paths, block_bytes).save(stored)
-
-
 class StreamedDocuments(OrderedDataset):
     """The dataset in which sample i is the i-th document of the blocks.
 
     It has `input_ids`, `attention_mask` and `labels` [B, T], int64, as long as the longest document
-    of a batch; or `labels` [B] for classes.
-
-    Blocks of the current window and of the next one are fetched and tokenized by threads.
-
-    Args:
-        window: blocks whose documents are mixed with each other.
-        tokenizer: a digest of the tokenizer.
+    of a batch; or `labels` [B] for classes. Threads fetch and tokenize the blocks of the current
+    window and of the next one.
     """
 
     def __init__(
@@ -183,15 +165,11 @@ class StreamedDocuments(OrderedDataset):
         return self.size
 
     def order(self, seed: int, shuffle: bool) -> BlockOrder:
-        """The order in which a training reads the documents."""
         self._order = BlockOrder(self.cache.index.rows, seed, shuffle, self.window)
         return self._order
 
     def read_ahead(self, position: int) -> None:
-        """Begin to fetch what is read at this position of the order and after it.
-
-        Other blocks are forgotten.
-        """
+        """Begin to fetch the current window and the next one; forget other blocks."""
         if self._order is None:
             return
         position_window = self._order.window_at(position)
@@ -239,7 +217,6 @@ class StreamedDocuments(OrderedDataset):
         return {name: tensor[0] for name, tensor in self.get_batch(np.array([index])).items()}
 
     def get_batch(self, indices: np.ndarray) -> dict[str, Tensor]:
-        """Make the batch of int64 indices [B]."""
         blocks = np.searchsorted(self.starts, indices, side="right") - 1
         documents = [
             self._documents(int(block))[int(index - self.starts[block])]
@@ -249,10 +226,7 @@ class StreamedDocuments(OrderedDataset):
 
 
 def padded(documents: list[Document], seq_len: int, pad: int) -> dict[str, Tensor]:
-    """A batch with a document per row, cut to `seq_len` and as long as the longest.
-
-    A document without tokens is a row without targets.
-    """
+    """Make a batch with a document per row, cut to `seq_len` and as long as the longest."""
     import torch
 
     width = max(1, *(min(len(document.ids), seq_len) for document in documents))

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, eq=False)
 class SyntheticData(DataSource):
-    """Random tokens, each sample a function of (seed, index).
-
-    Samples have input [B, T] and target [B, T], int64.
+    """Random tokens, each sample a function of (seed, index): input and target [B, T], int64.
 
     A model can only memorize them: the validation loss stays near log(vocab_size).
 
@@ -50,7 +48,7 @@ class SyntheticData(DataSource):
 
 
 class SyntheticTokens:
-    """`size` samples of random tokens, from sample `first` of the endless sequence of `seed`."""
+    """The samples from `first` on of the endless sequence of `seed`."""
 
     def __init__(self, size: int, seq_len: int, vocab_size: int, seed: int, first: int = 0):
         self.size = size
@@ -66,14 +64,12 @@ class SyntheticTokens:
         return self.size
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """Return (input [T], target [T]), int64."""
         if not 0 <= index < self.size:
             raise IndexError(f"sample {index} of {self.size}")
         inputs, targets = self.get_batch(np.array([index]))
         return inputs[0], targets[0]
 
     def get_batch(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Return (input [B, T], target [B, T]), int64, for int64 indices [B]."""
         import torch
 
         positions = np.arange(self.seq_len + 1)

@@ -100,15 +100,7 @@ class TableData(DataSource):
     def _read(
         self, key: str, patterns: str | list[str], needs_target: bool = True
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """The inputs and targets of all rows, in the order of the files.
-
-        Args:
-            key: the key that names the files, for messages.
-            patterns: paths or globs of the files.
-            needs_target: reject files without the target.
-        Returns:
-            The targets are None for files without them.
-        """
+        """Return the inputs and targets of all rows, or None for files without targets."""
         files = self._find(key, patterns)
         has_target = needs_target or all(self.target in columns_of(key, path) for path in files)
         columns = [*self.features, *([self.target] if has_target else [])]
@@ -124,7 +116,6 @@ class TableData(DataSource):
         return inputs, self._targets(table[:, -1]) if has_target else None
 
     def _targets(self, targets: np.ndarray) -> np.ndarray:
-        """The column of targets as the model gets it."""
         if self.num_classes is None:
             return targets[:, None].astype(np.float32)
         wrong = (targets != np.floor(targets)) | (targets < 0) | (targets >= self.num_classes)
@@ -137,12 +128,7 @@ class TableData(DataSource):
 
 
 class Table(Labelled):
-    """Rows in memory.
-
-    Args:
-        targets: None: the rows have none, and batches have `missing` in their place.
-        missing: NaN for numbers, `IGNORED` for classes.
-    """
+    """Rows in memory; without targets, batches have `missing` in their place."""
 
     def __init__(self, inputs: np.ndarray, targets: np.ndarray | None, missing: float = math.nan):
         self.has_targets = targets is not None
@@ -155,7 +141,7 @@ class Table(Labelled):
 
 
 def columns_of(key: str, path: Path) -> list[str]:
-    """The names of a file's columns; for JSON lines the fields of the first one."""
+    """Return a file's columns; of JSON lines the fields of the first one."""
     if path.suffix == ".parquet":
         return parquet_columns(path, key)
     first = next(READERS[path.suffix](path, [], key), None)
@@ -165,7 +151,6 @@ def columns_of(key: str, path: Path) -> list[str]:
 
 
 def read_csv(path: Path, fields: list[str], key: str) -> Iterator[Record]:
-    """Read the rows of a file with a heading, separated by commas."""
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
@@ -189,7 +174,6 @@ READERS: dict[str, Callable[[Path, list[str], str], Iterator[Record]]] = {
 
 
 def _number(key: str, record: dict[str, Any], column: str, where: str) -> float:
-    """Convert a value to a number."""
     value = record.get(column)
     try:
         number = float(value)  # type: ignore[arg-type]

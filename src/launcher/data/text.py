@@ -73,7 +73,7 @@ class TextData(DataSource):
 
     @cached_property
     def _parts(self) -> tuple[np.ndarray, np.ndarray]:
-        """Training and held-out bytes: uint8 [N] each."""
+        """Return training and held-out bytes: uint8 [N] each."""
         files = (
             find_files("data.files", self.files) if self.files is not None else standard_library()
         )
@@ -94,10 +94,7 @@ class TextData(DataSource):
 
 
 def standard_library() -> list[Path]:
-    """List the top-level modules of the running Python's standard library.
-
-    They are about 4 MB of source on every machine.
-    """
+    """List the top-level modules of Python's standard library, about 4 MB of source."""
     folder = sysconfig.get_path("stdlib")
     return find_files("data.files", f"{folder}/[a-z]*.py")
 

@@ -1,4 +1,4 @@
-"""Documents as tokens on disk. They are written once, and memory-mapped by every rank."""
+"""Documents as tokens on disk, written once and memory-mapped by every rank."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ PARTS = ("train", "val")
 
 
 class TokenStore:
-    """The documents of one part.
+    """The documents of one part: `tokens` [N], and the position `ends` [D] after each document.
 
-    They are `tokens` [N], and `ends` [D], the position after each document's last token. `targets`
-    [N] (0 or 1) and `labels` [D] may be None.
+    `targets` [N] (0 or 1) and `labels` [D] may be None.
     """
 
     def __init__(self, folder: Path):
@@ -46,12 +45,6 @@ def write_store(
     """Write `folder`/train and `folder`/val; every (1 / val_fraction)-th document is held out.
 
     `folder` appears only when it is complete. If another process was faster, its folder is kept.
-
-    Args:
-        folder: the new folder.
-        documents: the encoded documents.
-        val_fraction: the share of documents that is held out.
-        meta: further entries of meta.json: `vocab_size`, `pad`.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
@@ -134,10 +127,7 @@ def _mapped(path: Path) -> np.ndarray:
 def shared(
     path: Path, make: Callable[[], None], on_main: Callable[[Callable[[], None]], object]
 ) -> None:
-    """Rank 0 makes the file or folder `path` if it does not exist.
-
-    A node that does not see it then makes its own.
-    """
+    """Let rank 0 make `path` if it is missing; a node that does not see it makes its own."""
     on_main(lambda: None if path.exists() else make())
     if not path.exists():
         make()

@@ -60,7 +60,6 @@ class TokenizedSource(DataSource):
         return Encoder(self.tokenizer_folder, self.fields, self.num_classes, has_labels)
 
     def check_vocab_size(self, tokens: int) -> None:
-        """Check that the tokenizer's tokens fit the model's vocabulary."""
         if self.vocab_size is not None and self.vocab_size < tokens:
             raise ConfigError(
                 f"data.vocab_size={self.vocab_size}: the tokenizer of {self.tokenizer_folder} has"

@@ -1,7 +1,4 @@
-"""Tokens: memory-mapped files of token ids, which may be larger than memory.
-
-`write_tokens` makes them.
-"""
+"""Memory-mapped files of token ids, which may be larger than memory; `write_tokens` makes them."""
 
 from __future__ import annotations
 
@@ -73,10 +70,7 @@ class TokenData(DataSource):
 
 
 class MappedWindows(TokenWindows):
-    """Windows of memory-mapped files.
-
-    A pickle, for a worker that is not forked, contains the paths and not the data.
-    """
+    """Windows of memory-mapped files, of which a pickle for a worker has only the paths."""
 
     def __init__(
         self,
@@ -96,7 +90,6 @@ class MappedWindows(TokenWindows):
         return MappedWindows, self.arguments
 
     def read(self, indices: np.ndarray) -> np.ndarray:
-        """Read tokens."""
         tokens = super().read(indices)
         largest = int(tokens.max())
         if largest >= self.vocab_size and self.key == "data.predict":
@@ -113,10 +106,7 @@ class MappedWindows(TokenWindows):
 
 
 def map_tokens(path: Path, dtype: str, key: str) -> np.ndarray:
-    """The tokens of one file, memory-mapped: uint16 or uint32 [N].
-
-    `key` names the file, for messages.
-    """
+    """Map the tokens of one file, uint16 or uint32 [N]; `key` names the file, for messages."""
     if path.suffix == ".npy":
         try:
             tokens = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -143,10 +133,7 @@ def map_tokens(path: Path, dtype: str, key: str) -> np.ndarray:
 
 
 def _fingerprint(sequences: list[np.ndarray]) -> str:
-    """Hash the lengths, and 2^18 tokens at each file's beginning and end.
-
-    Whole files may have hundreds of gigabytes.
-    """
+    """Hash the lengths, and 2^18 tokens at the ends of each file, which may have 100 GB."""
     digest = xxhash.xxh3_64()
     for sequence in sequences:
         digest.update(f"{len(sequence)} {sequence.dtype}".encode())

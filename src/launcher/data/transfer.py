@@ -1,7 +1,4 @@
-"""Move batches to a device.
-
-On CUDA the next batch is copied on its own stream while the current one is used.
-"""
+"""Move batches to a device; on CUDA the next one is copied while the current one is used."""
 
 from __future__ import annotations
 
@@ -16,10 +13,7 @@ def map_tensors(
     function: Callable[[torch.Tensor], object],
     movable: Callable[[Any], object] | None = None,
 ) -> Any:
-    """Apply `function` to every tensor in tuples, named tuples, lists and dicts.
-
-    `movable` is applied to other objects with a `.to`.
-    """
+    """Apply `function` to the tensors of a tree, and `movable` to other objects with `.to`."""
     if isinstance(batch, torch.Tensor):
         return function(batch)
     if hasattr(batch, "to"):
@@ -34,10 +28,7 @@ def map_tensors(
 
 
 def on_device(batches: Iterable[object], device: torch.device) -> Iterator[Any]:
-    """Yield the batches on `device`.
-
-    For the CPU they are unchanged. The caller closes `batches`.
-    """
+    """Yield the batches on `device`. The caller closes `batches`."""
     if device.type == "cpu":
         return iter(batches)
     if device.type == "cuda":
@@ -70,10 +61,7 @@ def _prefetched(batches: Iterable[object], device: torch.device) -> Iterator[obj
 
 
 def _arrived(batch: object, copied: torch.cuda.Event, device: torch.device) -> object:
-    """Let the computing stream wait for the copy.
-
-    The memory is kept until the computing stream is done with it.
-    """
+    """Let the computing stream wait for the copy, and keep the memory until it is used."""
     current = torch.cuda.current_stream(device)
     current.wait_event(copied)
 

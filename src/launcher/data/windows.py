@@ -1,4 +1,4 @@
-"""Token windows: long sequences of token ids that are cut into the samples of a language model."""
+"""Long sequences of token ids, cut into the samples of a language model."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ if TYPE_CHECKING:
 
 
 class TokenWindows:
-    """Sample i is the i-th window of `seq_len` tokens, as (input, target).
+    """Sample i is the i-th window of `seq_len` tokens, as (input, target shifted by one token).
 
-    The target is shifted by one token.
-
-    Windows of one sequence do not overlap, except in the token that ends a target and begins the
-    next input. A last part shorter than `seq_len + 1` is left out. No window crosses from one
-    sequence into the next.
+    Windows of one sequence overlap only in the token that ends a target and begins the next input.
+    A last part shorter than `seq_len + 1` is left out.
 
     Args:
         sequences: one-dimensional arrays of unsigned integers, in memory or memory-mapped.
@@ -46,14 +43,12 @@ class TokenWindows:
         return self.size
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """Return (input [T], target [T]), int64."""
         if not 0 <= index < len(self):
             raise IndexError(f"window {index} of {len(self)}")
         inputs, targets = self.get_batch(np.array([index]))
         return inputs[0], targets[0]
 
     def get_batch(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Return (input [B, T], target [B, T]), int64, for int64 indices [B]."""
         import torch
 
         tokens = torch.from_numpy(self.read(indices))

@@ -1,6 +1,4 @@
-"""Worker processes for loading.
-
-They are torch's DataLoader, made safe against signals and closed in bounded time.
+"""Worker processes for loading: torch's DataLoader, safe against signals, closed in bounded time.
 
 A scheduler signals the whole process group. A worker that died of it would fail the step after
 which the trainer saves. So workers ignore the signals that the trainer handles, from their first
@@ -91,9 +89,8 @@ class GuardedStream(IterableDataset[Any]):
 class WorkerBatches:
     """An iterator over batches that worker processes make; `close()` ends the workers.
 
-    The batches are `source[request]` for each of `requests`, in order. If `requests` is None, they
-    are the batches of the iterable `source`. A single worker makes them, so that they have the
-    order of the stream.
+    The batches are `source[request]` for each of `requests`, in order. If `requests` is None, a
+    single worker iterates over `source`, which keeps the order of the stream.
     """
 
     def __init__(
@@ -128,10 +125,7 @@ class WorkerBatches:
         return batch
 
     def close(self) -> None:
-        """End the workers within seconds.
-
-        They ignore the SIGTERM that torch sends to a slow worker, so they are killed.
-        """
+        """Kill the workers within seconds, since they ignore the SIGTERM that torch sends."""
         if self not in _open:
             return
         _open.discard(self)
@@ -172,10 +166,7 @@ def _as_it_is(batch: object) -> object:
 
 @atexit.register
 def _kill_all() -> None:
-    """Kill workers that were not closed.
-
-    They ignore SIGTERM, so Python would wait for them forever at exit.
-    """
+    """Kill open workers, since they ignore SIGTERM and Python would wait for them forever."""
     if _open:
         # Torch's handler would raise for each of them.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

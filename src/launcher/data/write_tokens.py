@@ -32,9 +32,7 @@ Encode = Callable[[FileRange], Iterator[np.ndarray]]
 
 
 class TokenWriter:
-    """Appends tokens to a .npy file.
-
-    Its header gets the final length at the end of the context.
+    """Appends tokens to a .npy file, whose header gets the final length at the end.
 
     numpy pads the header so that a growing length fits in the same space
     (`GROWTH_AXIS_MAX_DIGITS`).
@@ -71,7 +69,7 @@ class TokenWriter:
 
 
 def byte_encoder() -> tuple[Encode, int]:
-    """An encoder for which each byte is a token, and the size of its vocabulary."""
+    """Return an encoder for which each byte is a token, and the size of its vocabulary."""
 
     def encode(part: FileRange) -> Iterator[np.ndarray]:
         for chunk in chunks(part):
@@ -81,14 +79,9 @@ def byte_encoder() -> tuple[Encode, int]:
 
 
 def tokenizer_encoder(folder: Path, end: str | None) -> tuple[Encode, int]:
-    """Make an encoder with the Hugging Face tokenizer in `folder` (its tokenizer.json).
+    """Return an encoder by the folder's tokenizer.json, and the size of its vocabulary.
 
-    Args:
-        folder: the folder of the tokenizer.
-        end: a token of the vocabulary that is written after each file, such as `<|endoftext|>`.
-
-    Returns:
-        The encoder, and the size of its vocabulary.
+    The token `end`, such as `<|endoftext|>`, is written after each file.
     """
     try:
         from tokenizers import Tokenizer
@@ -145,11 +138,7 @@ def text_chunks(part: FileRange) -> Iterator[str]:
 
 
 def divide(files: list[Path], fraction: float) -> tuple[list[FileRange], list[FileRange]]:
-    """Divide files into (training, held out).
-
-    Several files are divided as wholes. A single file is cut between two lines, and its end is held
-    out.
-    """
+    """Divide several files as wholes; cut a single file between two lines, the end held out."""
     if len(files) > 1 or not fraction:
         train, held_out = hold_out(files, fraction)
         return [_whole(path) for path in train], [_whole(path) for path in held_out]
@@ -219,7 +208,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: list[str]) -> None:
-    """Write the files."""
     options = parser().parse_args(arguments)
     if not 0 <= options.val_fraction < 1:
         raise ConfigError(f"--val-fraction={options.val_fraction}: should be from 0 to below 1.")

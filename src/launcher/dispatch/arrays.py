@@ -1,7 +1,6 @@
 """Submit arrays: write their run folders, and call sbatch once for each array."""
 
 import time
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -17,10 +16,7 @@ WRITERS = 8
 
 
 def most_tasks(num_jobs: int) -> int:
-    """The maximum number of tasks of an array, of this many jobs.
-
-    Its highest index must be below MaxArraySize.
-    """
+    """Return the maximum number of tasks of an array; its highest index is below MaxArraySize."""
     if num_jobs == 1:
         return 1
     return max(1, int(scheduler.config_values("MaxArraySize").get("MaxArraySize", 1001)) - 1)
@@ -34,9 +30,7 @@ def submit(
     parallelism: int | None,
     code: Path | None,
 ) -> str:
-    """Submit the runs as one array, or as a plain job, and note the job's id.
-
-    If SLURM rejects it, the run folders are restored.
+    """Submit the runs as one array or plain job, and return its id, or restore their folders.
 
     Args:
         script: what the job's script contains.
@@ -45,8 +39,6 @@ def submit(
         is_array: make an array, even of one job.
         parallelism: at most this many of the jobs at once.
         code: the folder of a snapshot.
-    Returns:
-        The job's id.
     """
     folders, now = [run.folder for run in runs], iso(time.time())
     jobs = shared_job.groups(folders, script.runs_per_job)
@@ -61,7 +53,9 @@ def submit(
         if script.runs_per_job > 1:
             for index, job in enumerate(jobs):
                 shared_job.write_runs(job_folder(path, index), job)
-        _in_threads(partial(_freeze, code), runs, notes)
+        # In threads, since each write waits for a shared file system.
+        with ThreadPoolExecutor(WRITERS) as pool:
+            list(pool.map(partial(_freeze, code), runs, notes))
         job_id = submission.hand_over(path)
     for run, note in zip(runs, notes, strict=True):
         run.job_id = job_id if note.task is None else f"{job_id}_{note.task}"
@@ -71,9 +65,3 @@ def submit(
 def _freeze(code: Path | None, run: SubmittedRun, note: JobNote) -> None:
     with run.folder.being_written():
         submission.freeze(run.folder, run.config, run.hydra, note, code)
-
-
-def _in_threads(write: Callable[..., object], *arguments: Sequence[object]) -> None:
-    """Call `write` for each run, in threads, since each call waits for a shared file system."""
-    with ThreadPoolExecutor(WRITERS) as pool:
-        list(pool.map(write, *arguments))

@@ -1,8 +1,8 @@
 """Find a job's record, and decide whether there is something to submit.
 
-Training writes to its run's own folder. Any other job (evaluate, export, lr_find, check) does not
-change run.json and the frozen configuration of the training. It has a folder of its own, `<run
-folder>/.jobs/<job>-<hash>/`, with its frozen configuration, its run.json, its logs and its result.
+Training writes to its run's own folder. Any other job (evaluate, export, lr_find, check) leaves the
+training's run.json and frozen configuration unchanged, and has a folder of its own, `<run
+folder>/.jobs/<job>-<hash>/`.
 """
 
 import json
@@ -45,7 +45,7 @@ def trains(config: Mapping[str, Any]) -> bool:
 
 
 def training_of(config: Mapping[str, Any]) -> Any:
-    """The job of a configuration that trains, or `TrainJob` if it cannot be imported here."""
+    """Construct the job that trains, or `TrainJob` if it cannot be imported here."""
     try:
         return construct(config["job"])
     except (ImportError, ValueError):
@@ -53,11 +53,7 @@ def training_of(config: Mapping[str, Any]) -> Any:
 
 
 def folder_of(config: Mapping[str, Any]) -> RunFolder:
-    """The folder with a job's record.
-
-    Args:
-        config: resolved, as plain containers.
-    """
+    """Return the folder with the record of a job whose configuration is resolved."""
     run = Path(config["run"]["dir"]).absolute()
     if trains(config):
         return RunFolder(run)
@@ -69,15 +65,12 @@ def folder_of(config: Mapping[str, Any]) -> RunFolder:
 def why_skipped(
     config: Mapping[str, Any], folder: RunFolder, queue: Mapping[str, QueuedJob]
 ) -> str | None:
-    """Explain why a job is not submitted.
+    """Return why a job is not submitted: it has nothing to do, is running or queued; or None.
 
     Args:
         config: resolved, as plain containers.
         folder: see `folder_of`.
         queue: jobs that have not ended, see `scheduler.queue`.
-
-    Returns:
-        The reason: it has nothing to do, or it is running or queued. None if it can be submitted.
     """
     note = JobNote.read(folder)
     job = None if note is None else note.find_in(queue)
@@ -104,11 +97,7 @@ def why_skipped(
 
 
 def _asked_differently(config: Mapping[str, Any], folder: RunFolder) -> str:
-    """Describe the difference between the queued job's configuration and the command's.
-
-    Returns:
-        "" if they are equal.
-    """
+    """Describe how the queued job's configuration differs from the command's, if so."""
     try:
         before, _ = frozen(folder)
     except (OSError, ValueError, KeyError):

@@ -1,7 +1,4 @@
-"""Find out what started this process.
-
-It may be a user, or torchrun, srun or submitit, which start all ranks themselves.
-"""
+"""Find out what started this process: a user, or torchrun, srun or submitit with all ranks."""
 
 import os
 import re
@@ -15,9 +12,9 @@ from launcher.process.visible import visible_devices
 def join_ranks(env: MutableMapping[str, str] = os.environ) -> bool:
     """Return whether this process is one of several ranks that are already started.
 
-    torchrun's variables are used unchanged. The variables of a SLURM step with several tasks, and
-    of submitit's local executor, are translated into torchrun's. A batch script that calls us
-    without srun is not such a step, however many tasks its job has.
+    The variables of a SLURM step with several tasks, and of submitit's local executor, are
+    translated into torchrun's. A batch script that calls us without srun is not such a step,
+    however many tasks its job has.
     """
     if (
         "RANK" not in env
@@ -32,7 +29,6 @@ def join_ranks(env: MutableMapping[str, str] = os.environ) -> bool:
 
 
 def check_ranks(env: Mapping[str, str] = os.environ) -> None:
-    """Check the variables of a rank."""
     numbers = {}
     for name, default in (("WORLD_SIZE", "1"), ("RANK", "0"), ("LOCAL_RANK", "0")):
         value = env.get(name, default)
@@ -70,7 +66,6 @@ def _translate(env: MutableMapping[str, str]) -> None:
 
 
 def _translate_local(env: MutableMapping[str, str]) -> None:
-    """Translate the variables of submitit's local executor, whose tasks are all on this machine."""
     env["RANK"] = env["LOCAL_RANK"] = env["SUBMITIT_LOCAL_GLOBALID"]
     env["WORLD_SIZE"] = env["SUBMITIT_LOCAL_NTASKS"]
     env.setdefault("MASTER_ADDR", "127.0.0.1")
@@ -84,7 +79,7 @@ def _set_meeting(env: MutableMapping[str, str], job: str) -> None:
 
 
 def first_node(nodes: str) -> str:
-    """The first host of SLURM's notation: `gpu[03-07,12],cpu1` -> `gpu03`."""
+    """Return the first host of SLURM's notation: `gpu[03-07,12],cpu1` -> `gpu03`."""
     match = re.match(r"([^\[,]+)(?:\[([^\],-]+)[^\]]*\]([^,]*))?", nodes)
     assert match is not None, nodes
     return "".join(filter(None, match.groups()))

@@ -1,4 +1,4 @@
-"""Limit the time that a run may take to exit after a signal. Then the process exits by force."""
+"""Limit the time that a run may take to exit after a signal."""
 
 import math
 import os
@@ -19,8 +19,8 @@ EARLY = 60.0
 def arm(dispatch: Mapping[str, Any]) -> None:
     """Exit by force if a signal has come and no progress was made for `grace` seconds.
 
-    In SLURM jobs the time is `signal_delay`, and rank 0 also exits shortly before SLURM
-    would kill it.
+    In SLURM jobs the time is `signal_delay`, and rank 0 also exits shortly before SLURM would kill
+    it.
     """
     grace, job = dispatch.get("grace", dispatch.get("signal_delay")), slurm_job_id()
     if job is None or int(os.environ.get("RANK", 0)) != 0:
@@ -30,11 +30,10 @@ def arm(dispatch: Mapping[str, Any]) -> None:
 
 
 def seconds_left(job: str, grace: float | None) -> float | None:
-    """Return the seconds until the run must have exited.
+    """Return the seconds until the run must have exited, if SLURM answers.
 
-    Returns:
-        None if it is not known, because SLURM does not answer, or because the job's end is too far
-            away to be the reason for the signal. A preemption may not be visible yet.
+    It is None, too, if the job's end is too far away to be the reason for the signal, since a
+    preemption may not be visible yet.
     """
     try:
         info = scheduler.job_info(job)

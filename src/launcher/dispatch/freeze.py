@@ -1,9 +1,7 @@
 """Freeze the configuration of a job that a script submitted.
 
-The command is `python -m launcher.dispatch.freeze FILE [OVERRIDE ...]`.
-
-The run's folder is written into FILE, for `launcher.dispatch.slurm_task` to run. Nothing is written
-for a run that is already complete.
+The command is `python -m launcher.dispatch.freeze FILE [OVERRIDE ...]`. It writes the run's folder
+into FILE, for `launcher.dispatch.slurm_task` to run, or nothing for a run that is complete.
 """
 
 import os
@@ -22,11 +20,7 @@ from launcher.slurm.submission import JobNote, freeze
 
 
 def main() -> int:
-    """Freeze the job of the command line.
-
-    Returns:
-        The exit code: 2 for an invalid configuration, or a run that belongs to another job.
-    """
+    """Return 2 for an invalid configuration, or a run that belongs to another job."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     path, *overrides = sys.argv[1:]
@@ -44,11 +38,7 @@ def main() -> int:
 
 
 def prepare(overrides: list[str]) -> Path | None:
-    """Compose, check and freeze a run.
-
-    Returns:
-        Its folder, or None if it is already complete.
-    """
+    """Compose, check and freeze a run; return its folder, or None if it is already complete."""
     config = compose(overrides)
     if (run := name_run(config, Runs())) is not None:
         print(continues(config, run), file=sys.stderr, flush=True)

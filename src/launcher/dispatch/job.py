@@ -15,14 +15,7 @@ begins."""
 
 
 def run_job(config: DictConfig) -> object:
-    """Run the job of a configuration.
-
-    Returns:
-        The value that the job returns.
-
-    Raises:
-        signals.SignalExit: a signal ended it.
-    """
+    """Run the job of a configuration, and return its value."""
     deadline.progress(IMPORTS)
     # These import torch.
     importlib.import_module("launcher.train.build")

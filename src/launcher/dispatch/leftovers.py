@@ -14,17 +14,11 @@ from launcher.slurm.submission import FROZEN
 
 
 def remove_leftovers(outputs: Path, scripts: Collection[str]) -> None:
-    """Remove each folder in `<outputs>/.slurm/` that no run needs.
+    """Remove the folders in `<outputs>/.slurm/` whose runs are complete, resubmitted or gone.
 
-    Its runs have completed, were submitted again, or are gone. The caller holds the lock of
-    submissions.
-
-    A folder that cannot be read stays. All folders stay while a search runs here, since its next
-    trial uses the snapshot of its first trials.
-
-    Args:
-        outputs: the folder of all runs.
-        scripts: scripts of the jobs in SLURM's queue.
+    The caller holds the lock of submissions, and `scripts` are of the jobs in SLURM's queue. A
+    folder that cannot be read stays. All stay while a search runs here, since its next trial uses
+    the snapshot of its first trials.
     """
     folders = [
         path for path in (outputs / ".slurm").glob("*") if path.is_dir() and not path.is_symlink()
@@ -42,7 +36,7 @@ def remove_leftovers(outputs: Path, scripts: Collection[str]) -> None:
 
 
 def used_by_runs(folder: Path) -> list[Path]:
-    """Return the script in this folder and the snapshot that a run which has not completed uses.
+    """Return the script here and the snapshot of the first run that is not complete.
 
     All runs of a submission have the same snapshot.
     """

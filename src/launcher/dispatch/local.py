@@ -60,11 +60,7 @@ class LocalDispatch:
         self.nproc, self.grace, self.parallel = nproc, grace, parallel
 
     def slots(self) -> int:
-        """Return the number of runs of a sweep at a time.
-
-        Raises:
-            ConfigError: this process is one of several ranks, which must all run the same job.
-        """
+        """Return the number of runs of a sweep at a time."""
         slots = max(1, count_gpus()) if self.parallel == "auto" else self.parallel
         if slots > 1 and join_ranks():
             raise ConfigError(
@@ -91,16 +87,9 @@ class LocalDispatch:
         return run_job(config)
 
     def is_complete(self, config: Mapping[str, Any]) -> bool:
-        """Return whether there is nothing to train, and log it in this case.
+        """Return whether there is nothing to train, which is then logged.
 
         One of several ranks returns False, since the job decides.
-
-        Args:
-            config: resolved, as plain containers.
-
-        Raises:
-            ConfigError: another process is working on the run, or the variables of a rank are
-                invalid.
         """
         started = join_ranks()
         check_ranks()
@@ -143,10 +132,7 @@ def spawn(config: DictConfig, count: int) -> object:
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """Make a temporary folder for the ranks' files.
-
-    Folders that killed commands have left are removed.
-    """
+    """Make a temporary folder, and remove the folders that killed commands have left."""
     try:
         temporary = tempfile.TemporaryDirectory(prefix=PREFIX)
         (Path(temporary.name) / OWNER).write_text(json.dumps(asdict(Holder.current())))
@@ -189,7 +175,7 @@ def _fail(run: RunFolder, cause: Rank, ranks: list[Rank], folder: Path) -> None:
 
 
 def _close_record(folder: RunFolder, pid: int, reason: str) -> None:
-    """Record the end of the attempt in run.json if rank 0 (process `pid`) could not do so."""
+    """Record the attempt's end in run.json if rank 0 (process `pid`) could not do so."""
     if not folder.record_path.exists():
         return
     record = RunRecord(folder)

@@ -20,9 +20,7 @@ PAUSE = 0.05
 
 
 class Pool:
-    """Processes of this machine, one for each job.
-
-    When the command ends, they save and end too.
+    """Processes of this machine, one for each job, which save and end with the command.
 
     Args:
         folder: gets a file and a log for each job.
@@ -37,13 +35,7 @@ class Pool:
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self, number: int, config: Mapping[str, object], hydra: Mapping[str, object]) -> None:
-        """Start a job in a free slot.
-
-        Args:
-            number: identifies the job.
-            config: checked and resolved.
-            hydra: Hydra's node.
-        """
+        """Start a job, checked and resolved, in a free slot."""
         file, log = self.folder / "jobs" / f"{self._name(number)}.yaml", self._log(number)
         for path in (file, log):
             path.parent.mkdir(exist_ok=True)
@@ -61,7 +53,7 @@ class Pool:
             )
 
     def _results(self, number: int) -> list[str]:
-        """The file that gets the job's result, if the run's folder does not have it."""
+        """Return the file that gets the job's result, if the run's folder does not have it."""
         return []
 
     def _share(self, slot: int) -> dict[str, str]:
@@ -69,14 +61,11 @@ class Pool:
         return {VISIBLE: ",".join(share)} if share else {}
 
     def running(self) -> set[int]:
-        """The jobs that were started and that `ended` has not returned."""
+        """Return the jobs that were started and that `ended` has not returned."""
         return set(self.processes)
 
     def ended(self) -> dict[int, int]:
-        """Return the exit codes of the jobs that have ended since the last call.
-
-        A code is negative for a signal that killed a job.
-        """
+        """Return exit codes of jobs that ended since the last call, negative for a signal."""
         codes = {number: process.poll() for number, process in self.processes.items()}
         ended = {number: code for number, code in codes.items() if code is not None}
         for number in ended:
@@ -99,10 +88,7 @@ class Pool:
         return codes
 
     def why(self, number: int, code: int) -> str:
-        """Explain why a job was rejected (2) or failed, if its run has no reason.
-
-        The explanation is the last line that the job printed.
-        """
+        """Explain a rejected (2) or failed job by its last line, if its run has no reason."""
         if code < 0:
             return f"was killed by signal {-code}"
         lines = [line for line in self.last_lines(number) if line.strip()]
@@ -125,12 +111,11 @@ class Pool:
 
 
 def devices(env: Mapping[str, str], count: int) -> list[str]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
     return (visible_devices(env) or list(map(str, range(count))))[:count]
 
 
 def gpu_share(gpus: Sequence[str], slot: int, slots: int) -> list[str]:
-    """The GPUs of one slot. If there are fewer GPUs than slots, several slots share one."""
+    """Return the GPUs of one slot. If there are fewer GPUs than slots, several share one."""
     if not gpus:
         return []
     count = len(gpus) // slots

@@ -1,11 +1,10 @@
 """One rank of several, started by `launcher.dispatch.spawner`.
 
-The command is `python -m launcher.dispatch.rank FOLDER`.
-
-The folder has `job.yaml`, a checked and resolved configuration. The rank writes its report to
-`rank-<r>.json` there: `kind` is done (with `value`), stopped (`signum`, `code`), rejected
-(`messages`) or failed (`text`; and `hung_after`, the signal after which it made no progress);
-`time` is on the machine's monotonic clock. At its first signal it writes `signal-<number>`.
+`python -m launcher.dispatch.rank FOLDER` reads `job.yaml` there, a checked and resolved
+configuration, and writes the rank's report to `rank-<r>.json`: `kind` is done (with `value`),
+stopped (`signum`, `code`), rejected (`messages`) or failed (`text`; and `hung_after`, the signal
+after which it made no progress). `time` is on the machine's monotonic clock. At its first signal it
+writes `signal-<number>`.
 """
 
 import ctypes
@@ -30,10 +29,7 @@ CLOSING = 10.0
 
 
 def begin_as_child() -> None:
-    """Set up a process that the spawner has started.
-
-    It gets the signals, the watch on its parent, and the user's modules.
-    """
+    """Set up a spawned process: signals, the watch on its parent, the user's modules."""
     signals.install()
     prepare_output()
     collector.pause()
@@ -96,26 +92,32 @@ def work(folder: Path) -> tuple[dict[str, object], int]:
 
 
 def run(path: Path) -> object:
-    from hydra.core.hydra_config import HydraConfig
-    from omegaconf import OmegaConf
-
-    from launcher.config import identity  # noqa: F401 - registers the resolvers
     from launcher.config.explain import log_traceback
     from launcher.dispatch import forced_exit
     from launcher.dispatch.job import run_job
     from launcher.rundir.folder import RunFolder
 
-    job = OmegaConf.load(path)
-    if job.hydra is not None:
-        HydraConfig.instance().cfg = OmegaConf.create({"hydra": job.hydra})  # type: ignore[assignment]
-    # The copy has no parent node.
-    config: Any = OmegaConf.create(OmegaConf.to_container(job.config))
+    config = read_job(path)
     forced_exit.arm(config.dispatch)
     try:
         return run_job(config)
     except Exception as error:
         log_traceback(error, RunFolder(config.run.dir), int(os.environ["RANK"]))
         raise
+
+
+def read_job(path: Path) -> Any:
+    """Read the configuration of a job, and set Hydra's node."""
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf
+
+    from launcher.config import identity  # noqa: F401 - registers the resolvers
+
+    job = OmegaConf.load(path)
+    if job.hydra is not None:
+        HydraConfig.instance().cfg = OmegaConf.create({"hydra": job.hydra})  # type: ignore[assignment]
+    # The copy has no parent node.
+    return OmegaConf.create(OmegaConf.to_container(job.config))
 
 
 def end_with_parent(parent: int) -> None:

@@ -1,7 +1,4 @@
-"""`dispatch=slurm`, which freezes the configuration and submits.
-
-It returns at once, or waits for the results.
-"""
+"""`dispatch=slurm`, which freezes the configuration and submits, and may wait for the results."""
 
 import os
 import shutil
@@ -152,7 +149,7 @@ class SlurmDispatch:
 
     @property
     def size(self) -> Size:
-        """The size of a job, in which several runs are one task."""
+        """Return the size of a job, in which several runs are one task."""
         ranks = 1 if self.runs_per_job > 1 else self._ranks_per_node
         return Size.of(self.nodes, ranks)
 
@@ -162,7 +159,7 @@ class SlurmDispatch:
 
     @property
     def _cpus_per_task(self) -> int | None:
-        """Cores of a task: of a rank, or of all ranks of the runs that share a job."""
+        """Return the cores of a rank, or of all ranks of runs that share a job."""
         if self.runs_per_job == 1:
             return self.cpus_per_task
         return (self.cpus_per_task or 1) * self._ranks_per_node * self.runs_per_job
@@ -202,7 +199,7 @@ class SlurmDispatch:
         return [*flags, *(self.srun or [])]
 
     def prefix(self) -> list[str]:
-        """The command before Python: Apptainer's, or none."""
+        """Return the command before Python: Apptainer's, or none."""
         if self.container is None or self.container_runtime != "apptainer":
             return []
         gpus = ["--nv"] if self.gpus_per_node else []
@@ -210,7 +207,6 @@ class SlurmDispatch:
         return ["apptainer", "exec", *gpus, *mounts, self.container]
 
     def setup_lines(self) -> list[str]:
-        """Shell lines before the run starts."""
         modules = [f"module load {' '.join(self.modules)}"] if self.modules else []
         names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if self.interface else ()
         network = (
@@ -259,16 +255,12 @@ class SlurmDispatch:
     ) -> None:
         """Submit runs again, with the configuration frozen at their first submission.
 
-        The snapshot of that time is used too. The current folder must be the folder of the first
-        submission.
+        The current folder must be the folder of the first submission.
 
         Args:
             folders: the folders of the runs.
             snapshot: the code of their first submission, or None if there was no snapshot.
             dispatch: the settings of this dispatch, which replace the frozen ones.
-
-        Raises:
-            ConfigError: they cannot be submitted.
         """
         runs = []
         for folder in folders:
@@ -284,11 +276,7 @@ class SlurmDispatch:
         self._submit(runs, snapshot)
 
     def check(self) -> None:
-        """Check that runs can be submitted from this process.
-
-        Raises:
-            ConfigError: nothing can be submitted from here.
-        """
+        """Check that runs can be submitted from this process."""
         import_submitit()
         if "RANK" in os.environ:
             raise ConfigError(
@@ -304,10 +292,8 @@ class SlurmDispatch:
         Args:
             runs: the runs.
             code: the folder of a snapshot. Default None: make one if the configuration requests it.
-
         Raises:
             LimitReached: SLURM has room for none of them.
-            ConfigError: they cannot be submitted.
         """
         with ExitStack() as locks:
             # In one order, so that two commands never wait for each other.
@@ -345,10 +331,7 @@ class SlurmDispatch:
     def _submit_now(self, runs: list[SubmittedRun], code: Path | None) -> list[SubmittedRun]:
         """Submit the runs for which SLURM has room.
 
-        With `wait`, that may be none, as long as other jobs make room.
-
-        Raises:
-            LimitReached: it has room for none, and no job is left to wait for.
+        With `wait`, that may be none, as long as other jobs make room. Without any, it is an error.
         """
         try:
             return self.submit(runs, code)
@@ -361,10 +344,7 @@ class SlurmDispatch:
             return due
 
     def _submit_rest(self, rest: list[SubmittedRun], code: Path | None) -> None:
-        """Submit the runs for which SLURM has room by now, and report them.
-
-        If SLURM does not answer, they are submitted at a later call.
-        """
+        """Submit the runs for which SLURM has room by now, and report them."""
         limits = [run.limit for run in rest]
         for run in rest:
             run.limit = None
@@ -459,12 +439,7 @@ class SlurmDispatch:
         print("\n".join(problems or ["# No problems found."]), flush=True)
 
     def warn(self, due: Sequence[SubmittedRun], code: Path | None = None) -> None:
-        """Print the problems that `dry_run` shows.
-
-        Args:
-            due: the runs that were submitted.
-            code: as in `submit`.
-        """
+        """Print the problems of submitted runs that `dry_run` shows."""
         for run in due[:1]:
             for message in self._problems(self._script([run], []), run, code):
                 print(f"! {message}", file=sys.stderr, flush=True)

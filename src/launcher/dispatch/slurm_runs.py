@@ -39,12 +39,7 @@ SIGNALLED = {128 + signum for signum in (signal.SIGTERM, signal.SIGUSR1, signal.
 
 
 def main() -> int:
-    """Run the runs of a job that have not ended.
-
-    Returns:
-        The exit code for SLURM: 1 if any run has failed, in an earlier launch too, and was not
-            submitted again.
-    """
+    """Run the runs of a job that have not ended; return 1 if any has failed, in any launch."""
     signals.install()
     prepare_output()
     collector.pause()
@@ -88,13 +83,9 @@ class RunPool(Pool):
         """A signal has ended a run."""
 
     def run(self) -> int:
-        """Run all of them. One that fails leaves the others.
+        """Run all of them, and return 1 if any has failed, which leaves the others.
 
-        Returns:
-            1 if any has failed, else 0.
-
-        Raises:
-            signals.SignalExit: a signal ended the job, and all runs have saved.
+        A signal that ends the job is raised once all runs have saved.
         """
         try:
             for number in range(len(self.runs)):

@@ -1,7 +1,6 @@
-"""One task of a submitted job, or one of several runs of it.
+"""One task of a submitted job, or one of its runs, started by srun or `dispatch.slurm_runs`.
 
-srun, or `launcher.dispatch.slurm_runs`, starts
-`python -m launcher.dispatch.slurm_task RUN_FOLDER`.
+The command is `python -m launcher.dispatch.slurm_task RUN_FOLDER`.
 """
 
 import json
@@ -73,7 +72,7 @@ def main() -> int:
 def is_submitted_again(folder: Any) -> bool:
     """Return whether a later submission has replaced this job.
 
-    That is so if its submission was killed, and repeated before SLURM had accepted the first job.
+    Its submission was then killed, and repeated before SLURM had accepted the first job.
     """
     from launcher.slurm.sbatch import SCRIPT
     from launcher.slurm.shared_job import is_superseded
@@ -85,10 +84,10 @@ def is_submitted_again(folder: Any) -> bool:
 
 
 def named_folder(folder: Any) -> Path | None:
-    """The run's folder as its submission named it, if that is another folder.
+    """Return the run's folder as its submission named it, if that is another folder.
 
-    Then the folder was copied or moved, or belongs to somebody else. A submission is checked where
-    it is made, so a job that SLURM starts again needs no check by a person.
+    Then it was copied or moved, or belongs to somebody else. A submission is checked where it is
+    made, so a job that SLURM starts again needs no check by a person.
     """
     from launcher.slurm.submission import frozen
 
@@ -132,7 +131,7 @@ def work(folder: Any) -> object:
 
 
 def ranks_of(config: Mapping[str, Any]) -> int:
-    """The number of ranks of one of several runs of a job."""
+    """Return the number of ranks of one of several runs of a job."""
     dispatch = config["dispatch"]
     return ranks_per_node(
         dispatch["tasks_per_node"], dispatch["gpus_per_node"], dispatch["runs_per_job"]
@@ -166,10 +165,7 @@ def recorded(folder: Any, job: Callable[[], object]) -> object:
 
 
 def close(folder: Any, reason: str, exit_code: int = 1) -> None:
-    """Record in run.json why a job ended before it began an attempt.
-
-    An attempt records its own end.
-    """
+    """Record in run.json why a job ended before it began an attempt, which records its own end."""
     from launcher.rundir.holder import is_held_in_job
     from launcher.slurm.shared_job import own_record
 

@@ -1,14 +1,13 @@
 """The ranks of one machine, as child processes of the command.
 
-Signals: the handled signals are blocked here, received one by one, and passed on to the ranks. Then
-we wait until the ranks have saved. The ranks inherit the block, and lift it once their own handlers
-are installed, so that a signal that arrives while they start is not lost. A signal to one rank
-alone reaches the others as well, since while they start, no step is near at which they would agree
-on it. If this process is killed, the kernel sends the ranks a SIGTERM.
+Signals are blocked here, received one by one, and passed on to the ranks, which save. The ranks
+inherit the block, and lift it once their own handlers are installed, so that no signal is lost
+while they start. A signal to one rank alone reaches the others as well, since while they start, no
+step is near at which they would agree on it. If this process is killed, the kernel sends the ranks
+a SIGTERM.
 
-Failure: when one rank fails, the others get a SIGTERM, and a SIGKILL after a grace period. A rank
-that makes no progress after a signal exits by itself (`launcher.process.deadline`), which counts as
-a failure.
+When one rank fails, the others get a SIGTERM, and a SIGKILL after a grace period. A rank that makes
+no progress after a signal exits by itself (`launcher.process.deadline`), which counts as a failure.
 """
 
 import json
@@ -27,8 +26,7 @@ from launcher.process import signals
 GRACE = 15.0
 """Seconds between SIGTERM and SIGKILL for the other ranks when one has failed."""
 AFTER_HANG = 2.0
-"""Seconds between the two signals after a rank's forced exit, since the others already had their
-grace period."""
+"""Seconds after a rank's forced exit, since the others already had their grace period."""
 HOST = "127.0.0.1"
 JOB = "job.yaml"
 """The job description, in the folder that is passed to each rank."""
@@ -43,8 +41,7 @@ class Rank:
     number: int
     process: subprocess.Popen[bytes]
     report: dict[str, Any] = field(default_factory=dict)
-    """Report that the rank wrote when it ended (see `launcher.dispatch.rank`); empty if it was
-    killed."""
+    """The rank's report (see `launcher.dispatch.rank`), empty if it was killed."""
     ended: float | None = None
     terminated_by_us: bool = False
     """True if we stopped it, since another rank had failed."""
@@ -58,10 +55,7 @@ class Rank:
 
     @property
     def killed_by(self) -> int:
-        """The signal that killed it, or 0.
-
-        SIGABRT does not count, since NCCL raises it when another rank dies.
-        """
+        """Return the signal that killed it, or 0; NCCL raises SIGABRT when another rank dies."""
         code = self.process.returncode or 0
         return -code if code < 0 and -code != signal.SIGABRT and not self.report else 0
 
@@ -142,7 +136,7 @@ class Spawner:
         return env
 
     def _reported(self) -> int:
-        """The signal that only a rank has received, and that did not come from here; 0 for none."""
+        """Return a signal that only a rank has received, and not from here, or 0."""
         if signals.received() or self._kill_at is not None:
             return 0
         return next(
@@ -175,10 +169,7 @@ class Spawner:
                 rank.process.kill()
 
     def cause(self) -> Rank | None:
-        """The rank that failed first.
-
-        A killed rank comes before ranks that lost their connection to it.
-        """
+        """Return the rank that failed first, a killed one before ranks that lost it."""
         failed = [rank for rank in self.ranks if rank.failed]
         return min(
             failed,
@@ -196,7 +187,7 @@ def _blockable() -> set[signal.Signals]:
 
 
 def _next_signal(taken: set[signal.Signals], timeout: float) -> int:
-    """Wait for the next blocked signal; 0 if none arrives in time."""
+    """Wait for the next blocked signal; return 0 if none arrives in time."""
     if hasattr(signal, "sigtimedwait"):
         info = signal.sigtimedwait(taken, timeout)
         return 0 if info is None else info.si_signo

@@ -74,7 +74,7 @@ def report(runs: Sequence[SubmittedRun], due: Sequence[SubmittedRun], waits: boo
 
 
 def result(run: SubmittedRun, status: JobStatus, value: object) -> JobReturn:
-    """A run's result for Hydra's sweepers. The value of a failed run is its exception."""
+    """Return a run's result for Hydra's sweepers. The value of a failed run is its exception."""
     job_return = JobReturn(overrides=run.overrides)
     job_return.status, job_return.return_value = status, value
     return job_return

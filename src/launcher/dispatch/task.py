@@ -1,7 +1,4 @@
-"""Hydra's entry point for each job.
-
-It passes the configuration to its dispatch.
-"""
+"""Hydra's entry point for each job, which passes the configuration to its dispatch."""
 
 import os
 from contextlib import suppress
@@ -22,11 +19,7 @@ from launcher.slurm.requeue import guarded
 
 
 def task(config: DictConfig) -> Any:
-    """Validate a configuration that nothing has validated, and run it through its dispatch.
-
-    Raises:
-        signals.SignalExit: a signal came before the run began, or ended it.
-    """
+    """Validate a configuration that nothing has validated, and run it through its dispatch."""
     # In a process of a Hydra launcher, which has its own handlers.
     if not signals.installed():
         signals.install()

@@ -1,7 +1,4 @@
-"""`dispatch.wait=true`, which shows a live table until every run has ended.
-
-The table comes from run.json and squeue.
-"""
+"""`dispatch.wait=true`: a live table, from run.json and squeue, until every run has ended."""
 
 import json
 import sys
@@ -29,19 +26,15 @@ Queue = dict[str, scheduler.QueuedJob] | None
 PAUSE = 2.0
 """Seconds between two calls of squeue."""
 GONE_LOOKS = 3
-"""Number of consecutive calls that do not list a job until it counts as gone. SLURM may leave a job
-out for a moment."""
+"""Number of calls in a row, since SLURM may leave a job out of its queue for a moment."""
 RETRY_LOOKS = 30
-"""Number of calls of squeue after which SLURM is asked for room again although the queue is the
-same: a limit may count the jobs of other users, too."""
+"""Number of calls of squeue after which SLURM is asked for room though its queue is the same: a
+limit may count the jobs of other users."""
 ENDED = ("completed", "paused", "failed", "cancelled")
 
 
 class Room:
-    """When to ask again for room in SLURM's queue, after it had none for some runs.
-
-    Each try is a call of sbatch, so it is not made at each look at the queue.
-    """
+    """When to ask again for room in SLURM's queue, since each try is a call of sbatch."""
 
     def __init__(self) -> None:
         self._full: set[str] | None = None
@@ -49,7 +42,6 @@ class Room:
         self._looks = 0
 
     def may_be_there(self, jobs: set[str]) -> bool:
-        """Return whether to try now, with these jobs in the queue."""
         self._looks += 1
         return jobs != self._full or self._looks >= RETRY_LOOKS
 
@@ -69,13 +61,9 @@ def wait_for(
         runs: the runs.
         sleep: waits until the next check.
         submit_rest: submits the runs for which SLURM has room by now.
-
     Returns:
         A result per run, in order: the newest value of each metric of a completed run, else its
-            failure.
-
-    Raises:
-        signals.SignalExit: a signal ended the waiting. The runs continue.
+        failure.
     """
     from rich.live import Live
 
@@ -126,18 +114,10 @@ def _shown(runs: list[StoredRun]) -> "Text":
 
 
 def is_open(label: str, stored: StoredRun, queue: Queue, missing: dict[str, int]) -> bool:
-    """Return whether a run may still change, or a process is on it.
+    """Return whether a run may still change, or a process is on it, which rejects commands.
 
-    Such a process would reject the next command.
-
-    A run's record is not final while its job is in the queue, and a job whose node failed
-    (NODE_FAIL) may be about to return to the queue.
-
-    Args:
-        label: the run's label, a key of `missing`.
-        stored: the run on disk.
-        queue: the jobs in SLURM's queue.
-        missing: number of consecutive checks in which each run's job was not in the queue.
+    A record is not final while its job is in the queue, and a job whose node failed (NODE_FAIL) may
+    be about to return there. `missing` counts the checks in a row that did not find each run's job.
     """
     if stored.state == "completed":
         return not stored.is_left
@@ -153,16 +133,11 @@ def is_open(label: str, stored: StoredRun, queue: Queue, missing: dict[str, int]
 def _result(run: SubmittedRun, stored: StoredRun) -> JobReturn:
     if stored.state in ("completed", "paused"):
         result_path = stored.folder.path / RESULT
-        value = (
-            json.loads(result_path.read_bytes()) if result_path.exists() else newest_metrics(stored)
-        )
+        value = {key: value for key, (value, _) in stored.metrics.items()}
+        if result_path.exists():
+            value = json.loads(result_path.read_bytes())
         return result(run, JobStatus.COMPLETED, value)
     reason = (
         stored.attempts[-1].get("reason") if stored.attempts else None
     ) or f"see {stored.folder.logs}"
     return result(run, JobStatus.FAILED, RuntimeError(f"{stored.state}: {reason}"))
-
-
-def newest_metrics(run: StoredRun) -> dict[str, object]:
-    """The newest value of each metric, by name."""
-    return {key: value for key, (value, _) in run.metrics.items()}

@@ -1,7 +1,4 @@
-"""The hook interface.
-
-It has the events, the view of the trainer (`TrainerView`) and of the run (`RunContext`).
-"""
+"""The events of hooks, and the view of the trainer (`TrainerView`) and the run (`RunContext`)."""
 
 import functools
 import logging
@@ -41,29 +38,25 @@ class TrainState:
     """Steps whose update was skipped for a non-finite gradient, over the whole run."""
     skipped_in_row: int = 0
     epoch: int = 0
-    """Complete passes over the training data before the current batch, or 0 if the data have no
-    length."""
+    """Complete passes over the training data before the current batch; 0 without a length."""
     num_epochs: float | None = None
-    """Passes over the training data in `max_steps`, or None if the data have no length."""
+    """Passes over the training data in `max_steps`. None if the data have no length."""
     stop_reason: str | None = None
-    """Set by a hook (such as early stopping) to end training with the current step, as if it were
-    the last."""
+    """Set by a hook (such as early stopping) to end training with the current step."""
     best: Best | None = None
-    """The best value so far of the metric that chooses the best checkpoint, or None if no metric is
-    set."""
+    """Best value so far of the metric that chooses the best checkpoint, if there is one."""
 
     metrics: dict[str, Any] = field(default_factory=dict)
     """The newest value of each logged number, by flat name."""
 
     def is_at_end(self) -> bool:
-        """True if training ends with the current step."""
         return self.step >= self.max_steps or self.stop_reason is not None
 
     def stop(self, reason: str) -> None:
         self.stop_reason = reason
 
     def counters(self) -> dict[str, Any]:
-        """The part of the state that a checkpoint stores."""
+        """Return the part of the state that a checkpoint stores."""
         return {key: getattr(self, key) for key in (*COUNTERS, "stop_reason", "max_steps")}
 
     def load_counters(self, saved: dict[str, Any]) -> None:
@@ -75,7 +68,7 @@ class TrainState:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The state as plain values for JSON; values on a device are read."""
+        """Return the state as plain values for JSON; values on a device are read."""
         values = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
         return values | {
             "metrics": to_numbers(self.metrics),
@@ -85,14 +78,11 @@ class TrainState:
 
 @dataclass
 class RunContext:
-    """Context that a run provides to its hooks before training starts.
-
-    Without a configuration it has the defaults.
-    """
+    """Context that a run provides to its hooks before training starts."""
 
     val_loader: Callable[..., Iterable[Any] | None] | None = None
     """Makes this rank's validation loader; returns None if there is no validation set.
-    `max_samples=n`: only the first n samples, over all ranks. `name=...`: the loader of one of
+    `max_samples=n`: the first n samples, over all ranks. `name=...`: the loader of one of
     `val_names`."""
     test_loader: Callable[..., Iterable[Any] | None] | None = None
     """Makes this rank's loader of the test set; returns None if there is none."""
@@ -101,29 +91,23 @@ class RunContext:
     data: Any = None
     """The data source of the configuration."""
     texts: dict[str, str] = field(default_factory=dict)
-    """Small files to store next to each checkpoint, by name: the resolved configuration, the
-    versions of the code."""
+    """Small files to store next to each checkpoint, by name."""
     fork: Any = None
-    """The `hooks.forking.Fork` that a new run starts from. Default None: it starts from the
-    beginning."""
+    """The `hooks.forking.Fork` that a new run starts from, or None."""
     attempt: int = 1
     """Number of attempts of this run, the current one included."""
     check_lock: Callable[[], None] = lambda: None
-    """Must be called before writing a file in the run's folder, since another process may have
-    taken the run over."""
+    """Must be called before writing in the run's folder, which another process may own."""
     times: Times = field(default_factory=Times)
-    """The time that this attempt has spent on evaluating and saving."""
+    """Time that this attempt has spent on evaluating and saving."""
 
 
 class StepInfo(TypedDict, total=False):
-    """A step's values for hooks.
-
-    Tensors are on the device, and reading them makes the host wait.
-    """
+    """A step's values for hooks. Reading a tensor makes the host wait for the device."""
 
     loss: list[torch.Tensor]
-    """0-d, one for each micro-batch, of several optimizers the sum of theirs; with lanes, after the
-    last of them, of all ranks in their order."""
+    """0-d, one for each micro-batch: with several optimizers the sum of their losses, and with
+    lanes the losses of all ranks in the order of the lanes."""
     records: list[Records]
     """Records that `forward` returned, one for each micro-batch."""
     data_time: list[float]
@@ -140,6 +124,7 @@ class StepInfo(TypedDict, total=False):
     max_memory: float
     """GiB; only with `MemoryHook`."""
     means: Any
+    means_over_ranks: Any
     """The `hooks.stats.Stats` of the steps up to this one, once a hook has computed them."""
 
 
@@ -160,8 +145,7 @@ class TrainerView(Protocol):
     hooks: list["BaseHook"]
     step_info: StepInfo
     restored: dict[str, Any] | None
-    """Set in `on_restore` by the hook that loads a checkpoint. It is the state that every
-    `on_load_state_dict` gets."""
+    """State for every `on_load_state_dict`, set in `on_restore` by the hook that loads it."""
     resumed_from: Path | None
     is_fork: bool
     """True at the first launch of a fork, when `resumed_from` is a checkpoint of another run."""
@@ -179,10 +163,7 @@ class TrainerView(Protocol):
     def samples(self) -> int | None: ...
     @property
     def stop_signal(self) -> int:
-        """The signal on which training ends at the current boundary, or 0.
-
-        It is the same on all ranks.
-        """
+        """The signal on which training ends at this boundary, or 0, the same on all ranks."""
 
     @property
     def is_last_step(self) -> bool: ...
@@ -194,7 +175,6 @@ class TrainerView(Protocol):
     def checked_forward(self, input: Any) -> tuple[torch.Tensor | None, Records]: ...
     def num_targets(self, input: Any) -> torch.Tensor | int | None: ...
     def stop_at_this_boundary(self) -> None: ...
-    def settle(self) -> None: ...
     def update_was_skipped(self) -> bool: ...
     def training_state(self) -> dict[str, Any]: ...
     def load_training_state(self, saved: dict[str, Any]) -> None: ...
@@ -213,53 +193,38 @@ class BaseHook:
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Let a derived class's constructor reject numbers outside the bounds of its annotations.
-
-        The schema of a configuration rejects them too.
-        """
+        """Let constructors reject numbers outside the bounds of their annotations."""
         super().__init_subclass__(**options)
         if (construct := vars(cls).get("__init__")) is not None:
             cls.__init__ = _checked(construct, cls.__name__)  # type: ignore[method-assign]
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Set an attribute, and check that a function named on_* has the name of an event.
-
-        Raises:
-            ConfigError: the name is not an event's.
-        """
+        """Set an attribute. A function named on_* must have the name of an event."""
         if name.startswith("on_") and callable(value):
             check_event(name, type(self).__name__)
         super().__setattr__(name, value)
 
     needs: ClassVar[dict[str, str]] = {}
     """Hooks without which this one has no effect, by the setting that makes it need them:
-    `{"metric=val/*": "evaluation"}`. A configuration without them is rejected. It is read from the
-    source, so it is written out here."""
+    `{"metric=val/*": "evaluation"}`. A configuration without them is rejected. This attribute and
+    the next two are read from the source, so they are literals."""
     steered_by: ClassVar[tuple[str, ...]] = ()
     """Parameters that name metrics by which this hook steers training: `("metric",)`. The hook that
-    measures such a metric, by `needs`, belongs to the identity of the run. It is read from the
-    source, too."""
+    measures such a metric, by `needs`, belongs to the identity of the run."""
     needs_one_optimizer: ClassVar[bool] = False
-    """True if the hook does not support several optimizers, with which a run then is rejected. It
-    is read from the source, too."""
+    """True if a run with this hook and several optimizers is rejected."""
     runs_first: ClassVar[bool] = False
-    """True if this hook is called before the others, because they read what it adds to
+    """True if this hook is called before the others, which read what it adds to
     `trainer.step_info`."""
 
     def bind(self, context: RunContext) -> None:
         """Receive the run's context. Called once, before any other method."""
 
     def on_start(self, trainer: TrainerView) -> None:
-        """Called when model, optimizer and loader are built, and nothing is restored yet.
-
-        Change them here.
-        """
+        """Change model, optimizer or loader here: they are built, and nothing is restored yet."""
 
     def on_restore(self, trainer: TrainerView) -> None:
-        """Load a checkpoint: model, optimizer, counters.
-
-        Only the hook that saves checkpoints needs it.
-        """
+        """Load model, optimizer and counters, in the hook that saves checkpoints only."""
 
     def on_before_train(self, trainer: TrainerView) -> None:
         """Called when model and counters are restored, but not yet the state of the hooks."""
@@ -268,28 +233,22 @@ class BaseHook:
         """Called when everything is restored and the first step comes next."""
 
     def on_epoch_start(self, trainer: TrainerView) -> None:
-        """Called when `trainer.step` takes the first samples of a pass over the training data.
-
-        Only for data with a length.
-        """
+        """Called when `trainer.step` begins a pass over training data with a length."""
 
     def on_epoch_end(self, trainer: TrainerView) -> None:
         """Called at the step that takes the last samples of a pass, after every `on_after_step`."""
 
     def on_before_step(self, trainer: TrainerView) -> None:
-        """Called when `trainer.step` is about to run.
-
-        The previous step has logged all its records.
-        """
+        """Called before `trainer.step` runs. All records of the previous step are logged."""
 
     def on_batch(self, trainer: TrainerView, batch: Any) -> None:
         """Called with a micro-batch, on the device, before its forward pass."""
 
     def on_before_optimizer_step(self, trainer: TrainerView) -> None:
-        """Once a step: gradients are complete, unscaled, and not yet clipped.
+        """Called once a step: gradients are complete, unscaled, and not yet clipped.
 
-        Of several optimizers, at the turn of each: `trainer.strategy.is_updated(p)` says whether a
-        parameter is one of its own.
+        With several optimizers, it is called at the turn of each, and
+        `trainer.strategy.is_updated(p)` tells whether a parameter is one of its own.
         """
 
     def on_after_step(self, trainer: TrainerView) -> None:
@@ -308,22 +267,13 @@ class BaseHook:
         """Called before the validation set is evaluated. Change the weights for it here."""
 
     def on_evaluation_end(self, trainer: TrainerView) -> None:
-        """Called when the evaluation is over, or a signal has ended it.
-
-        Its metrics are not logged yet.
-        """
+        """Called after an evaluation, also if a signal ended it, before it is logged."""
 
     def on_checkpoint_saved(self, trainer: TrainerView, path: Path) -> None:
-        """Called when a checkpoint is durable.
-
-        After an asynchronous save, it is called before the next save, or when training ends.
-        """
+        """Called when a checkpoint is durable: before the next save, or when training ends."""
 
     def on_error(self, trainer: TrainerView, error: Exception) -> None:
-        """Called when training fails with this exception, at least on this rank.
-
-        `on_close` comes next.
-        """
+        """Called before `on_close` when training fails with this exception on this rank."""
 
     def on_after_train(self, trainer: TrainerView) -> None:
         """Called when training reached its end, but not if it was stopped or failed."""
@@ -332,16 +282,10 @@ class BaseHook:
         """Called when training ended in any way. Close files and threads here."""
 
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        """Log nested records of numbers at `trainer.step`.
-
-        With `dry_run`, only describe the output.
-        """
+        """Log nested records of numbers, or with `dry_run` only describe the output."""
 
     def on_log_scalars(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        """Like `on_log`, by its name in trainloop 0.11.
-
-        Called instead of it if a hook overrides this one.
-        """
+        """Called instead of `on_log` if it is overridden, by its name in trainloop 0.11."""
         self.on_log(trainer, records, dry_run=dry_run)
 
     def on_log_images(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
@@ -366,26 +310,20 @@ class BaseHook:
     def load_tensors(self, trainer: TrainerView, saved: TensorReader) -> None:
         """Read the `state_tensors` that the checkpoint has.
 
-        Called in `on_restore`, and again if the checkpoint turns out to be damaged and an older one
-        is read.
+        Called in `on_restore`, and again if the checkpoint is damaged and an older one is read.
         """
 
     def on_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        """Add the state that a resume needs, under any key.
-
-        It may contain numbers, strings, tensors, and containers of them.
+        """Add the state that a resume needs: numbers, strings, tensors and containers.
 
         `state_dict` has the keys `model` (the model's tensors by name) and `training_state`
         (counters, scheduler, scaler, position in the data).
         """
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: dict[str, Any]) -> None:
-        """Restore the state of `on_state_dict`.
+        """Restore the state of `on_state_dict`; `model` and `training_state` are there too.
 
-        `state_dict` also has `model` and `training_state`.
-
-        Called after every hook's `on_before_train`, but not if the checkpoint was written without
-        this hook.
+        Called after every hook's `on_before_train`, unless this hook was not in the run that saved.
         """
 
 
@@ -402,14 +340,7 @@ EVENTS = tuple(name for name in vars(BaseHook) if name.startswith("on_"))
 
 
 def check_event(name: str, source: str) -> None:
-    """Check that a hook's method has the name of an event.
-
-    Args:
-        name: the name of the method.
-        source: the hook's class, for the message.
-    Raises:
-        ConfigError: the name is not an event's.
-    """
+    """Check that a hook's method has the name of an event; messages name the source."""
     if name not in EVENTS:
         raise ConfigError(
             f"{source}.{name} is not an event{hint(name, EVENTS)} A method that is called by other"
@@ -418,8 +349,5 @@ def check_event(name: str, source: str) -> None:
 
 
 def overrides(hook: BaseHook, event: str) -> bool:
-    """Return whether a hook handles an event.
-
-    Its method may come from its class, or be a function set on the instance.
-    """
+    """Return whether a hook handles an event, by its class or by a function set on the instance."""
     return getattr(getattr(hook, event), "__func__", None) is not getattr(BaseHook, event)

@@ -11,14 +11,11 @@ from launcher.process import ranks
 
 
 class Best:
-    """Keeps the best value of a metric.
+    """The best value of a metric so far.
 
-    It steers training, so all ranks must decide alike: `observe` takes rank 0's value, and `update`
-    uses that one.
+    It steers training, so all ranks must decide alike: `observe` takes rank 0's value.
 
     Args:
-        metric: the metric's logged name, like `val/loss`.
-        mode: whether less or more is better. With auto, the metric's name decides.
         min_delta: improvements smaller than this do not count, nor does rounding (`is_better`).
         keys: the keys of `metric` and `mode` in the configuration, for messages.
     """
@@ -44,12 +41,10 @@ class Best:
         self._num_checked = 0
 
     def observe(self, records: Mapping[str, object]) -> bool:
-        """Look for the metric in logged records.
+        """Look for the metric in logged records; return whether it is among them.
 
-        All ranks must call it for the same groups (`val`, `train`).
-
-        Returns:
-            Whether the metric is among them; the same on all ranks.
+        The result is the same on all ranks, which must all call it for the same groups (`val`,
+        `train`).
         """
         group = self.metric.partition("/")[0]
         if not any(name.partition("/")[0] == group for name in records):
@@ -67,10 +62,7 @@ class Best:
         return True
 
     def check(self, trainer: Any) -> None:
-        """End the run if the metric cannot come any more.
-
-        Called when a step has logged all its records.
-        """
+        """End the run if the metric cannot come any more after a complete step."""
         names = trainer.state.metrics
         if self._was_logged or len(names) == self._num_checked:
             return
@@ -91,14 +83,10 @@ class Best:
             )
 
     def check_end(self, trainer: object, needs_validation: bool = True) -> None:
-        """Check, at the end of training, that the metric was logged.
+        """Check, at the end of training, that the metric was logged and so had an effect.
 
-        Otherwise it has had no effect.
-
-        Args:
-            trainer: the trainer, at the end of training.
-            needs_validation: with False, a metric of `val` may be missing if there was no
-                evaluation at all.
+        Without `needs_validation`, a metric of `val` may be missing if there was no evaluation at
+        all.
         """
         names = _logged(trainer)
         # This attempt had nothing left to do.
@@ -117,7 +105,7 @@ class Best:
         return best | {"was_logged": self._was_logged}
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Restore the best value. The best value of another metric or mode is ignored."""
+        """Restore the best value, unless it belongs to another metric or mode."""
         if (saved["metric"], saved["mode"]) == (self.metric, self.mode):
             self.value, self.step = saved["value"], saved["step"]
             self._was_logged, self._is_restored = saved["was_logged"], True
@@ -128,12 +116,7 @@ def _logged(trainer: Any) -> list[str]:
 
 
 def check_keeps_best(best: Best | None, key: str) -> None:
-    """Check that a run keeps its best checkpoint.
-
-    Args:
-        best: the trainer's `state.best`.
-        key: the key that chooses the best checkpoint.
-    """
+    """Check that a run keeps its best checkpoint, which the key chooses."""
     if best is None:
         raise ConfigError(
             f"{key}=best: hooks.checkpointing.best_metric=null keeps no best checkpoint; set it, or"

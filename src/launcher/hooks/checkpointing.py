@@ -1,13 +1,10 @@
-"""Decide when to save, what to keep, and which checkpoint to resume from.
-
-The package `checkpoint` does the rest.
-"""
+"""Decides when to save, what to keep, and when to leave. The package `checkpoint` does the rest."""
 
 import signal
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 from launcher.checkpoint.changes import stored_sources, with_sources
 from launcher.checkpoint.manifest import Manifest
@@ -38,13 +35,10 @@ from launcher.types import (
 )
 
 BEST_KEYS = "hooks.checkpointing.best_metric", "hooks.checkpointing.best_mode"
-T = TypeVar("T")
 
 
 class CheckpointingHook(BaseHook):
-    """Saves a checkpoint at step boundaries.
-
-    It saves every `interval` steps, at the last step, on a signal, and when a metric is best.
+    """Saves a checkpoint at intervals, at the last step, on a signal, and when a metric is best.
 
     Args:
         interval: in optimizer steps, or in epochs (`1epoch`).
@@ -58,8 +52,7 @@ class CheckpointingHook(BaseHook):
             if there is one. "must" raises if there is none, "never" raises if there is one. None
             ignores checkpoints. "best", a step, or the folder of a checkpoint rolls back to it,
             once, and sets later checkpoints aside.
-        exit_signals: further signals to save and exit on, by name or number. Default None: only the
-            signals that `run.signals.install` handles, if any.
+        exit_signals: further signals to save and exit on, by name or number.
         exit_code: "128+signal" or a number.
         exit_delay: seconds (or a timedelta) to wait before exiting, for a scheduler that must see a
             time-out.
@@ -67,15 +60,13 @@ class CheckpointingHook(BaseHook):
         write_timeout: seconds without progress after which a writer is abandoned. That save has
             failed, and training waits for each later one.
         best_metric: logged name of a metric. The checkpoint of a better value is saved, linked as
-            `best`, and kept. Default None: no metric.
+            `best`, and kept.
         best_mode: whether less or more is better. With auto, the metric's name decides.
         remote: a URL (s3://bucket/folder) for a copy of `checkpoints`. Each checkpoint is copied to
-            `<remote>/<name>/<id>`, and the newest is fetched if it is missing here. Default None:
-            no copy.
+            `<remote>/<name>/<id>`, and the newest is fetched if it is missing here.
     Raises:
-        ValueError: an interval below 1, a negative number, or an unknown `exit_code`.
-        ConfigError: an unknown signal; a `remote` with a scheme that fsspec does not have, or whose
-            package is not installed; a `path` that is a URL.
+        ValueError: an interval below 1, or an unknown `exit_code`.
+        ConfigError: an unknown signal; a `remote` that cannot be opened; a `path` that is a URL.
     """
 
     needs: ClassVar = {"best_metric=train/*": "logging"}
@@ -253,10 +244,7 @@ class CheckpointingHook(BaseHook):
         )
 
     def _save_unless_broken(self, trainer: TrainerView, wait: bool) -> None:
-        """Save, unless the gradient was not finite.
-
-        A broken state must not replace the last good checkpoint.
-        """
+        """Save, unless a broken state would replace the last good checkpoint."""
         was_postponed, self._is_postponed = self._is_postponed, trainer.update_was_skipped()
         if not self._is_postponed:
             with self._times.measured("saving"):
@@ -269,7 +257,6 @@ class CheckpointingHook(BaseHook):
             )
 
     def _save(self, trainer: TrainerView, wait: bool) -> None:
-        """Save the state."""
         self._await(trainer)
         if self.best is not None and self._observed_at == trainer.step:
             # A better value could not be saved and no longer counts.
@@ -391,10 +378,7 @@ class CheckpointingHook(BaseHook):
 
 
 def signal_list(signums: Any) -> list[signal.Signals]:
-    """Return one or several signals as a list.
-
-    Each is a `signal.Signals`, a name (`SIGUSR1`, `USR1`) or a number.
-    """
+    """Return one or several signals, by name (`SIGUSR1`, `USR1`) or number, as a list."""
     if signums is None:
         return []
     values: list[Any] = [signums] if isinstance(signums, (str, int)) else list(signums)

@@ -17,8 +17,8 @@ class EarlyStoppingHook(BaseHook):
             its first step.
         metric: the metric's logged name.
         mode: whether less or more is better. With auto, the metric's name decides.
-        min_delta: improvements smaller than this do not count. An improvement by a millionth of the
-            value never counts.
+        min_delta: improvements smaller than this do not count, nor do those by a millionth of the
+            value.
     """
 
     needs: ClassVar = {"metric=val/*": "evaluation", "metric=train/*": "logging"}

@@ -98,14 +98,9 @@ class EmaHook(BaseHook):
             )
 
     def _prepare(self, trainer: TrainerView, stored: Set[str] = frozenset()) -> None:
-        """Allocate the averages.
+        """Allocate the averages: of the stored names in a checkpoint, or of what is trainable now.
 
         It runs after every hook's `on_start`, since a hook may change the model there.
-
-        Args:
-            trainer: the trainer with the model.
-            stored: the names of the averaged tensors in the checkpoint that the run resumes from.
-                Default empty: the parameters that are trainable now.
         """
         self._model = trainer.model
         self._weights = averaged_tensors(trainer.model, self.use_buffers, stored)
@@ -141,7 +136,7 @@ class EmaHook(BaseHook):
             self._average(decays, [local(tensor) for tensor in self._weights.values()])
 
     def _present(self, decay: float) -> float:
-        """The decay of the next update."""
+        """Return the decay of the next update."""
         if self._updates == 0 and self.start == "first_update":
             return 0.0
         limit = (1 + self._updates) / (self.warmup + self._updates) if self.warmup else 1.0
@@ -179,9 +174,7 @@ class EmaHook(BaseHook):
 
     @property
     def ema_model(self) -> AveragedModel:
-        """The model with the average of the first decay as its parameters.
-
-        Later updates change them in place.
+        """The model with the average of the first decay, which updates change in place.
 
         Raises:
             TrainingError: training has not started, or the weights are sharded.
@@ -244,10 +237,7 @@ class EmaHook(BaseHook):
 
 
 class _Staging:
-    """Copies the weights to the host.
-
-    The copy is queued behind the step that computed them, and training does not wait for it.
-    """
+    """Copies the weights to the host. Training does not wait for the copy."""
 
     def __init__(self, shards: list[torch.Tensor], device: torch.device):
         self._shards = shards
@@ -294,10 +284,7 @@ def averaged_tensors(
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of an average.
-
-    With 16 bits, a thousandth of a difference would be rounded away.
-    """
+    """Return the dtype of an average: 16 bits would round a thousandth of a difference away."""
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 

@@ -9,10 +9,7 @@ from launcher.process import ranks
 
 
 class EpochSummaryHook(BaseHook):
-    """Logs the mean training loss of each epoch, and the validation metrics of its last step.
-
-    The mean is over all ranks.
-    """
+    """Logs each epoch's mean training loss over all ranks, and its last validation metrics."""
 
     def __init__(self) -> None:
         self._total: Any = 0.0

@@ -27,17 +27,15 @@ TEST = "hooks.evaluation.test"
 class EvaluationHook(BaseHook):
     """Logs `{"val": {"loss": ..., ...}}` with the records of `forward`, as means over the samples.
 
-    A named loader logs `{"val": {name: {...}}}`.
-
     It does not change training, since random state and the model's mode are restored. A signal ends
     an evaluation between two batches, and the run repeats it when it resumes.
 
     Args:
-        interval: interval in optimizer steps, or in epochs (`1epoch`). With 0, it evaluates at the
-            last step only.
+        interval: in optimizer steps, or in epochs (`1epoch`). With 0, it evaluates at the last step
+            only.
         loader: function that returns an iterable of this rank's validation batches, or None if
-            there are none. It may be a mapping of several such functions by name. Default None: the
-            run's own loader.
+            there are none. Of a mapping of such functions, each logs `{"val": {name: {...}}}`.
+            Default None: the run's own loader.
         max_samples: use the first n samples of the run's validation set, over all ranks. Default
             None: all.
         at_start: also evaluate before the first step.
@@ -145,11 +143,7 @@ class EvaluationHook(BaseHook):
                 self._report_non_finite(trainer, key, flat[key])
 
     def on_after_train(self, trainer: TrainerView) -> None:
-        """Evaluate the test set. The run is completed only then.
-
-        Raises:
-            signals.SignalExit: a signal came on a rank. The same command repeats the evaluation.
-        """
+        """Evaluate the test set. The run is completed only then."""
         if not self._test_batches:
             return
         step = trainer.step if self.test == "last" else best_step(trainer.state.best, TEST)
@@ -166,7 +160,7 @@ class EvaluationHook(BaseHook):
     def _measured(
         self, trainer: TrainerView, batches: Mapping[str, Iterable[object]], step: int
     ) -> dict[str, Any] | None:
-        """See `measure`; hooks may change the weights meanwhile."""
+        """Call `measure` between the events that let hooks change the weights."""
         trainer.fire("on_evaluation_start")
         try:
             with self._times.measured("evaluating"):
@@ -188,38 +182,32 @@ class EvaluationHook(BaseHook):
             trainer.log_images({split: images})
         return flat
 
-    def means(self, trainer: TrainerView) -> SampleMeans:
-        """Return the computation of a loader's means, with the hook's own metrics reset."""
-        self.metrics.reset(trainer.device)
-        return SampleMeans(
-            trainer.checked_forward,
-            trainer.model,
-            trainer.strategy.forward_context,
-            trainer.num_targets,
-            self.metrics,
-        )
-
     def measure(
         self,
         trainer: TrainerView,
         batches: Mapping[str, Iterable[object]] | None = None,
         step: int | None = None,
     ) -> dict[str, Any] | None:
-        """Return the metrics of each loader, nested under its name.
+        """Return the metrics by name of the loader, or None if a signal came on a rank.
 
-        Args:
-            trainer: the trainer with the model.
-            batches: of each loader. Default None: of the loaders that `open` has made.
-            step: step of the weights. Default None: the trainer's.
-        Returns:
-            A value with two dimensions is a `Table`. None: a signal came on a rank.
+        A value with two dimensions is a `Table`. By default the loaders are those that `open` has
+        made, and the step is the trainer's.
         """
+        strategy = trainer.strategy
+        order = BatchOrder(
+            strategy.plan.seed, trainer.step if step is None else step, strategy.lanes
+        )
+        means = SampleMeans(
+            trainer.checked_forward,
+            trainer.model,
+            strategy.forward_context,
+            trainer.num_targets,
+            self.metrics,
+        )
         metrics: dict[str, Any] = {}
         for name, of_loader in (batches or self._batches).items():
-            strategy = trainer.strategy
-            at = trainer.step if step is None else step
-            order = BatchOrder(strategy.plan.seed, at, strategy.lanes)
-            measured = self.means(trainer).over_ranks(of_loader, order)
+            self.metrics.reset(trainer.device)
+            measured = means.over_ranks(of_loader, order)
             if measured is None:
                 return None
             metrics |= {name: measured} if name else measured

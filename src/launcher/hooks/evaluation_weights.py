@@ -78,7 +78,7 @@ def switching(optimizer: torch.optim.Optimizer) -> Iterator[Any]:
 
 
 def _updated(trainer: TrainerView) -> dict[str, torch.Tensor]:
-    """The parameters of these optimizers, by name."""
+    """Return the parameters of these optimizers, by name."""
     optimizers = switching(trainer.optimizer)
     ids = {id(p) for part in optimizers for group in part.param_groups for p in group["params"]}
     parameters = dict(unwrap(trainer.model).named_parameters())

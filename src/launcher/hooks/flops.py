@@ -1,15 +1,13 @@
 """Floating-point operations: of a model, by counting, and of a device, by its data sheet."""
 
 import re
-import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from math import prod
 
 import torch
 
 from launcher.hooks.base import TrainerView
-from launcher.process.rng import isolated_rng
+from launcher.hooks.evaluation_mode import in_evaluation, uncompiled
 
 PEAK_TFLOPS: dict[str, tuple[float, float | None, float]] = {
     "B200": (2250, 1100, 75),
@@ -36,15 +34,7 @@ tf32, fp32."""
 
 
 def peak_tflops(device_name: str, precision: str) -> float | None:
-    """Look up the peak performance of a device.
-
-    Args:
-        device_name: as `torch.cuda.get_device_name` returns it.
-        precision: fp32, tf32, bf16 or fp16.
-
-    Returns:
-        None if the device is not in the table, or does not compute in this precision.
-    """
+    """Look up a device by its name in torch. None: it, or the precision, is not in the table."""
     parts = device_name.replace("-", " ").replace("_", " ")
     names = [name for name in PEAK_TFLOPS if re.search(rf"\b{name}\b", parts)]
     if not names:
@@ -54,30 +44,21 @@ def peak_tflops(device_name: str, precision: str) -> float | None:
 
 
 def forward_flops(trainer: TrainerView, batch: object) -> int:
-    """Count the operations of a forward pass over a batch.
+    """Count the operations of a forward pass over a batch. All ranks must call it.
 
-    Matrix products, convolutions and attention count. A multiplication and an addition count as
-    two.
-
-    All ranks must call it. Training does not change, since this is a pass as in evaluation.
+    Matrix products, convolutions and attention count, and a multiplication and an addition as two.
     """
     from torch.utils.flop_counter import FlopCounterMode
 
     # These are missing in torch's own table.
     on_cpu = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}
-    model, was_training = trainer.model, trainer.model.training
-    model.eval()
-    try:
-        with (
-            isolated_rng(),
-            torch.no_grad(),
-            uncompiled(),
-            trainer.strategy.forward_context(),
-            FlopCounterMode(display=False, custom_mapping=on_cpu) as counter,
-        ):
-            trainer.forward(batch)
-    finally:
-        model.train(was_training)
+    with (
+        in_evaluation(trainer.model),
+        uncompiled(),
+        trainer.strategy.forward_context(),
+        FlopCounterMode(display=False, custom_mapping=on_cpu) as counter,
+    ):
+        trainer.forward(batch)
     return int(counter.get_total_flops())
 
 
@@ -86,15 +67,3 @@ def _attention(
 ) -> int:
     """Shapes [B, heads, T, head_dim] -> operations of the two products."""
     return 2 * prod(query[:-1]) * key[-2] * (key[-1] + value[-1])
-
-
-def uncompiled() -> AbstractContextManager[object]:
-    """Run without compiled code.
-
-    Its operations cannot be counted, and it does not call the hooks of modules.
-    """
-    return (
-        torch.compiler.set_stance("force_eager")
-        if "torch._dynamo" in sys.modules
-        else nullcontext()
-    )

@@ -39,7 +39,6 @@ class Fork:
     config: str = ""
 
     def checkpoint(self) -> Path:
-        """Return the source checkpoint."""
         path = checkpoint_of(self.outputs, self.source)
         if path is None:
             raise ConfigError(
@@ -95,15 +94,12 @@ class Fork:
 
 
 def own_position(training_state: Settings, rank_state: Settings | None) -> Any:
-    """Return the position of this rank's data loader.
-
-    It is the position of rank 0's loader unless each rank has stored its own.
-    """
+    """Return this rank's own position in the data, if it has stored one, else rank 0's."""
     return (rank_state or {}).get("data_loader") or training_state.get("data_loader")
 
 
 def _parts(config: Path | str) -> dict[str, object]:
-    """`optimizer` and `scheduler` of a configuration."""
+    """Return `optimizer` and `scheduler` of a configuration."""
     plain: Any = OmegaConf.to_container(
         OmegaConf.load(config) if isinstance(config, Path) else OmegaConf.create(config)
     )
@@ -115,13 +111,7 @@ def _target(node: object) -> str:
 
 
 def _set_groups(trainer: TrainerView, own_groups: list[Settings], keeps_rates: bool) -> None:
-    """Give the parameter groups this run's own settings.
-
-    Args:
-        trainer: the trainer with the optimizer.
-        own_groups: the settings of each group.
-        keeps_rates: leave the learning rates, which are the schedule's.
-    """
+    """Give the parameter groups this run's settings. A schedule keeps its learning rates."""
     for group, settings in zip(trainer.optimizer.param_groups, own_groups, strict=False):
         lr = group["lr"]
         group.update(settings)

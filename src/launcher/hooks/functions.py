@@ -13,8 +13,6 @@ class FunctionHook(BaseHook):
     Args:
         functions: a function, or its dotted path, by the name of its event, such as
             `on_after_step=print_step`.
-    Raises:
-        ConfigError: there is no such event or function.
     """
 
     def __init__(self, **functions: Callable[..., None] | str):
@@ -23,10 +21,7 @@ class FunctionHook(BaseHook):
             self.on(event, function)
 
     def on(self, event: str, function: Callable[..., None] | str) -> "FunctionHook":
-        """Add a function.
-
-        The functions of an event are called in the order in which they were added.
-        """
+        """Add a function, which is called after the others of its event."""
         if event not in EVENTS:
             raise ConfigError(f"{event}: no such event; the events are {', '.join(EVENTS)}.")
         functions = self._functions.setdefault(event, [])

@@ -22,9 +22,7 @@ INDEX = "model.safetensors.index.json"
 
 
 class InitFromHook(BaseHook):
-    """Loads model weights before other hooks see the run.
-
-    A run with a checkpoint resumes from the checkpoint instead.
+    """Loads model weights before other hooks see the run, unless it has a checkpoint.
 
     Args:
         source: a safetensors file, the folder of a checkpoint, of a run (its best, else its latest
@@ -64,15 +62,12 @@ class InitFromHook(BaseHook):
 
 
 class RenamingReader:
-    """Stored weights under the model's own names.
+    """Stored weights under the model's own names, of which tied tensors have several.
 
     Compared with the model's names, names in a file may lack a prefix or have an extra one
     (`model.` of a wrapper, `transformer.` of a Hugging Face model's body, `module.` of
     `model=supervised`). The prefix that makes most names fit is added or removed. A prefix that all
     names of a file have may be replaced by a prefix that all names of the model have.
-
-    Args:
-        names: names of the model's tensors, tied ones under all their names.
     """
 
     def __init__(self, reader: ShardReader, names: Iterable[str]):
@@ -106,10 +101,7 @@ class RenamingReader:
         return list(self._names)
 
     def differences(self, tied: Mapping[str, str]) -> list[str]:
-        """Yield a message for each pair of differing stored tensors that the model ties.
-
-        They belong to a model that does not tie them, and only one of the two could be loaded.
-        """
+        """Return a message for each two stored tensors that differ but the model ties."""
         pairs = [
             (other, source)
             for other, source in tied.items()
@@ -143,14 +135,7 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _prefixes(names: Iterable[str], common: bool = False) -> list[str]:
-    """Return the prefixes of names, in whole parts.
-
-    For example, `model.transformer.wte.weight` has `model.` and `model.transformer.`.
-
-    Args:
-        names: dotted names.
-        common: only prefixes that all names have.
-    """
+    """Return the prefixes of names in whole parts, such as `model.` and `model.transformer.`."""
     names = list(names)
     parts = {
         tuple(name.split(".")[:depth])
@@ -171,7 +156,6 @@ def _renamed(plain: dict[str, str], less: str, more: str) -> dict[str, str]:
 
 
 def open_weights(source: Path, outputs: Path = Path("outputs")) -> ShardReader:
-    """Open the weights."""
     if issue := no_weights(source):
         raise ConfigError(f"run.init_from={source}: {issue}")
     if source.is_file():
@@ -191,7 +175,7 @@ def open_weights(source: Path, outputs: Path = Path("outputs")) -> ShardReader:
 
 
 def _checkpoint(folder: Path, source: Path) -> Path | None:
-    """Return a checkpoint itself, the best checkpoint of a run, or its latest."""
+    """Return the folder if it is a checkpoint, else a run's best or latest checkpoint."""
     if (folder / "manifest.json").exists():
         return find_checkpoint(folder.parent, folder, "run.init_from")
     root = folder / "checkpoints"
@@ -204,7 +188,6 @@ def _checkpoint(folder: Path, source: Path) -> Path | None:
 
 
 def _read(source: Path, files: list[Path]) -> ShardReader:
-    """Read a safetensors file."""
     try:
         return ShardReader(files)
     except (CorruptCheckpoint, OSError) as error:
@@ -219,10 +202,7 @@ def _read(source: Path, files: list[Path]) -> ShardReader:
 
 
 def _model_files(folder: Path) -> list[Path]:
-    """List the safetensors files of a Hugging Face folder.
-
-    These are the files of its index, its only file, or all of them.
-    """
+    """List the safetensors files of a Hugging Face folder: of its index, the only one, or all."""
     index = folder / INDEX
     if index.is_file():
         return [folder / name for name in _index_names(index)]

@@ -10,11 +10,8 @@ from launcher.errors import ConfigError
 class Interval:
     """An interval: every `value` steps, or every `1epoch`, `0.5epoch`, `2epochs`.
 
-    An interval in epochs is due at the step that takes an epoch's last sample.
-
-    Args:
-        value: the interval. With 0, it is never due.
-        key: the key in the configuration, for messages.
+    An interval in epochs is due at the step that takes an epoch's last sample. With 0, it is never
+    due.
     """
 
     def __init__(self, value: int | str, key: str):
@@ -28,17 +25,13 @@ class Interval:
         self._steps = int(value) if self.epochs is None else 0
 
     def is_due(self, trainer: object, step: int) -> bool:
-        """Return whether the interval is due at the current step."""
         if self.epochs is None:
             return self._steps > 0 and step % self._steps == 0
         length = self._length(trainer) * self.epochs
         return step > 0 and step // length > (step - 1) // length
 
     def check(self, trainer: Any) -> None:
-        """Check the interval.
-
-        Called before training starts.
-        """
+        """Check, before training starts, that the training data have a length if it is needed."""
         if self.epochs is not None:
             self._length(trainer)
 
@@ -52,11 +45,7 @@ class Interval:
 
 
 def steps_per_epoch(trainer: Any) -> Fraction | None:
-    """Return the optimizer steps in a pass over the training data, usually a fraction.
-
-    Returns:
-        None if the data have no length.
-    """
+    """Return the optimizer steps in a pass over training data with a length, a fraction."""
     loader = trainer.data_loader
     try:
         batches = (

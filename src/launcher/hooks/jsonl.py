@@ -1,7 +1,4 @@
-"""Write `metrics.jsonl`: one line for each logged step, for people, `runs` and plots.
-
-No step is in it twice.
-"""
+"""Writes `metrics.jsonl`: one line for each logged step, no step twice."""
 
 import errno
 import json
@@ -42,8 +39,7 @@ class JsonlHook(BaseHook):
     memory and written with the next line.
 
     Args:
-        path: path relative to the workspace. Outside it, the file is in a folder `<name>/<id>`
-            there.
+        path: relative to the workspace. Outside it, the file is in a folder `<name>/<id>` there.
         keep_dropped: keep the lines that a resume drops in a hidden file next to it. A tracker that
             already has them can find out whether they are computed again with the same values.
     """
@@ -202,7 +198,6 @@ def _logs_training(trainer: TrainerView) -> bool:
 
 
 def check_written(path: Path, missing: int) -> None:
-    """Check that all lines are written."""
     if missing:
         raise TrainingError(
             f"{missing} lines of {path} could not be written. The last checkpoint has them: once"
@@ -230,10 +225,7 @@ def append(path: Path, data: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Sync the file.
-
-    A failure is only logged, and training continues without these lines on disk.
-    """
+    """Sync the file. If that fails, training continues without these lines on disk."""
     try:
         fsync_file(path)
     except OSError as error:
@@ -244,12 +236,8 @@ def drop_lines_after(path: Path, step: int, once: bool = True) -> int:
     """Keep the lines up to `step` in the order of their steps, and return their number.
 
     If the file has lines that are corrupt, repeated or out of order, a copy of it is kept under
-    another name. A truncated last line is dropped silently.
-
-    Args:
-        path: the file.
-        step: the last step that is kept.
-        once: a step has one line. Of several, the first is kept.
+    another name. A truncated last line is dropped silently. With `once`, the first of several lines
+    of a step is kept.
     """
     try:
         if (count := _count_of_whole_lines(path, step, once)) is not None:
@@ -288,8 +276,8 @@ def drop_lines_after(path: Path, step: int, once: bool = True) -> int:
 def _count_of_whole_lines(path: Path, step: int, once: bool) -> int | None:
     """Return the number of lines if nothing has to be changed, else None.
 
-    This is the case if each line looks complete, their steps increase, and the last one is not
-    after `step`. To parse 10^6 lines would take seconds, and a gigabyte.
+    Each line looks complete, their steps increase, and the last one is not after `step`. To parse
+    10^6 lines would take seconds, and a gigabyte.
     """
     count, last = 0, -1
     with path.open("rb") as file:
@@ -314,10 +302,7 @@ def last_step(path: Path) -> int:
 
 
 def keep_lines_after(path: Path, step: int) -> None:
-    """Keep the lines after `step` in the file of dropped lines.
-
-    Of several lines of a step, the first is kept.
-    """
+    """Keep the lines after `step`, the first of each step, in the file of dropped lines."""
     lines: dict[float, bytes] = {}
     for file in (dropped_path(path), path):
         content = file.read_bytes() if file.is_file() else b""

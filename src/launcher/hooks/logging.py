@@ -14,7 +14,7 @@ class LoggingHook(StatsHook):
     non_finite_grad_retry_count.
 
     Args:
-        interval: interval in optimizer steps.
+        interval: in optimizer steps.
         sync: log means over all ranks.
     """
 

@@ -1,7 +1,4 @@
-"""Writes the images, histograms and texts of a run.
-
-They are in `media.jsonl`, and each image is a file in `images/<step>/`.
-"""
+"""Writes images, histograms and texts to `media.jsonl`, and image files to `images/<step>/`."""
 
 import json
 import re
@@ -36,8 +33,7 @@ class MediaHook(BaseHook):
 
     Args:
         image_format: the extension of the image files, which determines their format (png, jpg,
-            webp, or another one that pillow writes). It may be a function that returns it for the
-            last part of a key.
+            webp, or another one that pillow writes), or a function of the last part of a key.
         bins: the number of bins of a histogram.
     """
 
@@ -54,8 +50,7 @@ class MediaHook(BaseHook):
             pillow_format(image_format)
         self._folder = Path()
         self._rows: list[Row] = []
-        """Rows that are not in the file yet, since they belong to the current step or could not be
-        written."""
+        """Rows of the current step, and rows that could not be written yet."""
         self._writes = True
         self._is_dirty = self._is_reported = False
         self._check_lock = RunContext().check_lock
@@ -102,11 +97,6 @@ class MediaHook(BaseHook):
                 self._add(trainer, "histogram", key, {"counts": counts, "edges": edges})
 
     def on_log_text(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        """Note the texts of the current step.
-
-        Raises:
-            ValueError: a value is not a text.
-        """
         for key, value in flatten(records).items():
             if not isinstance(value, str):
                 raise ValueError(
@@ -193,10 +183,7 @@ def remove_steps_after(folder: Path, step: int) -> None:
 
 
 def file_name(key: str) -> str:
-    """A key as a relative path.
-
-    In a part with special characters, these become `_` and a checksum is added.
-    """
+    """Return a key as a relative path. Special characters become `_`, with a checksum."""
     return "/".join(map(_part, key.split("/")))
 
 
@@ -210,9 +197,6 @@ def to_image(key: str, value: object) -> Any:
     """Convert a PIL image, an array [H, W] or [H, W, C], or a tensor [H, W] or [C, H, W].
 
     C is 1, 3 or 4. Integers are 0 to 255, floats 0 to 1.
-
-    Raises:
-        ValueError: the value is not such an image.
     """
     Image = _pillow(f"log_images {key}")
     if isinstance(value, Image.Image):
@@ -238,13 +222,7 @@ def to_image(key: str, value: object) -> Any:
 
 
 def encoded(key: str, value: Any, extension: str) -> bytes:
-    """Return the content of an image file.
-
-    JPEG stores no transparency, so it is dropped.
-
-    Raises:
-        ValueError: the value is not an image.
-    """
+    """Return the content of an image file. JPEG stores no transparency, so it is dropped."""
     image, format, content = to_image(key, value), pillow_format(extension), BytesIO()
     if format == "JPEG" and image.mode not in ("L", "RGB", "CMYK"):
         image = image.convert("RGB")
@@ -253,7 +231,7 @@ def encoded(key: str, value: Any, extension: str) -> bytes:
 
 
 def pillow_format(extension: str) -> str:
-    """The name in pillow of the format with this extension."""
+    """Return the name in pillow of the format with this extension."""
     Image = _pillow("hooks.media")
     format: str | None = Image.registered_extensions().get(f".{extension.lower()}")
     if format not in Image.SAVE:
@@ -275,15 +253,10 @@ def _pillow(what: str) -> Any:
 
 
 def histogram(key: str, value: object, bins: int) -> tuple[list[int], list[float]]:
-    """Return counts and edges of the finite values of an array, tensor or list.
-
-    Both lists are empty if there are no finite values.
+    """Return counts and edges of the finite values of an array, tensor or list, or empty lists.
 
     A pair (counts, edges) is returned unchanged. All ranks must call it, since a sharded tensor is
     gathered.
-
-    Raises:
-        ValueError: `value` has no numbers, or the pair does not fit.
     """
     if isinstance(value, tuple):
         counts, edges = (_on_host(part).tolist() for part in value) if len(value) == 2 else ([], [])

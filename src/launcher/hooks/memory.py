@@ -13,11 +13,11 @@ GIB = 1024**3
 
 
 class MemoryHook(BaseHook):
-    """Measures the peak memory of each rank.
+    """Measures the peak memory of each rank, in GiB.
 
-    It sets `step_info["max_memory"]`, in GiB, for the progress and logging hooks (with `sync`, the
-    largest). It logs `memory/rank_<r>`, the peak of each rank since the previous line, and at the
-    end the peaks of the attempt.
+    It sets `step_info["max_memory"]` for the progress and logging hooks (with `sync`, the largest).
+    It logs `memory/rank_<r>`, the peak of each rank since the previous line, and at the end the
+    peaks of the attempt.
 
     On CUDA it is the peak of allocated tensors within a step. On the CPU, it is the peak resident
     set of the process so far. On mps, it is the memory that the driver has allocated after the
@@ -61,7 +61,6 @@ class MemoryHook(BaseHook):
 
 
 def max_memory(device: torch.device) -> float:
-    """Return the memory in GiB, see `MemoryHook`."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / GIB
     if device.type == "mps":

@@ -9,9 +9,7 @@ from launcher.hooks.best import Best
 
 
 class MetricScheduleHook(BaseHook):
-    """Calls the scheduler's `step` with each logged value of a metric.
-
-    All ranks use rank 0's value.
+    """Calls the scheduler's `step` with rank 0's value of a metric, each time that it is logged.
 
     A value that differs from the best one by rounding only is passed as the best one.
     """

@@ -1,7 +1,4 @@
-"""Compute metrics of an evaluation.
-
-A metric comes from torchmetrics, or is an object with the same `reset`, `update` and `compute`.
-"""
+"""Computes metrics of an evaluation, from torchmetrics or with the same methods."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,13 +17,7 @@ MOST_TEXTS = 1000
 
 
 class Metrics:
-    """Metrics by name.
-
-    torchmetrics itself combines the states of the ranks, for any number of batches.
-
-    Args:
-        metrics: objects with `reset()`, `update(predictions, targets)` and `compute()`.
-    """
+    """Metrics by name, which combine the states of the ranks themselves, as in torchmetrics."""
 
     def __init__(self, metrics: Mapping[str, Any]):
         self.metrics = dict(metrics)
@@ -47,7 +38,6 @@ class Metrics:
             metric.reset()
 
     def update(self, model: torch.nn.Module, records: Mapping[str, Any]) -> None:
-        """Add a batch to all metrics."""
         if not self.metrics:
             return
         if not all(isinstance(records.get(name), torch.Tensor) for name in OUTPUTS):
@@ -75,12 +65,7 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Table:
-    """A value with two dimensions of a metric, such as a confusion matrix.
-
-    Args:
-        name: the metric's.
-        values: 2-d, on the host.
-    """
+    """A metric's value with two dimensions, such as a confusion matrix, on the host."""
 
     name: str
     metric: Any
@@ -115,7 +100,6 @@ class Table:
 
 
 def split_tables(records: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split nested records into numbers and tables."""
     numbers: dict[str, Any] = {}
     tables: dict[str, Any] = {}
     for key, value in records.items():
@@ -133,9 +117,8 @@ def scores(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, t
 
     Classification has probabilities [N, classes] and targets [N], without ignored targets (-100).
     Integer targets with the shape of the logits (yes or no) have probabilities of yes. Other
-    targets (regression) leave both unchanged.
-
-    Probabilities are used because torchmetrics interprets logits between 0 and 1 as probabilities.
+    targets (regression) leave both unchanged. torchmetrics would take logits between 0 and 1 for
+    probabilities.
     """
     if targets.is_floating_point():
         return logits.float(), targets

@@ -1,6 +1,4 @@
-"""Trackers for a trainer without a configuration.
-
-W&B, TensorBoard and MLflow mirror the metrics of its workspace.
+"""Trackers for a trainer without a configuration: they mirror the metrics of its workspace.
 
 The workspace becomes a run folder: with `run.json`, a lock, and `metrics.jsonl`, which a process of
 its own reads (see `launcher.trackers.follower`). `python -m launcher.runs sync WORKSPACE` completes
@@ -32,15 +30,11 @@ from launcher.trackers.wandb import WandbTracker
 
 
 class TrackerHook(BaseHook):
-    """Base of the hooks below.
-
-    The first of a trainer does the work for all of them.
+    """Base of the hooks below. The first of a trainer does the work for all of them.
 
     Args:
         config: the configuration that the trackers show.
         options: options of the tracker.
-    Raises:
-        TypeError: the tracker has no such option.
     """
 
     name: ClassVar[str]
@@ -61,7 +55,6 @@ class TrackerHook(BaseHook):
         self._context = context
 
     def on_start(self, trainer: TrainerView) -> None:
-        """Take the workspace."""
         hooks = trackers_of(trainer)
         if hooks[0] is not self:
             return
@@ -92,11 +85,8 @@ class TrackerHook(BaseHook):
         self._record = RunRecord(self._lock.folder, check_lock=self._lock.check)
 
     def on_ready(self, trainer: TrainerView) -> None:
-        if self._record is None:
+        if (record := self._record) is None:
             return
-        self._begin(trainer, self._record)
-
-    def _begin(self, trainer: TrainerView, record: RunRecord) -> None:
         hooks = trackers_of(trainer)
         config: dict[str, Any] = {}
         for hook in hooks:
@@ -153,16 +143,13 @@ class TrackerHook(BaseHook):
                 record.end_attempt("failed", end_step=step, exit_code=1, reason=reason)
 
     def node(self) -> dict[str, Any]:
-        """The tracker as a configuration."""
+        """Return the tracker as a configuration."""
         target = f"{self.tracker.__module__}.{self.tracker.__name__}"
         return {"_target_": target, **self.options}
 
 
 class TensorBoardHook(TrackerHook):
-    """Mirrors to TensorBoard.
-
-    It has the arguments of `launcher.trackers.tensorboard.TensorBoardTracker`.
-    """
+    """Mirrors to TensorBoard, with the arguments of `launcher.trackers.tensorboard`."""
 
     name, tracker = "tensorboard", TensorBoardTracker
 
@@ -180,7 +167,6 @@ class WandbHook(TrackerHook):
         project: WANDB_PROJECT has precedence.
         config: the configuration that W&B shows. A path is read as a JSON file.
         tags: in addition to those in WANDB_TAGS.
-        image_format: jpeg is smaller.
         options: options of `launcher.trackers.wandb.WandbTracker` (name, entity, group, notes,
             mode, ...).
     """
@@ -208,7 +194,7 @@ class WandbHook(TrackerHook):
 
 
 def trackers_of(trainer: TrainerView) -> list[TrackerHook]:
-    """The tracker hooks of a trainer, in a fixed order, since one of them moves to the end."""
+    """List the tracker hooks of a trainer in a fixed order, since one of them moves to the end."""
     hooks = sorted(
         (hook for hook in trainer.hooks if isinstance(hook, TrackerHook)),
         key=lambda hook: hook.name,

@@ -10,7 +10,7 @@ import torch
 
 from launcher.errors import TrainingError
 from launcher.hooks.base import BaseHook, TrainerView
-from launcher.hooks.flops import uncompiled
+from launcher.hooks.evaluation_mode import uncompiled
 from launcher.hooks.records import map_nested_tensor
 from launcher.hooks.state import reject_flat_buffers
 from launcher.process import ranks
@@ -23,11 +23,9 @@ from launcher.types import PositiveInt
 class NanReportHook(BaseHook):
     """Reports the first non-finite value of an update that is skipped because of its gradient.
 
-    It repeats the passes over the update's batches. For each rank it logs the first non-finite
-    value: in a batch, a weight, a module's output, or a gradient.
-
-    Until then, it only keeps references to the batches of two steps. Repeating them does not change
-    training.
+    It repeats the passes over the update's batches, which does not change training. For each rank
+    it logs the first non-finite value: in a batch, a weight, a module's output, or a gradient.
+    Until then, it only keeps references to the batches of two steps.
 
     Args:
         max_reports: at most this many reports per attempt.
@@ -71,10 +69,7 @@ class NanReportHook(BaseHook):
             self._report(trainer)
 
     def _is_search_for_a_scale(self, trainer: TrainerView) -> bool:
-        """Return whether the loss scale was only too high.
-
-        A loss scaler finds its scale by such updates.
-        """
+        """Return whether a loss scaler has only found out that its scale was too high."""
         is_finite = all(math.isfinite(loss) for loss in map(float, trainer.step_info["loss"]))
         return trainer.strategy.scaler.is_enabled() and not ranks.maximum(not is_finite)
 
@@ -96,10 +91,7 @@ class NanReportHook(BaseHook):
         )
 
     def _repeat(self, trainer: TrainerView, batches: list[object]) -> str | None:
-        """Return a message on the first value that is not finite on this rank, or None.
-
-        All ranks make the same passes.
-        """
+        """Describe this rank's first non-finite value. All ranks make the same passes."""
         model = unwrap(trainer.model)
         finding = _in_batches(batches) or _in_weights(model)
         with _unchanged(model), uncompiled():
@@ -137,7 +129,6 @@ class NanReportHook(BaseHook):
 
 @contextmanager
 def _unchanged(model: torch.nn.Module) -> Iterator[None]:
-    """Restore random state and buffers at the end."""
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     with isolated_rng():
         try:

@@ -71,10 +71,7 @@ class ProfilerHook(BaseHook):
             self._finish(trainer)
 
     def _end_step(self) -> None:
-        """End the record of a step.
-
-        A record that outlives its profile is written to freed memory when a later profile runs.
-        """
+        """End a step's record, which a later profile would write to freed memory."""
         step, self._step = self._step, None
         if step is not None:
             step.__exit__(None, None, None)

@@ -13,8 +13,7 @@ from launcher.rundir.logs import console, file_only, is_live_terminal
 from launcher.types import PositiveInt
 
 MARGIN = 4
-"""Columns that the bar leaves free, since a terminal echoes ^C behind it, and a line that wraps
-cannot be erased."""
+"""Free columns, since a terminal echoes ^C behind the bar, and a wrapped line cannot be erased."""
 WIDE = 80
 """Terminal width in columns from which a bar is drawn next to the percentage."""
 REFRESH = 0.1
@@ -24,11 +23,11 @@ REFRESH = 0.1
 class ProgressHook(StatsHook):
     """Shows a line each interval.
 
-    `Step 100/1000: 10% loss 2.413 lr 0.001 19.5 steps/s eta 0:00:46 grad_norm 0.9121 data
-    0.0003s | records`
+    `Step 100/1000: 10% loss 2.413 lr 0.001 19.5 steps/s eta 0:00:46 grad_norm 0.9121 data 0.0003s |
+    records`
 
     Args:
-        interval: interval in optimizer steps.
+        interval: in optimizer steps.
         with_records: add the records of `forward`.
         sync: show means over all ranks. Otherwise the means of rank 0.
         eta_warmup: number of first steps that do not count for the estimate, since they are slower.
@@ -47,6 +46,7 @@ class ProgressHook(StatsHook):
         clock: Callable[[], float] = time.monotonic,
     ):
         super().__init__(self._show, interval, sync)
+        self._of_rank = ""
         self.with_records, self.eta_warmup, self.show_units, self.live = (
             with_records,
             eta_warmup,
@@ -60,6 +60,8 @@ class ProgressHook(StatsHook):
         self._first = trainer.step
         self._timed_from: tuple[int, float] | None = None
         self._shows = ranks.rank() == 0
+        is_of_rank = trainer.strategy.ranks.is_distributed and not self.sync
+        self._of_rank = " (rank 0)" if is_of_rank else ""
         if trainer.state.is_at_end():
             trainer.logger.info(
                 "Step %d of %d is done: nothing is left to train.", trainer.step, trainer.max_steps
@@ -103,12 +105,12 @@ class ProgressHook(StatsHook):
     def parts(self, stats: Stats, eta: timedelta | None) -> list[str]:
         """Return the parts of a progress line, the most important first."""
         s, gib = ("s", "GiB") if self.show_units else ("", "")
-        rates = list(stats.learning_rates.values())
-        parts = [f"loss {show(stats.loss, 4)}"]
-        if len(set(rates)) == 1:
-            parts.append(f"lr {rates[0]:.3g}")
+        rates = stats.learning_rates
+        parts = [f"loss {show(stats.loss, 4)}{self._of_rank}"]
+        if len(set(rates.values())) == 1:
+            parts.append(f"lr {next(iter(rates.values())):.3g}")
         else:
-            parts += [f"lr_{i} {rate:.3g}" for i, rate in enumerate(rates)]
+            parts += [f"lr/{name} {rate:.3g}" for name, rate in rates.items()]
         parts.append(self._speed(stats.step_time))
         if eta is not None:
             parts.append(f"eta {eta}")

@@ -24,9 +24,7 @@ OF_THE_RUN = ("run.", "paths.")
 
 
 class RecordHook(BaseHook):
-    """The first hook whose `on_ready` is called.
-
-    Everything is restored then, and nothing is written yet.
+    """The first hook whose `on_ready` is called: all is restored then, and nothing is written yet.
 
     Args:
         config: the current resolved configuration, as a plain dict.
@@ -92,10 +90,7 @@ class RecordHook(BaseHook):
         self._is_noted = True
 
     def _note_start(self) -> None:
-        """Note that the first step begins.
-
-        The time until now was the start, except for an evaluation before it.
-        """
+        """Note the time until the first step, without an evaluation before it, as the start."""
         before = sum(self._times.seconds.values())
         self._times.seconds["starting"] = max(0.0, time.time() - self.launched - before)
 
@@ -108,7 +103,7 @@ def is_own(checkpoint: Path, workspace: Path | None) -> bool:
 
 
 def source_of(checkpoint: Path, step: int) -> ForkedFromData:
-    """The run that a checkpoint belongs to: its id, its name and the step."""
+    """Return the run that a checkpoint belongs to: its id, its name and the step."""
     if run := Manifest.read(checkpoint).run:
         name, _, run_id = run.rpartition("/")
         return {"id": run_id, "name": name, "step": step}

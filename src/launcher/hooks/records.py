@@ -1,7 +1,4 @@
-"""Nested records (dicts of numbers and dicts), and batches.
-
-A batch has tensors in lists, tuples, sets and dicts.
-"""
+"""Nested records (dicts of numbers and dicts), and batches (tensors in containers)."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,10 +9,7 @@ import torch
 
 
 def map_nested_tensor(f: Callable[[torch.Tensor], object], obj: object) -> Any:
-    """Apply `f` to every tensor in lists, tuples (also named ones), sets and dicts.
-
-    Anything else is unchanged.
-    """
+    """Apply `f` to every tensor in lists, tuples (also named ones), sets and dicts."""
     if isinstance(obj, torch.Tensor):
         return f(obj)
     if isinstance(obj, Mapping):
@@ -44,10 +38,7 @@ def key_average(
 ) -> dict[str, Any]:
     """Compute the mean of each key of nested dicts, over the dicts that have a value for it.
 
-    Args:
-        list_of_dicts: the nested dicts.
-        exclude_nan: leave NaN out of the mean. This reads tensors, and so waits for the device. A
-            key with only NaN is NaN.
+    To exclude NaN, tensors are read, so the host waits for the device. A key with only NaN is NaN.
     """
     result: dict[str, object] = {}
     keys = list(dict.fromkeys(key for records in list_of_dicts for key in records))
@@ -65,10 +56,7 @@ def key_average(
 
 
 def to_numbers(records: Mapping[str, object]) -> dict[str, object]:
-    """0-d tensors and NumPy scalars as Python numbers, without None.
-
-    The host waits for the device here.
-    """
+    """Convert 0-d tensors and NumPy scalars to numbers, without None; this waits for the device."""
     return {key: to_number(value) for key, value in records.items() if value is not None}
 
 
@@ -82,12 +70,11 @@ def to_number(value: object) -> object:
 
 
 def show(value: float, digits: int = 5) -> str:
-    """A number as text, with this many significant digits."""
     return f"{value:#.{digits}g}".rstrip(".")
 
 
 def format_records(records: Mapping[str, object]) -> str:
-    """One line for a person: `accuracy 0.8125 aux/loss 0.1000`."""
+    """Format one line for a person: `accuracy 0.8125 aux/loss 0.1000`."""
     return " ".join(
         f"{key} {show(value, 4) if isinstance(value, (int, float)) else value}"
         for key, value in flatten(to_numbers(records)).items()
@@ -95,17 +82,13 @@ def format_records(records: Mapping[str, object]) -> str:
 
 
 def format_step(info: Mapping[str, Any]) -> str:
-    """The losses and records of a step, for a message."""
     losses = ", ".join(f"{float(loss):.6g}" for loss in info["loss"])
     records = "; ".join(filter(None, map(format_records, info["records"])))
     return f"loss {losses}" + (f"; {records}" if records else "")
 
 
 def batch_size(batch: object) -> int:
-    """Return the number of samples in a batch.
-
-    It is the first dimension of the batch's first tensor, or 1 without a tensor.
-    """
+    """Return the first dimension of a batch's first tensor, or 1 without a tensor."""
     tensor = first_tensor(batch)
     return 1 if tensor is None or tensor.dim() == 0 else tensor.shape[0]
 

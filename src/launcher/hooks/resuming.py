@@ -45,7 +45,7 @@ class CheckpointRestorer:
 
     Args:
         load: see `launcher.hooks.checkpointing.CheckpointingHook`.
-        fork: checkpoint from which the run starts if it has none of its own. Default None: step 0.
+        fork: checkpoint from which the run starts if it has none of its own.
         config: the run's resolved configuration, or None if it has none.
     """
 
@@ -61,7 +61,7 @@ class CheckpointRestorer:
 
     @property
     def _key(self) -> str:
-        """The name of the choice of a checkpoint: a program has no configuration."""
+        """The name of the setting that chooses a checkpoint: a program has no configuration."""
         return "load" if self.config is None else "run.resume"
 
     @property
@@ -69,11 +69,7 @@ class CheckpointRestorer:
         return "another workspace" if self.config is None else "run.tag=<word>"
 
     def restore(self, trainer: TrainerView) -> Path | None:
-        """Load the checkpoint that the run resumes from, and return it.
-
-        Returns:
-            None if the run starts at step 0.
-        """
+        """Load the checkpoint that the run resumes from, and return it, or None at step 0."""
         checkpoint = self._agreed_choice(trainer)
         while checkpoint is not None and not self._restored(trainer, checkpoint):
             checkpoint = self._agreed_choice(trainer)
@@ -85,10 +81,7 @@ class CheckpointRestorer:
         return checkpoint
 
     def abandon_later(self, trainer: TrainerView) -> None:
-        """Set later checkpoints aside after a rollback.
-
-        Called once nothing can reject the attempt any more.
-        """
+        """Set later checkpoints aside after a rollback, once nothing can reject the attempt."""
         if self.choice.requested is None:
             return
         is_own = trainer.resumed_from is not None and trainer.resumed_from.parent == self.store.root
@@ -101,10 +94,7 @@ class CheckpointRestorer:
         return None if self.choice.path is None else Path(self.choice.path)
 
     def _agreed(self, trainer: TrainerView, act: Callable[[], T]) -> T:
-        """Let rank 0 call `act`, and return its result on all ranks.
-
-        Two ranks may see different contents of a shared folder.
-        """
+        """Let rank 0 call `act` for all ranks, which may see different contents of a folder."""
         result: tuple[Any, str | None] = (None, None)
         if trainer.strategy.ranks.is_main:
             try:
@@ -160,7 +150,6 @@ class CheckpointRestorer:
         return False
 
     def _advice(self, path: Path) -> str:
-        """The advice for a checkpoint that does not fit."""
         if self.config is not None and not self._is_same(StoredCheckpoint(path)):
             return (
                 "Use the configuration that it was trained with, or start another run, perhaps from"
@@ -201,10 +190,7 @@ class CheckpointRestorer:
         return newest
 
     def _was_followed(self, trainer: TrainerView) -> bool:
-        """Return whether an earlier launch of this SLURM job has followed `run.resume`.
-
-        Then this one resumes the run.
-        """
+        """Return whether an earlier launch of this SLURM job has followed `run.resume`."""
         if self.load in ("latest", "auto") or not is_restart():
             return False
         try:
@@ -252,10 +238,9 @@ class CheckpointRestorer:
             )
 
     def _named(self, trainer: TrainerView, which: str | int | Path) -> Choice:
-        """Return the requested checkpoint, or the newest if a rollback to it has already happened.
+        """Return the requested checkpoint, or the newest if the run has been trained on from it.
 
-        The run has then been trained further from the requested one. So a rollback happens once,
-        and the same command then resumes the later steps.
+        So a rollback happens once, and the same command then resumes the later steps.
         """
         request = request_name(self.store.root, which)
         rollbacks = self.store.rollbacks()
@@ -271,10 +256,7 @@ class CheckpointRestorer:
         return Choice(str(path), request, rollbacks=[*rollbacks, request])
 
     def _abandon_later(self, trainer: TrainerView, step: int | None) -> None:
-        """Set aside the checkpoints after `step`.
-
-        With None, all are set aside, since the run resumes from another folder's checkpoint.
-        """
+        """Set aside the checkpoints after `step`, or all if the run resumes from another folder."""
         how = "Rolled back to step %d: a later checkpoint is kept as %s."
         if step is None:
             how = (
@@ -284,10 +266,7 @@ class CheckpointRestorer:
             trainer.logger.warning(how, trainer.step, name)
 
     def _is_same(self, stored: StoredCheckpoint) -> bool:
-        """Return whether a checkpoint was written under the current configuration.
-
-        Keys that cannot change numbers may differ.
-        """
+        """Return whether a checkpoint's configuration trains the same numbers as the current."""
         file = stored.path / "config.yaml"
         if self.config is None or not file.exists():
             return True

@@ -2,19 +2,20 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain
 
 import torch
 
 from launcher.hooks.base import Records
+from launcher.hooks.evaluation_mode import in_evaluation
 from launcher.hooks.metrics import Metrics
 from launcher.hooks.records import batch_size, flatten
 from launcher.models.output import OUTPUTS
 from launcher.process import ranks, signals
 from launcher.process.lanes import Lanes
-from launcher.process.rng import isolated_rng, seed_lane
+from launcher.process.rng import seed_lane
 from launcher.strategies.weights import unwrap
 
 Sums = dict[str, tuple[torch.Tensor | float, torch.Tensor | float]]
@@ -27,14 +28,9 @@ Part = dict[str, tuple[float, int]]
 class BatchOrder:
     """The number and the random state of each batch of an evaluation.
 
-    The state is a function of the run's seed, the step and the number, so an evaluation that is
-    repeated, by a resume or another process, draws the same random numbers. With lanes, the batches
-    are also combined in the order of their numbers, regardless of their ranks.
-
-    Args:
-        seed: the run's seed.
-        step: step of the evaluated weights.
-        lanes: lanes of the run, or None.
+    The state is a function of the run's seed, the step of the weights and the number, so an
+    evaluation that is repeated, by a resume or another process, draws the same random numbers. With
+    lanes, the batches are also combined in the order of their numbers, regardless of their ranks.
     """
 
     seed: int
@@ -51,7 +47,7 @@ class BatchOrder:
         return number
 
     def is_own(self, number: int) -> bool:
-        """Return whether this rank counts a batch. Otherwise it repeats another rank's batch."""
+        """Return whether this rank counts a batch, which may repeat another rank's."""
         return self.lanes is None or number % self.lanes.world_size == self.lanes.rank
 
     def of_all_ranks(self, parts: Mapping[int, Sums]) -> list[Part]:
@@ -85,13 +81,8 @@ class SampleMeans:
     metrics: Metrics | None = None
 
     def over_ranks(self, batches: Iterable[object], order: BatchOrder) -> dict[str, object] | None:
-        """Compute the means over the batches of all ranks.
+        """Compute the means over the batches of all ranks, or None if a signal came on some rank.
 
-        Args:
-            batches: this rank's batches.
-            order: the random state of each batch, and the order in which they are combined.
-        Returns:
-            None: a signal came on some rank.
         Raises:
             ValueError: `forward` returned no loss, or there was no batch.
         """
@@ -104,12 +95,9 @@ class SampleMeans:
         return self._completed(ranks.all_gather(_as_numbers(parts.get(0, {}))))
 
     def _summed(self, batches: Iterable[object], order: BatchOrder) -> dict[int, Sums]:
-        """Return sums of loss and records over this rank's batches.
-
-        The key is 0 for the sum of all batches, or with lanes the number of each batch.
-        """
+        """Return sums over this rank's batches under 0, or with lanes of each by its number."""
         parts: dict[int, Sums] = {}
-        with _in_evaluation(self.model):
+        with in_evaluation(self.model):
             for turn, (batch, is_new) in enumerate(_in_step(batches)):
                 number = order.begin(batches, turn)
                 with self.context():
@@ -142,27 +130,11 @@ class SampleMeans:
         return means | (self.metrics.compute() if self.metrics is not None else {})
 
 
-@contextmanager
-def _in_evaluation(model: torch.nn.Module) -> Iterator[None]:
-    was_training = model.training
-    model.eval()
-    try:
-        with isolated_rng(), torch.no_grad():
-            yield
-    finally:
-        model.train(was_training)
-
-
 def _as_numbers(sums: Sums) -> Part:
     return {name: (float(total), int(count)) for name, (total, count) in sums.items()}
 
 
 def _means(parts: Sequence[Part]) -> dict[str, float]:
-    """Divide sums by their numbers.
-
-    Raises:
-        ValueError: no rank has counted a loss.
-    """
     of_name = {
         name: [part[name] for part in parts if name in part]
         for name in dict.fromkeys(chain(*parts))
@@ -183,10 +155,6 @@ def _in_step(batches: Iterable[object]) -> Iterator[tuple[object, bool]]:
     Once they are used up, the last one is repeated without counting while other ranks have more. So
     all ranks make the same number of forward passes, which may be collective, and stop together on
     a signal.
-
-    Raises:
-        signals.Interrupted: some rank has received a signal.
-        ValueError: some rank has no batch at all, but others have.
     """
     source, last, has_any = iter(batches), None, False
     while True:

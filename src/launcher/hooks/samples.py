@@ -11,9 +11,9 @@ from torch import nn
 from launcher.config.messages import reason
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, RunContext, TrainerView
-from launcher.hooks.flops import uncompiled
+from launcher.hooks.evaluation_mode import in_evaluation, uncompiled
 from launcher.process import ranks
-from launcher.process.rng import isolated_rng
+from launcher.process.printable import printable
 from launcher.rundir.files import replace_file
 from launcher.rundir.folder import place_of
 from launcher.strategies.weights import unwrap
@@ -24,9 +24,7 @@ BYTES = 256
 
 
 class SamplesHook(BaseHook):
-    """Continues prompts at an interval and at the end.
-
-    It logs the samples, and writes `samples/step-<step>.txt`.
+    """Continues prompts, logs the samples, and writes `samples/step-<step>.txt`.
 
     The model needs `logits(tokens [B, T]) -> [B, T, vocabulary]`, as `model=gpt` has. Random
     numbers come from a separate generator, so training does not change, and equal weights write
@@ -35,7 +33,7 @@ class SamplesHook(BaseHook):
     Args:
         prompts: one or several texts. If tokens are not bytes and there is no `encode`, they are
             token numbers, `17 4 99`.
-        interval: in optimizer steps.
+        interval: in optimizer steps. The last step writes too.
         max_new_tokens: the number of tokens to write for each prompt.
         temperature: divisor of the scores. With 0, always the most probable token.
         top_k: choose among this many tokens. Default None: all.
@@ -103,7 +101,9 @@ class SamplesHook(BaseHook):
             return
         self._check_lock()
         text = "\n\n".join(texts) + "\n"
-        trainer.logger.info("Step %d: the model writes:\n%s", trainer.step, text.rstrip())
+        # A terminal would obey a control character that the model writes.
+        shown = printable(text.rstrip())
+        trainer.logger.info("Step %d: the model writes:\n%s", trainer.step, shown)
         target = place_of(trainer.workspace, self.path) / f"step-{trainer.step:08d}.txt"
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,7 @@ class SamplesHook(BaseHook):
             trainer.logger.error("%s could not be written: %s.", target, error.strerror)
 
     def _continue(self, trainer: TrainerView, number: int, prompt: list[int]) -> str:
-        """The prompt and its continuation. All ranks compute the same."""
+        """Return the prompt and its continuation, which all ranks compute alike."""
         tokens = list(prompt)
         generator = torch.Generator().manual_seed(self.seed + number)
         for _ in range(self.max_new_tokens):
@@ -123,7 +123,6 @@ class SamplesHook(BaseHook):
         return self._decoded(tokens)
 
     def _encoded(self, prompt: str) -> list[int]:
-        """Return the tokens of a prompt."""
         try:
             if self.encode is not None:
                 tokens = [int(token) for token in self.encode(prompt)]
@@ -152,10 +151,7 @@ class SamplesHook(BaseHook):
 
 
 def vocabulary(trainer: TrainerView) -> int:
-    """Return the size of the model's vocabulary.
-
-    All ranks must call it.
-    """
+    """Return the size of the model's vocabulary. All ranks must call it."""
     try:
         scores = next_scores(trainer, [0])
         problem = None if scores.dim() == 1 else "it returns no scores [B, T, vocabulary]"
@@ -171,34 +167,23 @@ def vocabulary(trainer: TrainerView) -> int:
 
 
 def next_scores(trainer: TrainerView, tokens: Sequence[int]) -> torch.Tensor:
-    """Scores [vocabulary] of the next token, on the CPU.
-
-    All ranks must call it. Training does not change.
-    """
-    model, was_training = trainer.model, trainer.model.training
+    """Scores [vocabulary] of the next token, on the CPU. All ranks must call it."""
+    model = trainer.model
     longest = getattr(unwrap(model), "seq_len", None) or len(tokens)
     input = torch.tensor([tokens[-longest:]], device=trainer.device)
-    model.eval()
-    try:
-        with (
-            isolated_rng(),
-            torch.no_grad(),
-            uncompiled(),
-            calls_logits(model),
-            trainer.strategy.forward_context(),
-        ):
-            scores: torch.Tensor = model(input)
-    finally:
-        model.train(was_training)
+    with (
+        in_evaluation(model),
+        uncompiled(),
+        calls_logits(model),
+        trainer.strategy.forward_context(),
+    ):
+        scores: torch.Tensor = model(input)
     return scores[0, -1].float().cpu()
 
 
 @contextmanager
 def calls_logits(model: nn.Module) -> Iterator[None]:
-    """Let the model's forward pass be its `logits` within the context.
-
-    Wrappers then still gather sharded weights.
-    """
+    """Let the model's forward pass be its `logits`; wrappers still gather sharded weights."""
     module: Any = unwrap(model)
     # It is set if the instance has its own.
     forward = vars(module).get("forward")
@@ -214,7 +199,6 @@ def calls_logits(model: nn.Module) -> Iterator[None]:
 def choose(
     scores: torch.Tensor, temperature: float, top_k: int | None, generator: torch.Generator
 ) -> int:
-    """Choose a token by its scores [vocabulary]."""
     if temperature == 0:
         return int(scores.argmax())
     if top_k is not None and top_k < len(scores):

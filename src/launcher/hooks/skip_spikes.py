@@ -12,8 +12,8 @@ from launcher.process import ranks
 from launcher.types import PositiveFloat, PositiveInt
 
 STEADY = 1e-3
-"""Lower bound on the standard deviation, as a fraction of the mean, so that nearly constant values
-have no outliers."""
+"""Lower bound on the standard deviation, as a fraction of the mean: nearly constant values have no
+outliers."""
 
 
 class SkipSpikesHook(BaseHook):
@@ -27,16 +27,12 @@ class SkipSpikesHook(BaseHook):
     not finite, which are not part of the window.
 
     Args:
-        sigmas: see above.
-        window: the number of accepted steps by which the next one is judged.
         warmup: the number of accepted steps before the first one is judged; at most `window`.
         max_in_row: after this many consecutive skipped steps the next one is accepted, since it is
             a new level and not a spike.
         loss: judge the loss, as a mean over all ranks.
         grad_norm: judge the norm before clipping.
         interval: steps between two logged lines, at which the device's decisions are read.
-    Raises:
-        ConfigError: neither loss nor norm is judged, or `warmup` is more than `window`.
     """
 
     needs_one_optimizer: ClassVar = True
@@ -78,10 +74,7 @@ class SkipSpikesHook(BaseHook):
 
     @torch.no_grad()
     def _judge(self, trainer: TrainerView, norm: torch.Tensor) -> torch.Tensor:
-        """Return whether this step is a spike.
-
-        Otherwise it is added to the window. All values stay on the device.
-        """
+        """Return whether this step is a spike; otherwise it is added to the window."""
         self._to(norm.device)
         loss = torch.stack(trainer.step_info["loss"]).mean().float()
         # With lanes, each rank has the losses of all.

@@ -1,7 +1,4 @@
-"""Measure the training loss of each source of a mixture.
-
-The module also ends training under `data.exhausted=stop`.
-"""
+"""Measures the loss of each source of a mixture, and ends training under `data.exhausted=stop`."""
 
 from collections.abc import Mapping
 from itertools import chain
@@ -13,10 +10,9 @@ import torch
 from launcher.data.mixture_order import MixtureOrder
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, TrainerView
-from launcher.hooks.flops import uncompiled
+from launcher.hooks.evaluation_mode import in_evaluation, uncompiled
 from launcher.process import ranks
 from launcher.process.lanes import Lanes
-from launcher.process.rng import isolated_rng
 from launcher.types import PositiveInt
 
 
@@ -25,9 +21,6 @@ class SourcesHook(BaseHook):
 
     It is measured before the update, in evaluation mode. It costs a forward pass without gradients
     for each source, in the steps of `interval`.
-
-    Args:
-        interval: in optimizer steps.
     """
 
     needs_one_optimizer: ClassVar = True
@@ -37,8 +30,7 @@ class SourcesHook(BaseHook):
         self._start = self._count = 0
         self._end: int | None = None
         self._sums: list[dict[str, tuple[Any, Any]]] = []
-        """One entry for each lane of this rank, or without lanes one for all micro-batches
-        together."""
+        """One entry for each lane of this rank, or without lanes one for all micro-batches."""
 
     def on_ready(self, trainer: TrainerView) -> None:
         self._end = end = self._order(trainer).end()
@@ -63,14 +55,9 @@ class SourcesHook(BaseHook):
         sources, _ = order.locate(position, loader.micro_batch_size)
         if not self._sums or trainer.strategy.lanes is not None:
             self._sums.append({})
-        was_training = trainer.model.training
-        trainer.model.eval()
-        try:
-            with isolated_rng(), torch.no_grad(), uncompiled():
-                for source, name in enumerate(order.names):
-                    self._measure(trainer, name, batch, np.flatnonzero(sources == source))
-        finally:
-            trainer.model.train(was_training)
+        with in_evaluation(trainer.model), uncompiled():
+            for source, name in enumerate(order.names):
+                self._measure(trainer, name, batch, np.flatnonzero(sources == source))
 
     def _measure(self, trainer: TrainerView, name: str, batch: Any, chosen: np.ndarray) -> None:
         """Add the loss of a source's samples of a batch.
@@ -128,10 +115,7 @@ class SourcesHook(BaseHook):
 
 
 def selected(batch: object, chosen: torch.Tensor, size: int) -> Any:
-    """Select some samples of a batch, in each tensor and list with `size` items.
-
-    Containers of them keep their form.
-    """
+    """Select some samples of a batch, in each tensor and list with `size` items."""
     if isinstance(batch, torch.Tensor):
         return batch[chosen.to(batch.device)] if batch.ndim and len(batch) == size else batch
     if isinstance(batch, Mapping):

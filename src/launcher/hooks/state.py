@@ -15,14 +15,11 @@ from launcher.strategies.base import ShardSpec
 from launcher.strategies.sharded import ShardedLike, shard_to_write
 from launcher.strategies.weights import model_tensors
 
-SHARED = ("model", "training_state")
-"""Keys that every hook sees next to its own."""
-
 
 def hook_states(
     trainer: TrainerView, training_state: dict[str, Any]
 ) -> dict[str, dict[str, object]]:
-    """The state of each hook, by the hook's name.
+    """Return the state of each hook, by the hook's name.
 
     A hook sees the model's live tensors, which it cannot replace here, and `training_state`, to
     which it may add.
@@ -53,12 +50,7 @@ def load_hook_states(
 ) -> None:
     """Pass each hook `shared`, the keys of hooks of other classes, and its own keys.
 
-    Args:
-        trainer: the trainer with the hooks.
-        states: the keys of each hook, by the hook's name.
-        shared: keys that every hook gets.
-        is_complete: `states` has every hook that saves. A hook that is not in it is new, and gets
-            nothing.
+    If `states` is complete, a hook that is not in it is new, and gets nothing.
     """
     for name, hook in named(trainer.hooks):
         if is_complete and name not in states and overrides(hook, "on_state_dict"):
@@ -73,14 +65,7 @@ def load_hook_states(
 
 
 def full_state(trainer: TrainerView, options: Any) -> dict[str, object]:
-    """`model`, `training_state` and the hooks' entries, in memory.
-
-    Tensors are full under every wrapper.
-
-    Args:
-        trainer: the trainer.
-        options: a `StateDictOptions`.
-    """
+    """Return `model`, `training_state` and the hooks' entries, in memory, as full tensors."""
     # These imports take 1 s, and only this call needs them.
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
@@ -114,7 +99,6 @@ def load_full_state(trainer: TrainerView, state: dict[str, Any], options: Any) -
 
 
 def hook_tensors(trainer: TrainerView) -> dict[str, ShardedLike]:
-    """Return the state tensors of all hooks, by name."""
     tensors: dict[str, ShardedLike] = {}
     for name, hook in named(trainer.hooks):
         added = hook.state_tensors(trainer)
@@ -128,7 +112,7 @@ def hook_tensors(trainer: TrainerView) -> dict[str, ShardedLike]:
 
 
 def hook_shards(trainer: TrainerView) -> tuple[dict[str, torch.Tensor], dict[str, ShardSpec]]:
-    """The shards of `hook_tensors` that this rank writes, and their positions."""
+    """Return the shards of `hook_tensors` that this rank writes, and their positions."""
     tensors: dict[str, torch.Tensor] = {}
     parts: dict[str, ShardSpec] = {}
     for name, companion in hook_tensors(trainer).items():
@@ -168,7 +152,6 @@ class InMemory:
 
 
 def reject_flat_buffers(trainer: TrainerView, key: str, use: str) -> None:
-    """Reject a strategy that keeps weights and gradients in flat buffers."""
     if not trainer.strategy.has_plain_tensors:
         raise ConfigError(
             f"{key}: strategy={trainer.strategy.name} keeps weights and gradients in flat buffers"
@@ -177,7 +160,7 @@ def reject_flat_buffers(trainer: TrainerView, key: str, use: str) -> None:
 
 
 def named(hooks: Sequence[BaseHook]) -> Iterator[tuple[str, BaseHook]]:
-    """Hooks by class. The second hook of a class is `LoggingHook#2`."""
+    """Yield hooks with their names. The second hook of a class is `LoggingHook#2`."""
     counts: Counter[str] = Counter()
     for hook in hooks:
         name = type(hook).__name__

@@ -18,10 +18,7 @@ AVERAGED = "loss", *TIMES, "records"
 
 
 class Stats(NamedTuple):
-    """Means over the steps since the last report.
-
-    Times are in seconds, and `data_time` is over all micro-batches of a step.
-    """
+    """Means over the steps since the last report. Times are in seconds."""
 
     steps: int
     loss: float
@@ -34,19 +31,17 @@ class Stats(NamedTuple):
     learning_rates: dict[str, float]
     """The rates of the last step, by group name or `group_<i>`."""
     unexplained: int
-    """Number of steps on this rank whose loss was not finite although the gradient was, so that no
-    update was skipped."""
+    """Steps on this rank whose loss was not finite although the gradient was, so none was
+    skipped."""
 
 
 class StatsHook(BaseHook):
-    """Collects each step's `step_info` and reads it once an interval.
-
-    Until then the host does not wait for the device.
+    """Collects each step's `step_info` and reads it, which makes the host wait, once an interval.
 
     Args:
         report: function called with the trainer and the means, after every `interval` steps and
             after the last.
-        interval: interval in optimizer steps.
+        interval: in optimizer steps.
         sync: use means over all ranks, not over this rank only.
     """
 
@@ -55,7 +50,6 @@ class StatsHook(BaseHook):
     ):
         self.report, self.interval, self.sync = report, interval, sync
         self._steps: list[StepInfo] = []
-        """The steps since the last report."""
 
     def on_after_step(self, trainer: TrainerView) -> None:
         self._steps.append(trainer.step_info)
@@ -70,9 +64,13 @@ class StatsHook(BaseHook):
         lanes = trainer.strategy.lanes
         _share_records(self._steps, lanes)
         stats = means(self._steps, trainer.optimizer.param_groups)
-        self._steps.clear()
         if self.sync and trainer.strategy.ranks.is_distributed:
-            stats = _over_ranks(stats, averages_losses=lanes is None)
+            # Hooks with the same interval share these too, so they are gathered once.
+            last = self._steps[-1]
+            if "means_over_ranks" not in last or last["means_over_ranks"].steps != stats.steps:
+                last["means_over_ranks"] = _over_ranks(stats, averages_losses=lanes is None)
+            stats = last["means_over_ranks"]
+        self._steps.clear()
         self.report(trainer, stats)
 
     # An interrupted interval continues in the next attempt, so that its means are the same.
@@ -103,10 +101,7 @@ class StatsHook(BaseHook):
 
 
 def _share_records(steps: Sequence[StepInfo], lanes: Lanes | None) -> None:
-    """Replace the records of this rank's lanes by the records of all lanes, in their order.
-
-    They become numbers, so the host waits for the device.
-    """
+    """Replace the records of this rank's lanes by numbers of all lanes, in their order."""
     if lanes is None:
         return
     unshared = [i for i, info in enumerate(steps) if not info.get("has_all")]
@@ -120,7 +115,7 @@ def _share_records(steps: Sequence[StepInfo], lanes: Lanes | None) -> None:
 
 
 def means(steps: Sequence[StepInfo], param_groups: Sequence[dict[str, Any]]) -> Stats:
-    """Means over consecutive steps. Hooks with the same interval share them."""
+    """Compute means over consecutive steps. Hooks with the same interval share them."""
     last = steps[-1]
     if "means" not in last or last["means"].steps != len(steps):
         last["means"] = _means(steps, param_groups)
@@ -156,10 +151,7 @@ def _means(steps: Sequence[StepInfo], param_groups: Sequence[dict[str, object]])
 
 
 def _values(steps: Sequence[StepInfo]) -> dict[str, Any]:
-    """Return the numbers of each step.
-
-    These are its loss, norm (if the strategy computes it), records and memory (if there are any),
-    times, and the sum of the retries. Here the host waits for the device.
+    """Return the numbers of each step; the host waits for the device.
 
     They are python numbers, since a mean of tensors would round differently once some have been
     restored from a checkpoint.
@@ -202,10 +194,7 @@ def _numbers(values: list[Any]) -> list[float]:
 def _over_ranks(stats: Stats, averages_losses: bool) -> Stats:
     """Average over the ranks, which all have the same number of samples; memory is the maximum.
 
-    Args:
-        stats: this rank's values.
-        averages_losses: average losses, records and norms. With False, each rank already has the
-            values of all lanes.
+    Without `averages_losses`, each rank already has the values of all lanes.
     """
     gathered = ranks.all_gather(stats)
     memory = [rank_stats.max_memory for rank_stats in gathered if rank_stats.max_memory is not None]

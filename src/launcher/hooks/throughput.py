@@ -30,7 +30,6 @@ class ThroughputHook(BaseHook):
         flops: count model FLOPs.
         peak_tflops: peak performance of one device, in TFLOP/s. Default None: from a table of
             devices. It is logged, and without it there is no MFU.
-        clock: function that returns seconds.
     """
 
     runs_first = True
@@ -155,11 +154,7 @@ class ThroughputHook(BaseHook):
 
 
 def num_tokens(batch: object) -> int | None:
-    """Return the size of a batch's first tensor if that has tokens: integers [B, T, ...].
-
-    Returns:
-        None for a batch without tokens.
-    """
+    """Return the size of a batch's first tensor if that has tokens: integers [B, T, ...]."""
     tensor = first_tensor(batch)
     if tensor is None or tensor.dim() < 2 or tensor.dtype not in (torch.int64, torch.int32):
         return None

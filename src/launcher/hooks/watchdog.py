@@ -14,8 +14,8 @@ STDERR = 2
 KNOWN_STEPS = 3
 """Number of steps after which the median is known well enough."""
 SECONDS_TO_PRINT = 1.0
-"""Seconds between printing the stacks and a forced exit, which also ends the ranks that wait for
-this one."""
+"""Seconds from printing the stacks to a forced exit, which also ends the ranks that wait for this
+one."""
 
 
 class WatchdogHook(BaseHook):

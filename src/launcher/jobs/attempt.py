@@ -23,6 +23,7 @@ from launcher.config.command import command_record
 from launcher.config.explain import explain, unwrapped
 from launcher.config.plain import to_plain
 from launcher.config.resolve import escaped, stored
+from launcher.config.secrets import without_environment
 from launcher.config.sections import AUTO
 from launcher.config.tree import of_the_run
 from launcher.errors import TrainingError, config_error
@@ -54,8 +55,7 @@ AUTO_SIZE = "trainer.micro_batch_size=auto, which halves the samples of a pass u
 class AttemptLog:
     """Keeps run.json up to date about one attempt.
 
-    Args:
-        on_begin: function called on rank 0 once the attempt has begun.
+    `on_begin` is called on rank 0 once the attempt has begun.
     """
 
     def __init__(self, config: DictConfig, folder: RunFolder, on_begin: Callable[[], None]):
@@ -72,12 +72,7 @@ class AttemptLog:
 
     # ------------------------------------------------------------------------------------ its begin
     def take(self, trainer: Trainer, machine: str) -> None:
-        """Lock the run for this trainer.
-
-        Args:
-            trainer: the trainer, whose run is locked.
-            machine: see `launcher.rundir.provenance.described`.
-        """
+        """Lock the run for this trainer; `machine` is from `provenance.described`."""
         number = on_main(self._acquire)
         self.trainer, self.machine = trainer, machine
         trainer.context.attempt = broadcast(number)
@@ -92,10 +87,7 @@ class AttemptLog:
         return self.record.next_number
 
     def begin(self) -> None:
-        """Write that the attempt has begun.
-
-        All ranks call it.
-        """
+        """Write that the attempt has begun. All ranks call it."""
         on_main(lambda: self._begin(self.trainer))
         self.has_begun = self._is_restored = True
         setup_logging(self.folder.log_path(self.ranks.rank), self.ranks.rank)
@@ -108,11 +100,7 @@ class AttemptLog:
             self.on_begin()
 
     def _begin(self, trainer: Trainer | None) -> None:
-        """Begin the attempt in run.json.
-
-        Args:
-            trainer: the restored trainer, or None if the attempt crashed before.
-        """
+        """Begin the attempt of a restored trainer, or of None after a crash, in run.json."""
         assert self.record is not None
         try:
             with self.folder.being_written():
@@ -123,7 +111,9 @@ class AttemptLog:
                         max_steps=self.config.trainer.max_steps,
                         world_size=self.ranks.world_size,
                         strategy=(
-                            strategy_name(self.config) if trainer is None else trainer.strategy.name
+                            str(self.config.strategy._target_).rpartition(".")[2]
+                            if trainer is None
+                            else trainer.strategy.name
                         ),
                         resume=None if trainer is None else str(self.config.run.get("resume")),
                         launched=self.launched,
@@ -143,10 +133,7 @@ class AttemptLog:
     # -------------------------------------------------------------------------------------- its end
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """Record the end of an attempt in run.json at the end of the context.
-
-        The lock is held until then.
-        """
+        """Record the attempt's end at the end of the context, and hold the lock until then."""
         try:
             with deadline.on_forced_exit(self._forced):
                 try:
@@ -206,6 +193,7 @@ class AttemptLog:
         error = unwrapped(error)
         # Use another rank's error, if this one only follows from it.
         reason = reported_failure() or f"{type(error).__name__}: {error}"
+        (reason,) = without_environment([reason], str(self.config))
         if not self._is_begun_for(code):
             self._rejected(reason, code)
             return
@@ -217,10 +205,7 @@ class AttemptLog:
         self.end("failed", self._step, exit_code=code, reason=reason[:500])
 
     def _rejected(self, reason: str, code: int) -> None:
-        """Record the reason of a rejection on SLURM, where nobody reads the message.
-
-        It may be at a first or later launch of a job.
-        """
+        """Record why any launch was rejected on SLURM, where nobody reads the message."""
         if self.record is None or not (self.record.state == "queued" or is_restart()):
             return
         try:
@@ -230,10 +215,7 @@ class AttemptLog:
             logger.error("%s could not be written: %s.", self.record.path, error.strerror)
 
     def _is_begun_for(self, code: int) -> bool:
-        """Return whether an error can be recorded.
-
-        A crash before the attempt has begun makes it begin now.
-        """
+        """Return whether an error can be recorded. After a crash, begin now."""
         if self.has_begun or code == 2:
             return self.has_begun
         try:
@@ -266,20 +248,14 @@ class AttemptLog:
 
 
 def saves(trainer: Trainer) -> bool:
-    """Return whether the run has checkpoints."""
     return any(isinstance(hook, CheckpointingHook) for hook in trainer.hooks)
-
-
-def strategy_name(config: DictConfig) -> str:
-    return str(config.strategy._target_).rpartition(".")[2]
 
 
 @contextmanager
 def hydra_record(config: DictConfig, folder: RunFolder) -> Iterator[RecordData]:
-    """Write `.hydra/config.yaml` (resolved), `overrides.yaml` and `hydra.yaml`.
+    """Write `.hydra/config.yaml` (resolved), `overrides.yaml` and `hydra.yaml`, for Hydra's tools.
 
-    Hydra's own tools read them. They are written when the context begins, and get their names at
-    its end, unless it raises. The value of the context is the part of them that run.json stores.
+    They get their names at the end of the context, unless it raises. Its value is for run.json.
     """
     from hydra.core.hydra_config import HydraConfig
 
@@ -299,19 +275,13 @@ def hydra_record(config: DictConfig, folder: RunFolder) -> Iterator[RecordData]:
 
 
 def _sleep(seconds: float) -> None:
-    """Sleep while waiting for another machine's lock, for up to half a minute in all.
-
-    A signal ends it.
-    """
+    """Sleep while waiting for another machine's lock, until a signal."""
     time.sleep(seconds)
     signals.check()
 
 
 def give_up(reason: str) -> None:
-    """Exit at once, since another process has taken this run over.
-
-    Nothing more may be written.
-    """
+    """Exit at once, since another process has taken this run over, and write nothing more."""
     print(reason, file=sys.stderr, flush=True)
     # These are data workers.
     for child in multiprocessing.active_children():

@@ -154,15 +154,7 @@ def named_tensors(batch: object, name: str = "batch") -> Iterator[tuple[str, tor
 def batch_faults(
     name: str, tensor: torch.Tensor, vocab_size: object, num_classes: object, is_last: bool
 ) -> Iterator[str]:
-    """Describe the problem with a tensor of a batch.
-
-    Args:
-        name: the tensor's place in the batch, for messages.
-        tensor: the tensor.
-        vocab_size: the model's vocabulary, if it has one.
-        num_classes: the model's classes, if it has them.
-        is_last: whether it is the batch's last tensor, which has the labels.
-    """
+    """Describe the problem with a tensor of a batch, whose last one has the labels."""
     if not tensor.numel():
         yield f"{name} is empty."
     elif tensor.is_floating_point():

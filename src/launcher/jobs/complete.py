@@ -48,8 +48,7 @@ NEWEST = ("auto", "latest", "must")
 def nothing_to_do(config: Mapping[str, Any]) -> bool:
     """Return whether the run has nothing left to do (see `done`), which is then logged.
 
-    Args:
-        config: resolved, as plain containers, since a repeated sweep checks thousands of runs.
+    The configuration is resolved and plain, since a repeated sweep checks thousands of runs.
     """
     folder = RunFolder(config["run"]["dir"])
     with folder.being_read():
@@ -78,7 +77,6 @@ def nothing_to_do(config: Mapping[str, Any]) -> bool:
 
 
 def why_done(config: Mapping[str, Any]) -> str | None:
-    """See `TrainJob.why_done`."""
     folder = RunFolder(config["run"]["dir"])
     if not folder.record_path.exists():
         return None
@@ -93,9 +91,7 @@ def why_done(config: Mapping[str, Any]) -> str | None:
 def done(
     config: Mapping[str, object], folder: RunFolder, record: RunRecord
 ) -> Literal["completed", "paused", "past"] | None:
-    """Return why the run has nothing left to do, or None if it has.
-
-    A run that has saved nothing is never complete.
+    """Return why the run has nothing left to do, or None, as for a run without a checkpoint.
 
     Args:
         config: with the number of steps, if `trainer.max_epochs` is set.
@@ -112,7 +108,7 @@ def done(
 
 
 def is_past(config: Mapping[str, Any], folder: RunFolder) -> bool:
-    """Return whether the newest checkpoint is later than the last step of the command.
+    """Return whether the newest checkpoint is past the command's last step.
 
     Then an extension of the run was stopped, and the command is an earlier one.
     """
@@ -160,10 +156,7 @@ def asks_for_more(config: Mapping[str, Any], folder: RunFolder, record: RunRecor
 
 
 def is_changed(config: Mapping[str, Any], record: RunRecord) -> bool:
-    """Return whether the newest attempt had another configuration.
-
-    Keys that cannot change the numbers do not count.
-    """
+    """Return whether the newest attempt's configuration, as far as it counts, was another one."""
     before, now = record.data["config"], command_record(config, None)["config"]
     return bool(before) and not is_same(
         *(OmegaConf.create(escaped(nested(values))) for values in (before, now))
@@ -191,15 +184,12 @@ def with_known_steps(config: Mapping[str, Any], record: RunRecord) -> Mapping[st
 
 @cache
 def _code() -> dict[str, object]:
-    """The state of the code. Cached: a repeated sweep needs it for each of its runs."""
+    """Return the state of the code, which a repeated sweep needs for each of its runs."""
     return code_state(also=VERSIONED)
 
 
 def changes(config: Mapping[str, Any], folder: RunFolder) -> list[str]:
-    """List messages for changes of configuration and code since a run was completed.
-
-    Only changes count that can change its numbers.
-    """
+    """List changes of configuration and code, since a run was completed, that change numbers."""
     newest = checkpoint_path(folder.checkpoints, "latest")
     if newest is None:
         return []
@@ -260,7 +250,6 @@ def additions(config: Mapping[str, Any], record: RunRecord) -> Iterator[str]:
 
 
 def check_saves(config: Mapping[str, object], folder: RunFolder) -> None:
-    """Check that a run is saved by its command."""
     if not has_checkpointing(config) and (step := folder.newest_step()):
         raise ConfigError(
             "hooks.checkpointing: is missing, and without it the run cannot resume its checkpoint"
@@ -270,7 +259,6 @@ def check_saves(config: Mapping[str, object], folder: RunFolder) -> None:
 
 
 def check_resume(config: Mapping[str, Any]) -> None:
-    """See `TrainJob.check_resume`."""
     check_saves(config, RunFolder(config["run"]["dir"]))
     checkpoints, resume = RunFolder(config["run"]["dir"]).checkpoints, str(config["run"]["resume"])
     store = CheckpointStore(checkpoints)

@@ -1,8 +1,8 @@
 """A trainer to try a configuration, which writes no run."""
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from launcher.config.resolve import escaped
+from launcher.config.resolve import copy_values
 from launcher.hooks.init_from import InitFromHook
 from launcher.jobs.micro_batch import with_micro_batch_size
 from launcher.rundir.files import remove_empty
@@ -13,11 +13,8 @@ from launcher.train.length import with_max_steps
 
 
 def trial_trainer(config: DictConfig) -> Trainer:
-    """Build the trainer of a configuration, without the hooks that write.
-
-    It has the weights of `run.init_from`.
-    """
-    config = OmegaConf.create(escaped(OmegaConf.to_container(with_max_steps(config), resolve=True)))
+    """Build a trainer without the hooks that write, with the weights of `run.init_from`."""
+    config = copy_values(with_max_steps(config))
     config.hooks, config.tracker = {}, {}
     folder = RunFolder(config.run.dir)
     config = with_micro_batch_size(config, folder)
@@ -29,5 +26,4 @@ def trial_trainer(config: DictConfig) -> Trainer:
 
 
 def remove_folders_of_hydra(folder: RunFolder) -> None:
-    """Remove the folders that Hydra has made for a run, if they are empty."""
     remove_empty(folder.path, *folder.path.parents[:2])

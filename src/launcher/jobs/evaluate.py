@@ -1,7 +1,4 @@
-"""`job=evaluate`, which computes the metrics of a run's checkpoint.
-
-They are of its validation set or test set.
-"""
+"""`job=evaluate`, which computes the metrics of a checkpoint on a validation set or test set."""
 
 import json
 import logging
@@ -95,7 +92,7 @@ class EvaluateJob:
         return metrics
 
     def _opened(self, model: StoredModel) -> EvaluationHook:
-        """The hook with the loaders of the chosen set."""
+        """Return the hook with the loaders of the chosen set."""
         trainer = model.trainer
         hook = _hook(trainer)
         if self.split == "test":
@@ -118,14 +115,7 @@ class EvaluateJob:
         folder: RunFolder,
         note: Mapping[str, str] | None = None,
     ) -> dict[str, float]:
-        """Evaluate the loaded checkpoint, and write and print its line.
-
-        Args:
-            model: the model with the weights of the checkpoint.
-            hook: computes the metrics.
-            folder: of the run.
-            note: further keys of the line.
-        """
+        """Evaluate the loaded checkpoint; write and print its line, with the note."""
         metrics = hook.measure(model.trainer)
         if metrics is None:
             raise signals.SignalExit(maximum(signals.received()))
@@ -137,7 +127,6 @@ class EvaluateJob:
         return flatten(split_tables(metrics)[0])
 
     def _write(self, model: StoredModel, folder: RunFolder, found: Mapping[str, object]) -> None:
-        """Write and print a line with the checkpoint and what was found of it."""
         line = {"checkpoint": str(model.path), "step": model.step, "time": time.time()}
         if self.weights is not None:
             line["weights"] = self.weights
@@ -172,7 +161,7 @@ class EvaluateJob:
         return metrics
 
     def _request(self, config: DictConfig) -> str:
-        """A digest of what the metrics depend on, apart from the checkpoint."""
+        """Return a digest of what metrics depend on, apart from the checkpoint."""
         plain: Any = OmegaConf.to_container(config, resolve=True)
         hook = (plain.get("hooks") or {}).get("evaluation") or {}
         parts = {name: hook.get(name) for name in ("metrics", "max_samples", "loader")}
@@ -181,11 +170,7 @@ class EvaluateJob:
 
 
 class Following:
-    """The checkpoints of a run that are still to be evaluated. Used on rank 0.
-
-    Args:
-        request: a digest of what is computed of each.
-    """
+    """The checkpoints of a run still to be evaluated for a request, used on rank 0."""
 
     def __init__(self, folder: RunFolder, request: str):
         self.folder, self.request = folder, request
@@ -193,10 +178,10 @@ class Following:
         self._manifest = ""
 
     def next_step(self) -> int | None:
-        """Return the step of a checkpoint that is to be evaluated.
+        """Return the step of a checkpoint that is to be evaluated, or None at the end.
 
         Returns:
-            `WAITED` if there may be one later, or None at the end.
+            `WAITED` if there may be one later.
         """
         # A checkpoint that is saved afterwards is seen the next time.
         is_trained = is_held(self.folder)
@@ -218,7 +203,7 @@ class Following:
         return {"request": self.request, "manifest": self._manifest}
 
     def is_gone(self, path: Path) -> bool:
-        """Return whether the run has deleted a checkpoint, which is then left out."""
+        """Return whether the run has deleted a checkpoint, and leave it out from now on."""
         self._gone.add(int(path.name.rpartition("-")[2]))
         return not (path / MANIFEST).exists()
 
@@ -239,11 +224,7 @@ def wait_for_checkpoint(folder: RunFolder) -> None:
 
 
 def _load(model: StoredModel, path: Path, weights: str | None) -> str | None:
-    """Load the weights of another checkpoint of the run.
-
-    Returns:
-        The problem, if it cannot be read.
-    """
+    """Load the weights of another checkpoint of the run, or return why it cannot be read."""
     model.path = path
     try:
         stored = StoredCheckpoint(path)

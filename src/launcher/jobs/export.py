@@ -18,9 +18,7 @@ SIZE = re.compile(r"\d+(\.\d+)? ?[KMGT]i?B", re.IGNORECASE)
 
 
 class ExportJob:
-    """Writes full tensors by name, however they were sharded.
-
-    The checkpoint's configuration is written next to them.
+    """Writes full tensors by name, however they were sharded, and the checkpoint's configuration.
 
     Args:
         checkpoint: latest, best, a step, or the folder of a checkpoint.

@@ -1,7 +1,4 @@
-"""The learning rate range test (Smith 2017, arXiv:1506.01186).
-
-It records the loss while the rate grows from step to step.
-"""
+"""The learning rate range test (Smith 2017, arXiv:1506.01186): the loss while the rate grows."""
 
 import json
 import math
@@ -15,16 +12,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from launcher.config.resolve import escaped
+from launcher.config.resolve import copy_values
 from launcher.data.plain import unchanged
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView, TrainState
 from launcher.jobs.dry_run import trial_trainer
 from launcher.process.ranks import Ranks
 from launcher.process.rng import isolated_rng
-from launcher.rundir.files import replace_file
+from launcher.rundir.files import replace_file, save_figure
 from launcher.rundir.logs import setup_logging
 from launcher.train.build import logger
 from launcher.train.trainer import BaseTrainer
@@ -56,9 +53,7 @@ def find_lr(
     smoothing_factor: float = 0.05,
     divergence_threshold: float = 4.0,
 ) -> LRFinderResult:
-    """Train with rates that grow from `start_lr` to `end_lr`, and suggest one.
-
-    A rate is larger than the one before by the same factor each step.
+    """Train with rates that grow by one factor from `start_lr` to `end_lr`, and suggest one.
 
     Afterwards weights, optimizer, data position, random state and the model's mode are restored.
     The trainer's hooks and schedule are not used. If parameter groups have different rates, their
@@ -140,11 +135,7 @@ class _RangeTest(BaseHook):
 
 
 def suggestion(lrs: list[float], losses: list[float]) -> float | None:
-    """Return the rate at which the loss falls fastest before its minimum.
-
-    Returns:
-        None if it does not fall, or there are too few points.
-    """
+    """Return the rate at which the loss falls fastest before its minimum, if it falls."""
     end = int(np.argmin(losses)) + 1 if losses else 0
     if end < FEWEST:
         return None
@@ -231,8 +222,6 @@ class LRFindJob:
 
         Returns:
             `LRFinderResult.to_dict()`, or None on all ranks but the first.
-        Raises:
-            ConfigError: a part cannot be built, or the training set is empty.
         """
         ranks = Ranks.from_env()
         setup_logging(None, ranks.rank)
@@ -256,13 +245,10 @@ class LRFindJob:
 
 
 def _on_one_process(config: DictConfig, world_size: int) -> DictConfig:
-    """Return the configuration of the same step on one process.
-
-    It accumulates the work of the ranks.
-    """
+    """Return a configuration of the same step, which accumulates the work of the ranks."""
     # The strategy reads it.
     os.environ["WORLD_SIZE"] = "1"
-    config = OmegaConf.create(escaped(OmegaConf.to_container(config, resolve=True)))
+    config = copy_values(config)
     config.strategy = {"_target_": "launcher.strategies.none.NoStrategy"}
     has_lanes = config.trainer.get("lanes") is not None
     if (
@@ -312,5 +298,5 @@ def _draw(result: LRFinderResult, path: Path) -> Path | None:
         axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path)
     return path

@@ -7,10 +7,10 @@ been set: same weights, random state and samples.
 import gc
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from launcher.config.checks import batch_issue
-from launcher.config.resolve import escaped
+from launcher.config.resolve import copy_values
 from launcher.config.sections import AUTO
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView, TrainState
@@ -53,7 +53,7 @@ def with_micro_batch_size(config: DictConfig, folder: RunFolder) -> DictConfig:
 
 
 def with_size(config: DictConfig, micro_batch_size: int) -> DictConfig:
-    config = OmegaConf.create(escaped(OmegaConf.to_container(config, resolve=True)))
+    config = copy_values(config)
     config.trainer.micro_batch_size = micro_batch_size
     return config
 
@@ -66,8 +66,7 @@ def halved(size: int, share: int) -> int:
 def earlier_size(folder: RunFolder, share: int, world_size: int) -> tuple[int, bool]:
     """Return the size to begin with, and whether it is known to fit.
 
-    It is the size of the newest attempt with as many ranks, or less if that attempt ran out of
-    memory.
+    It is the size of the newest attempt with as many ranks, or less if that ran out of memory.
     """
     try:
         attempts = read_record(folder.record_path).get("attempts", [])
@@ -83,11 +82,10 @@ def earlier_size(folder: RunFolder, share: int, world_size: int) -> tuple[int, b
 
 
 def first_error(config: DictConfig, folder: RunFolder, size: int) -> str:
-    """Make two steps; return the out-of-memory error of the first rank that has one, or no text.
+    """Make two steps; return the first rank's out-of-memory error, or no text.
 
-    Raises:
-        Exception: the error of this rank, if it is another one, if `size` is 1, or if other ranks
-            still wait for this one in a collective.
+    This rank's error is raised if it is another one, if `size` is 1, or if other ranks still wait
+    for this one in a collective.
     """
     config = with_size(config, size)
     config.hooks, config.tracker = {}, {}

@@ -1,8 +1,7 @@
 """job=predict: the model of a checkpoint over new data, one row for each sample.
 
-Each rank writes the rows of consecutive batches to a temporary file, and at the end rank 0 joins
-these files. Batches depend on the number of samples alone, so the file is the same on any number of
-ranks.
+Each rank writes rows of consecutive batches to a file, and at the end rank 0 joins the files.
+Batches depend on the number of samples alone, so the result is the same on any number of ranks.
 """
 
 import fcntl
@@ -87,7 +86,6 @@ class PredictJob:
         Raises:
             ConfigError: there is no such checkpoint or no new data, or the model's `forward`
                 returns no logits.
-            signals.SignalExit: stopped by a signal; the same command starts again.
         """
         folder, ranks = RunFolder(config.run.dir), Ranks.from_env()
         setup_logging(None, ranks.rank)
@@ -119,7 +117,6 @@ class PredictJob:
         return {"rows": count, "file": str(target)}
 
     def _request(self, model: StoredModel, dataset: object, count: int, size: int) -> str:
-        """Return a digest of what the predictions depend on."""
         depends_on = {
             "manifest": sha256((model.path / "manifest.json").read_bytes()).hexdigest(),
             "checkpoint": str(model.path.resolve()),
@@ -145,10 +142,7 @@ class PredictJob:
     def _write(
         self, trainer: Trainer, dataset: object, count: int, size: int, file: BinaryIO
     ) -> None:
-        """Write this rank's share of the rows.
-
-        A forward pass may be collective, so a rank with fewer batches repeats its last one.
-        """
+        """Write this rank's rows; with fewer batches it repeats its last, for collectives."""
         ranks = trainer.strategy.ranks
         batches = [(start, min(start + size, count)) for start in range(0, count, size)]
         first = len(batches) * ranks.rank // ranks.world_size
@@ -173,7 +167,7 @@ class PredictJob:
     def _columns(
         self, trainer: Trainer, dataset: object, records: Records, start: int, stop: int
     ) -> dict[str, np.ndarray]:
-        """Return the rows of a batch by column: arrays whose first axis is the samples."""
+        """Return the rows of a batch by column, with the samples as the first axis."""
         name = type(trainer.unwrapped_model).__name__
         logits, targets = records.get("logits"), records.get("targets")
         if not isinstance(logits, Tensor):
@@ -202,7 +196,6 @@ class PredictJob:
 
 
 def _new_samples(trainer: Trainer) -> tuple[object, int]:
-    """Return the new dataset and its length."""
     dataset = trainer.context.data.predict_dataset()
     if dataset is None:
         raise ConfigError(
@@ -243,7 +236,7 @@ def _is_complete(target: Path, log: Path, request: str) -> bool:
 
 
 def _claim(parts: Path, target: Path, stack: ExitStack) -> None:
-    """Make the folder of the ranks' files, locked until the stack closes, which removes it."""
+    """Make and lock the folder of the ranks' files, and remove it when the stack closes."""
     parts.mkdir(parents=True, exist_ok=True)
     lock = stack.enter_context((parts / "lock").open("w"))
     try:

@@ -27,7 +27,6 @@ from launcher.train.length import with_max_steps
 
 
 def train(config: DictConfig) -> dict[str, object] | None:
-    """See `TrainJob.run`."""
     folder = RunFolder(config.run.dir)
     setup_logging(None, Ranks.from_env().rank, keep=True)
     config = with_max_steps(config)
@@ -83,7 +82,6 @@ def train(config: DictConfig) -> dict[str, object] | None:
 
 
 def report_end(log: AttemptLog, trainer: Trainer) -> None:
-    """Record that training has ended, and log it, with its results on rank 0."""
     if trainer.is_paused:
         log.end("paused", trainer.step, exit_code=0, reason=f"trainer.pause_at={trainer.pause_at}")
     else:
@@ -98,7 +96,7 @@ def report_end(log: AttemptLog, trainer: Trainer) -> None:
 
 
 def usable_trackers(nodes: Mapping[str, object] | None) -> list[str]:
-    """The names of the trackers that are updated while the run trains."""
+    """Return the names of the trackers that are updated while the run trains."""
     trackers = build_trackers(nodes)
     for name, tracker in trackers.items():
         tracker.check(f"tracker.{name}")

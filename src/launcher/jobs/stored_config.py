@@ -1,7 +1,4 @@
-"""The configuration of a job that uses a checkpoint.
-
-Its model configuration must fit the checkpoint's weights.
-"""
+"""The configuration of a job that uses a checkpoint, whose model must fit the weights."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,8 +16,7 @@ from launcher.errors import ConfigError
 from launcher.rundir.record_format import read_record
 
 WHERE = ("job", "run", "paths", "dispatch", "device", "strategy", "tracker")
-"""Keys of where and how the job runs. They are taken from the command line, and all others from the
-checkpoint."""
+"""Keys from the command line, of where and how the job runs; all others are the checkpoint's."""
 FIXED = ("model", "experiment")
 """Keys of the checkpoint that the command line must not contradict."""
 
@@ -28,9 +24,7 @@ FIXED = ("model", "experiment")
 def config_for(
     config: DictConfig, checkpoint: Path, trust: bool = False, built: Sequence[str] | None = None
 ) -> DictConfig:
-    """Return the checkpoint's configuration, with the keys that the command line sets explicitly.
-
-    It may set another `data`, for instance.
+    """Return the checkpoint's configuration, with the keys set on the command line (`data`, say).
 
     Args:
         config: the configuration of the command line.
@@ -90,7 +84,6 @@ def config_for(
 
 
 def explicit_overrides() -> list[tuple[str, object]]:
-    """Key and value of each override on the command line."""
     parsed = OverridesParser.create().parse_overrides(task_overrides())
     return [
         (override.key_or_group, override.value()) for override in parsed if not override.is_delete()
@@ -98,10 +91,7 @@ def explicit_overrides() -> list[tuple[str, object]]:
 
 
 def _is_same_choice(key: str, value: object, now: object, then: object, checkpoint: Path) -> bool:
-    """Return whether a group's option is the run's option.
-
-    `model=mlp` alone does not set its sizes.
-    """
+    """Return whether a group's option is the run's; `model=mlp` alone sets no sizes."""
     if "." in key:
         return False
     try:

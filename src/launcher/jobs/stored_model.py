@@ -18,13 +18,7 @@ from launcher.train.composed import Trainer
 
 @dataclass
 class StoredModel:
-    """A trainer with the weights of a checkpoint.
-
-    Args:
-        config: the checkpoint's configuration, see `config_for`.
-        path: the checkpoint's folder.
-        step: the step after which it was written.
-    """
+    """A trainer with the weights of a checkpoint, and the configuration and step of that."""
 
     config: DictConfig
     trainer: Trainer

@@ -22,7 +22,7 @@ PLACES = ("run.", "paths.", "hydra.", "hydra/")
 
 
 def start_lines(trainer: Trainer, is_compiled: bool) -> Iterator[str]:
-    """The device, the model, the data, and the settings that are not defaults."""
+    """Describe the device, the model, the data, and the settings that are not defaults."""
     ranks, strategy = trainer.strategy.ranks.world_size, trainer.strategy.name
     precision = f"{trainer.precision.name}{', compiled' if is_compiled else ''}"
     yield (
@@ -31,14 +31,14 @@ def start_lines(trainer: Trainer, is_compiled: bool) -> Iterator[str]:
     )
     yield from model_lines(trainer.unwrapped_model, is_verbose())
     yield f"Data: {data_line(trainer)}"
-    if overrides := [
-        override for override in task_overrides() if not override.lstrip("+~").startswith(PLACES)
-    ]:
-        yield f"Not default: {' '.join(overrides)}"
+    # Of two values of a key the last one counts.
+    overrides = {text.lstrip("+~").partition("=")[0]: text for text in task_overrides()}
+    if shown := [text for key, text in overrides.items() if not key.startswith(PLACES)]:
+        yield f"Not default: {' '.join(shown)}"
 
 
 def model_lines(model: nn.Module, by_module: bool) -> Iterator[str]:
-    """The model's class and number of parameters, where tied tensors count once."""
+    """Describe the model's class and parameters, where tied tensors count once."""
     total, trainable = parameter_counts(model, set())
     yield f"Model: {class_name(model)}, {total:,} parameters{described(total, trainable)}"
     seen: set[nn.Parameter] = set()
@@ -48,7 +48,7 @@ def model_lines(model: nn.Module, by_module: bool) -> Iterator[str]:
 
 
 def class_name(module: nn.Module) -> str:
-    """The name of a module's own class, from which `fully_shard` derives a class `FSDP...`."""
+    """Return a module's own class, from which `fully_shard` derives a class `FSDP...`."""
     module_type = type(module)
     return (
         module_type.__bases__[-1].__name__
@@ -58,10 +58,7 @@ def class_name(module: nn.Module) -> str:
 
 
 def parameter_counts(module: nn.Module, seen: set[nn.Parameter]) -> tuple[int, int]:
-    """The number of all parameters, and of the trainable ones.
-
-    Parameters in `seen` do not count.
-    """
+    """Count all parameters, and the trainable ones, except for those in `seen`."""
     total = trainable = 0
     for parameter in module.parameters():
         if parameter not in seen:
@@ -77,7 +74,7 @@ def described(total: int, trainable: int) -> str:
 
 
 def data_line(trainer: Trainer) -> str:
-    """The samples, the steps of an epoch, and how the batch is divided."""
+    """Describe the samples, the steps of an epoch, and how the batch is divided."""
     plan, ranks = trainer.strategy.plan, trainer.strategy.ranks.world_size
     assert plan.micro_batch_size is not None
     batch = plan.micro_batch_size * plan.grad_accum_steps * ranks
@@ -98,7 +95,6 @@ def plural(count: int, noun: str) -> str:
 
 
 def hydra_node() -> Any:
-    """Return Hydra's own configuration, or None if Hydra did not start the job."""
     from hydra.core.hydra_config import HydraConfig
 
     return HydraConfig.get() if HydraConfig.initialized() else None
@@ -115,7 +111,7 @@ def is_in_sweep() -> bool:
 
 
 def end_lines(record: RunRecord, outputs: str, stream: object) -> Iterator[str]:
-    """The best metric, the loss, the newest checkpoint, and the commands that use them."""
+    """Describe the best metric, the loss, the newest checkpoint, and the commands for them."""
     folder, best = record.folder, record.data["best"]
     if best is not None:
         yield f"Best: {best['metric']} {show(float(best['value']))} at step {best['step']}"
@@ -145,10 +141,7 @@ def end_lines(record: RunRecord, outputs: str, stream: object) -> Iterator[str]:
 
 
 def time_taken(record: RunRecord) -> str:
-    """Format the time of the newest attempt, and of all if there are several.
-
-    For example, `0:01:10 (0:03:05 in 2 attempts)`.
-    """
+    """Format the time of the newest and all attempts: `0:01:10 (0:03:05 in 2 attempts)`."""
     spans = [
         max(
             datetime.fromisoformat(attempt.ended) - datetime.fromisoformat(attempt.started),

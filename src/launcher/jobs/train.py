@@ -24,23 +24,16 @@ class TrainJob:
         self.objective, self.value = objective, value
 
     def is_complete(self, config: Mapping[str, Any]) -> bool:
-        """Return whether there is nothing to train, which is then logged.
-
-        Called before torch is loaded or ranks are started.
+        """Return whether there is nothing to train, which is then logged, without torch.
 
         Args:
             config: resolved, as plain containers.
-        Raises:
-            ConfigError: another process of this machine is working on the run.
         """
         # Epochs depend on the data.
         return config["trainer"].get("max_epochs") is None and nothing_to_do(config)
 
     def why_done(self, config: Mapping[str, object]) -> str | None:
-        """Return why there is nothing to train, or None.
-
-        It is for a command that passes the run to another machine: `completed`, or `paused at step
-        20`.
+        """Return `completed`, `paused at step 20` or another reason not to train, or None.
 
         Args:
             config: resolved, as plain containers.
@@ -48,13 +41,7 @@ class TrainJob:
         return why_done(config)
 
     def check_resume(self, config: Mapping[str, Any]) -> None:
-        """Check that training would accept `run.resume`.
-
-        Args:
-            config: resolved, as plain containers.
-        Raises:
-            ConfigError: training would reject `run.resume`.
-        """
+        """Check that training would accept `run.resume`."""
         check_resume(config)
 
     def run(self, config: DictConfig) -> dict[str, object] | None:
@@ -62,10 +49,9 @@ class TrainJob:
 
         Returns:
             The last value of each logged metric, for sweepers, or None for a run that was already
-                complete.
+            complete.
         Raises:
-            signals.SignalExit: it was stopped by a signal, and the checkpoint is durable. It is a
-                SystemExit with code 128 + signal.
+            signals.SignalExit: it was stopped by a signal, and the checkpoint is durable.
             ConfigError: the run was rejected, and nothing was written.
         """
         from launcher.jobs.run_attempt import train

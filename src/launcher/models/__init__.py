@@ -1,1 +1,1 @@
-"""Models, one per file. `base` has the interface that every model implements."""
+"""Models, one per file, with the interface in `base`."""

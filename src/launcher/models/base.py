@@ -16,10 +16,9 @@ class Model(nn.Module, ABC):
     """A module that returns its own loss.
 
     The constructor may run on the meta device, where tensors have shapes and no memory. The
-    strategy then allocates the memory. In either case it calls `init_weights()`.
-
-    A model with pretrained weights loads them onto a real device, even inside a meta context. Its
-    `init_weights()` leaves them unchanged.
+    strategy then allocates the memory. In either case it calls `init_weights()`. A model with
+    pretrained weights loads them onto a real device, and its `init_weights()` leaves them
+    unchanged.
 
     A plain `nn.Module` with this `forward` works too, if the whole model fits on one device.
     """
@@ -42,9 +41,7 @@ class Model(nn.Module, ABC):
         """
 
     def num_targets(self, batch: Any) -> torch.Tensor | int | None:
-        """Return the number of targets that the loss of this batch is a mean over.
-
-        It is an int, or a 0-d tensor on the device.
+        """Return how many targets the loss of this batch is a mean over (int, or 0-d tensor).
 
         Micro-batches, ranks and validation batches are then weighted by it. The loss of a batch
         without targets must be 0, not NaN (see `cross_entropy`). With None, micro-batches have
@@ -54,16 +51,11 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def init_weights(self) -> None:
-        """Initialize every parameter and fill every buffer.
-
-        Buffers that no checkpoint has (position tables) are filled too.
-        """
+        """Initialize every parameter and fill every buffer, also those that no checkpoint has."""
 
     @abstractmethod
     def shard_units(self) -> list[nn.Module]:
-        """Return the repeated blocks, outermost first.
-
-        Each is sharded, gathered and recomputed as a unit.
+        """Return the repeated blocks, outermost first: the units of sharding and recomputing.
 
         Their matrices are the model's hidden weights (see `launcher.optim.optimizers.muon`).
         """
@@ -74,10 +66,7 @@ IGNORED = -100
 
 
 def next_tokens(batch: TokenBatch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (input, target), each [B, T].
-
-    For a mapping, they are `input_ids`, and `labels` shifted by one token.
-    """
+    """Return (input, target) [B, T]; a mapping's `labels` are shifted by one token."""
     if not isinstance(batch, Mapping):
         return batch
     return batch["input_ids"], F.pad(batch["labels"][:, 1:], (0, 1), value=IGNORED)
@@ -99,30 +88,18 @@ def count_targets(target: torch.Tensor) -> torch.Tensor:
 
 
 def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Compute the mean cross entropy over the targets that are not `IGNORED`.
-
-    It is 0 if there are none.
-
-    Args:
-        logits: [..., classes].
-        target: [...] int64.
-    """
+    """Compute the mean over targets [...] that are not `IGNORED`, or 0; logits [..., classes]."""
     total = F.cross_entropy(logits, target, reduction="sum")
     return total / count_targets(target).clamp(min=1)
 
 
 def outputs(model: nn.Module, logits: torch.Tensor, targets: torch.Tensor) -> Records:
-    """The records for evaluation metrics, which are empty in training."""
+    """Return the records for evaluation metrics, which are empty in training."""
     return {} if model.training else {"logits": logits, "targets": targets}
 
 
 def accuracy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Share of targets that are not `IGNORED` and equal the arg-max of their logits, 0-d float32.
-
-    Args:
-        logits: [..., classes].
-        target: [...] int64.
-    """
+    """Compute the share of targets [...] that equal the arg-max of logits [..., classes]."""
     counted = target != IGNORED
     correct = (logits.detach().argmax(-1) == target) & counted
     return correct.sum() / counted.sum().clamp(min=1)

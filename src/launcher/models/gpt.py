@@ -22,14 +22,13 @@ from launcher.types import PositiveFloat, PositiveInt, UnitInterval
 
 
 class GPT(Model):
-    """A GPT with pre-norm blocks (Touvron et al. 2023, arXiv:2302.13971).
+    """A GPT with pre-norm blocks of causal attention and a gated feed-forward layer, no biases.
 
-    A block has causal attention and a gated feed-forward layer.
-
-    RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467), rotary positions (Su et al. 2021,
-    arXiv:2104.09864), SwiGLU (Shazeer 2020, arXiv:2002.05202), grouped-query attention (Ainslie et
-    al. 2023, arXiv:2305.13245), and an output layer tied to the embedding (Press and Wolf 2017,
-    arXiv:1608.05859). No layer has a bias.
+    It has the architecture of Llama (Touvron et al. 2023, arXiv:2302.13971): RMSNorm (Zhang and
+    Sennrich 2019, arXiv:1910.07467), rotary positions (Su et al. 2021, arXiv:2104.09864), SwiGLU
+    (Shazeer 2020, arXiv:2002.05202), grouped-query attention (Ainslie et al. 2023,
+    arXiv:2305.13245), and an output layer tied to the embedding (Press and Wolf 2017,
+    arXiv:1608.05859).
 
     Args:
         vocab_size: number of token values.
@@ -107,16 +106,13 @@ class GPT(Model):
             )
 
     def forward(self, batch: TokenBatch) -> tuple[Tensor, Records]:
-        """Compute the mean cross entropy in nats per token.
+        """Compute the mean cross entropy in nats per token, and `accuracy` in evaluation.
 
         Args:
             batch: input [B, T] int64 with T <= seq_len, and target [B, T] int64, the next tokens.
                 Targets of -100 do not count. It may be a mapping with `input_ids` and `labels`,
                 both [B, T], and optionally `position_ids`, which start at 0 for each document, so
                 that documents do not see each other.
-        Returns:
-            The loss, and the records. They are empty in training, and have `accuracy`, `logits` and
-                `targets` in evaluation.
         """
         input, target = next_tokens(batch)
         logits = self.logits(input, same_document(batch))
@@ -131,12 +127,7 @@ class GPT(Model):
     def logits(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
         """Compute scores of the next token: input [B, T] int64 -> [B, T, vocab_size].
 
-        Args:
-            input: the tokens.
-            mask: the tokens that each token sees, bool [B, 1, T, T]. Default None: all earlier
-                ones.
-        Raises:
-            ValueError: T is more than seq_len.
+        `mask` are the tokens that each token sees, bool [B, 1, T, T]; None: all earlier ones.
         """
         length = input.shape[1]
         if length > self.seq_len:
@@ -212,8 +203,6 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal self-attention with rotary positions."""
-
     def __init__(self, dim: int, num_heads: int, num_kv_heads: int, dropout: float):
         super().__init__()
         self.head_dim = dim // num_heads
@@ -258,7 +247,7 @@ class SwiGLU(nn.Module):
 
 
 def rope_table(seq_len: int, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of position times frequency, each [seq_len, head_dim] float32, on the CPU.
+    """Return the rotations of all positions, each [seq_len, head_dim] float32, on the CPU.
 
     Frequency i of head_dim / 2 is theta^(-2i / head_dim) (Su et al. 2021, section 3.2.2). The first
     half of the sines is negated, for `rotate`.
@@ -271,10 +260,7 @@ def rope_table(seq_len: int, head_dim: int, theta: float) -> tuple[Tensor, Tenso
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the pair (x_i, x_(i + head_dim/2)) by its position's angle, in float32.
-
-    x [B, heads, T, head_dim].
-    """
+    """Turn the pair (x_i, x_(i + head_dim/2)) by its position's angle: [B, heads, T, head_dim]."""
     swapped = x.roll(x.shape[-1] // 2, dims=-1)
     return (x * cos + swapped * sin).type_as(x)
 

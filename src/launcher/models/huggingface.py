@@ -1,7 +1,4 @@
-"""Models of Hugging Face transformers, from a configuration or pretrained.
-
-They need the extra `huggingface`.
-"""
+"""Models of Hugging Face transformers (extra `huggingface`), from a configuration or pretrained."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -118,11 +115,9 @@ class HuggingFaceModel(Model):
             )
 
     def forward(self, batch: Batch) -> tuple[Tensor, Records]:
-        """Compute the mean loss over the labels that count.
+        """Compute the mean loss over the labels that count, and `accuracy`.
 
-        Returns:
-            The loss, and the records: `accuracy` (in training only of a classifier), and in
-                evaluation `logits` and `targets`.
+        While training, only a classifier has the accuracy.
         """
         if isinstance(batch, Mapping):
             return self._own_loss(batch)
@@ -158,10 +153,7 @@ class HuggingFaceModel(Model):
         return {"use_cache": False} if self.task in WRITES_TEXT else {}
 
     def logits(self, input: Tensor) -> Tensor:
-        """Compute scores of an input without labels.
-
-        They are of the next token [B, T, vocabulary], or of the classes.
-        """
+        """Compute scores of the next token [B, T, vocabulary], or of the classes."""
         scores: Tensor = self.model(**{self.model.main_input_name: input}, **self._options()).logits
         return scores
 
@@ -204,10 +196,7 @@ class HuggingFaceModel(Model):
         folder: Path,
         max_shard_size: str,
     ) -> dict[str, object]:
-        """Write the files that `from_pretrained(folder)` of transformers reads.
-
-        They are the configuration, the weights under the names of transformers with merged
-        adapters, and the tokenizer of a pretrained model.
+        """Write the files that `from_pretrained(folder)` reads, with merged adapters.
 
         Args:
             settings: this class's arguments in the run.
@@ -239,10 +228,7 @@ class HuggingFaceModel(Model):
         return {**settings, "lora": None} if lora.r else dict(settings)
 
     def shard_units(self) -> list[nn.Module]:
-        """Return the layers that transformers does not split (`_no_split_modules`).
-
-        Without such a list, they are the layers of the longest list of modules.
-        """
+        """Return the layers that transformers does not split, else the longest list's."""
         names = set(getattr(self.model, "_no_split_modules", None) or ())
         layers = [part for part in self.model.modules() if type(part).__name__ in names]
         return layers or longest_list(self.model)
@@ -261,7 +247,7 @@ def _without_weights(settings: Mapping[str, Any]) -> object:
 
 
 def _changes(config: object) -> dict[str, object]:
-    """Settings of a pretrained model that differ from its stored ones."""
+    """Return the settings of a pretrained model that differ from its stored ones."""
     changes = {} if config is None else transformers_models.plain(config)
     if "model_type" in changes:
         raise ConfigError(

@@ -32,13 +32,7 @@ class Lora:
         self.r, self.alpha, self.dropout, self.target_modules = r, alpha, dropout, target_modules
 
     def apply(self, model: object) -> object:
-        """Return the model with adapters.
-
-        They and the task's own layers (a classifier) are trained, and the rest is frozen.
-
-        Raises:
-            ConfigError: peft is not installed, or does not know which layers to adapt.
-        """
+        """Return the model with adapters, which are trained, as are the task's own layers."""
         try:
             import peft
         except ImportError as error:
@@ -64,10 +58,7 @@ class Lora:
 
 
 def _heads(model: Any) -> list[str]:
-    """Names of the layers that the task has added.
-
-    An output layer over the vocabulary is part of pretrained models.
-    """
+    """List the layers that the task has added; an output layer over the vocabulary is not."""
     output = model.get_output_embeddings()
     return [
         name
@@ -79,12 +70,7 @@ def _heads(model: Any) -> list[str]:
 
 
 class FrozenWeights(nn.Module):
-    """Keeps the frozen weights out of checkpoints, and recognises them by a hash.
-
-    Args:
-        owner: the module whose `state_dict` leaves them out.
-        name: name of the pretrained model, for messages.
-    """
+    """Keeps the frozen weights out of `owner`'s checkpoints, and recognises them by a hash."""
 
     def __init__(self, owner: nn.Module, name: str):
         super().__init__()

@@ -15,10 +15,7 @@ OF_CLASSES = ("cross_entropy", "focal")
 
 
 def elementwise(name: str, huber_delta: float) -> Loss:
-    """Compute the loss of this name, as a mean over all elements.
-
-    Predictions and targets have one shape.
-    """
+    """Return the loss of this name, a mean over all elements of two tensors of one shape."""
     functions: dict[str, Loss] = {
         "bce": F.binary_cross_entropy_with_logits,
         "mse": F.mse_loss,
@@ -38,16 +35,15 @@ def class_loss(
     """Compute the mean loss over the targets that are not `IGNORED`, or 0 if there are none.
 
     The mean divides by the number of targets, not by the sum of their weights. So each target
-    counts the same however a batch is divided into micro-batches and ranks.
+    counts the same however a batch is divided into micro-batches and ranks. The focal loss is
+    `(1 - p)^gamma * -log(p)`, where p is the probability of the target.
 
     Args:
         logits: [N, classes].
         target: [N] int64.
         weights: [classes], factors of the targets' losses by their class.
         label_smoothing: share of each target that is spread over all classes.
-        gamma: exponent of the focal loss `(1 - p)^gamma * -log(p)`, where p is the probability of
-            the target. With 0, it is the cross entropy. It cannot be combined with
-            `label_smoothing`.
+        gamma: exponent of the focal loss, which cannot be combined with `label_smoothing`.
     """
     count = count_targets(target).clamp(min=1)
     if not gamma:

@@ -82,14 +82,11 @@ class MLP(Model):
             )
 
     def forward(self, batch: TokenBatch) -> tuple[Tensor, Records]:
-        """Compute the mean cross entropy in nats.
+        """Compute the mean cross entropy in nats, and `accuracy`.
 
         Args:
             batch: input [B, num_features] float and target [B] int64, or input [B, T] int64 and
                 target [B, T] int64. Targets of -100 do not count.
-        Returns:
-            The loss, and the record `accuracy`. In evaluation the records also have `logits` and
-                `targets`.
         """
         input, target = next_tokens(batch)
         logits = self.logits(
@@ -102,15 +99,9 @@ class MLP(Model):
         return count_targets(next_tokens(batch)[1])
 
     def logits(self, input: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Compute the scores of the classes, or of each next token.
+        """Compute scores: [B, num_features] -> [B, num_classes], or [B, T] -> [B, T, vocab_size].
 
-        The shapes are [B, num_features] -> [B, num_classes], or tokens [B, T] -> [B, T,
-        vocab_size].
-
-        Args:
-            input: the features, or the tokens.
-            positions: position of each token in its document [B, T], for several documents in a
-                row.
+        `positions` [B, T] are the tokens' in their document, for several documents in a row.
         """
         x = input if self.embedding is None else self._windows(self.embedding(input), positions)
         for block in self.blocks:
@@ -120,8 +111,6 @@ class MLP(Model):
 
     def _windows(self, x: Tensor, positions: Tensor | None) -> Tensor:
         """Return each position's last `context` embeddings: [B, T, E] -> [B, T, context * E].
-
-        A position's own embedding is the last.
 
         Positions before the first token of the document are zero.
         """
@@ -137,10 +126,10 @@ class MLP(Model):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """Initialize hidden layers by He et al.
+        """Initialize hidden layers by He et al. 2015, arXiv:1502.01852, for ReLU.
 
-        (2015, arXiv:1502.01852) for ReLU, and the output layer by Glorot and Bengio (2010). Biases
-        are 0, and embeddings are standard normal, as features of unit variance.
+        The output layer is initialized by Glorot and Bengio (2010). Biases are 0, and embeddings
+        are standard normal, as features of unit variance.
         """
         if self.embedding is not None:
             nn.init.normal_(self.embedding.weight)

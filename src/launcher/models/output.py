@@ -1,4 +1,4 @@
-"""Checks the output of `forward`, with messages for users."""
+"""Check the output of `forward`, with messages for users."""
 
 import logging
 from collections.abc import Collection, Iterator, Mapping
@@ -15,14 +15,7 @@ OUTPUTS = ("logits", "targets")
 
 
 def check_output(output: object, name: str) -> None:
-    """Check a loss and its records.
-
-    Nothing is read from the device.
-
-    Args:
-        output: what a forward function has returned.
-        name: name of the method that returned `output`, for messages.
-    """
+    """Check a loss and its records, the output of method `name`, without reading the device."""
     if not isinstance(output, tuple | list) or len(output) != 2:
         count = f" of {len(output)}" if isinstance(output, tuple | list) else ""
         raise ConfigError(
@@ -63,10 +56,7 @@ def warn_of_rounding(loss: torch.Tensor, name: str, logger: logging.Logger) -> N
 
 
 def is_part(value: object, attributes: Collection[str]) -> bool:
-    """Return whether a value is an object with one of these attributes.
-
-    They identify a kind of part.
-    """
+    """Return whether a value is an object with one of these attributes, of a kind of part."""
     return not isinstance(value, type) and any(
         hasattr(value, attribute) for attribute in attributes
     )
@@ -104,7 +94,6 @@ def described(value: object) -> str:
 
 
 def check_parameters(model: nn.Module) -> None:
-    """Check that each parameter can be trained and stored."""
     for path, module in model.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and (
             module.sparse and module.weight.requires_grad

@@ -1,7 +1,4 @@
-"""Any module that maps inputs to predictions, with a loss by name or by path.
-
-A module may also return its own loss for a dict.
-"""
+"""Any module that maps inputs to predictions, with a loss by name or by path."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
@@ -69,10 +66,8 @@ class Supervised(Model):
         self._check_loss(loss, {"label_smoothing": label_smoothing, "class_weights": class_weights})
         self.module = module
         self.loss: Any = loss
-        self.label_smoothing, self.focal_gamma = (
-            label_smoothing,
-            focal_gamma if loss == "focal" else 0.0,
-        )
+        self.label_smoothing = label_smoothing
+        self.focal_gamma = focal_gamma if loss == "focal" else 0.0
         self._elementwise = (
             elementwise(str(loss), huber_delta) if self._is_named and not self._of_classes else None
         )
@@ -82,7 +77,6 @@ class Supervised(Model):
 
     @staticmethod
     def _check_loss(loss: object, options: Mapping[str, object]) -> None:
-        """Check the arguments that choose the loss."""
         if not isinstance(loss, str):
             if not callable(loss):
                 raise ConfigError(
@@ -115,11 +109,8 @@ class Supervised(Model):
     ) -> tuple[Tensor, Records]:
         """Compute the mean loss of `(input, target)`, and `accuracy` for losses of classes and bce.
 
-        In evaluation the records also have `logits` and `targets`.
-
-        Raises:
-            ValueError: predictions and target do not fit each other. Broadcasting them would train
-                on nonsense.
+        A target whose shape does not fit is a ValueError, since broadcasting would train on
+        nonsense.
         """
         if isinstance(batch, Mapping):
             return self._own_loss(batch)
@@ -195,10 +186,9 @@ class Supervised(Model):
         return loss, records | outputs(self, logits, targets)
 
     def num_targets(self, batch: tuple[Tensor, Tensor] | Mapping[str, Any]) -> Tensor | int | None:
-        """Return the number of targets.
+        """Return the number of targets, or None for a loss by path, which may be any mean.
 
-        For a mapping it is the number of integer `labels` that are not -100. It is None for a
-        mapping without such labels, and for a loss by path, which may be any mean.
+        For a mapping it is the number of integer `labels` that are not -100, or None without them.
         """
         if isinstance(batch, Mapping):
             labels = batch.get("labels")
@@ -212,10 +202,7 @@ class Supervised(Model):
         return count_targets(batch[1]) if self._of_classes else batch[1].numel()
 
     def init_weights(self) -> None:
-        """Call the module's own `init_weights()`, if it has one.
-
-        Otherwise the weights of its constructor are kept.
-        """
+        """Call the module's own `init_weights()`, else keep the weights of its constructor."""
         if self._class_weights is not None and self.class_weights is not None:
             self.class_weights = torch.tensor(self._class_weights, device=self.class_weights.device)
         method = getattr(self.module, "init_weights", None)
@@ -223,10 +210,7 @@ class Supervised(Model):
             method()
 
     def shard_units(self) -> list[nn.Module]:
-        """Return the module's own units, or the members of its longest list of modules.
-
-        A list is an `nn.ModuleList` or `nn.Sequential`.
-        """
+        """Return the module's own units, or the members of its longest list of modules."""
         method = getattr(self.module, "shard_units", None)
         if callable(method):
             return list(method())
@@ -235,14 +219,10 @@ class Supervised(Model):
 
 @torch.no_grad()
 def tells_shift(module: nn.Module, loss: Tensor, logits: Tensor, labels: Tensor) -> bool:
-    """Compare a module's loss with the losses of shifted and of unshifted labels.
+    """Check that a module does not shift labels; return whether this batch could show it.
 
     A module that predicts the next token counts labels [B, T] from the second one on, and its
-    logits [B, T, classes] at t belong to the label at t + 1. Neither the number of targets nor the
-    accuracy is known here then.
-
-    Returns:
-        Whether the batch could tell them apart: a later batch need not be checked.
+    logits [B, T, classes] at t belong to the label at t + 1.
     """
     if labels.ndim != 2 or labels.shape[1] < 2 or not bool((labels[:, 1:] != -100).any()):
         return labels.ndim != 2
@@ -267,10 +247,7 @@ def shifted(module: nn.Module) -> ConfigError:
 
 
 def longest_list(module: nn.Module) -> list[nn.Module]:
-    """Return the members of the outermost longest `nn.ModuleList` or `nn.Sequential`.
-
-    Members without parameters are left out. The list may be empty.
-    """
+    """Return the members with parameters of the longest `nn.ModuleList` or `nn.Sequential`."""
     lists = (part for part in module.modules() if isinstance(part, nn.ModuleList | nn.Sequential))
     members = (
         [member for member in part if any(True for _ in member.parameters())] for part in lists

@@ -40,12 +40,11 @@ HUB_SECONDS = 10
 def from_config(
     task: str, settings: dict[str, object], vocab_size: int | None, num_labels: int | None
 ) -> Any:
-    """A model with new weights.
+    """Build a model with new weights; sizes by GPT-2's names fit other architectures too.
 
     Args:
         task: the kind of head.
-        settings: `model_type`, and arguments of its configuration class. GPT-2's names for sizes
-            (`n_layer`, `n_head`, `n_embd`) are translated for other architectures.
+        settings: `model_type`, and arguments of its configuration class.
         vocab_size: the vocabulary, for settings without one.
         num_labels: the classes, for settings without them.
     """
@@ -94,10 +93,7 @@ def from_config(
 
 
 def _translate(settings: dict[str, Any], names: set[str], gpt2_names: Mapping[str, str]) -> None:
-    """Replace GPT-2's names by the standard ones that the architecture has, in place.
-
-    Unknown nulls are removed.
-    """
+    """Replace GPT-2's names by the standard ones that the architecture has; drop unknown nulls."""
     standard_names = {gpt2_name: standard for standard, gpt2_name in gpt2_names.items()}
     for key in [key for key in settings if key not in names]:
         if standard_names.get(key) in names:
@@ -117,14 +113,7 @@ def from_pretrained(
 ) -> object:
     """Return a model with the weights of a folder or of the hub, in float32.
 
-    `precision` chooses the format of its computations.
-
-    Args:
-        task: the kind of head.
-        name: the folder, or the name on the hub.
-        changes: settings that differ from the stored configuration.
-        num_labels: classes of the head. A stored head with another number is replaced by one with
-            new weights.
+    A stored head with another number of labels is replaced by one with new weights.
     """
     automatic = getattr(library(), CLASSES[task][0])
     if num_labels is not None:
@@ -138,7 +127,7 @@ def from_pretrained(
 def from_stored_config(
     task: str, name: str, changes: dict[str, object], num_labels: int | None
 ) -> object:
-    """A model with the configuration of a pretrained one, and new weights."""
+    """Build a model with the configuration of a pretrained one, and new weights."""
     transformers = library()
     if num_labels is not None:
         changes = {"num_labels": num_labels, **changes}
@@ -161,10 +150,7 @@ def copy_tokenizer(name: str, folder: Path) -> None:
 
 
 def _load(name: str, load: Callable[[str], object]) -> Any:
-    """Call `load` with a folder.
-
-    For a name on the hub, its cache is tried before the network.
-    """
+    """Call `load` with a folder; for a name on the hub, try its cache before the network."""
     folder = expanded(name)
     if not folder.exists() and (folder.is_absolute() or name.startswith((".", "~"))):
         raise ConfigError(f"model.pretrained={name}: there is no such folder.")
@@ -222,10 +208,10 @@ def _check_hub(name: str) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress the output of reading and writing local files.
+    """Suppress what reading and writing files prints between the lines of a log.
 
-    It would be between the lines of a log: progress bars, warnings of peft about names in
-    transformers, and DeepSpeed's warnings about the device, which transformers imports.
+    These are progress bars, warnings of peft about names in transformers, and of DeepSpeed, which
+    transformers imports, about the device.
     """
 
     def is_error(record: logging.LogRecord) -> bool:
@@ -246,7 +232,6 @@ def quiet() -> Iterator[None]:
 
 
 def library() -> Any:
-    """The package transformers."""
     try:
         import transformers
         import transformers.models.auto.modeling_auto  # transformers imports it lazily
@@ -259,7 +244,7 @@ def library() -> Any:
 
 
 def plain(config: object) -> dict[str, Any]:
-    """A configuration node as a dictionary; a bare name becomes `model_type`."""
+    """Return a configuration node as a dictionary; a bare name becomes `model_type`."""
     if OmegaConf.is_config(config):
         config = OmegaConf.to_container(config, resolve=True)
     return dict(config) if isinstance(config, Mapping) else {"model_type": config}

@@ -18,7 +18,7 @@ class CombinedOptimizer(Optimizer):
     @property
     @abstractmethod
     def optimizers(self) -> Sequence[Optimizer]:
-        """The optimizers, in the order of their groups. They are set before `combine`."""
+        """Return the optimizers in the order of their groups. They are set before `combine`."""
 
     def combine(self) -> None:
         """Initialize this optimizer from the groups and the state of the others."""
@@ -29,7 +29,6 @@ class CombinedOptimizer(Optimizer):
         self._share()
 
     def _share(self) -> None:
-        """Make the parts work on this optimizer's groups and state."""
         first = 0
         for part in self.optimizers:
             last = first + len(part.param_groups)
@@ -43,17 +42,12 @@ class CombinedOptimizer(Optimizer):
         self._share()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Raise RuntimeError, since it is not known which optimizer should get a new group.
-
-        Raises:
-            RuntimeError: after construction.
-        """
+        """Raise RuntimeError, since it is not known which optimizer should get a new group."""
         if len(self.param_groups) == sum(len(part.param_groups) for part in self.optimizers):
             name = type(self).__name__
             raise RuntimeError(f"{name} does not support adding parameter groups.")
         super().add_param_group(param_group)
 
     def step(self) -> None:  # type: ignore[override]
-        """Update all parameters."""
         for part in self.optimizers:
             part.step()

@@ -30,14 +30,10 @@ def kernels_for_any_shard() -> Iterator[None]:
 def fused_or_not(
     groups: list[dict[str, Any]], wanted: bool | None, takes_sharded: bool = True
 ) -> bool | None:
-    """Return the argument `fused` for a torch optimizer.
+    """Return torch's argument `fused`, by default where the device supports it.
 
-    The optimizer itself would fail only at the first step.
-
-    Args:
-        groups: the optimizer's parameter groups.
-        wanted: the user's choice. Default None: fused where the device supports it.
-        takes_sharded: the kernel supports sharded parameters, as the kernels of Adam and AdamW do.
+    The optimizer itself would fail only at the first step. Without `takes_sharded` the kernel does
+    not support sharded parameters.
     """
     if wanted is False:
         return None
@@ -66,10 +62,7 @@ def fused_or_not(
 
 @cache
 def has_fused_kernel(device_type: str, dtype: torch.dtype) -> bool:
-    """Try a step of the fused AdamW.
-
-    Its kernel supports the same tensors as the kernels of Adam and SGD.
-    """
+    """Try a step of AdamW, whose fused kernel supports the same tensors as Adam's and SGD's."""
     parameter = torch.zeros(1, device=device_type, dtype=dtype)
     parameter.grad = torch.zeros_like(parameter)
     try:

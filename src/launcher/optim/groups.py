@@ -22,13 +22,8 @@ def decay_groups(
 ) -> list[dict[str, object]]:
     """Return the trainable parameters in the groups "decay" and "no_decay".
 
-    The second has a weight decay of 0.
-
-    Args:
-        model: the model.
-        weight_decay: the weight decay of the first group.
-        no_decay: kinds of parameters for the second group. Default None: norms and biases.
-        leave_out: `id`s of parameters that belong to neither.
+    `no_decay` are the kinds of the second group, by default norms and biases; parameters whose
+    `id` is in `leave_out` are in neither.
     """
     kinds = NO_DECAY if no_decay is None else tuple(no_decay)
     members: dict[str, list[Tensor]] = defaultdict(list)
@@ -69,10 +64,7 @@ def hidden_matrices(model: nn.Module) -> list[Tensor]:
 
 
 def _last_layer(unit: nn.Module) -> nn.Module:
-    """Return the last layer with parameters of a plain sequence of layers.
-
-    A block of another kind is returned unchanged.
-    """
+    """Return the last layer with parameters of a plain sequence; a block stays as it is."""
     while isinstance(unit, nn.Sequential):
         members = [member for member in unit if any(True for _ in member.parameters())]
         if not members:
@@ -82,7 +74,7 @@ def _last_layer(unit: nn.Module) -> nn.Module:
 
 
 def _kinds(model: nn.Module) -> Iterator[tuple[Tensor, Kind | None]]:
-    """Each trainable parameter once, with its kind by the module that owns it."""
+    """Yield each trainable parameter once, with its kind by the module that owns it."""
     seen: set[int] = set()
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):

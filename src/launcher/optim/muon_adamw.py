@@ -10,13 +10,7 @@ from launcher.optim.combined import CombinedOptimizer
 
 
 class MuonAdamW(CombinedOptimizer):
-    """`torch.optim.Muon` and `torch.optim.AdamW` as one optimizer.
-
-    Args:
-        muon_groups: parameter groups of matrices. They may be empty.
-        adamw_groups: the other parameter groups. They may be empty.
-        muon, adamw: further arguments of the two optimizers.
-    """
+    """`torch.optim.Muon` for groups of matrices and `torch.optim.AdamW` for the others, as one."""
 
     def __init__(
         self,

@@ -1,6 +1,4 @@
-"""Optimizer factories.
-
-They are called with the model, so that they can treat norms, biases and embeddings separately.
+"""Optimizer factories, called with the model, since they tell norms, biases and embeddings apart.
 
 A configuration may also name any optimizer class (`_target_: torch.optim.RMSprop`). If its first
 argument is not `model`, it is called with the trainable parameters.
@@ -61,9 +59,9 @@ def adam(
     no_decay: list[Kind] | None = None,
     fused: bool | None = None,
 ) -> Optimizer:
-    """Adam (Kingma and Ba 2015, arXiv:1412.6980).
+    """Adam (Kingma and Ba 2015, arXiv:1412.6980) with the arguments of `adamw`.
 
-    Its weight decay is an L2 penalty. Otherwise it is like `adamw`.
+    Its weight decay is an L2 penalty.
     """
     groups = decay_groups(model, weight_decay, no_decay)
     return torch.optim.Adam(
@@ -84,9 +82,6 @@ def sgd(
     """Stochastic gradient descent with momentum (Sutskever et al. 2013).
 
     Its weight decay is an L2 penalty.
-
-    Raises:
-        ConfigError: `nesterov` without momentum, or as `adamw`.
     """
     if nesterov and not momentum:
         raise ConfigError("optimizer.nesterov=true: needs momentum; e.g. optimizer.momentum=0.9.")
@@ -107,9 +102,6 @@ def lion(
 
     Its updates are signs, so the authors advise a learning rate 3 to 10 times smaller than AdamW's,
     and a weight decay larger by as much.
-
-    Raises:
-        ConfigError: lion-pytorch is not installed, or as `adamw`.
     """
     try:
         from lion_pytorch import Lion
@@ -137,9 +129,7 @@ def muon(
     eps: PositiveFloat = 1e-8,
     fused: bool | None = None,
 ) -> Optimizer:
-    """Muon (Jordan et al. 2024) for hidden matrices, AdamW for the rest.
-
-    See kellerjordan.github.io/posts/muon.
+    """Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) for hidden matrices, else AdamW.
 
     Muon's update is scaled to the usual size of AdamW's (Liu et al. 2025, arXiv:2502.16982), so
     that AdamW's learning rate and weight decay can be used.
@@ -189,12 +179,7 @@ def muon(
 
 
 def check_step(optimizer: Optimizer, key: str) -> None:
-    """Check that the optimizer's `step` needs no closure, unlike torch.optim.LBFGS.
-
-    Args:
-        optimizer: the optimizer.
-        key: the key, or the method, that it is from.
-    """
+    """Check that `step` needs no closure, unlike torch.optim.LBFGS; `key` is for messages."""
     if has_required_argument(type(optimizer), "step"):
         raise ConfigError(
             f"{key}: the step of {type(optimizer).__name__} needs a closure, which is not"

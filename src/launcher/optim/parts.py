@@ -15,9 +15,7 @@ from launcher.types import NonNegativeFloat
 
 
 class OptimizerParts(CombinedOptimizer):
-    """Several optimizers by name, as one.
-
-    In training each part computes its loss and updates its parameters in turn.
+    """Several optimizers by name, as one; each updates its parameters in turn.
 
     Args:
         parts: the optimizers by name, in the order of their turns.
@@ -44,7 +42,6 @@ class OptimizerParts(CombinedOptimizer):
 
     @property
     def group_kinds(self) -> list[str]:
-        """The part and the class of each group."""
         return [
             f"{name}: {type(part).__name__}"
             for name, part in self.parts.items()
@@ -58,7 +55,6 @@ class OptimizerParts(CombinedOptimizer):
 
 
 def has_own_state_dict(optimizer: Optimizer) -> bool:
-    """Return whether an optimizer's class has its own way to save and load its state."""
     return any(
         getattr(type(optimizer), name, default) is not default
         for name, default in (
@@ -118,9 +114,6 @@ def optimizer_parts(
         modules: the modules (or parameters) of a part, if it is not the one of its name.
         max_grad_norm: the 2-norm to which a part's gradients are clipped, if it is not
             trainer.max_grad_norm; null: not clipped.
-    Raises:
-        ConfigError: a part has no such module, a parameter is in no part or in two, or `turns` is
-            not the names of all parts.
     """
     order = sorted(parts) if turns is None else list(turns)
     if sorted(order) != sorted(parts):
@@ -154,7 +147,7 @@ def optimizer_parts(
 
 
 def _module(model: nn.Module, names: Sequence[str], key: str) -> nn.Module:
-    """A module with the parameters of the named modules and parameters."""
+    """Return a module with the parameters of the named modules and parameters."""
     found = [_named(model, name, key) for name in names]
     if len(found) == 1 and isinstance(found[0], nn.Module):
         return found[0]
@@ -177,11 +170,7 @@ def _named(model: nn.Module, name: str, key: str) -> nn.Module | nn.Parameter:
 
 
 def call_factory(factory: Callable[..., object], model: nn.Module) -> Any:
-    """Call the factory of an optimizer.
-
-    It gets the model if that is the name of its first parameter, else the trainable parameters, as
-    torch's own optimizers take them.
-    """
+    """Call a factory with the model if that is its first parameter, else with its parameters."""
     first = next(iter(inspect.signature(getattr(factory, "func", factory)).parameters))
     parameters = [p for p in model.parameters() if p.requires_grad]
     if first != "model" and not parameters:

@@ -46,18 +46,11 @@ class Precision:
         return self.dtype is torch.float16
 
     def retries(self, max_retries: int | None) -> bool:
-        """Return whether a step with a non-finite gradient is repeated.
-
-        It is not under a loss scaler, which finds its scale by skipping such steps.
-        """
+        """Return whether a step with a non-finite gradient is repeated; a scaler skips it."""
         return max_retries is not None and not self.needs_scaler
 
     def setup(self, device: torch.device) -> None:
-        """Apply the settings that are global to the process.
-
-        Raises:
-            ConfigError: the device does not support the format.
-        """
+        """Apply the settings that are global to the process."""
         if self.name == "tf32" and device.type != "cuda":
             raise ConfigError(
                 f"precision=tf32: a {device.type} device has no TensorFloat-32; use precision=fp32."

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from torch.optim.lr_scheduler import CyclicLR, LambdaLR, LRScheduler, OneCycleLR
 
 from launcher.errors import ConfigError
 from launcher.optim.schedulers import (
@@ -32,16 +32,15 @@ from launcher.optim.schedulers import (
 State = dict[str, Any]
 OF_SCHEDULES = ("momentum", "betas")
 """Keys of a parameter group that torch's schedules set next to the learning rate."""
+OF_RATES = ("base_lrs", "_last_lr")
+"""Attributes of torch's schedules that follow from the optimizer's rates."""
+SETS_RATES = (CyclicLR, OneCycleLR)
+"""Schedules whose arguments have the rates."""
 MAX_DEPTH = 12
 
 
 class BuiltSchedule:
-    """The schedule of an optimizer, and its parameter groups, as they were built.
-
-    Args:
-        optimizer: the optimizer, before its first step.
-        scheduler: its schedule, before its first step, or None without one.
-    """
+    """An optimizer's schedule, or None, and its parameter groups, before the first step."""
 
     def __init__(self, optimizer: Optimizer, scheduler: LRScheduler | None):
         self.optimizer = optimizer
@@ -62,15 +61,17 @@ class BuiltSchedule:
                 if not isinstance(value, Optimizer)
             }
 
-    def restore(self, saved: State | None, arguments: State | None, updates: int) -> None:
-        """Load a saved state. The optimizer must have been loaded before.
+    def restore(
+        self, saved: State | None, arguments: State | None, updates: int, takes_rates: bool
+    ) -> None:
+        """Load the schedule's saved state, or None, after the optimizer's.
 
-        Args:
-            saved: the state in the checkpoint, or None if it had no schedule.
-            arguments: the saved schedule's `arguments`. Default None: they are not known, and are
-                taken to be unchanged.
-            updates: the updates so far, for a schedule that replaces another kind of schedule.
+        Without saved `arguments` they are taken to be unchanged. A schedule that replaces another
+        kind of schedule has made `updates`. A fork takes the groups' own rates, a resume keeps the
+        saved ones.
         """
+        if not takes_rates and not isinstance(self.scheduler, SETS_RATES):
+            arguments = self._with_own_rates(arguments)
         is_unchanged = arguments in (None, self.arguments)
         if self.scheduler is not None and saved is not None and is_unchanged:
             if isinstance(self.scheduler, LambdaLR):
@@ -92,8 +93,15 @@ class BuiltSchedule:
         else:
             self._step_again((saved or {}).get("last_epoch", updates) if is_same_class else updates)
 
+    def _with_own_rates(self, arguments: State | None) -> State | None:
+        """Put this schedule's rates in place of the saved ones, so that they count as unchanged."""
+        own = self.arguments
+        if arguments is None or "values" not in arguments or "values" not in own:
+            return arguments
+        rates = {key: own["values"][key] for key in OF_RATES if key in own["values"]}
+        return arguments | {"rates": own["rates"], "values": arguments["values"] | rates}
+
     def _set_built(self, keys: Collection[str]) -> None:
-        """Give the parameter groups the values of these keys as they were built."""
         for group, built in zip(self.optimizer.param_groups, self._groups, strict=False):
             _set(group, {key: built[key] for key in built.keys() & keys})
 
@@ -149,12 +157,7 @@ class BuiltSchedule:
 
 
 class ScheduleState:
-    """The state of a trainer's schedule, or of the schedules of several optimizers.
-
-    Args:
-        optimizer: the optimizer, before its first step.
-        scheduler: its schedule, before its first step, or None without one.
-    """
+    """The state of a trainer's schedule, or of the schedules of several optimizers."""
 
     def __init__(self, optimizer: Optimizer, scheduler: AnyScheduler | None):
         self.scheduler = scheduler
@@ -169,23 +172,22 @@ class ScheduleState:
             self._only = BuiltSchedule(optimizer, scheduler)
 
     def arguments(self) -> State:
-        """Describe the arguments of the schedule, for `restore`."""
         if self._parts is None:
             return self._only.arguments
         return {name: part.arguments for name, part in self._parts.items()}
 
-    def restore(self, training_state: State, updates: int) -> None:
-        """Restore the schedule and the rates. The optimizer must have been loaded before."""
+    def restore(self, training_state: State, updates: int, takes_rates: bool) -> None:
+        """Restore the schedule and the rates, after the optimizer."""
         saved, arguments = training_state["lr_scheduler"], training_state.get("lr_arguments")
         if self._parts is None:
-            self._only.restore(saved, arguments, updates)
+            self._only.restore(saved, arguments, updates, takes_rates)
             return
         for name, part in self._parts.items():
-            part.restore((saved or {}).get(name), (arguments or {}).get(name), updates)
+            own, described = (saved or {}).get(name), (arguments or {}).get(name)
+            part.restore(own, described, updates, takes_rates)
 
 
 def _copied(group: State) -> State:
-    """Copy a parameter group, since a schedule changes tensors in place."""
     return {key: _copy(value) for key, value in group.items() if key != "params"}
 
 
@@ -217,10 +219,7 @@ def _digest(value: object) -> str:
 
 
 def _described(value: Any, depth: int = 0) -> object:
-    """Describe a value of a schedule by plain values, the same in each process.
-
-    Functions are described by their code and what they refer to, other objects by their class.
-    """
+    """Describe a schedule's value, a function by its code, the same in each process."""
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
         return value
     if isinstance(value, Tensor):

@@ -13,7 +13,7 @@ one step after the last. Beyond N the rate stays constant.
 W is `warmup_steps`, or `warmup_ratio` of max_steps; only one may be set. If neither is (None), W is
 5 % of max_steps, since AdamW's second moments are poor estimates in its first steps, and damage
 there is not repaired (Ma and Yarats 2021, arXiv:1910.04209). With `warmup_steps=0` there is no
-warm-up.
+warm-up. Both, or more steps than the run has, are a ConfigError.
 """
 
 import math
@@ -45,9 +45,6 @@ def cosine(
     """Decay by a half cosine: m + (1 - m) (1 + cos(pi p)) / 2, with m = min_lr_ratio.
 
     See Loshchilov and Hutter 2017, arXiv:1608.03983.
-
-    Raises:
-        ConfigError: both kinds of warm-up are set, or it is longer than the run.
     """
     warmup = _warmup(max_steps, warmup_steps, warmup_ratio)
     return LambdaLR(optimizer, cosine_factor(max_steps, warmup, min_lr_ratio))
@@ -63,17 +60,14 @@ def linear(
 ) -> LambdaLR:
     """Decay linearly: m + (1 - m) (1 - p), with m = min_lr_ratio.
 
-    For the reasons, see Defazio et al. 2023, arXiv:2310.07831.
-
-    Raises:
-        ConfigError: both kinds of warm-up are set, or it is longer than the run.
+    See Defazio et al. 2023, arXiv:2310.07831.
     """
     warmup = _warmup(max_steps, warmup_steps, warmup_ratio)
     return LambdaLR(optimizer, linear_factor(max_steps, warmup, min_lr_ratio))
 
 
 def constant(optimizer: Optimizer) -> LambdaLR:
-    """1 at every step."""
+    """Keep the learning rate."""
     return LambdaLR(optimizer, warmup_factor(0))
 
 
@@ -84,13 +78,7 @@ def constant_with_warmup(
     warmup_steps: NonNegativeInt | None = None,
     warmup_ratio: Fraction | None = None,
 ) -> LambdaLR:
-    """The warm-up, then 1.
-
-    `max_steps` is used for the warm-up only.
-
-    Raises:
-        ConfigError: both kinds of warm-up are set, or it is longer than the run.
-    """
+    """Warm up, then keep the learning rate. `max_steps` is used for the warm-up only."""
     return LambdaLR(optimizer, warmup_factor(_warmup(max_steps, warmup_steps, warmup_ratio)))
 
 
@@ -107,14 +95,8 @@ def wsd(
     """Warm-up, stable, decay: 1 until the last D = decay_ratio N steps, then m + (1 - m) g(q).
 
     Here q = (s - (N - D)) / D, and g(q) = 1 - q (linear), (1 + cos(pi q)) / 2 (cosine) or 1 -
-    sqrt(q) (sqrt).
-
-    Hu et al. (2024, arXiv:2404.06395); Haegele et al. (2024, arXiv:2405.18392) found 1 - sqrt over
-    a fifth of the run to be as good as cosine.
-
-    Raises:
-        ConfigError: both kinds of warm-up are set, or warm-up and decay together are longer than
-            the run.
+    sqrt(q) (sqrt). See Hu et al. 2024, arXiv:2404.06395. Haegele et al. (2024, arXiv:2405.18392)
+    found 1 - sqrt over a fifth of the run to be as good as cosine.
     """
     warmup = _warmup(max_steps, warmup_steps, warmup_ratio)
     decay_steps = round(decay_ratio * max_steps)
@@ -128,10 +110,7 @@ def wsd(
 
 
 def resolve_warmup_steps(steps: int | None, ratio: float | None, total: int) -> int:
-    """Return the steps of warm-up out of `total`.
-
-    They are `steps` if set, else `ratio` of the total, rounded down, or 0 if neither is set.
-    """
+    """Return the warm-up steps: `steps` if set, else `ratio` of `total`, rounded down, else 0."""
     if issue := warmup_issue(steps, ratio, total):
         raise ConfigError(str(issue))
     # 1e-9 is added because 0.29 * 100 is 28.999999999999996.
@@ -139,10 +118,7 @@ def resolve_warmup_steps(steps: int | None, ratio: float | None, total: int) -> 
 
 
 class SchedulerParts:
-    """The schedules of several optimizers, by the names of the optimizers.
-
-    Each counts the updates of its own.
-    """
+    """The schedules of several optimizers by name; each counts the updates of its own."""
 
     def __init__(self, parts: Mapping[str, LRScheduler]):
         self.parts = dict(parts)
@@ -161,10 +137,6 @@ class SchedulerParts:
     def state_dict(self) -> dict[str, Any]:
         return {name: part.state_dict() for name, part in self.parts.items()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, part in self.parts.items():
-            part.load_state_dict(state[name])
-
 
 AnyScheduler = LRScheduler | SchedulerParts
 
@@ -176,8 +148,6 @@ def scheduler_parts(optimizer: Optimizer, *, parts: dict[str, Any]) -> Scheduler
         optimizer: the several optimizers.
         parts: the schedules, by the names of the optimizers; the rate of one without a schedule is
             constant.
-    Raises:
-        ConfigError: there is one optimizer, or none of a name.
     """
     optimizers = getattr(optimizer, "parts", None)
     if optimizers is None:
@@ -193,10 +163,7 @@ def scheduler_parts(optimizer: Optimizer, *, parts: dict[str, Any]) -> Scheduler
 
 
 def follow_groups(scheduler: AnyScheduler | None) -> None:
-    """Let a schedule set the rates of groups that were added to its optimizer.
-
-    Such a group has its full rate, which the schedule multiplies.
-    """
+    """Let a schedule multiply the rates of groups that were added to its optimizer."""
     if not isinstance(scheduler, LRScheduler) or needs_metric(scheduler):
         return
     groups = scheduler.optimizer.param_groups
@@ -226,21 +193,16 @@ def set_rate(group: dict[str, Any], rate: Any) -> None:
 
 
 def current_rates(optimizer: Optimizer) -> list[float | Tensor]:
-    """The learning rate of each group.
-
-    A tensor is copied, since a scheduler changes it in place.
-    """
+    """Return the groups' learning rates; tensors are copied, since they change in place."""
     groups = optimizer.param_groups
     return [rate.clone() if isinstance(rate := group["lr"], Tensor) else rate for group in groups]
 
 
 def needs_metric(scheduler: object) -> bool:
-    """Return whether its `step` takes a metric's value, as ReduceLROnPlateau's does."""
     return has_required_argument(type(scheduler), "step")
 
 
 def check_steps(scheduler: object, where: str) -> None:
-    """Check that the scheduler's `step` can be called without arguments."""
     if isinstance(scheduler, LRScheduler) or not needs_metric(scheduler):
         return
     kind = type(scheduler)
@@ -252,7 +214,6 @@ def check_steps(scheduler: object, where: str) -> None:
 
 
 def warmup_factor(warmup: int) -> Factor:
-    """(s + 1) / (W + 1), at most 1."""
     return lambda step: min((step + 1) / (warmup + 1), 1.0)
 
 
@@ -290,7 +251,7 @@ def _warmed(warmup: int, after: Factor) -> Factor:
 
 
 def _progress(step: int, start: int, end: int) -> float:
-    """0 up to `start`, 1 from `end` on."""
+    """Return 0 up to `start`, 1 from `end` on, linear between them."""
     return min(max(step - start, 0) / max(end - start, 1), 1.0)
 
 

@@ -1,7 +1,4 @@
-"""The garbage collector, which is off until training begins.
-
-Imports make hundreds of thousands of long-lived objects.
-"""
+"""The garbage collector, which is off until training begins, since imports make many objects."""
 
 import gc
 
@@ -9,10 +6,7 @@ _is_paused = False
 
 
 def pause() -> None:
-    """Collect nothing until `resume`.
-
-    For a command of Launcher, before it imports anything slow.
-    """
+    """Collect nothing until `resume`, while a command of Launcher imports."""
     global _is_paused
     _is_paused = _is_paused or gc.isenabled()
     gc.disable()

@@ -1,15 +1,12 @@
 """Forced exit: a process that makes no progress after a signal ends itself.
 
 A main thread that hangs in a collective runs no Python, and so no handler of
-`launcher.process.signals`. A second thread reads signals from the interpreter's wakeup pipe, to
-which the interpreter writes at once. It ends the process after a grace period without progress,
-since then the rank's peers are gone, a data source hangs, or a driver does not return. If a
-scheduler is about to kill the process, the thread ends it shortly before. The last checkpoint stays
-valid.
+`launcher.process.signals`. A second thread reads signals from the interpreter's wakeup pipe. It
+ends the process after a grace period without progress, or shortly before a scheduler kills it. The
+last checkpoint stays valid.
 
-Meanwhile the main thread may finish its save, and would end the process as well. Only one of the
-two ends it, since once a forced exit has begun, `disarm` and the end of each `on_forced_exit`
-context never return.
+The main thread may finish its save meanwhile, and end the process too. Once a forced exit has
+begun, `disarm` and the end of each `on_forced_exit` context never return, so only one of them does.
 """
 
 import multiprocessing
@@ -62,13 +59,10 @@ _state = _State()
 
 
 def arm(grace: float | None, seconds_left: Callable[[], float | None] | None = None) -> None:
-    """End this process after a signal, from now on.
+    """End this process after `grace` seconds without progress after a signal (None: never).
 
-    It ends once `grace` seconds pass without progress (never with None), and at the latest after
-    `seconds_left()`, which returns when a scheduler will kill this process (None if that is not
-    known).
-
-    Does nothing outside the main thread, where Python delivers no signals.
+    At the latest it ends after `seconds_left()`, which returns when a scheduler will kill it (None:
+    not known). Does nothing outside the main thread, where Python delivers no signals.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -93,19 +87,13 @@ def arm(grace: float | None, seconds_left: Callable[[], float | None] | None = N
 
 
 def disarm() -> None:
-    """Prevent a forced exit from now on.
-
-    A forced exit that has begun ends the process before this returns.
-    """
+    """Prevent a forced exit. One that has begun ends the process before this returns."""
     with _state.lock:
         _state.limits = None
 
 
 def progress(ahead: float = 0.0) -> None:
-    """Report progress, which restarts the grace period.
-
-    For a wait of known length it restarts `ahead` seconds from now.
-    """
+    """Restart the grace period, after a wait of a known length `ahead` seconds from now."""
     _state.since = max(_state.since, time.monotonic() + ahead)
 
 
@@ -113,8 +101,7 @@ def progress(ahead: float = 0.0) -> None:
 def on_forced_exit(callback: Callback) -> Iterator[None]:
     """Let a forced exit within the context first call `callback(signum, reason)`.
 
-    It is called in another thread, the newest callback first. `signum` is 0 if there was no signal.
-    After the context, the callback is not called any more.
+    It is called in another thread, the newest callback first. `signum` is 0 without a signal.
     """
     _state.callbacks.append(callback)
     try:
@@ -126,10 +113,7 @@ def on_forced_exit(callback: Callback) -> Iterator[None]:
 
 @contextmanager
 def on_signal(callback: SignalCallback) -> Iterator[None]:
-    """Let the first signal inside this context call `callback(signum)` at once.
-
-    It is called in a thread of its own, while the main thread is still in its step or save.
-    """
+    """Let the first signal in this context call `callback(signum)` at once, in its own thread."""
     _state.on_signal = callback
     try:
         yield
@@ -138,7 +122,6 @@ def on_signal(callback: SignalCallback) -> Iterator[None]:
 
 
 def _leave_to_parent() -> None:
-    """Leave signals to the parent, in a forked child."""
     try:
         signal.set_wakeup_fd(-1)
     # Another thread has forked it.
@@ -166,11 +149,7 @@ def _watch() -> None:
 
 
 def _check() -> float | None:
-    """Exit if it is time.
-
-    Returns:
-        The seconds until the next check, or None if it comes after the next signal.
-    """
+    """Exit if it is time; else return the seconds until the next check, None without a signal."""
     limits = _state.limits
     if limits is None or not _state.signum:
         return None
@@ -206,10 +185,7 @@ def _exit(reason: str) -> NoReturn:
 
 
 def force_exit(reason: str) -> NoReturn:
-    """End this process at once, from any thread.
-
-    The main thread's stack is printed first, and the `on_forced_exit` callbacks run.
-    """
+    """Print the main thread's stack, run the callbacks and end this process, from any thread."""
     # It is held until the process ends.
     _state.lock.acquire()
     reporter = threading.Thread(target=_report, args=(reason,), daemon=True)

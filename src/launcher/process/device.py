@@ -8,10 +8,7 @@ from launcher.errors import ConfigError
 
 
 def device_type(wanted: str = "auto") -> str:
-    """Return the type of a device.
-
-    `auto` is the first available one of cuda, mps and cpu.
-    """
+    """Return the type of a device; `auto` is the first available one of cuda, mps and cpu."""
     is_available = {
         "cuda": torch.cuda.is_available(),
         "mps": torch.backends.mps.is_available(),
@@ -47,10 +44,8 @@ def get_device(local_rank: int = 0, wanted: str = "auto") -> torch.device:
 
 
 def parse_device(device: torch.device | str | int | None) -> torch.device:
-    """Parse the name or number of a device.
+    """Return a device by its name or number, or torch's default device for None.
 
-    Returns:
-        The device of that name or number, or torch's default device for None.
     Raises:
         ValueError: torch has no such device.
     """
@@ -65,10 +60,7 @@ def parse_device(device: torch.device | str | int | None) -> torch.device:
 
 
 def cpu_kernels() -> dict[str, str]:
-    """Return the properties that choose torch's kernels on the CPU.
-
-    They are the instructions that the kernels use, and the library of matrix products.
-    """
+    """Return what chooses torch's kernels on the CPU: instructions, and library of products."""
     library = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
     return {
         "instructions": torch.backends.cpu.get_cpu_capability(),

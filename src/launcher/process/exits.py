@@ -8,13 +8,10 @@ from launcher.process import signals
 
 @contextmanager
 def exits_are_errors() -> Iterator[None]:
-    """Make `sys.exit()` an error within the context, whatever its code.
+    """Make `sys.exit()` a RuntimeError within the context, whatever its code.
 
-    The exit after a signal that ends the run stays one.
-
-    Raises:
-        RuntimeError: it was called. A command that ended with 0 would look as if it had trained to
-            its end.
+    A command that ended with 0 would look as if it had trained to its end. The exit after a signal
+    stays one.
     """
     try:
         yield

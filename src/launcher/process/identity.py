@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 RANK_VARIABLES = (
@@ -14,7 +15,7 @@ RANK_VARIABLES = (
 
 
 def process_start(pid: int) -> str | None:
-    """The start time of process `pid`, which distinguishes it from a later process with that id.
+    """Return a start time, which distinguishes a process from a later one of its id.
 
     None: there is no such process, or it is a zombie.
     """
@@ -40,11 +41,29 @@ def process_start(pid: int) -> str | None:
     return None if not started or state.startswith("Z") else started.strip()
 
 
-def process_space() -> str:
-    """Return an identifier of this process table: the boot and the PID namespace.
+def has_open(pid: int, folder: Path) -> bool:
+    """Return whether process `pid` has a folder open. Only Linux shows it: elsewhere, True.
 
-    Several tables may share a host name.
+    Raises:
+        PermissionError: it is another user's process.
+        ProcessLookupError: there is no such process.
     """
+    if sys.platform != "linux":
+        return True
+    try:
+        descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
+    except FileNotFoundError:
+        raise ProcessLookupError(pid) from None
+    for descriptor in descriptors:
+        # It may be closed in the meantime.
+        with suppress(OSError):
+            if descriptor.samefile(folder):
+                return True
+    return False
+
+
+def process_space() -> str:
+    """Return the boot and the PID namespace, since several tables may share a host name."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"

@@ -47,11 +47,7 @@ class Lanes:
         return [first + turn * shards + shard for turn in range(share)]
 
     def in_order(self, of_ranks: Sequence[Sequence[T]]) -> list[T]:
-        """The values of all lanes, ordered by lane.
-
-        Args:
-            of_ranks: for each rank, the values of its lanes.
-        """
+        """Order the values of all lanes, which `of_ranks` has for each rank, by lane."""
         numbered = (
             (lane, value)
             for rank, values in enumerate(of_ranks)
@@ -60,13 +56,7 @@ class Lanes:
         return [value for _, value in sorted(numbered, key=lambda pair: pair[0])]
 
     def gather(self, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The 0-d tensors of all lanes, ordered by lane, on every rank.
-
-        The host does not wait.
-
-        Args:
-            values: values of this rank's lanes.
-        """
+        """Return 0-d tensors of all lanes, by lane, on every rank. The host does not wait."""
         if self.world_size == 1:
             return list(values)
         return self.in_order([part.unbind() for part in gather_tensors(torch.stack([*values]))])
@@ -79,7 +69,7 @@ class Lanes:
     def set_random_state(self, step: int, number: int) -> None:
         """Set all random generators to the state of a lane.
 
-        Numbers from `count` on are for the operations after the lanes of a step: the update, and
-        the batches of an evaluation.
+        Numbers from `count` on are for the update after the lanes, and for the batches of an
+        evaluation.
         """
         seed_lane(self.seed, step, number)

@@ -32,23 +32,13 @@ REPORTED_AFTER = 60.0
 
 
 def ports_of(job: str) -> list[int]:
-    """Return the ports of a job in the order in which rank 0 tries them.
-
-    Args:
-        job: text that all ranks of a job know, and that differs between jobs.
-    """
+    """Return the ports that rank 0 tries for a text that all ranks know and no other job has."""
     numbers = (crc32(f"{job} {number}".encode()) for number in range(COUNT))
     return [PORTS[number % len(PORTS)] for number in numbers]
 
 
 def announce(job: str, port: int, count: int) -> None:
-    """Tell the other ranks of the job where rank 0 serves its store.
-
-    Args:
-        job: see `ports_of`.
-        port: of the store.
-        count: the number of other ranks.
-    """
+    """Tell the `count` other ranks of the job on which port rank 0 serves its store."""
     for place in (places := ports_of(job)):
         with suppress(OSError):
             listening = socket.create_server(("", place), **BOTH)
@@ -91,12 +81,7 @@ def find(job: str, address: str, timeout: float) -> int:
 
 
 def _asked(job: str, address: str, place: int, patience: float) -> int:
-    """Ask whoever listens at a port.
-
-    Raises:
-        OSError: nobody answers.
-        ValueError: it is not rank 0 of the job.
-    """
+    """Ask whoever listens at a port; a ValueError says that it is not rank 0 of the job."""
     with socket.create_connection((address, place), patience) as connection:
         line = connection.makefile("rb").readline(1000).decode()
         found, _, port = line.rpartition(" ")

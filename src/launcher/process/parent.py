@@ -13,10 +13,7 @@ SHUTDOWN_TIMEOUT, DEFAULT_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 30
 
 
 def when_parent_ends(parent: int, act: Callable[[], object]) -> None:
-    """Call `act` in a thread once this process no longer has the parent with this number.
-
-    A parent that had ended before this call counts, too.
-    """
+    """Call `act` in a thread once this process has lost this parent, also if it has already."""
 
     def watch() -> None:
         while os.getppid() == parent:

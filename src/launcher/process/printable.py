@@ -1,7 +1,6 @@
 """Output that shows control characters as text.
 
-A run folder may come from somebody else, and a terminal would obey the escape sequences in its
-files.
+A terminal would obey the escape sequences in a run folder that comes from somebody else.
 """
 
 import re
@@ -15,13 +14,7 @@ CONTROL = re.compile(r"(\x1b\[[0-9;]*m)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def printable(text: str, colors: bool = False, returns: bool = False) -> str:
-    r"""Return a text with its control characters as `\x1b`.
-
-    Args:
-        text: the text.
-        colors: leave colours unchanged.
-        returns: leave carriage returns unchanged.
-    """
+    r"""Return a text with control characters as `\x1b`; `colors` and `returns` keep theirs."""
 
     def shown(match: re.Match[str]) -> str:
         if (colors and match[1]) or (returns and match[0] == "\r"):
@@ -49,10 +42,7 @@ class Printable:
 
 
 def raw(stream: TextIO) -> TextIO:
-    """Return the stream under a printable one, for a display that moves the cursor.
-
-    The texts in it must be made printable.
-    """
+    """Return the stream under a printable one, for a display whose texts are made printable."""
     return stream._stream if isinstance(stream, Printable) else stream
 
 

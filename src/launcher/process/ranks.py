@@ -1,7 +1,4 @@
-"""Ranks: which one this process is, and how the processes work together.
-
-They connect, exchange values, and agree on a number without delaying a step.
-"""
+"""Ranks connect, exchange values, and agree on a number without delaying a step."""
 
 import json
 import os
@@ -24,20 +21,15 @@ STARTING = 120.0
 TIMEOUT = 1800.0
 """Seconds that a rank waits for the others."""
 PARENT = "LAUNCHER_PARENT"
-"""Environment variable of a rank that the command has launched. It contains the id of the command's
-process."""
+"""Environment variable of a launched rank: the id of the command's process."""
 LISTEN_FD = "LAUNCHER_LISTEN_FD"
-"""Environment variable with a listening socket that rank 0 inherits, so that no other process can
-take the port before it is used."""
+"""Environment variable with rank 0's listening socket, so that no other process takes the port."""
 FAILURE = "launcher/failure"
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among all, from torchrun's environment variables.
-
-    Without them there is one process.
-    """
+    """This process among all, from torchrun's environment variables, or alone without them."""
 
     rank: int = 0
     world_size: int = 1
@@ -62,10 +54,7 @@ class Ranks:
 
     @property
     def device(self) -> torch.device:
-        """The device of this rank: its GPU, else mps, else the CPU.
-
-        Makes a GPU the current device.
-        """
+        """Return this rank's device, its GPU, else mps, else the CPU. A GPU becomes current."""
         return get_device(self.local_rank)
 
 
@@ -96,20 +85,14 @@ _meeting = _Meeting()
 
 
 def store(timeout: float = TIMEOUT) -> Any:
-    """The key-value store through which the ranks connect.
-
-    Rank 0 serves it, from before any process group exists until the process ends.
-    """
+    """Return the store through which ranks connect, which rank 0 serves until it ends."""
     if _meeting.store is None:
         _meeting.store = _open_store(Ranks.from_env(), timedelta(seconds=timeout))
     return _meeting.store
 
 
 def has_met() -> bool:
-    """Return whether the store has been opened.
-
-    Rank 0 then serves it, and the others have reached it.
-    """
+    """Return whether the store is open, so that the other ranks have reached rank 0."""
     return _meeting.store is not None
 
 
@@ -137,7 +120,6 @@ def _open_store(ranks: Ranks, timeout: timedelta) -> object:
 
 
 def _meet(job: str, ranks: Ranks, timeout: timedelta) -> Any:
-    """Open the store of ranks that were given no port for it."""
     address = os.environ["MASTER_ADDR"]
     port = 0 if ranks.is_main else meeting.find(job, address, timeout.total_seconds())
     store = dist.TCPStore(
@@ -151,10 +133,8 @@ def _meet(job: str, ranks: Ranks, timeout: timedelta) -> Any:
 def join(device: torch.device, timeout: float = TIMEOUT) -> None:
     """Join the process group: gloo for tensors on the host, NCCL for tensors on a GPU.
 
-    If there is already a group, nothing is done, and the code that created it must leave it.
-
-    Raises:
-        signals.SignalExit: a rank has received a signal. Here all can leave together.
+    If there is already a group, nothing is done, and the code that created it must leave it. If a
+    rank has received a signal, all ranks exit here together.
     """
     if is_initialized():
         return
@@ -194,25 +174,18 @@ def leave() -> None:
 
 # -------------------------------------------------------------------------------- exchanging values
 def host_group() -> object:
-    """Create a gloo group, whose collectives do not mix with others and wait for no device.
-
-    All ranks must call this.
-    """
+    """Create, on all ranks, a gloo group, which mixes with no other and waits for no device."""
     return dist.new_group(backend="gloo", timeout=timedelta(seconds=_meeting.timeout))
 
 
 def _host_group() -> Any:
-    """The group for values that the main threads exchange."""
     if _meeting.host_group is None:
         _meeting.host_group = host_group()
     return _meeting.host_group
 
 
 def all_gather(value: T) -> list[T]:
-    """Return every rank's value, in rank order.
-
-    The values are pickled among our own processes only.
-    """
+    """Return every rank's value, in rank order, pickled among our own processes only."""
     if world_size() == 1:
         return [value]
     values: list[Any] = [None] * world_size()
@@ -246,10 +219,7 @@ def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def gather_tensors(tensor: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
-    """Return every rank's tensor, all of one shape, in rank order and on the tensor's device.
-
-    The host does not wait.
-    """
+    """Return all ranks' tensors, of one shape, on the device. The host does not wait."""
     received = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
     dist.all_gather(received, tensor, group=group)
     return received
@@ -267,13 +237,8 @@ def any_rank(flags: list[bool]) -> list[bool]:
 def on_main(act: Callable[[], T]) -> T:
     """Call `act` on rank 0 only, and return its value or raise its error on every rank.
 
-    It needs no process group.
-
-    Args:
-        act: function whose value must be representable in JSON.
-    Raises:
-        signals.SignalExit: there are several ranks, and rank 0 has received a signal. Here all can
-            leave together.
+    It needs no process group. The value must be representable in JSON. If rank 0 has received a
+    signal, all ranks exit here together.
     """
     ranks = Ranks.from_env()
     if ranks.world_size == 1:
@@ -305,21 +270,14 @@ def on_main(act: Callable[[], T]) -> T:
 
 
 def wait_for_readers() -> None:
-    """Wait on rank 0 until the other ranks have read its last decision.
-
-    A job may end with a decision (a run is complete already, say), and a slow rank would find the
-    store gone with rank 0.
-    """
+    """Wait on rank 0 until the others have read its last decision, which may end the job."""
     ranks = Ranks.from_env()
     if ranks.is_main and ranks.world_size > 1 and _meeting.decisions:
         _wait_until_read(f"launcher/decision-{_meeting.decisions}", ranks.world_size - 1)
 
 
 def _wait_until_read(key: str, readers: int) -> None:
-    """Wait until the ranks have read the store.
-
-    It ends with this process, and a rank that is still importing torch has not read it yet.
-    """
+    """Wait for the ranks, since one that still imports torch has not read the store yet."""
     deadline.progress(STARTING)
     until = time.monotonic() + STARTING
     while store().add(f"{key}/read", 0) < readers and time.monotonic() < until:
@@ -327,7 +285,6 @@ def _wait_until_read(key: str, readers: int) -> None:
 
 
 def _described(error: BaseException) -> list[object]:
-    """Describe rank 0's error, for the other ranks to raise."""
     if isinstance(error, ConfigError):
         return ["rejected", error.messages]
     if isinstance(error, signals.SignalExit):
@@ -350,10 +307,7 @@ def report_failure(error: BaseException) -> None:
 
 
 def reported_failure() -> str | None:
-    """Return the first failing rank's error, or None without one.
-
-    The other ranks see only a closed connection.
-    """
+    """Return the first failing rank's error; other ranks see only a closed connection."""
     if _meeting.store is None or Ranks.from_env().world_size == 1:
         return None
     try:
@@ -363,12 +317,9 @@ def reported_failure() -> str | None:
 
 
 def exchange(text: str, seconds: float) -> list[str] | None:
-    """Return the texts of all ranks, which must all call it.
+    """Return the texts of all ranks, or None if one has sent none within the seconds.
 
     Unlike a collective, it ends although another rank waits for this one in a collective.
-
-    Returns:
-        None if a rank has sent no text within the seconds.
     """
     ranks = Ranks.from_env()
     if ranks.world_size == 1:
@@ -386,9 +337,7 @@ def exchange(text: str, seconds: float) -> list[str] | None:
 
 
 class Agreement:
-    """The maximum over all ranks of a small int (a signal number).
-
-    It is computed while the optimizer steps.
+    """The maximum over all ranks of a signal number, computed while the optimizer steps.
 
     If each rank acted on its own flag, one would save while the others wait in a collective. The
     exchange has its own gloo group, which needs no device and does not mix with the training's
@@ -411,7 +360,6 @@ class Agreement:
         )
 
     def result(self, value: int) -> int:
-        """Return the agreed number, which for one process is `value`."""
         if self.alone:
             return value
         if self._work is None:

@@ -13,14 +13,7 @@ HostState = tuple[Any, Any, torch.Tensor]
 
 
 def seed_all(seed: int, rank: int = 0) -> None:
-    """Seed every generator for one rank.
-
-    Ranks get different seeds, so that their dropout masks differ.
-
-    Args:
-        seed: the run's seed, any non-negative int below 2**63.
-        rank: this process among all.
-    """
+    """Seed every generator for one rank. Ranks differ, so that their dropout masks do."""
     # SeedSequence spreads neighbouring (seed, rank) pairs; plain seed + rank would give run 1, rank
     # 0 the numbers of run 0, rank 1.
     torch.manual_seed(_seed((seed, rank)))  # cuda and mps too
@@ -42,7 +35,6 @@ def seed_lane(seed: int, step: int, lane: int) -> None:
 
 
 def _seed(entropy: tuple[int, ...]) -> int:
-    """Seed the generators of Python and numpy; return the seed for torch's."""
     numbers = np.random.SeedSequence(entropy).generate_state(3, np.uint64)
     random.seed(int(numbers[0]))
     np.random.seed(int(numbers[1]) % 2**32)
@@ -50,10 +42,7 @@ def _seed(entropy: tuple[int, ...]) -> int:
 
 
 def set_deterministic(enabled: bool) -> None:
-    """Select deterministic kernels in torch, and let cuDNN not choose by timing.
-
-    An operation without a deterministic kernel raises.
-    """
+    """Let torch raise for operations without a deterministic kernel, and cuDNN not time."""
     if enabled:
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False
@@ -62,8 +51,8 @@ def set_deterministic(enabled: bool) -> None:
 def seed_host(seed: int) -> None:
     """Seed the generators on the CPU, which a dataset may use.
 
-    `torch.manual_seed` would also seed CUDA's generators, which belong to the model and must not be
-    touched in a forked worker.
+    `torch.manual_seed` would also seed the model's generators on CUDA, which a forked worker must
+    not touch.
     """
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
@@ -75,7 +64,6 @@ def host_state() -> HostState:
 
 
 def restore_host(state: HostState) -> None:
-    """Restore what `host_state` returned."""
     random.setstate(state[0])
     np.random.set_state(state[1])
     torch.default_generator.set_state(state[2])
@@ -84,9 +72,8 @@ def restore_host(state: HostState) -> None:
 def isolated(function: Callable[[], T]) -> T:
     """Call `function`, then restore the generators on the CPU.
 
-    A signal may end a wait for data with an exception, once, at any instruction
-    (`signals.wait_for`). So this is no context manager, whose own code the exception could
-    interrupt, and `restore_host` is called a second time.
+    A signal may end a wait for data with an exception, once, at any instruction, also in the code
+    of a context manager. So `restore_host` is called a second time.
     """
     outside = host_state()
     try:
@@ -100,10 +87,7 @@ def isolated(function: Callable[[], T]) -> T:
 
 
 def rng_state() -> dict[str, object]:
-    """Return the state of every generator as a tree of plain values and tensors, for a checkpoint.
-
-    See `restore_rng`.
-    """
+    """Return the state of every generator as a tree of plain values and tensors."""
     state = host_tree(host_state())
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state()
@@ -113,7 +97,6 @@ def rng_state() -> dict[str, object]:
 
 
 def host_tree(state: HostState) -> dict[str, object]:
-    """Return what `host_state` returned as a tree of plain values and tensors."""
     python, (kind, keys, pos, has_gauss, cached), cpu = state
     return {
         "python": python,
@@ -129,7 +112,6 @@ def host_tree(state: HostState) -> dict[str, object]:
 
 
 def host_of(tree: dict[str, Any]) -> HostState:
-    """Return the state whose `host_tree` this is."""
     version, internal, gauss = tree["python"]
     kind, keys, pos, has_gauss, cached = tree["numpy"]
     numpy_state = (kind, keys.numpy().astype(np.uint32), pos, has_gauss, cached)
@@ -137,20 +119,13 @@ def host_of(tree: dict[str, Any]) -> HostState:
 
 
 def fresh_rng(step: int) -> dict[str, object]:
-    """Return the state for a rank that resumes at `step` and did not exist before.
-
-    It is a function of the run's seed, the rank and the step, since this process's generator was
-    seeded with the first two.
-    """
+    """Return a new rank's state at `step`, a function of the run's seed, rank and step."""
     seed_all(torch.initial_seed(), step)
     return rng_state()
 
 
 def restore_rng(state: dict[str, Any]) -> None:
-    """Restore what `rng_state` returned.
-
-    The state of a device that this machine does not have is ignored.
-    """
+    """Restore what `rng_state` returned, except for devices that this machine does not have."""
     restore_host(host_of(state))
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
@@ -159,10 +134,7 @@ def restore_rng(state: dict[str, Any]) -> None:
 
 
 class isolated_rng:
-    """Restore all generators at the end of the context.
-
-    Evaluation must not change the training's random numbers.
-    """
+    """Restore all generators at the end of the context, for an evaluation during training."""
 
     def __enter__(self) -> None:
         self._state = rng_state()

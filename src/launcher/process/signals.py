@@ -1,13 +1,12 @@
 """Signal handlers that set a flag, on which the run acts at a step boundary.
 
-A handler only records the first signal and its time. There is one exception. While the process
-waits for its next batch and has computed nothing since the last boundary, the handler ends the wait
-(`wait_for`). Otherwise a stalled data source would hide the flag forever. `python -m launcher`
-installs the handlers before it imports torch, which takes seconds.
+A handler only records the first signal and its time. There is one exception: while the process
+waits for its next batch and has computed nothing since the last boundary, it ends the wait
+(`wait_for`), since a stalled data source would hide the flag forever. `python -m launcher` installs
+the handlers before it imports torch, which takes seconds.
 
-Handlers belong to the process, and so does this module's state. The flag belongs to a run, so the
-trainer that a signal stops clears it (`forget`), and a later run in the same process starts without
-it.
+Handlers belong to the process, the flag to a run. So the trainer that a signal stops clears it
+(`forget`), and a later run in the same process starts without it.
 """
 
 import os
@@ -35,10 +34,7 @@ us in the background."""
 
 
 class SignalExit(SystemExit):
-    """Ends the process after a signal, once the state is durable.
-
-    `code` is 128 + signal by default.
-    """
+    """Ends the process after a signal, with 128 + signal, once the state is durable."""
 
     def __init__(self, signum: int, code: int | None = None):
         super().__init__(128 + signum if code is None else code)
@@ -86,8 +82,7 @@ def _note(signum: int, frame: FrameType | None) -> None:
 def install(signums: Iterable[int] = HANDLED) -> dict[int, object]:
     """Let these signals set the flag; return the previous handlers, for `restore`.
 
-    Does nothing outside the main thread, where Python allows no handlers (a trainer in a notebook's
-    worker thread).
+    Does nothing outside the main thread, where Python allows no handlers.
     """
     before: dict[int, Any] = {}
     if threading.current_thread() is not threading.main_thread():
@@ -102,12 +97,10 @@ def install(signums: Iterable[int] = HANDLED) -> dict[int, object]:
 
 
 def on_first(report: Callable[[int], None]) -> None:
-    """Let the handler call `report` with the first signal."""
     _state.on_first = report
 
 
 def restore(before: dict[int, Any]) -> None:
-    """Restore the handlers that `install` replaced."""
     for signum, handler in before.items():
         signal.signal(signum, signal.SIG_DFL if handler is None else handler)
         _state.installed -= {signum}
@@ -118,7 +111,6 @@ def is_left_ignored(signum: int) -> bool:
 
 
 def installed() -> frozenset[int]:
-    """The signals that set the flag."""
     return _state.installed
 
 
@@ -128,31 +120,18 @@ def received() -> int:
 
 
 def check() -> None:
-    """Exit at once after a signal.
-
-    Used in the phases before training, when there is nothing to save.
-
-    Raises:
-        SignalExit: a signal has been received.
-    """
+    """Exit after a signal, in the phases before training, when there is nothing to save."""
     if _state.received:
         raise SignalExit(_state.received)
 
 
 def forget() -> None:
-    """Clear the flag, since the run that the signal stopped has ended."""
     _state.received = 0
     _state.received_at = 0.0
 
 
 def wait_for(next_batch: Callable[[], T]) -> T:
-    """Call `next_batch`.
-
-    A signal ends the wait, even if it was received before.
-
-    Raises:
-        Interrupted: a signal arrived.
-    """
+    """Call `next_batch`, or raise `Interrupted` for a signal, also if it was received before."""
     # In this order: a signal between the check and the call must end the wait too.
     _state.waiting = True
     try:
@@ -164,19 +143,13 @@ def wait_for(next_batch: Callable[[], T]) -> T:
 
 
 def ignore() -> None:
-    """Ignore signals from now on, since the outcome is decided.
-
-    A signal would kill the interpreter while it exits.
-    """
+    """Ignore signals, which would kill the interpreter while it exits with a decided outcome."""
     for signum in _state.installed:
         signal.signal(signum, signal.SIG_IGN)
 
 
 def ignore_in_child() -> None:
-    """Ignore signals in a child process (a data worker).
-
-    Its parent responds to signals, including signals of the whole group.
-    """
+    """Ignore signals in a data worker, whose parent responds to signals of the group."""
     # Ignored first: a signal that is pending behind the mask is then dropped.
     for signum in {*HANDLED, *_state.installed}:
         signal.signal(signum, signal.SIG_IGN)
@@ -185,10 +158,7 @@ def ignore_in_child() -> None:
 
 @contextmanager
 def blocked() -> Iterator[None]:
-    """Block the handled signals while children start.
-
-    They inherit the mask until `ignore_in_child`.
-    """
+    """Block the handled signals while children start, which inherit it until `ignore_in_child`."""
     old = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
     try:
         yield

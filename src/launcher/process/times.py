@@ -1,7 +1,4 @@
-"""The time of an attempt.
-
-It begins with the work on the run. The time of evaluations and saves is measured.
-"""
+"""The time of an attempt, from the work on the run, and its evaluations and saves."""
 
 import os
 import sys
@@ -24,10 +21,7 @@ class Times:
 
     @contextmanager
     def measured(self, name: str) -> Iterator[None]:
-        """Add the time in this context to `name`.
-
-        An inner context of the same name adds nothing.
-        """
+        """Add the time in this context to `name`, once if a context contains another."""
         if name in self._open:
             yield
             return
@@ -43,11 +37,7 @@ class Times:
 def launched(environment: Any = os.environ) -> float:
     """Return the time, in seconds since the epoch, at which the work on a run began.
 
-    It is the start of the SLURM job, or else the launch of this process. For a later run of the
-    same process (in a sweep), it is the current time.
-
-    Args:
-        environment: environment variables of the process.
+    It is the start of the SLURM job, else of this process; for a later run in this process, now.
     """
     global _first
     now, was_first = time.time(), _first
@@ -61,7 +51,6 @@ def launched(environment: Any = os.environ) -> float:
 
 
 def _age() -> float:
-    """Seconds since this process was launched, or 0 if the system does not provide them."""
     if sys.platform != "linux":
         return 0.0
     ticks = process_start(os.getpid())

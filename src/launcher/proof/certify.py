@@ -24,8 +24,9 @@ from typing import NamedTuple, NoReturn
 
 from launcher.errors import ConfigError
 from launcher.proof.lines import LineDifference, line_differences
+from launcher.rundir.record_format import json_value
 
-LOSS = r"loss['\"]?[=: ]+['\"]?([0-9.]+(?:e[+-]?\d+)?|nan|inf)"
+LOSS = r"loss['\"]?[=: ]+['\"]?(-?(?:[0-9.]+(?:e[+-]?\d+)?|inf)|nan)"
 STEP = r"step['\"]?[=: ]+['\"]?([0-9.]+)"
 PLACE = "{dir}"
 LAST_LINES = 8
@@ -92,7 +93,6 @@ def build_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Check a command, print the report, and return the exit code."""
     try:
         arguments = build_parser().parse_args(argv)
         patterns = Patterns.of(arguments)
@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    print(json.dumps(asdict(report)) if arguments.json else report.page(), flush=True)
+    print(report.as_json() if arguments.json else report.page(), flush=True)
     return int(report.verdict != EXACT)
 
 
@@ -117,7 +117,6 @@ class Patterns:
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> "Patterns":
-        """Compile the patterns of a command line."""
         compiled: dict[str, re.Pattern[str] | None] = {}
         for name in ("loss", "step", "epoch"):
             text = getattr(arguments, name)
@@ -183,8 +182,7 @@ class Report:
         steps: steps that the uninterrupted training has printed.
         stopped_at: the last step before the stop.
         resumed_at: the first step after the second launch, or None if it printed none.
-        repeated, missing: steps that the second launch printed again, and steps that neither launch
-            has printed.
+        repeated, missing: steps printed again by the second launch, and printed by neither.
         largest_difference: largest relative difference of a loss after the stop.
     """
 
@@ -196,6 +194,11 @@ class Report:
     repeated: int
     missing: int
     largest_difference: float | None
+
+    def as_json(self) -> str:
+        """Return a line of JSON, which has no infinite numbers: they are texts."""
+        largest = {"largest_difference": json_value(self.largest_difference)}
+        return json.dumps(asdict(self) | largest, allow_nan=False)
 
     def page(self) -> str:
         return "\n".join([f"Verdict: {self.verdict}", *(f"  {text}" for text in self.findings)])
@@ -402,7 +405,6 @@ def findings_after_resume(straight: Launch, second: Launch) -> Iterator[Finding]
 
 
 def differences(one: Launch, other: Launch, key: str) -> list[LineDifference]:
-    """List the differences in a value at the steps that both launches have printed."""
     return [found for found in line_differences(one.steps, other.steps) if found.key == key]
 
 

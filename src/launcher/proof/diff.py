@@ -99,9 +99,7 @@ def diff(first: RunFolder, second: RunFolder, start: int, end: int, names: tuple
 
 
 def checkpoint_differences(first: Path, second: Path) -> list[str]:
-    """List the differences between two checkpoints, tensors first.
-
-    The number of ranks may differ.
+    """List the differences between two checkpoints, of any number of ranks, tensors first.
 
     Raises:
         CorruptCheckpoint: a file has changed since it was written.
@@ -124,13 +122,7 @@ def _of_tensors(left: StoredCheckpoint, right: StoredCheckpoint) -> Iterator[tup
 
 
 def tensor_difference(before: torch.Tensor, after: torch.Tensor) -> str | None:
-    """Describe the difference between two tensors.
-
-    The text has the number of elements, the first one, and the largest distance.
-
-    Returns:
-        None if they are bitwise identical.
-    """
+    """Describe how many elements differ, the first, and the largest distance, or return None."""
     if before.dtype != after.dtype or before.shape != after.shape:
         return f"{after.dtype} {list(after.shape)} instead of {before.dtype} {list(before.shape)}"
     rows = before.numel(), -1
@@ -156,7 +148,7 @@ def tensor_difference(before: torch.Tensor, after: torch.Tensor) -> str | None:
 
 
 def _of_values(name: str, before: object, after: object) -> Iterator[tuple[str, str]]:
-    """The differing leaves of two nested states."""
+    """Yield the differing leaves of two nested states."""
     if is_measured(name) or name.endswith(OF_THE_ATTEMPT):
         return
     if isinstance(before, Mapping) and isinstance(after, Mapping):
@@ -182,7 +174,7 @@ def _short(value: object) -> str:
 
 
 class Comparison:
-    """A training without a stop, and one of the same steps with a stop and a resume.
+    """A training without a stop, and one that was resumed at a step.
 
     Args:
         straight: the training without a stop.
@@ -199,7 +191,6 @@ class Comparison:
         self.before, self.after = read_trace(straight.trace), read_trace(resumed.trace)
 
     def report(self) -> Iterator[str]:
-        """Yield the causes, and what differs at the end."""
         texts = self.diff.texts()
         yield from self.causes()
         yield from texts[:SHOWN]
@@ -263,10 +254,7 @@ class Comparison:
 
 
 def read_trace(folder: Path) -> dict[int, dict[int, dict[str, Any]]]:
-    """Read the lines of `TraceHook` by rank and step.
-
-    A step with several lines has their union, the last one first.
-    """
+    """Read the lines of `TraceHook` by rank and step; several of one step are merged."""
     ranks: dict[int, dict[int, dict[str, Any]]] = {}
     for file in sorted(folder.glob("rank-*.jsonl")):
         steps = ranks.setdefault(int(file.stem.partition("-")[2]), {})

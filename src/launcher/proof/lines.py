@@ -41,15 +41,7 @@ def lines_of(folder: RunFolder, start: int, end: int) -> dict[float, dict[str, o
 def line_differences(
     before: Lines, after: Lines, names: tuple[str, str] = ("the first", "the second")
 ) -> Iterator[LineDifference]:
-    """Yield the differences between the lines of two trainings, by step.
-
-    Two NaN are equal, and 0.0 is not equal to -0.0.
-
-    Args:
-        before: the lines of the first training.
-        after: the lines of the second training.
-        names: names of the two trainings.
-    """
+    """Yield the differences by step. Two NaN are equal, and 0.0 is not equal to -0.0."""
     for step in sorted({*before, *after}):
         if step not in after:
             yield LineDifference(step, "", names[0], None)

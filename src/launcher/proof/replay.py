@@ -13,6 +13,7 @@ from launcher.errors import ConfigError
 from launcher.proof.segment import Replay, replay
 from launcher.rundir.files import path_argument
 from launcher.rundir.folder import RunFolder, checkpoint_steps
+from launcher.rundir.metrics import last_bytes
 from launcher.runs.bar import Bar, bar
 from launcher.runs.find import RUN_HELP
 from launcher.runs.page import StdoutConsole
@@ -51,11 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Replay the segments of a run, and print the result of each.
-
-    Returns:
-        0 if all segments are bitwise identical, else 1.
-    """
+    """Replay the segments of a run and print each; return 0 if all are bitwise identical."""
     if arguments.segments < 1:
         raise ConfigError(f"--segments={arguments.segments}: must be at least 1.")
     runs = select_runs(arguments.runs, arguments.outputs)
@@ -175,10 +172,5 @@ def report(result: Replay, as_json: bool) -> None:
 
 def last_step(folder: RunFolder) -> int:
     """Return the newest step in metrics.jsonl, or 0 without one."""
-    try:
-        with open(folder.metrics_path, "rb") as file:
-            file.seek(max(0, os.path.getsize(file.name) - TAIL_BYTES))
-            steps = re.findall(rb'"step":(\d+)', file.read())
-    except OSError:
-        return 0
+    steps = re.findall(rb'"step":(\d+)', last_bytes(folder.metrics_path, TAIL_BYTES))
     return int(steps[-1]) if steps else 0

@@ -1,8 +1,4 @@
-"""`job=resume_check`, which proves that a stop and a resume change nothing.
-
-It trains some steps twice, once uninterrupted and once with a stop and a resume, and compares every
-bit.
-"""
+"""`job=resume_check`, which proves that a stop and a resume change nothing."""
 
 import os
 import tempfile
@@ -46,8 +42,7 @@ class ResumeCheckJob:
         """Train both copies and compare them.
 
         Returns:
-            The step of the stop, and the numbers of equal tensors and lines, or None on all ranks
-                but the first.
+            The step of the stop, and the numbers of equal tensors and lines; None except on rank 0.
         Raises:
             TrainingError: the two copies differ, with exit code 1.
             ConfigError: the configuration cannot be checked, or a copy has failed.
@@ -106,7 +101,6 @@ class ResumeCheckJob:
 
 
 def check(config: DictConfig, steps: int) -> None:
-    """Check that a configuration can be checked."""
     if not any(hook and hook.get("_target_") == CHECKPOINTING for hook in config.hooks.values()):
         raise ConfigError(
             "job=resume_check: hooks has no checkpointing, so this run cannot be resumed; add the"

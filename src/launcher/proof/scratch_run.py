@@ -37,25 +37,14 @@ job."""
 
 @dataclass(frozen=True)
 class Stop:
-    """The way in which a training is stopped.
-
-    Args:
-        after: number of steps before the stop.
-        kill: stop with SIGKILL, once the checkpoint of that step is saved. Otherwise stop with
-            SIGTERM.
-    """
+    """A stop after some steps: SIGTERM, or SIGKILL once the checkpoint of that step is saved."""
 
     after: int
     kill: bool
 
 
 class Traced:
-    """A training whose steps may be traced.
-
-    Args:
-        folder: its run folder.
-        trace: the folder of its `TraceHook`.
-    """
+    """The run folder of a training, and the folder of its `TraceHook`."""
 
     def __init__(self, folder: RunFolder, trace: Path):
         self.folder, self.trace = folder, trace
@@ -109,14 +98,9 @@ class ScratchRun(Traced):
     def train(
         self, end: int, stop: Stop | None = None, poll: Callable[[], object] | None = None
     ) -> int:
-        """Train up to a step.
+        """Train up to a step, or to a stop; return the exit code, negative for a signal.
 
-        Args:
-            end: the step at which the training pauses.
-            stop: stop it earlier. Default None: train to the end.
-            poll: function that is called until the training has ended.
-        Returns:
-            The exit code, negative for a signal that killed the process.
+        `poll` is called until the training has ended.
         """
         from omegaconf import OmegaConf
 

@@ -38,8 +38,6 @@ NOT_A_STATE = (
 
 @dataclass
 class Replay:
-    """Result of a segment."""
-
     run: str
     start: int
     end: int
@@ -73,8 +71,7 @@ def replay(
         start: the step of the checkpoint at which the segment begins, or 0.
         end: the step of the checkpoint at which it ends.
         scratch: a folder for the trainings. Default None: the temporary folder.
-        watch: gets the folder of the training, and returns a function that is called until the
-            training has ended. Default None: no function.
+        watch: gets the training's folder; what it returns is called until the training has ended.
         trust: run whatever code the checkpoint's configuration names.
     """
     try:

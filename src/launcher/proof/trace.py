@@ -1,7 +1,4 @@
-"""Traces of a training.
-
-They have checksums of what each step reads and computes, and the plain state of its parts.
-"""
+"""Traces of a training: checksums of what each step reads and computes, and its parts' state."""
 
 import hashlib
 import itertools
@@ -89,10 +86,10 @@ class TraceHook(BaseHook):
 
 
 def parts_of(trainer: TrainerView) -> dict[str, str]:
-    """Describe the plain state of what a user writes.
+    """Describe the plain state of what a user writes: hooks, data, and the model's modules.
 
-    It is in attributes of hooks, of the data and of the model's modules that are neither parameters
-    nor persistent buffers. Hooks of Launcher and torch have no entry.
+    It is in attributes that are neither parameters nor persistent buffers. Hooks of Launcher and
+    torch have no entry.
     """
     state: dict[str, str] = {}
     for hook in trainer.hooks:
@@ -167,11 +164,7 @@ def _is_generator(value: object) -> bool:
 
 
 def _described(value: object) -> str | None:
-    """Return the text of a value.
-
-    Returns:
-        None for another object, whose attributes are described instead.
-    """
+    """Return the text of a value, or None for an object whose attributes are described instead."""
     if value is None or isinstance(
         value, bool | int | float | str | bytes | torch.Tensor | np.ndarray | np.generic
     ):
@@ -184,10 +177,7 @@ def _described(value: object) -> str | None:
 
 
 def plain(value: Any) -> str:
-    """Return a short text for a value, which is equal for equal values alone.
-
-    It is a number itself, and a digest of anything large.
-    """
+    """Return a number, or a digest of anything large: a short text, equal only for equal values."""
     text = _text(value)
     if len(text) <= MAX_TEXT_LENGTH:
         return text

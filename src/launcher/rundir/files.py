@@ -1,6 +1,8 @@
 """Files: paths with `~`, and durable files, replaced atomically and fsynced."""
 
 import argparse
+import errno
+import io
 import json
 import os
 import time
@@ -24,19 +26,12 @@ PERMANENT = (
 
 
 def expanded(path: str | Path) -> Path:
-    """A path with `~` replaced.
-
-    It stays as it is if there is no such user, where `Path.expanduser` raises.
-    """
+    """Return a path with `~` replaced, unless the user is unknown, where `expanduser` raises."""
     return Path(os.path.expanduser(path))
 
 
 def path_argument(text: str) -> Path:
-    """The path in an argument of a command line, for argparse.
-
-    Raises:
-        argparse.ArgumentTypeError: it is empty, and `Path("")` would be the current folder.
-    """
+    """Return the path in an argument, for argparse. `Path("")` would be the current folder."""
     if not text:
         raise argparse.ArgumentTypeError("should be a path; a variable of the shell may be unset")
     return Path(text)
@@ -51,15 +46,15 @@ def remove_empty(*folders: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield the path of a temporary file that replaces `path` at the end.
+    """Yield the path of a temporary file that replaces `path` at the end, or is removed on errors.
 
-    Readers see the old file or the new one.
-
-    If anything fails, the old file stays and the temporary one is removed. The temporary file has a
-    fixed name, since each file has one writer at a time. So a killed writer leaves at most one
-    behind.
+    Its name is fixed, since each file has one writer at a time, so a killed writer leaves at most
+    one behind.
     """
     temporary = path.with_name(f".{path.name}.tmp")
+    if temporary.is_symlink():
+        # It is nobody's that writes here, and writing would follow it.
+        temporary.unlink()
     try:
         yield temporary
         fsync_file(temporary)
@@ -74,28 +69,39 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write `data` in place of the file at `path` (see `replacing`)."""
     with replacing(path) as temporary:
         temporary.write_bytes(data)
 
 
-def patiently(act: Callable[[], T], pauses: Sequence[float] = PAUSES) -> T:
-    """Call `act()`, and call it again after an error of the disk.
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a figure of matplotlib in place of the file at `path`, in the format of its suffix."""
+    data = io.BytesIO()
+    figure.savefig(data, format=path.suffix[1:].lower(), dpi=150)
+    replace_file(path, data.getvalue())
 
-    On a network file system, such an error (EIO, ESTALE) may be gone by then.
+
+def patiently(act: Callable[[], T], pauses: Sequence[float] = PAUSES) -> T:
+    """Call `act()`, again after an error of a network file system (EIO, ESTALE), which may pass.
 
     Raises:
-        OSError: each call fails. An error that is not the disk's (the file does not exist, say) is
-            raised at once.
+        OSError: each call fails, or the error is not the disk's (the file does not exist, say).
     """
     for pause in pauses:
         try:
             return act()
-        except PERMANENT:
-            raise
-        except OSError:
+        except OSError as error:
+            if isinstance(error, PERMANENT) or is_absent(error):
+                raise
             time.sleep(pause)
     return act()
+
+
+def is_absent(error: OSError) -> bool:
+    """Return whether an error says that a path has no file.
+
+    A folder or a link to itself may take its place.
+    """
+    return error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
 
 def parse_json(data: bytes) -> Any:
@@ -111,7 +117,7 @@ def parse_json(data: bytes) -> Any:
 
 
 def unused(path: Path) -> Path:
-    """An unused name next to `path` for a damaged file."""
+    """Return an unused name next to `path` for a damaged file."""
     names = (path.with_name(f"{path.name}.damaged" + (f".{n}" if n > 1 else "")) for n in count(1))
     return next(name for name in names if not os.path.lexists(name))
 
@@ -122,7 +128,6 @@ def fsync_folder(path: Path) -> None:
 
 
 def fsync_file(path: Path, flags: int = 0) -> None:
-    """Make durable a file that was written elsewhere."""
     fd = os.open(path, os.O_RDONLY | flags)
     try:
         os.fsync(fd)

@@ -1,7 +1,4 @@
-"""The run folder and the names in it.
-
-People and scripts use these names, so they are an interface.
-"""
+"""The run folder and the names in it: an interface, since people and scripts use them."""
 
 import os
 import re
@@ -19,19 +16,11 @@ STEP = re.compile(r"step-(\d{8,})$")
 
 
 def step_name(step: int) -> str:
-    """The name of the folder of a step's checkpoint."""
     return f"step-{step:08d}"
 
 
 def checkpoint_steps(root: Path, broken: bool = False) -> list[int]:
-    """The steps of the checkpoints in a folder, in ascending order.
-
-    Their content is not verified.
-
-    Args:
-        root: the folder of the checkpoints.
-        broken: include folders without a manifest.
-    """
+    """List the steps of the checkpoints in a folder; `broken` includes those without a manifest."""
     if not root.is_dir():
         return []
     names = (
@@ -47,11 +36,7 @@ def checkpoint_steps(root: Path, broken: bool = False) -> list[int]:
 
 
 def checkpoint_of(outputs: Path, name: str) -> Path | None:
-    """Find the folder of a checkpoint that `<run id>/<step>` or a path names.
-
-    Returns:
-        None if there is none.
-    """
+    """Find the folder of a checkpoint that `<run id>/<step>` or a path names, or None."""
     run_id, _, step = name.rpartition("/")
     if step.isdecimal() and run_id and "/" not in run_id:
         matches = [*outputs.glob(f"**/{run_id}/checkpoints/step-{int(step):08d}")]
@@ -61,10 +46,7 @@ def checkpoint_of(outputs: Path, name: str) -> Path | None:
 
 
 def run_folders(folder: str) -> Iterator[str]:
-    """Folders with a run.json, except hidden ones.
-
-    A run's own folder is not searched: it may have many files.
-    """
+    """Yield the folders with a run.json. Hidden and runs' own folders are not searched."""
     if os.path.lexists(f"{folder}/run.json"):
         yield folder
         return
@@ -82,10 +64,7 @@ def run_folders(folder: str) -> Iterator[str]:
 
 
 def named_folders(outputs: Path, word: str) -> list[Path]:
-    """Find the folders of the runs that a word names.
-
-    It may be an id, `<name>/<id>`, a name, or the beginning of an id.
-    """
+    """Find the folders of the runs with this id, `<name>/<id>`, name, or beginning of an id."""
     folders = [Path(folder) for folder in run_folders(str(outputs))]
     return (
         [folder for folder in folders if word in (folder.name, run_name(folder))]
@@ -95,10 +74,9 @@ def named_folders(outputs: Path, word: str) -> list[Path]:
 
 
 def place_of(workspace: Path | None, path: str | Path, is_file: bool = False) -> Path:
-    """Return the place of an option's files.
+    """Return the place of an option's files: the path, if it is in the run's folder.
 
-    In the run's folder, it is the path itself. A place outside it is shared by runs, so there each
-    run gets a folder `<name>/<id>` of its own.
+    A place outside it is shared by runs, so there each run gets a folder `<name>/<id>` of its own.
 
     Args:
         workspace: the run's folder; None if the path is used as it is.
@@ -120,10 +98,7 @@ def place_of(workspace: Path | None, path: str | Path, is_file: bool = False) ->
 
 
 def is_copy(folder: Path, written_for: str | None) -> bool:
-    """Return whether a file in a run's folder was copied there.
-
-    Then the folder for which it was written exists, and is another one.
-    """
+    """Return whether a file was copied here: the folder it was written for exists elsewhere."""
     try:
         return written_for is not None and not folder.samefile(written_for)
     # It was moved, or is not visible from this machine.
@@ -199,28 +174,21 @@ class RunFolder:
         return self.path / "export"
 
     def newest_step(self) -> int:
-        """The step of the newest checkpoint, 0 for none. Its bytes are not verified."""
+        """Return the step of the newest checkpoint, 0 for none. Its bytes are not verified."""
         return max(checkpoint_steps(self.checkpoints), default=0)
 
     def log_path(self, rank: int = 0) -> Path:
-        """The log of one rank. The log of rank 0 is the log of the run."""
         return self.logs / ("launcher.log" if rank == 0 else f"rank-{rank}.log")
 
     def check_links(self) -> None:
-        """Check that no link leads out of the folder.
-
-        `checkpoints` may be elsewhere (`hooks.checkpointing.path`).
-        """
+        """Check that no link but `checkpoints`, which may be elsewhere, leads out of the folder."""
         inside = self.path.resolve()
-        entries = [entry for entry in self.path.glob("*") if entry != self.checkpoints]
-        for folder in (self.hydra, self.logs, self.export, self.path / "images"):
-            entries += [
-                Path(parent, name)
-                for parent, folders, files in os.walk(folder)
-                for name in (*folders, *files)
-            ]
-        for entry in entries:
-            if entry.is_symlink() and not Path(os.path.realpath(entry)).is_relative_to(inside):
+        for parent, folders, files in os.walk(self.path):
+            if Path(parent) == self.path:
+                folders[:] = [name for name in folders if name != self.checkpoints.name]
+            for entry in (Path(parent, name) for name in (*folders, *files)):
+                if not entry.is_symlink() or Path(os.path.realpath(entry)).is_relative_to(inside):
+                    continue
                 raise ConfigError(
                     f"{self.key}='{self.path}': {entry.relative_to(self.path)} is a link to"
                     f" {os.path.realpath(entry)}, outside the run's folder, where nothing is"
@@ -250,10 +218,7 @@ class RunFolder:
             ) from error
 
     def create(self) -> "RunFolder":
-        """Create the folder and its `logs`.
-
-        The others are created when they are first written to.
-        """
+        """Create the folder and its `logs`; the others are created when first written to."""
         self.logs.mkdir(parents=True, exist_ok=True)
         return self
 

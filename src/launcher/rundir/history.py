@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from launcher.rundir.files import is_absent
 from launcher.rundir.folder import RunFolder
 
 TIMES, MEASURED = ("time", "times"), ("throughput", "memory")
@@ -31,14 +32,11 @@ class Curve:
     y: list[float] = field(default_factory=list)
 
     def smoothed(self, weight: float, log: bool = False) -> "Curve":
-        """Compute an exponential moving average, corrected for its start; 0 changes nothing.
-
-        Values that are not finite are left out.
+        """Compute an exponential moving average of finite values, corrected for its start.
 
         Args:
-            weight: weight of the average so far, from 0 to below 1.
-            log: average the logarithms, for a logarithmic scale. Values without a logarithm are
-                left out.
+            weight: weight of the average so far, from 0 (no change) to below 1.
+            log: average the logarithms, for a logarithmic scale; leaves out values up to 0.
         """
         mean = total = 0.0
         result = Curve()
@@ -53,31 +51,23 @@ class Curve:
         return result
 
     def thinned(self, limit: int) -> "Curve":
-        """Reduce points to at most a number of them, evenly spaced.
-
-        The first and the last are kept.
-        """
+        """Keep at most `limit` points, evenly spaced, with the first and the last."""
         indices = evenly(len(self.x), limit)
         return Curve([self.x[index] for index in indices], [self.y[index] for index in indices])
 
 
 def evenly(count: int, limit: int) -> list[int]:
-    """Return at most `limit` of `count` positions, evenly spaced; the first and the last are kept.
-
-    `limit` is at least 2.
-    """
+    """Return at most `limit` (2 or more) positions, evenly spaced, with the first and the last."""
     if count <= limit:
         return list(range(count))
     return [round(index * (count - 1) / (limit - 1)) for index in range(limit)]
 
 
 class History:
-    """The lines of a metrics.jsonl, each with its time since the first start.
+    """The lines of a metrics.jsonl (`read_rows`), each with its time since the first start.
 
-    Args:
-        rows: lines of metrics.jsonl, see `read_rows`.
-        starts: when each attempt started, in seconds since the epoch, by its number. Time between
-            attempts does not count.
+    `starts` has the start of each attempt in seconds since the epoch; time between attempts does
+    not count.
     """
 
     def __init__(
@@ -92,38 +82,32 @@ class History:
 
     @property
     def metrics(self) -> list[str]:
-        """The names of all metrics: `val/loss`."""
         return list(dict.fromkeys(key for row in self.rows for key in row if "/" in key))
 
     @property
     def seconds(self) -> float:
-        """The time of training that the lines cover."""
         return self._elapsed[-1] if self._elapsed else 0.0
 
     def values(self, metric: str) -> list[tuple[int, float]]:
-        """The values of a metric, each with the index of its line."""
+        """Return the values of a metric, each with the index of its line."""
         numbers = (
             (index, as_number(row[metric])) for index, row in enumerate(self.rows) if metric in row
         )
         return [(index, number) for index, number in numbers if number is not None]
 
     def x(self, index: int, against: str = "step") -> float | None:
-        """Return a line's position on an axis.
-
-        An axis is `step`, `time` (seconds of training) or `samples`.
-        """
+        """Return a line's position on the axis: `step`, `time` (of training) or `samples`."""
         return (
             self._elapsed[index] if against == "time" else as_number(self.rows[index].get(against))
         )
 
     def curve(self, metric: str, against: str = "step") -> Curve:
-        """A metric against `step`, `time` (seconds of training) or `samples`."""
         points = [(self.x(index, against), y) for index, y in self.values(metric)]
         known = [(x, y) for x, y in points if x is not None]
         return Curve([x for x, _ in known], [y for _, y in known])
 
     def restarts(self, against: str = "step") -> list[float]:
-        """Positions on the axis at which the run was resumed."""
+        """Return the positions on the axis at which the run was resumed."""
         pairs = enumerate(zip(self.rows, self.rows[1:], strict=False))
         ends = [
             index for index, (row, later) in pairs if row.get("attempt") != later.get("attempt")
@@ -144,15 +128,13 @@ def _elapsed(rows: Sequence[Mapping[str, Any]], starts: Mapping[int, float]) -> 
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Read the lines of a metrics.jsonl; none if it does not exist.
-
-    Incomplete and broken lines are skipped.
-    """
+    """Yield the complete, valid lines of a metrics.jsonl; none if it does not exist."""
     try:
         with open(path, "rb") as file:
             yield from parsed(file)
-    except FileNotFoundError:
-        return
+    except OSError as error:
+        if not is_absent(error):
+            raise
 
 
 def parsed(lines: Iterable[bytes]) -> Iterator[dict[str, object]]:
@@ -180,10 +162,7 @@ def values_of(rows: Iterable[Mapping[str, object]], metric: str) -> list[float]:
 
 
 def sampled(path: Path, metric: str, count: int) -> list[float]:
-    """Read about `count` values of a metric over a whole metrics.jsonl.
-
-    Of a large file, only a few places are read.
-    """
+    """Read about `count` values of a metric; only a few places of a large file are read."""
     try:
         size = path.stat().st_size
         if size <= SMALL:
@@ -199,18 +178,12 @@ def _spread_values(file: Any, size: int, metric: str, count: int) -> Iterator[fl
         start = index * max(0, size - PLACE) // (count - 1)
         file.seek(start)
         lines = file.read(PLACE).split(b"\n")[1 if start else 0 :]
-        values = [as_number(row.get(metric)) for row in parsed(lines)]
-        known = [value for value in values if value is not None]
-        if known:
+        if known := values_of(parsed(lines), metric):
             yield known[-1] if index == count - 1 else known[0]
 
 
 def sparkline(values: Sequence[float], width: int = SPARK_WIDTH) -> str:
-    """Draw values as a row of at most `width` bars.
-
-    The scale is logarithmic if they differ by orders of magnitude. A value that is not finite is a
-    cross.
-    """
+    """Draw values as a row of at most `width` bars, with a cross for a value that is not finite."""
     groups = [
         values[i * len(values) // width : (i + 1) * len(values) // width] for i in range(width)
     ]
@@ -242,19 +215,12 @@ def is_wide(values: Iterable[float]) -> bool:
 
 
 def is_measured(name: str) -> bool:
-    """Return whether a logged value depends on the time and the machine, by its name.
-
-    Durations, throughput and memory do.
-    """
+    """Return whether a value depends on time and machine: duration, throughput, memory."""
     return any(part.endswith(TIMES) or part in MEASURED for part in name.split("/"))
 
 
 def as_number(value: object) -> float | None:
-    """Return a number of metrics.jsonl, where "nan" and "inf" are strings.
-
-    Returns:
-        None for anything else.
-    """
+    """Return a number of metrics.jsonl, where "nan" and "inf" are strings, or None."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:

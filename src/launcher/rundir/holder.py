@@ -7,10 +7,10 @@ import uuid
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from launcher.process.identity import process_space, process_start
-from launcher.rundir.files import parse_json, patiently
+from launcher.process.identity import has_open, process_space, process_start
+from launcher.rundir.files import is_absent, parse_json, patiently
 from launcher.rundir.folder import RunFolder, is_copy
-from launcher.rundir.provenance import slurm_job_id
+from launcher.rundir.provenance import is_restart, slurm_job_id
 from launcher.rundir.record_format import iso
 
 # Seconds without a heartbeat after which a holder on another machine counts as dead.
@@ -41,7 +41,7 @@ class Holder:
 
     @classmethod
     def current(cls, folder: Path | None = None) -> "Holder":
-        """This process, with a new token."""
+        """Return this process, with a new token."""
         pid = os.getpid()
         return cls(
             token=uuid.uuid4().hex,
@@ -59,10 +59,7 @@ class Holder:
         return self.host == socket.gethostname() and self.space == process_space()
 
     def is_alive(self) -> bool:
-        """Return whether a local holder's process still runs.
-
-        For one on another machine, only the heartbeat shows that.
-        """
+        """Return whether a local holder's process still runs. Elsewhere, its heartbeat shows it."""
         started = process_start(self.pid)
         return started is not None and started == self.started
 
@@ -74,18 +71,14 @@ class Holder:
 def is_earlier_start(held: Holder) -> bool:
     """Return whether the holder belongs to an earlier launch of this SLURM job.
 
-    SLURM restarts a job only once it considers the earlier launch ended. After the loss of a node
-    that may be wrong, but then the new launch counts.
+    SLURM restarts a job once it considers the earlier launch ended. After the loss of a node that
+    may be wrong, but then the new launch counts.
     """
-    restarted = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
-    return restarted and held.slurm_job_id is not None and held.slurm_job_id == slurm_job_id()
+    return is_restart() and held.slurm_job_id is not None and held.slurm_job_id == slurm_job_id()
 
 
 def is_held(folder: RunFolder, silence: float = SILENCE) -> bool:
-    """Return whether a live process is on the run, without waiting.
-
-    A holder on another machine is judged by the age of its heartbeat.
-    """
+    """Return whether a live process is on the run, elsewhere by the age of its heartbeat."""
     beat = last_beat(folder.lock_path)
     if beat is None:
         return False
@@ -98,10 +91,7 @@ def is_held(folder: RunFolder, silence: float = SILENCE) -> bool:
 
 
 def is_held_in_job(folder: RunFolder) -> bool:
-    """Return whether a live process is on the run, for a process of the run's SLURM job.
-
-    An earlier launch of this job has ended. Its last heartbeat on another node may be recent.
-    """
+    """Return the same for a process of the run's SLURM job, whose earlier launch has ended."""
     held = read_holder(folder.lock_path)
     if held is not None and not held.is_local() and is_earlier_start(held):
         return False
@@ -109,10 +99,9 @@ def is_held_in_job(folder: RunFolder) -> bool:
 
 
 def held_here(folder: RunFolder) -> Holder | None:
-    """The live process of this machine that is on the run, if any.
+    """Return the live process of this machine that is on the run, to reject early.
 
-    For rejecting early, before a run is built. Judging a holder on another machine takes a wait
-    (`RunLock.acquire`).
+    Judging a holder on another machine takes a wait (`RunLock.acquire`).
     """
     held = read_holder(folder.lock_path)
     if held is None or is_copy(folder.path, held.folder):
@@ -120,8 +109,26 @@ def held_here(folder: RunFolder) -> Holder | None:
     return held if held.is_local() and held.is_alive() else None
 
 
+def signal_holder(folder: RunFolder, held: Holder, signum: int) -> bool:
+    """Send a signal to the process that holds a run's lock.
+
+    A lock that somebody else wrote may name any process, but only a process of the run has the
+    run's folder open (see `RunLock`).
+
+    Returns:
+        False if the process does not work on the run, so it got no signal.
+
+    Raises:
+        PermissionError: it is another user's process.
+        ProcessLookupError: it has ended.
+    """
+    if not has_open(held.pid, folder.path):
+        return False
+    os.kill(held.pid, signum)
+    return True
+
+
 def rejection(folder: RunFolder, held: Holder | None) -> str:
-    """The message for a second process on a live run."""
     who = str(held) if held else "another process"
     return (
         f"{folder.key}='{folder.path}': {who}, {HELD}; wait for it or stop it, or {folder.another}."
@@ -129,10 +136,7 @@ def rejection(folder: RunFolder, held: Holder | None) -> str:
 
 
 def read_holder(path: Path) -> Holder | None:
-    """Read the holder of the lock at `path`.
-
-    Returns:
-        None if nobody holds it, or if the file cannot be parsed.
+    """Read the holder of the lock at `path`, or None if nobody holds it or it cannot be parsed.
 
     Raises:
         OSError: it cannot be read, at several attempts, so its holder is not known.
@@ -141,20 +145,22 @@ def read_holder(path: Path) -> Holder | None:
         data = parse_json(patiently(path.read_bytes))
         names = (field.name for field in fields(Holder) if field.name != "folder")
         return Holder(**{name: data[name] for name in names}, folder=data.get("folder"))
-    except (FileNotFoundError, IsADirectoryError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
+    except OSError as error:
+        if is_absent(error):
+            return None
+        raise
 
 
 def last_beat(path: Path) -> float | None:
-    """Return the lock's modification time, or None without a lock.
-
-    Raises:
-        OSError: it cannot be read, at several attempts.
-    """
+    """Return the lock's modification time, or None without a lock."""
     try:
         return patiently(lambda: _modified(path))
-    except (FileNotFoundError, IsADirectoryError):
-        return None
+    except OSError as error:
+        if is_absent(error):
+            return None
+        raise
 
 
 def _modified(path: Path) -> float:

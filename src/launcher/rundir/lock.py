@@ -50,15 +50,12 @@ class LockLost(Exception):
 
 
 class RunLock:
-    """The lock of one run folder, used with `with`, or by `acquire` and `release`.
-
-    Only rank 0 takes it.
+    """The lock of one run folder, for rank 0 only: `with`, or `acquire` and `release`.
 
     Args:
         beat: seconds between two heartbeats.
         silence: seconds without a heartbeat after which a holder on another machine is dead.
-        on_lost: called with a message, in any thread, once this process must no longer write to
-            the run.
+        on_lost: called with a message, in any thread, once this process must no longer write.
     """
 
     def __init__(
@@ -97,10 +94,7 @@ class RunLock:
         self.release()
 
     def acquire(self) -> None:
-        """Take the lock, also a dead holder's.
-
-        For a holder on another machine, this takes up to `silence` seconds.
-        """
+        """Take the lock, also a dead holder's; that takes up to `silence` seconds elsewhere."""
         me = Holder.current(self.folder.path)
         with self.folder.being_written():
             self.folder.path.mkdir(parents=True, exist_ok=True)
@@ -112,6 +106,8 @@ class RunLock:
             with self._lock_file(me) as temporary:
                 while not place(temporary, self.path) and not self._replace_dead(temporary):
                     pass
+            # It shows others that this process works on the run (see `signal_holder`).
+            self._descriptor = os.open(self.folder.path, os.O_RDONLY)
         # Read after the lock is taken: any attempt that appears later is another process's.
         self._attempts_before = len(read_attempts(self.folder))
         self._sweep()
@@ -121,7 +117,7 @@ class RunLock:
         self._thread.start()
 
     def release(self) -> None:
-        """Release the lock. Does nothing without a lock, or in a process forked from the holder."""
+        """Release the lock, if this process has it and was not forked from the holder."""
         if self.holder is None or self.holder.pid != os.getpid():
             return
         # The thread ends first, since it would put the removed lock back.
@@ -134,6 +130,7 @@ class RunLock:
         # The next process takes over the lock of a process that has ended.
         except OSError as error:
             logger.warning("%s could not be removed: %s.", self.path, error)
+        os.close(self._descriptor)
         self.holder = None
 
     def is_held(self) -> bool:
@@ -148,18 +145,15 @@ class RunLock:
         return current is not None and current.token == self.holder.token
 
     def check(self) -> None:
-        """Check that the run still belongs to this process.
+        """Check, before every write that commits something, that the run is still this process's.
 
-        Call this before every write that commits something.
-
-        Does nothing before the lock is acquired. A process that was suspended, or cut off from the
-        file system, looks dead to the others: one of them may have taken over the run, and even
-        completed it. A lock file that was merely removed is put back.
+        A process that was suspended, or cut off from the file system, looks dead to the others: one
+        of them may have taken over the run, and even completed it. A lock file that was merely
+        removed is put back. Before the lock is acquired, nothing is checked.
 
         Raises:
             LockLost: the run is no longer this process's, and `on_lost` has returned.
-            OSError: the holder cannot be read. Then nothing may be written for now, as after any
-                other error of the disk.
+            OSError: the holder cannot be read. Then nothing may be written for now.
         """
         holder = self.holder
         if holder is None:
@@ -189,10 +183,7 @@ class RunLock:
         raise LockLost(reason)
 
     def _put_back(self, holder: Holder) -> bool:
-        """Create a removed lock file again.
-
-        It is not created if another process has begun an attempt in the meantime.
-        """
+        """Create a removed lock file again, unless another process has begun an attempt."""
         if any(
             (attempt["host"], attempt["pid"]) != (holder.host, holder.pid)
             for attempt in self._new_attempts()
@@ -208,12 +199,12 @@ class RunLock:
         return True
 
     def _new_attempts(self) -> list[AttemptData]:
-        """The attempts that began after this process acquired the lock."""
+        """Return the attempts that began after this process acquired the lock."""
         return read_attempts(self.folder)[self._attempts_before :]
 
     @contextmanager
     def _lock_file(self, holder: Holder) -> Iterator[Path]:
-        """A complete lock file under a hidden name, to be linked."""
+        """Yield a complete lock file under a hidden name, to be linked."""
         temporary = self.path.with_name(f".{self.path.name}.{holder.token}")
         try:
             temporary.write_text(json.dumps(asdict(holder), indent=2) + "\n")
@@ -235,10 +226,7 @@ class RunLock:
                 logger.warning("%s: no heartbeat: %s.", self.path, error)
 
     def _is_alive(self, held: Holder | None, fresh: Path) -> bool:
-        """Return whether the lock's holder is alive.
-
-        `fresh` is a new file, which has the file server's current time.
-        """
+        """Return whether the holder is alive; `fresh` has the file server's current time."""
         if held is not None and is_copy(self.folder.path, held.folder):
             return False
         if held is not None and held.is_local():
@@ -258,11 +246,7 @@ class RunLock:
         return False
 
     def _replace_dead(self, temporary: Path) -> bool:
-        """Replace a dead holder's lock by `temporary`.
-
-        Returns:
-            Whether it was replaced; False if the lock must be examined again.
-        """
+        """Replace a dead holder's lock; return False if it must be examined again."""
         held = read_holder(self.path)
         if held is None and not os.path.lexists(self.path):
             # It was released in the meantime.
@@ -280,15 +264,12 @@ class RunLock:
         return True
 
     def _take_over(self, dead: Holder | None, temporary: Path) -> bool:
-        """Replace a dead holder's lock by the file `temporary`.
+        """Replace a dead holder's lock by the file `temporary`; return False if another was faster.
 
         Only one process at a time may do so. Otherwise two that saw the same dead holder would both
         win, since the slower one would replace the faster one's new lock. The right to do so is
         another such file, the claim. A process keeps its claim for two system calls only, so a
         claim that stays belongs to a process that was killed between them.
-
-        Returns:
-            False if another process was faster.
         """
         claim = self.path.with_name(f".{self.path.name}.claim")
         if not place(temporary, claim):
@@ -303,7 +284,6 @@ class RunLock:
         return False
 
     def _is_claimed(self, claim: Path) -> bool:
-        """Return whether a live process has made the claim."""
         claimant, before = read_holder(claim), last_beat(claim)
         if claimant is not None and claimant.is_local():
             return claimant.is_alive()
@@ -349,7 +329,6 @@ def place(source: Path, target: Path) -> bool:
 
 
 def read_attempts(folder: RunFolder) -> list[AttemptData]:
-    """The attempts in run.json; empty without a valid one."""
     try:
         return list(read_record(folder.record_path).get("attempts", []))
     except (OSError, ValueError):

@@ -22,7 +22,7 @@ _console: object = None
 
 
 def console() -> Any:
-    """The process's one rich console: the live bar and log lines share the terminal."""
+    """Return the process's one rich console: the live bar and log lines share the terminal."""
     global _console
     if _console is None:
         from rich.console import Console
@@ -32,10 +32,7 @@ def console() -> Any:
 
 
 class _Terminal(io.TextIOWrapper):
-    """A terminal that may be closed while the run saves (SIGHUP).
-
-    Failed writes to it are ignored.
-    """
+    """A terminal that may be closed while the run saves (SIGHUP): failed writes are ignored."""
 
     def write(self, text: str) -> int:
         try:
@@ -51,9 +48,9 @@ class _Terminal(io.TextIOWrapper):
 def prepare_output() -> None:
     """Make standard streams safe to print to.
 
-    A closed stream (`>&-`) becomes the null device before another file can get its number, and a
-    terminal may disappear. A warning of Hydra 1.4 about configurations from strangers is hidden,
-    since `_target_` is the only registry here and names the user's own code.
+    A closed stream (`>&-`) becomes the null device before another file can get its number. A
+    warning of Hydra 1.4 about configurations from strangers is hidden, since `_target_` is the only
+    registry here and names the user's own code.
     """
     warnings.filterwarnings(
         "ignore", r"hydra\.utils\.instantiate\(\) resolved _target_=", UserWarning
@@ -77,13 +74,7 @@ def prepare_output() -> None:
 
 @contextmanager
 def ending_with_reader() -> Iterator[None]:
-    """Exit quietly if the reader of the output closes the pipe (`| head`).
-
-    The exit code is SIGPIPE's.
-
-    Raises:
-        SystemExit: the pipe was closed.
-    """
+    """Exit quietly, with SIGPIPE's code, if the reader of the output closes the pipe (`| head`)."""
     try:
         yield
         sys.stdout.flush()
@@ -111,14 +102,14 @@ def is_live_terminal() -> bool:
 
 
 def announce_imports(what: str = "Loading torch") -> None:
-    """Print one line on a terminal before imports that take seconds; nothing if they are done."""
+    """Print a line on a terminal before imports that take seconds, unless they are done."""
     if "torch" not in sys.modules and sys.stdout.isatty() and os.environ.get("RANK", "0") == "0":
         setup_logging(None)
         logging.getLogger("launcher").info("%s.", what)
 
 
 def file_only(logger: logging.Logger, line: str) -> None:
-    """Log a line to the run's file only, since a live bar shows the same on the screen."""
+    """Log a line to the file only, since a live bar shows the same on the screen."""
     if any(isinstance(handler, _TerminalHandler) for handler in logging.getLogger().handlers):
         logger.info(line, extra={"file_only": True})
 
@@ -135,7 +126,7 @@ class _TerminalHandler(logging.Handler):
             self.handleError(record)
 
     def colored(self, record: logging.LogRecord) -> object:
-        """The line with its level in colour. rich leaves colours out for NO_COLOR and TERM=dumb."""
+        """Return the line with its level in colour, except with NO_COLOR and TERM=dumb."""
         from rich.text import Text
 
         line = self.format(record)
@@ -147,10 +138,7 @@ class _TerminalHandler(logging.Handler):
 
 
 class _IgnoresOSErrors:
-    """A handler that ignores errors of the disk.
-
-    A full disk or a closed pipe must not stop training, nor print a traceback for each line.
-    """
+    """A handler that ignores a full disk and a closed pipe, which must not stop training."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         if not isinstance(sys.exc_info()[1], OSError):
@@ -180,13 +168,11 @@ class _StreamHandler(_IgnoresOSErrors, logging.StreamHandler[TextIO]):
 
 
 def setup_logging(file: Path | None, rank: int = 0, keep: bool = False) -> None:
-    """Set up the log of a rank.
+    """Set up the log of a rank, in place of the previous call's handlers.
 
     Rank 0 logs to the screen, and to `file` unless that is None. Other ranks log to their file, and
     warnings to the screen. A rank that our own command launched leaves the screen to rank 0, and
     its file gets everything it prints.
-
-    Each call replaces the handlers of the previous call, so every run of a sweep has its own file.
 
     Args:
         file: the log of rank 0, next to which the other ranks have theirs.

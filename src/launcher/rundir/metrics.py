@@ -33,11 +33,7 @@ class Value(NamedTuple):
 
 
 def summary(path: Path) -> LoggedData | None:
-    """Return `curve_and_newest` for run.json.
-
-    Returns:
-        None if nothing is logged, or it is too long for run.json.
-    """
+    """Return `curve_and_newest` for run.json, or None if it is empty or too long."""
     curve, newest = curve_and_newest(path)
     plain = {name: [json_value(value), json_value(step)] for name, (value, step) in newest.items()}
     return (
@@ -46,10 +42,7 @@ def summary(path: Path) -> LoggedData | None:
 
 
 def curve_and_newest(path: Path) -> tuple[str, dict[str, Value]]:
-    """Return the training loss in a metrics.jsonl as a row of bars, and its `newest_metrics`.
-
-    The file may have any length.
-    """
+    """Return the training loss in a metrics.jsonl as a row of bars, and its `newest_metrics`."""
     with suppress(OSError):
         if path.stat().st_size <= SMALL:
             rows = list(read_rows(path))
@@ -58,10 +51,7 @@ def curve_and_newest(path: Path) -> tuple[str, dict[str, Value]]:
 
 
 def newest_metrics(path: Path) -> dict[str, Value]:
-    """Return the newest value of each metric among the last lines of a metrics.jsonl.
-
-    It is empty if the file cannot be read.
-    """
+    """Return the newest value of each metric among the last lines of a metrics.jsonl."""
     return newest_of(parsed(last_bytes(path).splitlines()))
 
 
@@ -82,7 +72,7 @@ def newest_of(lines: Iterable[Mapping[str, object]]) -> dict[str, Value]:
 
 
 def last_bytes(path: Path, limit: int = TAIL_BYTES) -> bytes:
-    """The complete lines in the last bytes of a file; nothing if it cannot be read."""
+    """Return the complete lines in the last bytes of a file; none if it cannot be read."""
     try:
         with open(path, "rb") as file:
             start = max(0, file.seek(0, os.SEEK_END) - limit)

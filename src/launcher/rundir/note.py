@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.rundir.files import replace_file
+from launcher.rundir.files import parse_json, replace_file
 
 NAME = "note.json"
 
@@ -17,14 +17,9 @@ class Note:
 
     @classmethod
     def of(cls, folder: Path, settings: Mapping[str, object]) -> "Note":
-        """The note that was written last: `runs show --note`'s, else `run.note` and `run.labels`.
-
-        Args:
-            folder: of the run.
-            settings: its configuration by dotted keys.
-        """
+        """Return what was written last: by `runs show --note`, or `run.note` and `run.labels`."""
         try:
-            data = json.loads((folder / NAME).read_bytes())
+            data = parse_json((folder / NAME).read_bytes())
             return cls(str(data["text"]), tuple(map(str, data["labels"])))
         except (OSError, ValueError, KeyError, TypeError):
             labels = settings.get("run.labels")

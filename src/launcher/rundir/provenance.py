@@ -25,11 +25,7 @@ MACHINE = "machine.yaml"
 
 
 def slurm_job_id() -> str | None:
-    """Return the SLURM job this process belongs to, an array's task as `1234_5`.
-
-    Returns:
-        None outside SLURM.
-    """
+    """Return the SLURM job of this process (an array's task as `1234_5`), or None."""
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
 
@@ -40,11 +36,7 @@ def is_restart() -> bool:
 
 
 def git_state(folder: str | os.PathLike[str], timeout: float = 2.0) -> dict[str, object] | None:
-    """Return {"commit": hash, "dirty": bool} of the repository around `folder`.
-
-    Never raises.
-
-    Untracked files do not count as dirty.
+    """Return {"commit": hash, "dirty": bool} of a repository; untracked files are not dirty.
 
     Returns:
         None without a repository, without git, or if it takes more than `timeout` seconds.
@@ -84,9 +76,9 @@ def git_state(folder: str | os.PathLike[str], timeout: float = 2.0) -> dict[str,
 
 
 def versions(also: Collection[str] = ()) -> dict[str, str]:
-    """Return the versions of Python, this package, and libraries that may change a run's numbers.
+    """Return the versions of Python, this package, and imported libraries that change numbers.
 
-    They are the imported libraries, and the ones in `also`.
+    Libraries in `also` are listed even if they are not imported.
     """
     result = {"python": sys.version.split()[0]}
     used = {
@@ -102,11 +94,7 @@ def versions(also: Collection[str] = ()) -> dict[str, str]:
 
 @cache
 def installed_version(distribution: str) -> str | None:
-    """Return the version of a distribution.
-
-    Returns:
-        None if it is not installed, or run from a bare checkout.
-    """
+    """Return the version of a distribution, or None if it is not installed."""
     from importlib import metadata  # 0.05 s, needed only to start a run
 
     try:
@@ -116,7 +104,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def code_state(also: Collection[str] = ()) -> dict[str, object]:
-    """The code's commit and the libraries' versions, for the drift report of a later resume."""
+    """Return the code's commit and the versions, for the drift report of a later resume."""
     return {"git": git_state(Path.cwd()), "versions": versions(also)}
 
 
@@ -124,8 +112,6 @@ def machine_state(
     device: str, threads: int, kernels: Mapping[str, str], data: str | None = None
 ) -> dict[str, object]:
     """Return the properties of a machine that change a run's last bits.
-
-    They are processor, number of threads, device, driver and data.
 
     Args:
         device: the name of the device that trains.
@@ -139,10 +125,7 @@ def machine_state(
 
 
 def described(machine: Mapping[str, object]) -> str:
-    """Format `machine_state` without the data, in a line.
-
-    Two machines with the same line should compute the same bits.
-    """
+    """Format `machine_state` without the data. Equal lines should compute equal bits."""
     words = {
         **{key: str(value) for key, value in machine.items() if key != "data"},
         "threads": f"{machine['threads']} thread{'s'[: machine['threads'] != 1]}",
@@ -151,7 +134,6 @@ def described(machine: Mapping[str, object]) -> str:
 
 
 def driver() -> str | None:
-    """Return the version of NVIDIA's driver, or None without a driver."""
     try:
         text = Path("/proc/driver/nvidia/version").read_text()
     except OSError:

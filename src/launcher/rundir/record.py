@@ -41,10 +41,7 @@ SOONEST = 1.0
 
 
 def seconds_up() -> float:
-    """Seconds of a clock that cannot be set.
-
-    They include the time of a suspended machine if the system counts it.
-    """
+    """Return seconds of a clock that cannot be set, with the time of suspension if it counts."""
     return (
         time.clock_gettime(time.CLOCK_BOOTTIME)
         if hasattr(time, "CLOCK_BOOTTIME")
@@ -58,7 +55,7 @@ class RunRecord:
     `clock` gives seconds since the epoch. `timer` gives seconds since some moment, since a clock
     that is set back while a run trains would give it a negative duration. `interval` is the minimum
     time, in seconds of that clock, between two writes of `progress`, except in an attempt's first
-    seconds. Each write is an fsync, which would slow down a training loop of millisecond steps.
+    seconds: each write is an fsync, which would slow down a loop of millisecond steps.
     """
 
     def __init__(
@@ -109,10 +106,7 @@ class RunRecord:
 
     @property
     def state(self) -> str | None:
-        """The state, or None before the first attempt.
-
-        It is one of queued, running, paused, preempted, cancelled, completed and failed.
-        """
+        """The state, or None before the first attempt."""
         return self.data["state"]
 
     @property
@@ -121,12 +115,10 @@ class RunRecord:
 
     @property
     def attempt(self) -> Attempt | None:
-        """The newest attempt."""
         return self.attempts[-1] if self.attempts else None
 
     @property
     def next_number(self) -> int:
-        """The number of the next attempt."""
         return self.attempts[-1].number + 1 if self.attempts else 1
 
     def begin_attempt(
@@ -146,10 +138,8 @@ class RunRecord:
         """Open an attempt that resumes from `start_step`; returns its number (1 for the first).
 
         An earlier attempt that never closed was killed: the caller holds the run's lock, so nobody
-        else is on it. `resume` is the request (`run.resume`) that it has followed. `launched`,
-        `machine` and `micro_batch_size` are described at `Attempt`. `code` is the folder
-        whose git state is recorded (default: the working directory). `command` is the stored
-        command (see `launcher.config.command`). Raises OSError when the record cannot be written.
+        else is on it. `code` is the folder whose git state is recorded (default: the working
+        directory). `command` is the stored command (see `launcher.config.command`).
         """
         self._began_at, self._began = self.clock(), self.timer()
         now = iso(self._began_at)
@@ -191,12 +181,7 @@ class RunRecord:
         return number
 
     def add_failure(self, outcome: Outcome, *, reason: str, exit_code: int) -> None:
-        """Add an attempt that ended before it began.
-
-        Nothing else in the record changes.
-
-        Raises OSError when the record cannot be written.
-        """
+        """Add an attempt that ended before it began; nothing else in the record changes."""
         self._close_killed()
         self._add_closed(outcome, reason, exit_code)
         self.data["state"] = outcome
@@ -218,12 +203,7 @@ class RunRecord:
         self.attempts.append(attempt)
 
     def queue(self, command: RecordData | None = None) -> None:
-        """Note that the run waits for a scheduler.
-
-        The stored data of the command that submitted it are written too.
-
-        Raises OSError when the record cannot be written.
-        """
+        """Note that the run waits for a scheduler, and the data of the submitting command."""
         self._close_killed()
         self.data.update({"state": "queued", "queued": self._time()})
         self._note_command(command)
@@ -239,13 +219,11 @@ class RunRecord:
         slurm_job_id: str | None = None,
         num_earlier: int = 0,
     ) -> None:
-        """Correct how the newest attempt ended.
-
-        The cause of a signal is known only after the attempt was closed.
+        """Correct how the newest attempt ended: a signal's cause is known only after its close.
 
         Not changed are an attempt of another SLURM job than `slurm_job_id`, the job of this
         process, the first `num_earlier` attempts, which are of earlier launches of the job, and a
-        completed or cancelled run. Raises OSError when the record cannot be written.
+        completed or cancelled run.
         """
         attempt = self.attempt
         if self.state in ("completed", "cancelled"):
@@ -263,10 +241,7 @@ class RunRecord:
         self._write()
 
     def note_times(self, seconds: Mapping[str, float]) -> None:
-        """Note the durations of the attempt's phases so far, for the next write.
-
-        See `Attempt.seconds`.
-        """
+        """Note the durations of the attempt's phases (`Attempt.seconds`) for the next write."""
         if self.attempt is not None:
             self.attempt.seconds = {name: round(value, 3) for name, value in seconds.items()}
 
@@ -280,8 +255,8 @@ class RunRecord:
     ) -> bool:
         """Note the progress of the run; return True if it was written.
 
-        `best` is {"metric": name, "value": number, "step": step}. A write that fails is logged and
-        training continues: the next write may succeed, and no run depends on this file.
+        A write that fails is logged and training continues: the next one may succeed, and no run
+        depends on this file.
         """
         self._note(step, loss, best)
         if not (self._is_due() or force):
@@ -296,11 +271,7 @@ class RunRecord:
         return True
 
     def _is_due(self) -> bool:
-        """Return whether `progress` writes again.
-
-        In an attempt's first seconds it does so after 1, 2, 4 and 8 of them, so that a listing soon
-        shows that it trains.
-        """
+        """Return whether `progress` writes again, at first after 1, 2, 4 and 8 seconds."""
         if self.written_at is None:
             return True
         age = self.written_at - self._began_at if self._began_at else self.interval
@@ -318,9 +289,8 @@ class RunRecord:
     ) -> None:
         """Close the open attempt. What is logged is read from metrics.jsonl.
 
-        Completed means: no signal, exit code 0, and the last step reached, or a reason why the end
-        came earlier (early stopping). Raises ValueError if `completed` is not true, OSError when
-        the record cannot be written.
+        Raises ValueError if `completed` is not true. It means: no signal, exit code 0, and the last
+        step reached, or a reason why the end came earlier (early stopping).
         """
         attempt = self.attempt
         if attempt is None or attempt.outcome is not None:
@@ -347,22 +317,12 @@ class RunRecord:
         patiently(self._write)
 
     def name_by(self, identity: Mapping[str, object], configured_id: str) -> None:
-        """Make this the run of another configuration.
-
-        Args:
-            identity: of the configuration, as it is stored.
-            configured_id: the id that the configuration has.
-        Raises:
-            OSError: the record cannot be written.
-        """
+        """Make this the run of another stored identity, whose configuration has this id."""
         self._name(dict(identity), configured_id)
         self._write()
 
     def _note_command(self, command: RecordData | None) -> None:
-        """Note the newest command.
-
-        The identity stays the identity of the first command, since it names the run.
-        """
+        """Note the newest command. The identity stays the first command's, which names the run."""
         is_named = self.data["identity"] is not None
         named_by = self.data if is_named else command or {}
         identity, configured_id = named_by.get("identity"), named_by.get("identity_id")
@@ -433,10 +393,7 @@ class RunRecord:
         self.written_at = self.clock()
 
     def _set_aside(self, damage: str) -> None:
-        """Keep a damaged file under another name.
-
-        This happens at a write, since a reader may not write.
-        """
+        """Keep a damaged file under another name, at a write, since a reader may not write."""
         aside = unused(self.path)
         os.replace(self.path, aside)
         self._damage = None

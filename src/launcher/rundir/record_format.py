@@ -7,8 +7,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, TypedDict
+from types import UnionType
+from typing import (
+    Any,
+    Literal,
+    TypedDict,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 import orjson
 
@@ -17,42 +26,10 @@ from launcher.rundir.folder import run_name
 
 Outcome = Literal["completed", "paused", "preempted", "cancelled", "failed", "killed"]
 STATES = (None, "queued", "running", "paused", "preempted", "cancelled", "completed", "failed")
-OPTIONAL_TEXT, OPTIONAL_INT, NUMBER = (
-    (str, NoneType),
-    (int, NoneType),
-    (int, float, str),
-)  # a string: "nan", "inf"
 FORMAT_VERSION = 1
 """Version of run.json. A change of the format comes with code that reads the one before."""
 IDENTITY_VERSION = 1
 """Version of the tree that is hashed for a run's id: a change gives every run another id."""
-RECORD_TYPES: dict[str, object] = {
-    "format_version": int, "id": str, "name": str, "state": OPTIONAL_TEXT, "queued": OPTIONAL_TEXT,
-    "step": int,
-    "max_steps": OPTIONAL_INT, "checkpoint": OPTIONAL_INT,
-    "world_size": OPTIONAL_INT,
-    "strategy": OPTIONAL_TEXT, "git": (dict, NoneType), "versions": dict,
-    "loss": (*NUMBER, NoneType),
-    "best": (dict, NoneType), "forked_from": (dict, NoneType), "logged": (dict, NoneType),
-    "attempts": list,
-    "overrides": (list, NoneType), "choices": dict, "config_dir": OPTIONAL_TEXT, "config": dict,
-    "identity": (dict, NoneType), "identity_id": OPTIONAL_TEXT, "identity_version": OPTIONAL_INT,
-    "folder": OPTIONAL_TEXT,
-}  # fmt: skip
-FORKED_FROM_TYPES: dict[str, object] = {"id": str, "name": str, "step": int}
-LOGGED_TYPES: dict[str, object] = {"curve": str, "newest": dict}
-BEST_TYPES: dict[str, object] = {"metric": str, "value": NUMBER, "step": int}
-ATTEMPT_TYPES: dict[str, object] = {
-    "number": int, "started": str, "host": str, "pid": int, "start_step": int,
-    "ended": OPTIONAL_TEXT,
-    "slurm_job_id": OPTIONAL_TEXT, "end_step": OPTIONAL_INT, "outcome": OPTIONAL_TEXT,
-    "signal": OPTIONAL_TEXT,
-    "exit_code": OPTIONAL_INT, "reason": OPTIONAL_TEXT, "world_size": OPTIONAL_INT,
-    "resume": OPTIONAL_TEXT, "queued": OPTIONAL_TEXT, "launched": OPTIONAL_TEXT,
-    "machine": OPTIONAL_TEXT,
-    "micro_batch_size": OPTIONAL_INT,
-    "seconds": (dict, NoneType),
-}  # fmt: skip
 
 
 class BestData(TypedDict, total=False):
@@ -113,6 +90,7 @@ class RecordData(TypedDict, total=False):
     git: dict[str, Any] | None
     versions: dict[str, str]
     loss: float | str | None
+    """A string for "nan" and "inf", as other numbers."""
     best: BestData | None
     forked_from: ForkedFromData | None
     logged: LoggedData | None
@@ -129,9 +107,7 @@ class RecordData(TypedDict, total=False):
 
 @dataclass
 class Attempt:
-    """One process (or group of ranks) that worked on the run.
-
-    `outcome` is None while it works.
+    """One process (or group of ranks) that worked on the run; `outcome` is None while it works.
 
     Times are ISO 8601 in UTC, steps are optimizer steps, `signal` is a name ("SIGTERM").
     """
@@ -172,6 +148,27 @@ class Attempt:
         return cls(**{name: known[name] for name in ATTEMPT_TYPES if name in known})
 
 
+def _types(keys: type) -> dict[str, tuple[type, ...]]:
+    """Return the types that `isinstance` takes for the keys of a TypedDict."""
+    return {key: _checkable(hint) for key, hint in get_type_hints(keys).items()}
+
+
+def _checkable(hint: Any) -> tuple[type, ...]:
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        return tuple(kind for part in get_args(hint) for kind in _checkable(part))
+    if origin is Literal:
+        return (str,)
+    if is_typeddict(hint):
+        return (dict,)
+    return (int, float) if hint is float else (origin or hint,)
+
+
+RECORD_TYPES, ATTEMPT_TYPES = _types(RecordData), _types(AttemptData)
+BEST_TYPES, FORKED_FROM_TYPES = _types(BestData), _types(ForkedFromData)
+LOGGED_TYPES = _types(LoggedData)
+
+
 class NewerRecord(ValueError):
     """A record in a format that only a later version of Launcher reads."""
 
@@ -187,10 +184,7 @@ def read_record(path: str | os.PathLike[str]) -> RecordData:
 
 
 def run_names(folder: Path) -> list[str]:
-    """Return the names (`<name>/<id>`) that a run's checkpoints may have.
-
-    One is by its folder, and one by its record, if the folder was renamed.
-    """
+    """Return the names (`<name>/<id>`) of a run by its folder, and by its record if renamed."""
     names = [run_name(folder)]
     with suppress(OSError, ValueError):
         record = read_record(folder / "run.json")
@@ -199,11 +193,6 @@ def run_names(folder: Path) -> list[str]:
 
 
 def parse_record(content: bytes) -> RecordData:
-    """Parse a run record.
-
-    Raises:
-        ValueError: it is not a run record.
-    """
     data: RecordData = orjson.loads(content)
     if not isinstance(data, dict):
         raise ValueError("not a mapping")
@@ -232,12 +221,10 @@ def parse_record(content: bytes) -> RecordData:
     return data
 
 
-def _check(data: object, types: dict[str, Any], path: str, every_key: bool = False) -> None:
-    """Check the types of the values.
-
-    Raises:
-        ValueError: a value has the wrong type.
-    """
+def _check(
+    data: object, types: Mapping[str, tuple[type, ...]], path: str, every_key: bool = False
+) -> None:
+    """Check the types of the values."""
     if not isinstance(data, dict):
         raise ValueError(f"{path.rstrip('.')} is not a mapping")
     for key in types if every_key else data:
@@ -246,25 +233,17 @@ def _check(data: object, types: dict[str, Any], path: str, every_key: bool = Fal
 
 
 def iso(seconds: float) -> str:
-    """Seconds since the epoch as ISO 8601 in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def plain_number(value: float | str) -> float | str:
-    """Convert a number for JSON, which has no nan and inf.
-
-    They become the strings "nan", "inf" and "-inf".
-    """
+    """Convert nan and inf, which JSON does not have, to strings."""
     value = float(value)
     return value if math.isfinite(value) else str(value)
 
 
 def json_value(value: object) -> object:
-    """Convert a value for JSON.
-
-    Values that JSON readers interpret differently become text: infinite and huge numbers, and
-    objects.
-    """
+    """Make text of what JSON readers interpret differently: infinite or huge numbers, objects."""
     if isinstance(value, float):
         return plain_number(value)
     if isinstance(value, int):
@@ -275,10 +254,7 @@ def json_value(value: object) -> object:
 def has_followed(
     attempts: Iterable[Mapping[str, object]], resume: str, slurm_job_id: str | None
 ) -> bool:
-    """Return whether an attempt of this SLURM job has followed this value of `run.resume`.
-
-    The value applies to the first launch of a submission only.
-    """
+    """Return whether this SLURM job has followed `resume`, which is for its first launch only."""
     return slurm_job_id is not None and any(
         one.get("resume") == resume and one["slurm_job_id"] == slurm_job_id for one in attempts
     )

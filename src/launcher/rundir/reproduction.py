@@ -1,7 +1,4 @@
-"""Files by which a run can be reproduced elsewhere.
-
-They have the uncommitted changes of its code, and all distributions.
-"""
+"""Files by which a run can be reproduced: uncommitted changes, and all distributions."""
 
 import atexit
 import os
@@ -17,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.rundir.files import replace_file
+from launcher.rundir.secret_patterns import SECRET_TEXT
 
 CODE, ENVIRONMENT = "code.diff", "environment.txt"
 SOURCES = (
@@ -48,22 +46,10 @@ SECRET_NAME = re.compile(
     rb"|id_(?:rsa|dsa|ecdsa|ed25519)|env)(?:[._-][^/]*)?$|\.(?:pem|key|p12|pfx|jks|kdbx|env|asc|gpg)$",
     re.IGNORECASE,
 )
-SECRET_TEXT = re.compile(
-    rb"-----BEGIN [A-Z ]*PRIVATE"
-    rb" KEY|\bAKIA[0-9A-Z]{16}\b|\bgh[pousr]_\w{30,}|\bhf_\w{30,}|\bsk-[\w-]{20,}"
-    rb"|\bxox[abprs]-[\w-]{10,}|://[^/\s:@]+:[^/\s:@]+@"
-    rb"|\bBearer\s+[\w.~+/-]{20,}|\beyJ[\w-]{10,}\.[\w-]{10,}\.|hooks\.slack\.com/services/\w"
-    rb"|\bkey[\"']?\s*[:=]\s*[\"'][0-9a-f]{32,}[\"']"
-    rb"|(?i:api_?key|secret(?:_key)?|passw(?:or)?d|passphrase|credentials?|access_key|private_key|token)"
-    rb"[\"']?\s*[:=]\s*(?:([\"'])[^\"'$\s]{8,}\1|[\w+/-]{16,}\s*$)",
-    re.MULTILINE,
-)
 
 
 def keep(folder: Path, outputs: Path, is_new: bool) -> subprocess.Popen[bytes] | None:
-    """Write `code.diff` and `environment.txt` into a run's folder.
-
-    A process does it that training does not wait for.
+    """Write `code.diff` and `environment.txt` in a process that training does not wait for.
 
     A thread would not do: the data workers are forked at the same time, and a lock that the thread
     holds (the lock of `tempfile` had this effect) would stay locked in a worker forever.
@@ -93,7 +79,7 @@ def _write(folder: Path, outputs: Path) -> None:
 
 
 def environment() -> str:
-    """List all installed distributions, one per line. A comment contains the interpreter."""
+    """List all installed distributions, one per line, after a comment with the interpreter."""
     from importlib.metadata import distributions
 
     found = set()
@@ -119,18 +105,14 @@ def _is_local(direct_url: str | None) -> bool:
 
 
 def code_diff(code: Path, outputs: Path) -> bytes:
-    """Return the difference between the working tree and its commit, for `git apply`.
+    """Return the changes of a working tree with its untracked sources, for `git apply`.
 
-    It contains untracked source files.
+    Comments at the beginning list the commit, and the files that are left out because they are too
+    large or look like secrets. It is empty without a repository with a commit.
 
     Args:
         code: a folder of the repository.
         outputs: a folder whose files are not code.
-
-    Returns:
-        Nothing without a repository with a commit. Comments at the beginning list the commit and
-            the files that are left out, because they are too large or look like secrets by name or
-            content.
     """
     commit, top = (
         _git(code, "rev-parse", "--verify", "HEAD"),
@@ -204,7 +186,7 @@ def _bounded(diff: bytes) -> bytes:
     for part in re.split(rb"^(?=diff --git )", diff, flags=re.MULTILINE):
         name = part.partition(b"\n")[0].rpartition(b" b/")[2].strip(b'"')
         total += len(part)
-        if SECRET_NAME.search(name) or SECRET_TEXT.search(part):
+        if SECRET_NAME.search(name) or SECRET_TEXT.search(part.decode(errors="replace")):
             comments.append(name + b" (looks like a secret)")
         elif len(part) > LARGEST_FILE or total > LARGEST:
             comments.append(name + b" (too large)")
@@ -215,13 +197,7 @@ def _bounded(diff: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class StoredCode:
-    """Code of a run, as `code_diff` has stored it.
-
-    Args:
-        commit: the commit's hash, or None if the run had no repository.
-        diff: the changes since, for `git apply`; empty if there are none.
-        left_out: the files that are missing in it, each with the reason.
-    """
+    """A run's commit, its changes, and the files that are missing in them, with reasons."""
 
     commit: str | None
     diff: bytes
@@ -229,7 +205,6 @@ class StoredCode:
 
 
 def parse_code(stored: bytes) -> StoredCode:
-    """Parse the text that `code_diff` returned."""
     header, mark, rest = stored.partition(b"diff --git ")
     lines = header.decode(errors="replace").splitlines()
     commits = [line.removeprefix(COMMIT) for line in lines if line.startswith(COMMIT)]

@@ -27,7 +27,7 @@ second look at all of them takes 10 ms."""
 
 
 def imported_sources() -> dict[str, str]:
-    """The digests of the user's own files that this process has imported, by name.
+    """Return the digests, by name, of the user's own files that this process has imported.
 
     A file that was edited after its import keeps the digest of the running code.
     """
@@ -55,10 +55,7 @@ def imported_sources() -> dict[str, str]:
 def source_changes(stored: Mapping[str, object], current: Mapping[str, str]) -> list[str]:
     """Return a message for each file that was edited, is gone, or is new.
 
-    Args:
-        stored: the files that an earlier process had imported.
-        current: the files that this one has imported. The other stored files are looked up, but not
-            imported, since modules may be imported late.
+    Stored files that this process has not imported are looked up only: it may import them late.
     """
     digests = {name: current[name] if name in current else _look_up(name) for name in stored}
     kinds = {
@@ -93,11 +90,7 @@ def _is_foreign(name: str, path: str) -> bool:
 
 
 def _key(name: str, path: str) -> str | None:
-    """Return the name of a module's file.
-
-    Returns:
-        None if it is neither below the current folder nor at the place that the module's name says.
-    """
+    """Return a file's name, if it is below the current folder or where the module's name says."""
     module_path = name.replace(".", "/")
     key = PurePath(
         f"{module_path}/__init__.py"
@@ -123,7 +116,7 @@ def is_installed(folder: str) -> bool:
 
 @cache
 def _libraries() -> list[Path]:
-    """The folders of Python and of Launcher."""
+    """Return the folders of Python and of Launcher."""
     package = Path(__file__).parents[1]
     python = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")]
     return [*python, package, package.parent / "hydra_plugins"]
@@ -140,7 +133,7 @@ def _look_up(name: str) -> str | None:
 
 
 def _candidates(top: str) -> Iterator[str]:
-    """The file of a module at the top level, or the folders of a package."""
+    """Yield the file of a module at the top level, or the folders of a package."""
     try:
         spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):

@@ -8,13 +8,7 @@ AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE)
 
 
 def folder_size(folder: str | os.PathLike[str]) -> int:
-    """Count the bytes in all files below a folder, which may be a link.
-
-    Files that are removed meanwhile do not count.
-
-    Returns:
-        0 for a folder that does not exist.
-    """
+    """Count the bytes below a folder, which may be a link or gone; removed files do not count."""
     total = 0
     for folder_path, _, names in os.walk(folder):
         for name in names:
@@ -35,15 +29,7 @@ def size(bytes: float) -> str:
 
 
 def parse_size(text: str) -> float | None:
-    """Parse an amount such as `2TB`, `1.5 TiB`, `500G` or `1000`.
-
-    Args:
-        text: a number and a unit; kB, MB, GB, TB and PB are powers of 1000, KiB and so on powers of
-            1024.
-
-    Returns:
-        None if it is not an amount.
-    """
+    """Parse `2TB`, `1.5 TiB`, `500G` or `1000`; kB is 1000, KiB 1024. Otherwise return None."""
     match = AMOUNT.fullmatch(text.strip())
     if match is None or (match[3] and not match[2]):
         return None

@@ -66,10 +66,7 @@ def module_of(verb: str) -> str:
 
 
 def summary(verb: str) -> str:
-    """Return a verb's help, the first line of its module.
-
-    The module is not imported, since some imports take long.
-    """
+    """Return the first line of a verb's module, without importing it: some imports take long."""
     if verb in rerun.VERBS:
         return rerun.VERBS[verb]
     spec = find_spec(module_of(verb))
@@ -110,10 +107,7 @@ def add_outputs(parser: argparse.ArgumentParser) -> None:
 
 
 def with_verb(arguments: Sequence[str]) -> list[str]:
-    """Return the command line with the verb `list` if it has none.
-
-    For example, `runs`, `runs --json` and `runs model=mlp` have none.
-    """
+    """Return the command line with the verb `list` if it has none: `runs`, `runs --json`."""
     outputs, rest = _outputs_first(arguments)
     if rest and (rest[0] in VERBS or rest[0] in ("-h", "--help")):
         return [*outputs, *rest]
@@ -186,6 +180,11 @@ def _run(arguments: Sequence[str]) -> int:
     except ConfigError as error:
         print(*error.messages, sep="\n", file=sys.stderr)
         return 2
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"{error.filename}: {error.strerror}.", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
 

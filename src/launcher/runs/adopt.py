@@ -69,7 +69,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def configured(run: StoredRun, overrides: Sequence[str], config_dir: Path | None) -> DictConfig:
-    """Compose the configuration that adopts a run."""
     parent = run.folder.path.parent
     if OUTPUTS not in map(key_of, overrides):
         overrides = [*overrides, f"{OUTPUTS}={quoted(str(outputs_of(run.folder.path, run.name)))}"]

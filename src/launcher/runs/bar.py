@@ -11,11 +11,7 @@ class Bar:
     """A bar that is not shown."""
 
     def advance(self, text: str = "") -> None:
-        """Count one more.
-
-        Args:
-            text: description of the item.
-        """
+        """Count one more item, and show the description `text`."""
 
     def reach(self, count: int) -> None:
         """Show that so many are done."""
@@ -23,12 +19,7 @@ class Bar:
 
 @contextmanager
 def bar(total: int, text: str = "") -> Iterator[Bar]:
-    """Show a progress bar until the end of the context.
-
-    Args:
-        total: number of items.
-        text: description of the first item.
-    """
+    """Show a progress bar until the end of the context; `text` describes the first item."""
     if not sys.stderr.isatty():
         yield Bar()
         return

@@ -4,14 +4,13 @@ Each saves first and can be resumed.
 """
 
 import argparse
-import os
 import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
 from launcher.errors import ConfigError
-from launcher.rundir.holder import held_here, is_held
+from launcher.rundir.holder import held_here, is_held, signal_holder
 from launcher.rundir.record import RunRecord
 from launcher.runs.filters import FILTER_HELP, select
 from launcher.runs.find import ask_queue, find_runs
@@ -88,8 +87,7 @@ def has_other_runs(run: StoredRun, chosen: Sequence[StoredRun]) -> bool:
 def note_cancellation(run: StoredRun, job: str) -> bool:
     """Let the run see that it is cancelled; return False if its folder cannot be written.
 
-    SLURM does not show it of a job that is ending already. In another user's folder SLURM alone has
-    to tell it.
+    SLURM does not show it of a job that is ending already.
     """
     try:
         write_cancel_note(run.folder, job)
@@ -105,11 +103,7 @@ def withdraw_notes(runs: Sequence[StoredRun]) -> None:
 
 
 def record_cancelled(run: StoredRun, job: str | None) -> bool:
-    """Record the end of a SLURM job that could not record it.
-
-    Returns:
-        False if that failed, and was reported.
-    """
+    """Record the end of a SLURM job that could not; return False if that failed."""
     try:
         RunRecord(run.folder).revise(
             "cancelled", "cancelled", reason="the SLURM job was cancelled", slurm_job_id=job
@@ -124,25 +118,25 @@ def record_cancelled(run: StoredRun, job: str | None) -> bool:
 
 
 def stop(run: StoredRun) -> bool:
-    """Send SIGTERM to the process on a run; return False if it belongs to another user."""
+    """Send SIGTERM to the process on a run; return False if that failed, and was reported."""
     holder = held_here(run.folder)
+    # It may have just ended.
+    if holder is None:
+        return True
     try:
-        if holder is not None:
-            os.kill(holder.pid, signal.SIGTERM)
+        if signal_holder(run.folder, holder, signal.SIGTERM):
             print(f"{run.label}: process {holder.pid} asked to stop")
+            return True
+        fault = f"does not work on it; remove {run.folder.lock_path}"
     except ProcessLookupError:
-        # It has just ended.
-        pass
+        return True
     except PermissionError:
-        print(
-            f"{run.label}: process {holder and holder.pid} belongs to another user", file=sys.stderr
-        )
-        return False
-    return True
+        fault = "belongs to another user"
+    print(f"{run.label}: process {holder.pid} {fault}", file=sys.stderr)
+    return False
 
 
 def chosen_runs(arguments: argparse.Namespace) -> list[StoredRun]:
-    """The runs that a command's filter selects."""
     if not arguments.words and not arguments.all:
         raise ConfigError("which runs? Give a name, the beginning of an id, key=value, or --all.")
     runs = find_runs(arguments.outputs)

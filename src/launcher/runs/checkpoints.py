@@ -108,7 +108,6 @@ def selected_runs(
 
 
 def found_in(runs: Sequence[StoredRun], reads: bool, at: str | None) -> list[FoundCheckpoint]:
-    """Find the checkpoints of runs."""
     found: list[FoundCheckpoint] = []
     with bar(sum(number_of_steps(run) for run in runs)) as shown:
         for run in runs:

@@ -91,7 +91,6 @@ def show_identities(runs: Sequence[StoredRun], as_json: bool) -> None:
 
 
 def identity_of(path: Path, label: str) -> dict[str, object]:
-    """Read the identity of a run."""
     try:
         identity = read_record(path).get("identity")
     except (OSError, ValueError):
@@ -104,10 +103,7 @@ def identity_of(path: Path, label: str) -> dict[str, object]:
 
 
 def configuration(runs: Sequence[StoredRun], counted: bool) -> Rows:
-    """Return the differing options and keys.
-
-    They are either the keys that can change a run's numbers, or the others.
-    """
+    """Return the differing options and keys that can change a run's numbers, or the others."""
     ignored = not_counted(list(runs))
     chosen = [
         {group: option for group, option in run.choices.items() if is_group(group)} for run in runs
@@ -128,7 +124,6 @@ def is_place(key: str) -> bool:
 
 
 def code(runs: Sequence[StoredRun]) -> Rows:
-    """Return the differences in commit, versions, strategy and ranks."""
     described = [
         {
             "commit": commit(run),
@@ -139,21 +134,12 @@ def code(runs: Sequence[StoredRun]) -> Rows:
         for run in runs
     ]
     differing = varying(described)
-    return {
-        key: [column.get(key) for column in described]
-        for key in dict.fromkeys(described[0])
-        if key in differing
-    } | {
-        key: [column.get(key) for column in described]
-        for key in sorted(differing - described[0].keys())
-    }
+    keys = [*described[0], *sorted(differing - described[0].keys())]
+    return {key: [column.get(key) for column in described] for key in keys if key in differing}
 
 
 def machine(runs: Sequence[StoredRun]) -> Rows:
-    """Return the machines of each run, in the order of its attempts, if they differ.
-
-    Processor, instructions, library of matrix products, threads and device decide the last bits.
-    """
+    """Return the machines of each run by attempt, if they differ: they decide the last bits."""
     described = [
         "; then ".join(
             name for name, _ in groupby(a.get("machine") or "unknown" for a in run.attempts)
@@ -185,7 +171,6 @@ def diff_command(runs: Sequence[StoredRun]) -> list[str]:
 
 
 def results(runs: Sequence[StoredRun]) -> Rows:
-    """Return state, steps, time, and the best and newest value of each metric."""
     rows: Rows = {
         "state": [run.state for run in runs],
         "step": [progress(run.record) for run in runs],
@@ -206,19 +191,13 @@ def results(runs: Sequence[StoredRun]) -> Rows:
 
 
 def first_difference(runs: Sequence[StoredRun]) -> list[str]:
-    """Find the steps at which each run begins to differ from the first run.
-
-    Loss and validation metrics are compared.
-    """
+    """Find the steps at which loss and validation metrics begin to differ from the first run."""
     first, *others = runs
     return [f"{other.label} against {first.label}: {parting(first, other)}" for other in others]
 
 
 def parting(first: StoredRun, second: StoredRun) -> str:
-    """Find the step at which the logged numbers of two runs begin to differ.
-
-    They are compared exactly.
-    """
+    """Find the step at which the logged numbers of two runs begin to differ, compared exactly."""
     left, right = measured(first), measured(second)
     shared = sorted(left.keys() & right.keys(), key=lambda entry: entry[0])
     for entry in shared:

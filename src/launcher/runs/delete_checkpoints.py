@@ -84,16 +84,7 @@ def kept_names(text: str) -> list[str]:
 def delete(
     runs: Sequence[StoredRun], everything: Sequence[StoredRun], arguments: argparse.Namespace
 ) -> int:
-    """Print what would be deleted, or delete it.
-
-    Args:
-        runs: the chosen runs.
-        everything: all runs, since others may start from a chosen one.
-        arguments: of the command line.
-
-    Returns:
-        1 if the deletion from a run failed.
-    """
+    """Print what would be deleted, or delete it; forks of `runs` are among `everything`."""
     known = {run.path for run in everything}
     if outside := [run.path for run in runs if run.path not in known]:
         raise ConfigError(
@@ -120,7 +111,6 @@ def delete(
 
 
 def counted(plans: Iterable[Plan]) -> str:
-    """Return the number of folders and of runs: `3 checkpoints of 2 runs`."""
     counts = [len(plan.folders) for plan in plans if plan.folders]
     return f"{plural(sum(counts), 'checkpoint')} of {plural(len(counts), 'run')}"
 
@@ -140,10 +130,7 @@ def table(plans: Sequence[Plan]) -> Table:
 
 # -------------------------------------------------------------------------------- what is protected
 def starting_points(runs: Sequence[StoredRun], outputs: Path) -> set[str]:
-    """Return the folders of runs from which others have started or will start.
-
-    They start as forks, or by `run.init_from`.
-    """
+    """Return the folders of runs from which others start: as forks, or by `run.init_from`."""
     named: set[str] = set()
     """The ids, and `<name>/<id>`, of named runs."""
     folders: set[Path] = set()
@@ -163,10 +150,7 @@ def starting_points(runs: Sequence[StoredRun], outputs: Path) -> set[str]:
 
 
 def _runs_of(start: str, outputs: Path) -> list[Path]:
-    """Return the folders of the runs that a `run.init_from` may name.
-
-    It names them by an id, a run's folder, or a path in it.
-    """
+    """Return the folders of runs that `run.init_from` may name: by id, folder, or a path in it."""
     path = Path(os.path.expanduser(start)).absolute()
     above = [folder for folder in (path, *path.parents) if (folder / "run.json").is_file()]
     return above[:1] or ([] if "/" in start else named_folders(outputs, start))
@@ -206,14 +190,6 @@ def protection(run: StoredRun, older: float, sources: set[str]) -> str | None:
 
 
 def planned(run: StoredRun, older: float, keep: Sequence[str], sources: set[str]) -> Plan:
-    """Plan the deletions of a command from a run.
-
-    Args:
-        run: the run.
-        older: seconds for which nothing has changed.
-        keep: best, latest, or steps.
-        sources: see `starting_points`.
-    """
     made_for = run.updated
     if (reason := protection(run, older, sources)) is not None:
         return Plan(run, reason=reason)
@@ -230,8 +206,7 @@ def checkpoints_to_delete(run: StoredRun, keep: Sequence[str], reads: bool = Fal
     Args:
         run: the run.
         keep: best, latest, or steps.
-        reads: read all tensors to find out which checkpoint verifies. Otherwise compare only their
-            sizes.
+        reads: read all tensors to find out which one verifies, not only their sizes.
     """
     store = CheckpointStore(run.folder.checkpoints, names=run_names(run.folder.path))
     try:
@@ -269,7 +244,6 @@ def named_steps(store: CheckpointStore, keep: Sequence[str]) -> set[int]:
 
 
 def set_aside(store: CheckpointStore, reads: bool) -> list[Path]:
-    """List the folders that were set aside for good."""
     corrupt = sorted(store.root.glob(f"{CORRUPT}*"))
     # A checkpoint that was set aside as damaged and verifies again is the run's newest.
     return [
@@ -288,13 +262,9 @@ def _verifies(folder: Path, reads: bool) -> bool:
 
 # ---------------------------------------------------------------------------------------- deletion
 def carry_out(plan: Plan, keep: Sequence[str]) -> Plan:
-    """Delete the planned files of a run, with the run's lock.
+    """Delete the planned files with the run's lock; return the deletions, or why there were none.
 
-    The plan is made again first, since in the meantime the run may have been resumed, and now
-    tensors are read as well.
-
-    Returns:
-        The deletions, or the reason why there were none, which is printed.
+    The plan is made again first, and reads tensors: the run may have been resumed in the meantime.
     """
     run = StoredRun.read(plan.run.path)
     store = CheckpointStore(run.folder.checkpoints)

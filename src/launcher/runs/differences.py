@@ -1,4 +1,4 @@
-"""Finds the keys in which runs differ."""
+"""Find the keys in which runs differ."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,16 +12,13 @@ Row = dict[str, str]
 
 
 def differences(runs: Sequence[StoredRun]) -> list[Row]:
-    """Find the keys that are not the same in all runs.
-
-    Each run's values are as typed on a command line.
+    """Find the keys that are not the same in all runs, with each run's values as typed.
 
     Keys of `run.identity_exclude` are left out: they cannot change the numbers.
 
     If runs chose different options of a group (`model=gpt`, `model=mlp`), the choice represents the
-    group. A key of the group is listed only if it also differs between runs of the same choice. The
-    most informative keys come first: choices and classes, then keys by their number of distinct
-    values.
+    group. A key of the group is listed only if it also differs between runs of the same choice.
+    Choices and classes come first, then keys by their number of distinct values.
     """
     ignored = not_counted(runs)
     groups = {
@@ -50,14 +47,17 @@ def differences(runs: Sequence[StoredRun]) -> list[Row]:
 
 
 def without_defaults(runs: Sequence[StoredRun], rows: Sequence[Row]) -> list[Row]:
-    """Return the `differences` without nulls and defaults.
+    """Return the `differences` without nulls and defaults; a run that has only defaults keeps them.
 
-    A run that has only defaults keeps them.
-
-    A default is a value that all runs have whose command line does not set the key, while others
-    set it.
+    A default is a value of all runs whose command line does not set the key, while others set it.
+    The values of a run with a preset (`experiment=...`) may come from that, so they are kept.
     """
-    names = [{override.lstrip("+").partition("=")[0] for override in run.overrides} for run in runs]
+    names = [
+        row.keys() | set()
+        if run.choices.get("experiment") not in (None, "null")
+        else {override.lstrip("+").partition("=")[0] for override in run.overrides}
+        for run, row in zip(runs, rows, strict=True)
+    ]
     others: dict[str, set[str | None]] = defaultdict(set)
     for row, typed in zip(rows, names, strict=True):
         for key in row.keys() - typed:
@@ -107,10 +107,7 @@ def not_counted(runs: Sequence[StoredRun]) -> set[str]:
 
 
 def counts(key: str, ignored: set[str]) -> bool:
-    """Return whether a key can change a run's numbers, or distinguishes its runs.
-
-    Runs of one configuration are distinguished by some keys.
-    """
+    """Return whether a key can change a run's numbers, or distinguishes equal runs."""
     parts = key.split(".")
     return key == TAG or not any(
         ".".join(parts[:length]) in ignored for length in range(1, len(parts) + 1)
@@ -137,10 +134,7 @@ def within_choices(
 
 
 def without_echoes(runs: Sequence[StoredRun], rows: Sequence[Row], keys: set[str]) -> set[str]:
-    """Drop keys that only repeat a key of the command line.
-
-    For example, scheduler.max_steps follows trainer.max_steps.
-    """
+    """Drop keys that only repeat a key of the command line, as scheduler.max_steps may."""
     overrides = {override for run in runs for override in run.overrides}
     typed = {override.lstrip("+~").partition("=")[0] for override in overrides} & keys
     columns = {key: [row.get(key) for row in rows] for key in keys}

@@ -14,11 +14,7 @@ RECENT_BYTES = 1 << 15
 
 
 def expected(run: StoredRun, now: float) -> str:
-    """Format the time at which a run is expected to start or to end.
-
-    It is `starts in 2h`, as SLURM expects it; `ends in 35m`, by the steps that are left, or `limit
-    in 10m` if its time limit ends before. It is empty if it is not known.
-    """
+    """Format `starts in 2h`, `ends in 35m` by the steps that are left, or `limit in 10m`, or ""."""
     if run.job is not None and run.job.is_pending:
         return "" if run.job.start is None else f"starts in {duration(run.job.start - now)}"
     if run.state != "running":
@@ -30,7 +26,7 @@ def expected(run: StoredRun, now: float) -> str:
 
 
 def described(run: StoredRun, now: float) -> str:
-    """The same as `expected`, with the time of day."""
+    """Format `expected` with the time of day."""
     text = expected(run, now)
     if text.startswith("starts"):
         at = run.job.start if run.job is not None else None
@@ -42,13 +38,9 @@ def described(run: StoredRun, now: float) -> str:
 
 
 def expected_end(run: StoredRun, now: float) -> float | None:
-    """Return the time at which the last step is done.
+    """Return the time at which the last step is done, or None if no recent step is known.
 
-    The remaining steps are taken to last as long as the recent ones, with their evaluations and
-    saves.
-
-    Returns:
-        None if no recent step is known.
+    The remaining steps are taken to last as long as the recent ones, with evaluations and saves.
     """
     last_step = run.record.get("max_steps")
     lines = parsed(last_bytes(run.folder.metrics_path, RECENT_BYTES).splitlines())

@@ -54,10 +54,10 @@ FILTER_HELP = (
 
 
 def value_of(run: StoredRun, key: str) -> Any:
-    """Return a run's value of a key.
+    """Return a run's value of a key, or None.
 
     It is a field of run.json, the option of a config group, a configuration value, or the newest
-    value of a metric, in this order. It is None if the run has none of them.
+    value of a metric, in this order.
     """
     if key in FIELDS:
         return FIELDS[key](run)
@@ -69,7 +69,6 @@ def value_of(run: StoredRun, key: str) -> Any:
 
 
 def check_keys(runs: Sequence[StoredRun], keys: Sequence[str], option: str = "") -> None:
-    """Check that a run has each key."""
     unknown = [
         key
         for key in dict.fromkeys(keys)
@@ -125,7 +124,6 @@ def select(runs: list[StoredRun], words: Sequence[str]) -> list[StoredRun]:
 
 
 def check_word(word: str) -> None:
-    """Check that a word can name a run."""
     if not word:
         raise ConfigError(
             "'': names no run; a variable of the shell may be unset. Give an id or a name."
@@ -183,11 +181,7 @@ def number(value: Any) -> float | None:
 
 
 def sort(runs: list[StoredRun], key: str, reverse: bool = False) -> list[StoredRun]:
-    """Sort runs by a key.
-
-    Numbers are sorted by value, before text, and runs without a value, or with NaN, come last in
-    either direction.
-    """
+    """Sort runs by a key: numbers, then text, then runs without a value or with NaN."""
     check_keys(runs, [key], "--sort=")
     # Values of unlike metrics cannot be compared.
     if key == "best":

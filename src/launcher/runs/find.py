@@ -20,10 +20,7 @@ RUN_HELP = "an id, the beginning of an id, a name, name/id, a SLURM job, or a fo
 
 
 def join_queue(runs: Iterable[StoredRun], jobs: Mapping[str, QueuedJob] | None) -> None:
-    """Set each run's job in SLURM's queue (see `scheduler.queue`).
-
-    It is None if it is not known.
-    """
+    """Set each run's job in SLURM's queue, or None if it is not known (see `scheduler.queue`)."""
     if jobs is None:
         return
     for run in runs:
@@ -53,10 +50,7 @@ def ask_queue(runs: Iterable[StoredRun]) -> None:
 
 
 def ask_cancelled(runs: Iterable[StoredRun]) -> None:
-    """Find the runs whose job was cancelled before it could record that.
-
-    It then waited or was suspended.
-    """
+    """Find the runs whose job was cancelled while it waited or was suspended, so left no record."""
     lost = [run for run in runs if run.job is None and run.state in ("stale", "preempted")]
     # A job may have several runs.
     jobs = defaultdict[str, list[StoredRun]](list)
@@ -83,10 +77,7 @@ def find_runs(outputs: Path) -> list[StoredRun]:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Switch Python's garbage collector off within the context.
-
-    It takes 10 % of the time, and runs have no reference cycles.
-    """
+    """Switch the garbage collector off: it takes 10 % of the time, and runs have no cycles."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

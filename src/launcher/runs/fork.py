@@ -58,7 +58,7 @@ def fork_command(
     without: Sequence[str] = (),
     trust: bool = False,
 ) -> list[str]:
-    """The arguments of `python -m launcher` for a fork."""
+    """Return the arguments of `python -m launcher` for a fork."""
     path = find_checkpoint(run.folder.checkpoints, at, "--at", hashes=False)
     typed = {key_of(override) for override in overrides}
     is_elsewhere = "paths.outputs" in typed

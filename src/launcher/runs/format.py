@@ -29,10 +29,7 @@ def local_time(time: str | None) -> str:
 
 
 def number(value: Any) -> str:
-    """Format a number with four significant digits, and None as `-`.
-
-    Takes "nan" and "inf", as run.json has them.
-    """
+    """Format a number, or "nan" and "inf" of run.json, with four digits, and None as `-`."""
     if value is None:
         return "-"
     try:

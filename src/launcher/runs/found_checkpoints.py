@@ -45,7 +45,7 @@ class FoundCheckpoint:
         path: its folder.
         marks: `latest`, `best`, or a state of `ASIDE`.
         problem: what is wrong, or "".
-        manifest: None if there is none that can be read.
+        manifest: None if it cannot be read.
         size: bytes of its files.
         written: when, in seconds since the epoch; None for a link.
         is_aside: it is not among the checkpoints that a run resumes from.
@@ -80,8 +80,7 @@ def found_checkpoints(
     Args:
         run: the run.
         reads: read every byte; otherwise only the sizes of files are compared.
-        at: `latest`, `best` or a step; None for all, with the folders that were set aside or left
-            over and the links that lead nowhere.
+        at: `latest`, `best` or a step; None for all, with folders and links of `_others`.
     """
     root = run.folder.checkpoints
     if root.is_symlink() and not root.exists():
@@ -135,12 +134,6 @@ def _dangling(run: StoredRun, link: Path) -> FoundCheckpoint:
 
 # ------------------------------------------------------------------------------------------ table
 def table(found: Sequence[FoundCheckpoint], reads: bool) -> Table:
-    """Make a table with a line for each checkpoint, and the sum.
-
-    Args:
-        found: the checkpoints.
-        reads: every byte of them was read.
-    """
     rows = [cells(checkpoint, reads) for checkpoint in found]
     counts = {
         "checkpoint": sum(not each.is_aside and each.written is not None for each in found),

@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def selected(arguments: argparse.Namespace) -> tuple[list[StoredRun], list[str]]:
-    """Return the runs that match the filter, with their jobs, and the columns (`add_selection`)."""
+    """Return the runs that match the filter, with their jobs, and the columns."""
     runs = find_runs(arguments.outputs)
     ask_queue(runs)
     runs = select(runs, arguments.words)
@@ -109,11 +109,7 @@ def no_runs(arguments: argparse.Namespace) -> str:
 
 @dataclass
 class Column:
-    """One column.
-
-    On a narrow terminal, columns with the largest `spare` are left out first, and columns with 0
-    never.
-    """
+    """A column; a narrow terminal drops the largest `spare` first, and 0 never."""
 
     heading: str
     cell: Callable[[StoredRun], str]
@@ -169,9 +165,7 @@ def table(
     keys: Sequence[str] = (),
     sorted_by: str = "",
 ) -> Table:
-    """Make a table with one line per run.
-
-    In a terminal of `width` characters, columns are left out and `differs in` is cut to fit.
+    """Make a table with one line per run, cut to a terminal of `width` characters.
 
     Args:
         runs: the runs, in their order.
@@ -240,13 +234,9 @@ def shortened(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
 def fitting(
     columns: list[Column], cells: list[list[str]], width: int, longest: int, more: int
 ) -> tuple[list[int], int]:
-    """Return the indices of the columns for a terminal of `width` characters.
+    """Return the columns that fit, and the room for `differs in` and `reason`.
 
-    `longest` is the length of the longest cell of `differs in`, and `reason` needs `more`
-    characters.
-
-    Returns:
-        The indices, and the room that they leave to `differs in` and to `reason`.
+    `longest` is the length of the longest cell of `differs in`, and `reason` needs `more`.
     """
     widths = [
         max(map(len, (column.heading, *texts))) + GAP
@@ -267,16 +257,12 @@ def fitting(
 
 
 def age(run: StoredRun, now: float) -> str:
-    """Time since the first attempt started."""
     first = seconds_of(run.started) or run.updated
     return "-" if first is None else duration(now - first)
 
 
 def summary(run: StoredRun, differs: dict[str, str]) -> dict[str, Any]:
-    """Summarize a run for `--json`.
-
-    It has the run's record, the state of the table, its folder, metrics and differences.
-    """
+    """Return the record, state, folder, metrics and differences of a run for `--json`."""
     return {
         **{key: value for key, value in run.record.items() if key != "logged"},
         "id": run.id,

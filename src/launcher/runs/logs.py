@@ -65,11 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def log_path(run: StoredRun, rank: int, slurm: bool = False) -> Path:
-    """Return the log of a rank.
-
-    Before a run has its own log, it is the log of its SLURM job, and before the job has one, the
-    file that SLURM wrote.
-    """
+    """Return the log of a rank, or before it exists the SLURM job's, or the file SLURM wrote."""
     path = run.folder.log_path(rank)
     if path.is_file() and not slurm:
         return path
@@ -101,24 +97,18 @@ def failure(run: StoredRun) -> str:
 
 
 def early_end(run: StoredRun) -> str:
-    """Describe the end of the newest attempt if it had not begun, which the log does not show.
-
-    Otherwise return "".
-    """
+    """Describe the end of an attempt that had not begun, which no log shows, or return ""."""
     last = run.attempts[-1] if run.attempts else {}
     is_early = last.get("reason") and last.get("started") == last.get("ended")
     return f"{last['outcome']}, {last['reason']}" if is_early else ""
 
 
 class RunWatch:
-    """Watches for the end of a run, when no process holds it, and SLURM's queue has no job of it.
-
-    The queue is read every `pause` seconds.
+    """Watches for the end of a run: no process holds it, and SLURM's queue has no job of it.
 
     A completed run's own log is complete once its process has left it and its trackers are
-    complete. The process waits for these too, but at most `trackers` seconds, and logs their
-    problems. Its job's log (`is_job_log`) is not complete then, since srun forwards a task's output
-    a moment later.
+    complete. The process waits for these at most `trackers` seconds, and logs their problems. Its
+    job's log (`is_job_log`) is not complete then, since srun forwards output a moment later.
     """
 
     def __init__(
@@ -153,10 +143,7 @@ class RunWatch:
 
 
 def last_lines(path: Path, lines: int, block: int = 1 << 16) -> int:
-    """Return the position at which the last `lines` lines of a file begin.
-
-    The file is read from its end.
-    """
+    """Return the position at which the last `lines` lines of a file begin, read from its end."""
     with open(path, "rb") as file:
         position = end = file.seek(0, os.SEEK_END)
         text = b""
@@ -187,10 +174,7 @@ def growth(
     has_ended: Callable[[], bool],
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[bytes]:
-    """Yield the bytes appended to a file after `position`.
-
-    It ends once `has_ended()` is true and nothing more was appended.
-    """
+    """Yield the bytes appended after `position`, to the end once `has_ended()` is true."""
     while True:
         # This is checked before reading, so that the last bytes are still read.
         ended = has_ended()

@@ -17,7 +17,6 @@ def add_note_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def write_notes(runs: Sequence[StoredRun], arguments: argparse.Namespace) -> None:
-    """Change the note and the labels of runs, and print them."""
     for label in (*arguments.label, *arguments.unlabel):
         if not label or not label.replace("-", "").replace("_", "").replace(".", "").isalnum():
             raise ConfigError(f"--label '{label}': should be letters, digits and . _ -.")

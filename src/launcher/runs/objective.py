@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from launcher.config.grid import GRID_SWEEPERS
 from launcher.config.messages import hint
-from launcher.config.metric_direction import best_index, direction, is_better
+from launcher.config.metric_direction import best_index, is_better, mode_of
 from launcher.config.tree import get
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
@@ -19,12 +19,7 @@ Which = Literal["best", "last"]
 
 
 def objective_of(config: dict[str, Any], sweeper: str | None) -> str | None:
-    """Return the metric whose value a job returns, or None if it returns all of its metrics.
-
-    Args:
-        config: the run's configuration.
-        sweeper: the option of `hydra/sweeper`, or None without a sweep.
-    """
+    """Return the metric whose value a job returns, or None if it returns all of its metrics."""
     if (metric := get(config, "job.objective")) is not None:
         return str(metric)
     monitored = get(config, "hooks.checkpointing.best_metric")
@@ -32,15 +27,13 @@ def objective_of(config: dict[str, Any], sweeper: str | None) -> str | None:
 
 
 def job_value(config: dict[str, Any], metric: str) -> float:
-    """Return a job's value of a metric."""
     history = History.of(RunFolder(Path(config["run"]["dir"])))
     curve = curve_of(history, metric)
     if not curve.y:
         raise ConfigError(f"job.objective={metric}: is not logged{hint(metric, history.metrics)}")
     is_best_metric = get(config, "hooks.checkpointing.best_metric") == metric
     mode = get(config, "hooks.checkpointing.best_mode") if is_best_metric else None
-    mode = mode if mode in ("min", "max") else direction(metric)
-    return value(curve, get(config, "job.value") or "best", "max" if mode == "max" else "min")
+    return value(curve, get(config, "job.value") or "best", mode_of(metric, mode))
 
 
 def curve_of(history: History, metric: str) -> Curve:
@@ -51,10 +44,7 @@ def curve_of(history: History, metric: str) -> Curve:
 
 
 def pareto_front(costs: Iterable[tuple[float, ...]]) -> set[tuple[float, ...]]:
-    """Return the costs for which no other is at least as good in every objective.
-
-    An equal one does not count: the other must be better in one. Less is better.
-    """
+    """Return the costs for which no other is as good in every objective and better in one."""
     front: set[tuple[float, ...]] = set()
     # A cost that is better in every objective came earlier.
     for cost in sorted(set(costs)):
@@ -72,10 +62,7 @@ def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
 def value(
     curve: Curve, which: Which, mode: Literal["min", "max"], until: float = math.inf
 ) -> float:
-    """Return the best finite value of a curve up to a step, or its last one.
-
-    It is NaN if there is none.
-    """
+    """Return the best finite value of a curve up to a step, or its last; NaN without any."""
     values = [y for x, y in zip(curve.x, curve.y, strict=True) if x <= until]
     if which == "last":
         return values[-1] if values else math.nan

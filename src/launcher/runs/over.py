@@ -1,7 +1,4 @@
-"""Groups of runs that differ in one key only, such as `seed`.
-
-They have a table, and the mean and spread of their curves.
-"""
+"""Table, mean and spread of groups of runs that differ in one key only, such as `seed`."""
 
 import json
 import math
@@ -43,10 +40,7 @@ class Group:
         return ", ".join(f"{count} {state}" for state, count in states.most_common())
 
     def values(self, key: str) -> list[float]:
-        """The finite values of a metric or setting in the completed runs.
-
-        Other runs may be at any step.
-        """
+        """The finite values of a metric or setting in completed runs; others may be at any step."""
         numbers = [number(best_of(run, key)) for run in self.runs if run.state == "completed"]
         return [value for value in numbers if value is not None and math.isfinite(value)]
 
@@ -61,10 +55,7 @@ def best_of(run: StoredRun, key: str) -> object:
 
 
 def grouped(runs: Sequence[StoredRun], key: str) -> list[Group]:
-    """Group the runs by all keys that can change their numbers, except one key.
-
-    Keys that only repeat this key do not count either.
-    """
+    """Group the runs by all keys that can change their numbers, except one key and its echoes."""
     if runs and not any(key in run.settings or key in run.choices for run in runs):
         check_keys(runs, [key], "--over=")
         raise ConfigError(f"--over={key}: is not a key of the configuration; e.g. seed.")
@@ -109,17 +100,7 @@ def show(
     reverse: bool,
     as_json: bool,
 ) -> None:
-    """Print a line for each group.
-
-    Args:
-        runs: the runs.
-        key: the key in which runs of a group differ.
-        columns: metrics or settings. If there are none, the metrics that `best` follows, and the
-            training loss.
-        sort: the mean of a column by which the groups are sorted.
-        reverse: sort in descending order.
-        as_json: print JSON lines.
-    """
+    """Print a line for each group; `columns` are by default `best`'s metric and the loss."""
     groups = grouped(runs, key)
     if not columns:
         followed = dict.fromkeys(f"best {run.best['metric']}" for run in runs if run.best)
@@ -183,10 +164,7 @@ def _as_json(group: Group, columns: Sequence[str]) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class Band:
-    """The mean of several curves, and the standard deviation around it.
-
-    They are at steps where all curves have a value.
-    """
+    """The mean of several curves and the standard deviation, at steps where all have a value."""
 
     x: list[float]
     mean: list[float]
@@ -195,13 +173,6 @@ class Band:
 
 
 def band(curves: Sequence[Curve], log: bool = False) -> Band:
-    """Compute the band of several curves.
-
-    Args:
-        curves: curves. Steps that not all of them have are left out.
-        log: average the logarithms, for a logarithmic scale. Values without a logarithm are left
-            out.
-    """
     tables = [
         {
             x: math.log(y) if log else y

@@ -1,8 +1,7 @@
 """Standard output for short tables with wrapped cells, by rich.
 
-A table with a line for each of many rows is a `launcher.runs.table.Table`. Rich takes 8 s and 180
-MB for a listing of 10,000 runs, `Table` takes 3 s and 100 MB, and rich leaves out the columns that
-it may cut if a terminal is narrow.
+For a listing of 10,000 runs, rich takes 8 s and 180 MB, `launcher.runs.table.Table` 3 s and 100 MB.
+On a narrow terminal, rich leaves out the columns that it may cut.
 """
 
 import sys
@@ -36,12 +35,6 @@ class StdoutConsole(Console):
 
 
 def grid(*headings: str, right: Collection[str] = ()) -> Table:
-    """A table without lines, whose cells are wrapped.
-
-    Args:
-        headings: headings of the columns. If there are none, the table has no heading.
-        right: the headings of the columns that are aligned to the right.
-    """
     result = Table(box=None, pad_edge=False, show_header=bool(headings), header_style="bold")
     for heading in headings:
         result.add_column(

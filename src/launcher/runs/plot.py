@@ -1,8 +1,6 @@
 """Draw metrics of runs, or a hyperparameter search, as a PNG.
 
-Training is smoothed over raw values, validation is drawn as dots, and restarts are dotted lines. A
-hyperparameter search has Optuna's pictures of its history, curves, importances, parallel
-coordinates and Pareto front.
+Training is smoothed over raw values, validation is drawn as dots, and restarts are dotted lines.
 """
 
 import argparse
@@ -15,7 +13,7 @@ from typing import Any
 
 from launcher.config.messages import hint
 from launcher.errors import ConfigError
-from launcher.rundir.files import path_argument
+from launcher.rundir.files import path_argument, save_figure
 from launcher.rundir.history import Curve, is_wide
 from launcher.runs.differences import differences, without_defaults
 from launcher.runs.find import RUN_HELP
@@ -113,17 +111,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def save(figure: Any, output: Path) -> None:
-    """Write a figure."""
     check_suffix(figure, output)
     try:
-        figure.savefig(output, dpi=150)
+        save_figure(figure, output)
     except OSError as error:
         raise ConfigError(f"--output={output}: cannot be written ({error.strerror}).") from error
     print(output)
 
 
 def check_metrics(runs: Sequence[StoredRun], metrics: Sequence[str]) -> None:
-    """Check that a run has logged each metric."""
     known = sorted({metric for run in runs for metric in run.history.metrics})
     if not known:
         raise ConfigError(
@@ -145,10 +141,7 @@ def check_suffix(figure: Any, output: Path) -> None:
 
 @dataclass(frozen=True)
 class Axis:
-    """Axis of the curves, its unit, and the smoothing of the values.
-
-    The smoothing depends on the number of values if it is None.
-    """
+    """Axis of the curves, its unit, and the smoothing of values (None: by their number)."""
 
     against: str
     unit: str
@@ -179,15 +172,7 @@ def draw(
     log: bool = False,
     groups: Sequence[Group] | None = None,
 ) -> object:
-    """Draw a figure with a panel for each metric, and in it a curve of each run.
-
-    Args:
-        runs: the runs, in the order of the legend.
-        metrics: the metrics, one panel each.
-        axis: the horizontal axis.
-        log: a logarithmic vertical axis.
-        groups: groups of runs, of which each gets a band in place of the curves.
-    """
+    """Draw a panel for each metric, with a curve for each run, or a band for each of `groups`."""
     try:
         from matplotlib import rc_context
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -201,10 +186,7 @@ def draw(
         FigureCanvasAgg(figure)
         panels = figure.subplots(len(metrics), 1, squeeze=False)[:, 0]
         for panel, metric in zip(panels, metrics, strict=True):
-            if groups is None:
-                draw_panel(panel, runs, metric, axis, log)
-            else:
-                draw_bands(panel, groups, metric, axis, log)
+            draw_panel(panel, runs, groups, metric, axis, log)
         if len(runs) == 1 and groups is None:
             figure.suptitle(plain_text(runs[0].label), fontsize=9, color="#6a737d")
         else:
@@ -213,7 +195,6 @@ def draw(
 
 
 def finite_values(runs: Sequence[StoredRun], names: Sequence[str], axis: Axis) -> list[float]:
-    """All finite values of some metrics of all runs."""
     return [
         value
         for run in runs
@@ -223,52 +204,59 @@ def finite_values(runs: Sequence[StoredRun], names: Sequence[str], axis: Axis) -
     ]
 
 
-def draw_panel(panel: Any, runs: Sequence[StoredRun], metric: str, axis: Axis, log: bool) -> None:
-    """One metric of all runs. The training loss has the validation loss next to it."""
+def draw_panel(
+    panel: Any,
+    runs: Sequence[StoredRun],
+    groups: Sequence[Group] | None,
+    metric: str,
+    axis: Axis,
+    log: bool,
+) -> None:
+    """Draw a metric of all runs. The training loss has the validation loss (`dots`) next to it."""
     dots = "val/loss" if metric == LOSS else None
+    shown = runs if groups is None else [run for group in groups for run in group.runs]
     names = [metric, dots] if dots else [metric]
-    is_log = log or is_wide(finite_values(runs, names, axis))
-    for run, label, color in zip(runs, labels_of(runs), cycle(COLORS), strict=False):
-        draw_curve(
-            panel,
-            axis.curve(run, metric),
-            metric,
-            axis.smoothing,
-            is_log,
-            {"color": color, "label": label},
-        )
-        if dots:
-            points = axis.curve(run, dots)
-            panel.plot(points.x, points.y, color=color, ls="none", marker="o", ms=4, mfc="white")
-        for position in run.history.restarts(axis.against):
-            panel.axvline(position / axis.scale, color=color, ls=":", lw=1)
-    panel.set_title(title_of_loss(runs) if dots else metric, fontweight="bold")
+    is_log = log or is_wide(finite_values(shown, names, axis))
+    if groups is None:
+        draw_runs(panel, runs, metric, dots, axis, is_log)
+    else:
+        draw_bands(panel, groups, metric, dots, axis, is_log)
+    panel.set_title(title_of_loss(shown) if dots else metric, fontweight="bold")
     panel.set_xlabel(axis.unit)
     if is_log:
         panel.set_yscale("log", nonpositive="mask")
 
 
-def draw_bands(panel: Any, groups: Sequence[Group], metric: str, axis: Axis, log: bool) -> None:
-    """The mean of each group, and one standard deviation around it.
+def draw_runs(
+    panel: Any, runs: Sequence[StoredRun], metric: str, dots: str | None, axis: Axis, log: bool
+) -> None:
+    for run, label, color in zip(runs, labels_of(runs), cycle(COLORS), strict=False):
+        style: dict[str, object] = {"color": color, "label": label}
+        draw_curve(panel, axis.curve(run, metric), metric, axis.smoothing, log, style)
+        if dots:
+            points = axis.curve(run, dots)
+            panel.plot(points.x, points.y, color=color, ls="none", marker="o", ms=4, mfc="white")
+        for position in run.history.restarts(axis.against):
+            panel.axvline(position / axis.scale, color=color, ls=":", lw=1)
 
-    The training loss has the mean of the validation loss next to it.
-    """
-    dots = "val/loss" if metric == LOSS else None
-    runs = [run for group in groups for run in group.runs]
-    names = [metric, dots] if dots else [metric]
-    is_log = log or is_wide(finite_values(runs, names, axis))
+
+def draw_bands(
+    panel: Any, groups: Sequence[Group], metric: str, dots: str | None, axis: Axis, log: bool
+) -> None:
+    """Draw the mean of each group, and one standard deviation around it."""
     for group, color in zip(groups, cycle(COLORS), strict=False):
         count, label = len(group.runs), group.label or group.runs[0].name
         style = {"color": color, "label": plain_text(f"{label} (n={count})")}
-        shown = band(
-            [smooth(axis.curve(run, metric), metric, axis.smoothing, is_log) for run in group.runs],
-            is_log,
-        )
+        curves = [axis.curve(run, metric) for run in group.runs]
+        smoothed = [
+            curve.smoothed(smoothing_of(curve, metric, axis.smoothing), log) for curve in curves
+        ]
+        shown = band(smoothed, log)
         marks = {"marker": "o", "ms": 3.5, "mfc": "white"} if metric.startswith(VALIDATION) else {}
         panel.plot(shown.x, shown.mean, **marks, **style)
         panel.fill_between(shown.x, shown.low, shown.high, color=color, alpha=0.18, lw=0)
         if dots:
-            points = band([axis.curve(run, dots) for run in group.runs], is_log)
+            points = band([axis.curve(run, dots) for run in group.runs], log)
             spreads = [
                 [m - x for m, x in zip(points.mean, points.low, strict=True)],
                 [x - m for m, x in zip(points.mean, points.high, strict=True)],
@@ -284,25 +272,16 @@ def draw_bands(panel: Any, groups: Sequence[Group], metric: str, axis: Axis, log
                 mfc="white",
                 lw=1,
             )
-    panel.set_title(title_of_loss(runs) if dots else metric, fontweight="bold")
-    panel.set_xlabel(axis.unit)
-    if is_log:
-        panel.set_yscale("log", nonpositive="mask")
 
 
-def smooth(curve: Curve, metric: str, smoothing: float | None, log: bool) -> Curve:
-    """Return the drawn values. The values of training are smoothed."""
+def smoothing_of(curve: Curve, metric: str, smoothing: float | None) -> float:
     if not metric.startswith(TRAINING) or metric.startswith(EXACT):
-        return curve
-    return curve.smoothed(default_smoothing(len(curve.x)) if smoothing is None else smoothing, log)
+        return 0.0
+    return default_smoothing(len(curve.x)) if smoothing is None else smoothing
 
 
 def default_smoothing(points: int) -> float:
-    """Return the default smoothing.
-
-    0.9 averages about 10 values. Fewer points are averaged over 10 % of them, so that a short curve
-    ends where its data ends.
-    """
+    """Return 0.9, about 10 values, or less, so that a short curve ends where its data ends."""
     return max(0.0, min(0.9, 1 - 10 / max(points, 1)))
 
 
@@ -314,17 +293,11 @@ def draw_curve(
     log: bool,
     style: dict[str, object],
 ) -> None:
-    """Draw a metric.
-
-    Smoothed training values are drawn over the raw ones, validation as dots on a line, and a
-    schedule or a time unchanged.
-    """
+    """Draw training smoothed over raw values, validation as dots, schedules and times as is."""
     if metric.startswith(VALIDATION):
         panel.plot(curve.x, curve.y, marker="o", ms=3.5, mfc="white", **style)
         return
-    is_smoothed = metric.startswith(TRAINING) and not metric.startswith(EXACT)
-    chosen = default_smoothing(len(curve.x)) if smoothing is None else smoothing
-    weight = chosen if is_smoothed else 0.0
+    weight = smoothing_of(curve, metric, smoothing)
     shown, raw = curve.smoothed(weight, log).thinned(MOST_POINTS), curve.thinned(MOST_POINTS)
     panel.plot(shown.x, shown.y, **style)
     if weight:
@@ -354,8 +327,5 @@ def labels_of(runs: Sequence[StoredRun]) -> list[str]:
 
 
 def plain_text(text: str) -> str:
-    """Escape text for matplotlib.
-
-    It reads text between dollars as a formula, and hides a label that begins with `_`.
-    """
+    """Escape `$`, between which matplotlib reads a formula, and `_`, which hides a label."""
     return text.replace("$", r"\$").lstrip("_") or "run"

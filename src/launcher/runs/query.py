@@ -56,11 +56,7 @@ class Runs(Items[StoredRun]):
         return f"<{len(self)} runs in {self.outputs}>"
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a dictionary for each run.
-
-        It has `name`, `id`, `state`, `step`, the keys in which the runs differ, and the newest
-        value of each metric.
-        """
+        """Return `name`, `id`, `state`, `step`, differing keys, and newest metrics of each run."""
         rows = []
         for run, differing in zip(self, differences(self), strict=True):
             settings = run.settings
@@ -117,9 +113,7 @@ class Runs(Items[StoredRun]):
         return Drawing(draw(self, names, axis_of(self, against, smoothing), log, groups))
 
     def test(self, key: str, metric: str = "val/loss", step: int | None = None) -> Result:
-        """Test whether the values of a key make a difference over seeds.
-
-        The command is `python -m launcher.runs test`.
+        """Test whether the values of a key make a difference over seeds, as `runs test` does.
 
         Raises:
             ConfigError: the runs cannot be compared.

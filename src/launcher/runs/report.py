@@ -1,13 +1,10 @@
-"""Write a report of runs, or of a hyperparameter search, as one HTML file.
-
-It has a table, curves, hyperparameters against a metric, and attempts. A search also has
-its history, the importance of each parameter and the Pareto front.
-"""
+"""Write a report of runs, or of a hyperparameter search, as one HTML file."""
 
 import argparse
 import html
 import json
 import math
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from launcher.config.messages import as_typed, hint
-from launcher.config.metric_direction import Mode, best_index, direction
+from launcher.config.metric_direction import Mode, best_index, mode_of
 from launcher.errors import ConfigError
 from launcher.rundir.files import path_argument, replace_file
 from launcher.rundir.history import evenly, is_wide
@@ -83,7 +80,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def selected_runs(arguments: argparse.Namespace) -> list[StoredRun]:
-    """Find the selected runs."""
     runs = find_runs(arguments.outputs)
     ask_queue(runs)
     runs = [run for run in select(runs, arguments.words) if run.record]
@@ -94,7 +90,6 @@ def selected_runs(arguments: argparse.Namespace) -> list[StoredRun]:
 
 
 def plotly_source() -> str:
-    """Plotly's JavaScript."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
@@ -104,19 +99,16 @@ def plotly_source() -> str:
 
 
 def page(data: dict[str, Any], plotly: str) -> str:
-    """Return the HTML file.
-
-    No text of a user can end the script with the data, since `<` is escaped there.
-    """
+    """Return the HTML file. `<` is escaped in the data, so no user's text can end the script."""
     names = sorted({run["name"] for run in data["runs"]})
     title = f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}: {len(data['runs'])} runs"
     if "study" in data:
         title = f"{data['study']['name']}: {len(data['study']['trials'])} trials"
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     template = (resources.files("launcher.runs") / "report.html").read_text(encoding="utf-8")
-    head, rest = template.replace("{{title}}", html.escape(title)).split("{{data}}")
-    middle, end = rest.split("{{plotly}}")
-    return f"{head}{text}{middle}{plotly}{end}"
+    parts = {"title": html.escape(title), "data": text, "plotly": plotly}
+    # In one pass: a text may look like a mark of the template.
+    return re.sub(r"\{\{(\w+)\}\}", lambda mark: parts[mark[1]], template)
 
 
 def report_data(
@@ -129,8 +121,7 @@ def report_data(
     Args:
         runs: the runs.
         metric: the metric of the page. Default None: the metric by which most runs are judged.
-        directions: directions of metrics. Other metrics have the directions of the runs, or follow
-            from the name.
+        directions: directions of metrics; others follow from the runs or the name.
     """
     judges = [run.judged_by for run in runs if run.judged_by is not None]
     judged = Counter(name for name, _ in judges).most_common(1)
@@ -143,7 +134,9 @@ def report_data(
         logged.update(names)
         candidates = [name for name in names if name in (first, LOSS) or name.startswith("val/")]
         pages.append(
-            described(run, row, {name: mode_of(name, modes) for name in candidates}, max_points)
+            described(
+                run, row, {name: mode_of(name, modes.get(name)) for name in candidates}, max_points
+            )
         )
         # For ten thousand runs it does not fit into memory.
         del run.history
@@ -157,14 +150,14 @@ def report_data(
             name: run_page["curves"][name] for name in metrics if name in run_page["curves"]
         }
     best = {run.path: run_page["best"][judge] for run, run_page in zip(runs, pages, strict=True)}
-    sign = -1 if mode_of(judge, modes) == "max" else 1
+    sign = -1 if mode_of(judge, modes.get(judge)) == "max" else 1
     ranked = sorted(
         (run for run in runs if best[run.path] is not None),
         key=lambda run: sign * best[run.path]["value"],
     )
     return {
         "metric": judge,
-        "mode": mode_of(judge, modes),
+        "mode": mode_of(judge, modes.get(judge)),
         "shared": shared(runs),
         "metrics": metrics,
         "parameters": parameters(rows),
@@ -176,10 +169,7 @@ def report_data(
 
 
 def shared(runs: Sequence[StoredRun]) -> dict[str, str]:
-    """Return the settings that all runs have.
-
-    They are model and data, and what all command lines set to the same value.
-    """
+    """Return the settings that all runs have: model, data, and what all command lines set alike."""
     names = {override.lstrip("+~").partition("=")[0] for run in runs for override in run.overrides}
     keys = [key for key in ("model", "data") if any(key in run.choices for run in runs)]
     keys += sorted(key for key in names if key.partition(".")[0] not in NOT_SHARED)
@@ -197,12 +187,7 @@ def modes_of(judges: Sequence[tuple[str, Mode]]) -> dict[str, Mode]:
     return {metric: mode for (metric, mode), _ in reversed(counts)}
 
 
-def mode_of(metric: str, modes: Mapping[str, Mode]) -> Mode:
-    return modes.get(metric) or direction(metric) or "min"
-
-
 def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, object]:
-    """Return the data of a search for its report."""
     runs = study.runs
     ask_queue(runs)
     logged = {name for run in runs for name in run.history.metrics}
@@ -248,16 +233,7 @@ def typed(params: dict[str, object]) -> dict[str, str]:
 
 
 def shown_metrics(logged: Counter[str], metric: str | None, judged: str | None) -> list[str]:
-    """List the metrics of the report.
-
-    The metric that runs are judged by comes first, then the training loss and the other validation
-    metrics.
-
-    Args:
-        logged: number of runs that have logged each metric.
-        metric: the metric that the user chose, if any.
-        judged: the metric by which most runs are judged, if any.
-    """
+    """List the metric by which most runs are judged, the training loss, and validation metrics."""
     if metric is not None and metric not in logged:
         raise ConfigError(f"'--metric={metric}': no run has logged this{hint(metric, logged)}")
     validation = [name for name in logged if name.startswith("val/")]
@@ -266,10 +242,7 @@ def shown_metrics(logged: Counter[str], metric: str | None, judged: str | None) 
 
 
 def parameters(rows: Sequence[dict[str, str]]) -> list[dict[str, object]]:
-    """List the keys that differ.
-
-    A key with numbers only gets a numeric axis, others a list of words.
-    """
+    """List the keys that differ, with a numeric axis for those that have numbers only."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
     result = []
     for key in keys:
@@ -286,14 +259,6 @@ def parameters(rows: Sequence[dict[str, str]]) -> list[dict[str, object]]:
 def described(
     run: StoredRun, row: dict[str, str], modes: Mapping[str, Mode], max_points: int
 ) -> dict[str, Any]:
-    """Describe one run by the differing keys, its results, its curves and its attempts.
-
-    Args:
-        run: the run.
-        row: its cells of the table, by column.
-        modes: the direction of each metric.
-        max_points: largest number of points of a curve.
-    """
     values = {metric: run.history.values(metric) for metric in modes}
     return {
         "id": run.id,
@@ -321,10 +286,7 @@ def described(
 def curve_of(
     run: StoredRun, points: Sequence[tuple[int, float]], max_points: int
 ) -> dict[str, list[Any]]:
-    """Return values against each axis, at most this many.
-
-    Lines may lack an axis, since a stream of data has no samples.
-    """
+    """Return values against each axis that all lines have: a stream of data has no samples."""
     kept = [points[index] for index in evenly(len(points), max_points)]
     axes = {axis: [run.history.x(index, axis) for index, _ in kept] for axis in AXES}
     known = {axis: [rounded(x) for x in xs if x is not None] for axis, xs in axes.items()}
@@ -336,12 +298,9 @@ def curve_of(
 def best_of(
     run: StoredRun, points: Sequence[tuple[int, float]], mode: Mode
 ) -> dict[str, object] | None:
-    """Return the best and the last value of a metric, and the step of the best.
+    """Return the best and last value of a metric and the best's step, or None if none was finite.
 
     The evaluation before the first step does not count.
-
-    Returns:
-        None if the metric was never finite.
     """
     trained = [(index, y) for index, y in points if run.history.rows[index].get("step") != 0]
     best_at = best_index([y for _, y in trained], mode)
@@ -368,11 +327,7 @@ def attempt_of(run: StoredRun, attempt: AttemptData) -> dict[str, object]:
 
 
 def rounded(value: float) -> float | None:
-    """Round to six significant digits, which is more than a screen shows.
-
-    Returns:
-        None for numbers that JSON does not have.
-    """
+    """Round to six significant digits; return None for numbers that JSON does not have."""
     if not math.isfinite(value):
         return None
     return int(value) if value == int(value) else float(f"{value:.6g}")

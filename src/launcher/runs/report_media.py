@@ -2,7 +2,9 @@
 
 import base64
 import mimetypes
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from launcher.rundir.history import read_rows
@@ -14,14 +16,7 @@ MOST_IMAGE, MOST_BYTES = 1 << 20, 16 << 20
 
 
 def media_of(runs: Sequence[StoredRun]) -> dict[str, Any]:
-    """Return by key the newest image or histogram of each run, the runs in this order.
-
-    Args:
-        runs: the best first.
-
-    Returns:
-        The media, and the number of images that were left out, since they are too large.
-    """
+    """Return by key the newest image or histogram of each run, and how many were too large."""
     found: dict[str, list[dict[str, Any]]] = {}
     left_out, total = 0, 0
     for run in runs[:MOST_RUNS]:
@@ -50,16 +45,12 @@ def _histogram(row: dict[str, object]) -> dict[str, Any] | None:
 
 
 def _image(run: StoredRun, row: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the image as a data URL.
-
-    Returns:
-        None if it is gone, too large, outside the run's folder, or not an image that a page may
-        hold.
-    """
+    """Return a data URL, or None if it is gone, too large, outside, or unsafe on a page."""
     path = run.folder.path / str(row.get("path"))
     kind = mimetypes.guess_type(path.name)[0] or ""
     try:
-        is_inside = path.resolve().is_relative_to(run.folder.path.resolve())
+        # `Path.resolve` raises a RuntimeError for a link to itself.
+        is_inside = Path(os.path.realpath(path)).is_relative_to(run.folder.path.resolve())
         if not is_inside or kind not in ("image/png", "image/jpeg", "image/webp", "image/gif"):
             return None
         if path.stat().st_size > MOST_IMAGE:

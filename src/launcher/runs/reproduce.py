@@ -33,11 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the commands of a shell, and comments that say what is missing.
-
-    Returns:
-        0, or 1 if anything is missing.
-    """
+    """Print the commands of a shell, and comments that say what is missing; return 1 if any is."""
     stored = find_run(arguments.run, arguments.outputs)
     target = Path(os.path.abspath(arguments.into or Path("reproduced") / stored.id))
     lines = [*code_lines(stored, target), *package_lines(stored, target)]
@@ -88,7 +84,6 @@ def repository_with(commit: str) -> Path | None:
 
 
 def package_lines(run: StoredRun, target: Path) -> Iterator[str]:
-    """Yield the command that makes an environment of the run's packages."""
     file, environment = run.folder.path.absolute() / ENVIRONMENT, str(target / ".venv")
     try:
         text = file.read_text()

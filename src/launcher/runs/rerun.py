@@ -81,11 +81,7 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command again for each selected run, one after the other.
-
-    Returns:
-        The first exit code that is not 0.
-    """
+    """Run the command again for each run in turn; return the first exit code that is not 0."""
     job = None if arguments.verb == "resume" else arguments.verb
     chosen, overrides = runs_and_overrides(arguments)
     trust = arguments.trust or (job is not None and "job.trust=true" in overrides)
@@ -102,12 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _options(arguments: argparse.Namespace, count: int) -> list[str]:
-    """The overrides that a verb's own options are.
-
-    Args:
-        arguments: the parsed command line.
-        count: of the chosen runs.
-    """
+    """Return the overrides that a verb's own options stand for."""
     split, data, out = (getattr(arguments, name, None) for name in ("split", "data", "out"))
     if out and count > 1:
         raise ConfigError(
@@ -163,15 +154,12 @@ def _is_filter(word: str) -> bool:
 def run_command(
     run: StoredRun, overrides: Sequence[str] = (), job: str | None = None, trust: bool = False
 ) -> list[str]:
-    """Return the arguments of `python -m launcher` for a run.
-
-    They are the arguments it was launched with, its id, then `overrides`.
+    """Return the arguments a run was launched with, its id, then `overrides`.
 
     Args:
         run: the run.
         overrides: added at the end.
-        job: `evaluate`, `export` or `predict` instead of the job that the run was started with.
-            It runs here, not on SLURM.
+        job: `evaluate`, `export` or `predict` instead of its job. It runs here, not on SLURM.
         trust: allow all code that the stored command names.
     """
     if run.record.get("overrides") is None:
@@ -197,10 +185,8 @@ def run_command(
     identity_overrides = {
         "run.name": f"run.name={quoted(run.name)}",
         "run.id": f"run.id={quoted(run.id)}",
+        "paths.outputs": f"paths.outputs={quoted(str(outputs_of(folder, run.name)))}",
     }
-    identity_overrides["paths.outputs"] = (
-        f"paths.outputs={quoted(str(outputs_of(folder, run.name)))}"
-    )
     identity_overrides |= {} if job is None else {"job": f"job={job}"}
     identity_overrides |= {"job.trust": "job.trust=true"} if job is not None and trust else {}
     command = [
@@ -214,7 +200,7 @@ def run_command(
 
 
 def applicable(inherited: list[str], overrides: Sequence[str], config_dir: str | None) -> list[str]:
-    """Return the inherited overrides without the overrides of an option that `overrides` replaces.
+    """Return the inherited overrides without keys of a group that `overrides` replaces.
 
     For instance, `hooks=[default]` has no key `hooks.early_stopping`. They are printed.
     """
@@ -242,7 +228,7 @@ def key_of(override: str) -> str:
 
 
 def quoted(value: str) -> str:
-    """Return a value for the command line, in quotes if it has special characters."""
+    """Quote a value for the command line if it has special characters."""
     if re.fullmatch(r"[\w./-]+", value):
         return value
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
@@ -254,16 +240,12 @@ def outputs_of(folder: Path, name: str) -> Path:
 
 
 def config_dirs(run: StoredRun) -> list[str]:
-    """Return `--config-dir` as the run was launched with it."""
     folder = run.record.get("config_dir")
     return ["--config-dir", folder] if folder else []
 
 
 def start_in_place(command: list[str]) -> NoReturn:
-    """Replace this process by `python -m launcher`.
-
-    The command then has its own signals, terminal and exit code.
-    """
+    """Replace this process by the command, which has its own signals, terminal and exit code."""
     announce(command)
     os.execv(sys.executable, [sys.executable, "-m", "launcher", *command])
 
@@ -274,10 +256,7 @@ def start(command: list[str]) -> int:
 
 
 def run_to_end(words: Sequence[str]) -> int:
-    """Run a process and return its exit code.
-
-    It gets our SIGINT and SIGTERM, and has unlimited time to save.
-    """
+    """Run a process, which gets our SIGINT and SIGTERM and unlimited time to save."""
     process = subprocess.Popen(words)
     signums = (signal.SIGINT, signal.SIGTERM)
     before = {

@@ -1,7 +1,4 @@
-"""Submit runs again that failed, were preempted or were lost.
-
-Each resumes from its newest checkpoint.
-"""
+"""Submit runs again that failed, were preempted or were lost."""
 
 import argparse
 import json
@@ -13,10 +10,10 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
+from launcher.config.compositions import parse
 from launcher.config.construct import construct
 from launcher.config.resolve import escaped
 from launcher.config.schema import check_dispatch
@@ -101,7 +98,7 @@ def parse_changes(overrides: Sequence[str]) -> dict[str, object]:
     changes: dict[str, object] = {}
     for text in overrides:
         try:
-            (parsed,) = OverridesParser.create().parse_overrides([text])
+            parsed = parse(text)
         except HydraException as error:
             raise ConfigError(
                 f"--set={text}: is not an override; e.g. --set dispatch.mem=64G."
@@ -124,9 +121,7 @@ def parse_changes(overrides: Sequence[str]) -> dict[str, object]:
 def submit(
     runs: list[StoredRun], changes: Mapping[str, object], dry_run: bool, trust: bool
 ) -> None:
-    """Submit runs with their frozen configuration and code.
-
-    Runs with equal resources become one array.
+    """Submit runs with their frozen configuration and code; equal resources become one array.
 
     Args:
         runs: the runs.
@@ -179,7 +174,6 @@ def check_frozen(run: StoredRun, config: dict[str, object], changes: Mapping[str
 
 
 def change(config: dict[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
-    """Change a run's dispatch; return the new one."""
     dispatch: dict[str, Any] = config["dispatch"]
     for key, value in changes.items():
         name, _, flag = key.partition(".")

@@ -54,7 +54,6 @@ def show(run: StoredRun, console: StdoutConsole) -> None:
 
 
 def facts(run: StoredRun) -> Table:
-    """Return the fields of run.json above its attempts, one per line."""
     record = run.record
     git = record.get("git") or {}
     commit = (
@@ -99,7 +98,6 @@ def forked_from(record: RecordData) -> str:
 
 
 def attempts(run: StoredRun) -> Table:
-    """List each attempt with its time, host, steps and end."""
     table = grid(
         "#",
         "started",
@@ -121,10 +119,7 @@ def attempts(run: StoredRun) -> Table:
 
 
 def attempt_cells(attempt: AttemptData, run: StoredRun) -> list[object]:
-    """Return one attempt as a row.
-
-    An attempt without an outcome is running, or its process was killed (`stale`).
-    """
+    """Return an attempt as a row. Without an outcome it is running, or was killed (`stale`)."""
     is_open = attempt.get("outcome") is None
     first, last = seconds_of(attempt.get("started")), seconds_of(attempt.get("ended"))
     if is_open:
@@ -155,7 +150,6 @@ def checkpoints(run: StoredRun) -> Table:
 
 
 def metrics(run: StoredRun) -> Table:
-    """List the newest value of each metric, and its step."""
     table = grid()
     for key, (value, step) in sorted(run.metrics.items()):
         table.add_row(key, Text(number(value), justify="right"), f"step {step}")

@@ -27,19 +27,12 @@ class Spent:
 
     @property
     def ratio(self) -> float | None:
-        """Return the effective training time ratio.
-
-        It is the share of all the run's time, including the queue, in which the run computed steps
-        that were not lost.
-        """
+        """The share of all time, including the queue, that computed steps which were not lost."""
         total = sum(self.seconds.values())
         return self.seconds["computing"] / total if total else None
 
     def line(self) -> str:
-        """Format the time in a line.
-
-        For example, `2.3 device hours, 91 % effective (queued 3m, starting 20s, computing 2h)`.
-        """
+        """Format `2.3 device hours, 91 % effective (queued 3m, starting 20s, computing 2h)`."""
         parts = ", ".join(
             f"{name} {duration(self.seconds[name])}" for name in PARTS if self.seconds[name] >= 1
         )
@@ -52,13 +45,7 @@ def hours(value: float) -> str:
 
 
 def spent(run: StoredRun, now: float) -> Spent:
-    """Compute the time of a run so far.
-
-    Args:
-        run: the run.
-        now: current time in seconds since the epoch, which is the end of an attempt that still
-            runs.
-    """
+    """Compute the time of a run so far; an attempt that still runs ends at `now`."""
     result = Spent()
     kept_from = kept(run.attempts)
     for attempt, last_kept in zip(run.attempts, kept_from, strict=True):
@@ -67,16 +54,13 @@ def spent(run: StoredRun, now: float) -> Spent:
 
 
 def kept(attempts: Sequence[Mapping[str, Any]]) -> list[int | None]:
-    """Return the step from which on the work of each attempt was lost.
-
-    It is the earliest step at which a later attempt started, or None for the last.
-    """
+    """Return the earliest step at which a later attempt started, for each attempt."""
     starts = [attempt["start_step"] for attempt in attempts]
     return [min(starts[index + 1 :], default=None) for index in range(len(starts))]
 
 
 def span(run: StoredRun, attempt: Mapping[str, Any], now: float) -> tuple[float, float]:
-    """Return begin and end of an attempt, in seconds since the epoch.
+    """Return begin and end of an attempt in seconds since the epoch.
 
     An attempt without an end lasts until now, or until the last write of a process that is gone.
     """
@@ -90,15 +74,7 @@ def span(run: StoredRun, attempt: Mapping[str, Any], now: float) -> tuple[float,
 def spent_by(
     attempt: Mapping[str, Any], begin: float, end: float, last_kept: int | None, step: int | None
 ) -> Spent:
-    """Compute the time of one attempt.
-
-    Args:
-        attempt: the attempt in run.json.
-        begin: see `span`.
-        end: see `span`.
-        last_kept: see `kept`.
-        step: step of the run, for an attempt that has not ended.
-    """
+    """Compute the time of one attempt; `step` is the run's, for an attempt that has not ended."""
     first, last = attempt["start_step"], attempt.get("end_step")
     last = (step or 0) if last is None else last
     steps = max(0, last - first)

@@ -1,7 +1,4 @@
-"""Check a stored command line before `resume`, `evaluate`, `export` and `fork` repeat it.
-
-The run may be somebody else's.
-"""
+"""Check a stored command line, which may be somebody else's, before a verb repeats it."""
 
 import re
 from collections.abc import Sequence
@@ -29,13 +26,7 @@ def check_stored(run: StoredRun, stored: Sequence[str]) -> None:
 
 
 def check_words(run: StoredRun, typed: Sequence[str], words: Sequence[str]) -> None:
-    """Check a command line that repeats stored overrides, before it starts.
-
-    Args:
-        run: the run whose overrides are repeated.
-        typed: the overrides of this command among the `words`.
-        words: all overrides of the command line.
-    """
+    """Check all overrides of a command (`words`), of which the user has typed some (`typed`)."""
     folder = config_folder(run)
     config = compose(words, folder or own_folder())
     # The command rejects interpolations that do not resolve.
@@ -45,7 +36,6 @@ def check_words(run: StoredRun, typed: Sequence[str], words: Sequence[str]) -> N
 
 
 def config_folder(run: StoredRun) -> Path | None:
-    """Return the folder of `--config-dir` with which the run was launched."""
     folder, origin = run.record.get("config_dir"), origin_of(run)
     if folder is not None and not origin.in_project(Path(folder)):
         where = "names it, which is outside the project"
@@ -56,10 +46,7 @@ def config_folder(run: StoredRun) -> Path | None:
 
 
 def reaches_out(word: str) -> bool:
-    """Return whether a stored override reaches beyond the run's own settings.
-
-    It chooses which configuration files are read, or changes what Hydra itself runs.
-    """
+    """Return whether a stored override chooses configuration files or changes what Hydra runs."""
     try:
         override = parse(normalize(word))
         value = override.value()
@@ -74,5 +61,4 @@ def reaches_out(word: str) -> bool:
 
 
 def origin_of(run: StoredRun) -> Origin:
-    """Return the source of a run's stored configuration."""
     return Origin(run.folder.record_path, run.folder.path)

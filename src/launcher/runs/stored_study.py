@@ -1,7 +1,4 @@
-"""A hyperparameter search on disk.
-
-Optuna's journal has its trials, and the runs have their results.
-"""
+"""A hyperparameter search on disk: trials in Optuna's journal, results in the runs."""
 
 import json
 import math
@@ -42,11 +39,10 @@ def backend(path: Path) -> "JournalFileBackend":
 
 
 def repair(path: Path) -> None:
-    """Remove an incomplete operation from the end of a journal.
+    """Remove an incomplete operation from the end of a journal, left by a kill or a full disk.
 
-    A kill or a full disk may leave a part of a line. Optuna skips it when it reads, but would
-    append the next operation to it. An operation counts only once its line is durable, so the part
-    had no effect.
+    Optuna skips it when it reads, but would append the next operation to it. It had no effect,
+    since an operation counts only once its line is durable.
     """
     from optuna.storages.journal import JournalFileOpenLock
 
@@ -90,7 +86,6 @@ def rounded(value: Value, among: "BaseDistribution") -> Value:
 
 
 def params_of(trial: "optuna.trial.FrozenTrial") -> dict[str, object]:
-    """Return a trial's values as they are on the command line of its run."""
     return {key: rounded(value, trial.distributions[key]) for key, value in trial.params.items()}
 
 
@@ -123,7 +118,6 @@ class StoredStudy:
 
     @classmethod
     def read(cls, folder: Path) -> "StoredStudy":
-        """Read a study."""
         try:
             import optuna
         except ImportError as error:
@@ -156,7 +150,7 @@ class StoredStudy:
         label = stored.user_attrs.get("run")
         run = None if label is None else StoredRun.read(outputs / label)
         run = run if run is not None and run.record else None
-        curves = [Curve([], []) for _ in self.objectives]
+        curves = [Curve() for _ in self.objectives]
         if run is not None:
             curves = [curve_of(run.history, name) for name in self.objectives]
         values = [value(curve, self.value, self.mode) for curve in curves]
@@ -211,21 +205,16 @@ class StoredStudy:
 
     @property
     def common_step(self) -> int | None:
-        """Return the last step that all trials with values have reached.
-
-        Returns:
-            None if all of them are completed.
-        """
+        """Return the last step of all trials with values, or None if all are completed."""
         begun = [trial for trial in self.trials if trial.curve.x]
         if len(self.objectives) > 1 or all(trial.is_completed for trial in begun):
             return None
         return int(min(trial.curve.x[-1] for trial in begun))
 
     def as_optuna(self, step: int | None = None, index: int | None = None) -> "optuna.Study":
-        """Make a study in memory for Optuna's analyses.
+        """Make a study in memory for Optuna's analyses, which ignore paused and pruned trials.
 
-        They ignore trials that were paused or pruned. In it, all trials with a value are completed,
-        and the others have failed.
+        In it, all trials with a value are completed, and the others have failed.
 
         Args:
             step: use the values of the first objective until this step. Default None: the current
@@ -262,11 +251,7 @@ class StoredStudy:
         return study
 
     def importances(self, index: int = 0) -> dict[str, float]:
-        """Return the importance of each parameter for an objective.
-
-        If trials were paused or pruned, all count by their values at the last step that all of them
-        have reached.
-        """
+        """Return the importance of each parameter for an objective, at the common step."""
         import optuna
 
         # This hides the warning that there are few trials.
@@ -286,11 +271,7 @@ def _state(decided: dict[str, object], run: StoredRun | None, is_finite: bool) -
 
 
 def find_study(word: str, outputs: Path) -> Path | None:
-    """Find the folder of the study that a word names by a folder, a name, or an id.
-
-    Returns:
-        None if it names none.
-    """
+    """Find the folder of the study that a folder, a name or an id names, or None."""
     for folder in (expanded(word), outputs / STUDIES / word):
         if (folder / JOURNAL).is_file():
             return folder

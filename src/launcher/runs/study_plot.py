@@ -1,7 +1,4 @@
-"""Pictures of a hyperparameter search, drawn by Optuna.
-
-They show history, curves, importances, parallel coordinates and Pareto front.
-"""
+"""Pictures of a hyperparameter search, drawn by Optuna."""
 
 import math
 import warnings
@@ -16,8 +13,7 @@ from launcher.runs.stored_study import StoredStudy
 def draw_study(study: StoredStudy) -> Iterator[tuple[str, object]]:
     """Yield the name of each picture, and its figure.
 
-    Trials that were paused or pruned count by their values so far, and in the importances by their
-    values at the last step that all trials have reached.
+    Paused and pruned trials count by their values so far, in importances by the common step.
     """
     try:
         import matplotlib

@@ -25,7 +25,7 @@ from launcher.runs.rerun import add_trust, select_runs
 from launcher.runs.stored_command import config_folder, origin_of
 from launcher.runs.stored_run import StoredRun
 from launcher.trackers.base import TrackedRun, Tracker, build_trackers
-from launcher.trackers.follower import SUPERSEDED, Follower, FollowerLock
+from launcher.trackers.follower import SUPERSEDED, Follower, FollowerLock, not_sent
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,10 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 def with_trackers(
     run: StoredRun, overrides: Sequence[str], trust: bool = False
 ) -> tuple[TrackedRun, dict[str, Tracker]]:
-    """Return a run with the trackers of its configuration.
-
-    `overrides` may choose and change others.
-    """
+    """Return a run with the trackers of its configuration, which `overrides` may change."""
     config, origin, folder = run.config, origin_of(run), run.record.get("config_dir")
     if overrides and not trust:
         config_folder(run)
@@ -84,7 +81,6 @@ def with_trackers(
 
 
 def _built(run: StoredRun, nodes: Any, name: str) -> dict[str, Tracker]:
-    """Build a tracker."""
     try:
         return build_trackers(nodes, [name])
     except Exception as error:
@@ -101,10 +97,7 @@ def _built(run: StoredRun, nodes: Any, name: str) -> dict[str, Tracker]:
 def _chosen(
     config: dict[str, Any], overrides: Sequence[str], config_dir: str | Path | None
 ) -> object:
-    """Compose the group `tracker` from the overrides.
-
-    Without a choice they change the run's own trackers.
-    """
+    """Compose the group `tracker`; overrides without a choice change the run's own trackers."""
     nodes = config.get("tracker") or {}
     if not any(override.startswith("tracker=") for override in overrides):
         if not nodes:
@@ -145,4 +138,6 @@ def sync(
             print(f"{run.label}: {name}: {follower.unfinished[name]}", file=sys.stderr, flush=True)
         else:
             print(f"{run.label}: {name} has all steps up to {follower.steps[name]}", flush=True)
+    for message in not_sent(trackers):
+        print(f"{run.label}: {message}", file=sys.stderr, flush=True)
     return not follower.unfinished or follower.state() == SUPERSEDED

@@ -21,6 +21,7 @@ class Table:
     """A table of text.
 
     Args:
+        headings: the first line.
         rows: the cells of each row.
         right: the columns that are aligned to the right.
         shrinks: columns that are cut if the table is too wide, in this order.
@@ -34,10 +35,7 @@ class Table:
     styles: dict[tuple[int, int], str] = field(default_factory=dict)
 
     def lines(self, width: int | None = None, colored: bool = False) -> Iterator[str]:
-        """Return the heading and the rows, in at most `width` columns.
-
-        With None, nothing is cut.
-        """
+        """Yield the heading and the rows, cut to `width` columns unless it is None."""
         columns = [_printable(column) for column in zip(self.headings, *self.rows, strict=True)]
         widths = [_width(column) for column in columns]
         if width is not None:
@@ -69,7 +67,7 @@ class Table:
         return widths
 
     def print(self) -> None:
-        """Print it; in a terminal no wider than that, and in colours."""
+        """Print it, in a terminal in colours and no wider than that."""
         for line in self.lines(terminal_width(), is_colored()):
             print(line)
 
@@ -102,7 +100,6 @@ def _width(column: Sequence[str]) -> int:
 
 
 def _fitted(column: Sequence[str], room: int, right: bool) -> list[str]:
-    """Return the cells of a column, each `room` wide."""
     if "".join(column).isascii() and max(map(len, column)) <= room:
         return [text.rjust(room) if right else text.ljust(room) for text in column]
     end = "…" if encodable("…", sys.stdout) else "."

@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _live(arguments: argparse.Namespace) -> NoReturn:
-    """Draw the table until an exception ends it: Ctrl-C, or SIGTERM."""
+    """Draw the table until Ctrl-C or SIGTERM ends it."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
@@ -62,7 +62,7 @@ def _live(arguments: argparse.Namespace) -> NoReturn:
 
 @contextmanager
 def _ending_at_sigterm() -> Iterator[None]:
-    """SIGTERM is an exception within this context, so that the terminal is restored."""
+    """Raise SystemExit at SIGTERM, so that the terminal is restored."""
 
     def end(signum: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + signum)
@@ -75,7 +75,7 @@ def _ending_at_sigterm() -> Iterator[None]:
 
 
 def screen(arguments: argparse.Namespace, width: int, height: int) -> list[str]:
-    """Return a heading, the table of as many runs as there is room for, and how many are left."""
+    """Return a heading, the runs that there is room for, and how many are left."""
     runs, columns = watched(arguments)
     if not runs:
         return [printable(no_runs(arguments))[:width]]

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from launcher.cli.live import MOST_ROWS, LiveTable
+from launcher.cli.live import LiveTable
 from launcher.config.metric_direction import ranked
 from launcher.runs.format import number as short
 from launcher.runs.table import GAP, Table, terminal_width
@@ -27,11 +27,6 @@ class Display(LiveTable):
         """Redraw the table."""
         if self.is_live:
             self.draw(trial_table(search, active_first(search)[: self.rows], terminal_width()))
-
-
-def print_table(search: Search) -> None:
-    """The best trials."""
-    trial_table(search, best_first(search)[:MOST_ROWS], terminal_width()).print()
 
 
 def trial_table(search: Search, trials: Sequence[Trial], width: int | None) -> Table:

@@ -11,7 +11,8 @@ from launcher.cli.composer import NOT_IN_NAME
 from launcher.cli.live import MOST_ROWS
 from launcher.config.compositions import is_group, parse
 from launcher.rundir.files import replace_file
-from launcher.search.display import print_table
+from launcher.runs.table import terminal_width
+from launcher.search.display import best_first, trial_table
 from launcher.search.search import Search
 from launcher.search.trials import Trial, best_of, described
 
@@ -25,7 +26,7 @@ def conclude(search: Search, loader: object) -> None:
     for trial in search.trials:
         status = trial.status(settings)
         counts[status] = counts.get(status, 0) + 1
-    print_table(search)
+    trial_table(search, best_first(search)[:MOST_ROWS], terminal_width()).print()
     more = len(search.trials) - MOST_ROWS
     print(
         f"{f'and {more} more; ' if more > 0 else ''}{search.folder}: {len(search.trials)} trials, "
@@ -38,15 +39,11 @@ def conclude(search: Search, loader: object) -> None:
     write_results(search, best, loader)
     for trial in best:
         print(f"Best: trial {trial.number}, {described(trial, search.settings)}, run {trial.run}")
-        print(f"  {' '.join(quoted_override(key, value) for key, value in trial.params.items())}")
+        print(f"  {shlex.join(f'{key}={value}' for key, value in trial.params.items())}")
     print(
         f"As a preset: cp {shlex.quote(str(search.folder / PRESET))} conf/experiment/<name>.yaml",
         flush=True,
     )
-
-
-def quoted_override(key: str, value: object) -> str:
-    return shlex.quote(f"{key}={value}")
 
 
 def write_results(search: Search, best: Sequence[Trial], loader: object) -> None:

@@ -63,9 +63,9 @@ def settings_of(config: dict[str, Any]) -> Settings:
     if keys["value"] is None:
         keys["value"] = "best" if len(objectives) == 1 else "last"
     if keys["pruner"] == "auto":
-        keys["pruner"] = (
-            pruner_of(str(get(config, "dispatch._target_"))) if len(objectives) == 1 else "none"
-        )
+        # On a cluster, a trial that asha promotes would wait in the queue again.
+        one = "median" if get(config, "dispatch._target_") == SLURM else "asha"
+        keys["pruner"] = one if len(objectives) == 1 else "none"
     if len(objectives) > 1:
         if keys["pruner"] != "none":
             raise ConfigError(
@@ -93,14 +93,6 @@ def settings_of(config: dict[str, Any]) -> Settings:
             f"hpo.pruner={settings.pruner}: a pause needs a checkpoint; keep hooks.checkpointing."
         )
     return settings
-
-
-def pruner_of(dispatch: str) -> str:
-    """Choose the pruner for `auto`.
-
-    On a cluster, a trial that asha promotes would wait in the queue again.
-    """
-    return "median" if dispatch == SLURM else "asha"
 
 
 def _names(value: str | list[str]) -> tuple[str, ...]:

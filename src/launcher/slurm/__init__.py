@@ -1,4 +1,1 @@
-"""SLURM's commands, the meaning of its signals, and the files of a submission.
-
-Nothing here imports torch.
-"""
+"""SLURM's commands, its signals, and the files of a submission. Nothing here imports torch."""

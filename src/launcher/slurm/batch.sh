@@ -1,5 +1,5 @@
 # What a job's script does until its run has started, which the run shows by an entry in restarts.json: it requeues the job
-# if it is preempted, and records why it failed. At the end, a run that ended without recording it (os._exit) has failed.
+# if it is preempted, and records why it failed. A run that ended without recording it (os._exit, a SIGKILL) has failed.
 # `__launcher_run` is the run's folder, `__launcher_pythons` are interpreters for recording: names that no setup line uses.
 # It must work with a broken PATH.
 starts() {
@@ -8,9 +8,16 @@ starts() {
 	rest=${text//'"restart"'/}
 	echo $(((${#text} - ${#rest}) / 9))
 }
+ask() { # SCONTROL_ARGUMENT...: print its answer. A controller that is away is asked again, for five minutes
+	local answer until=$((SECONDS + 300))
+	until answer=$(trap "" TERM; SLURM_TIME_FORMAT=standard scontrol "$@" 2>&1); do
+		[[ $answer == *[Uu]"nable to contact"* || $answer == *"timed out"* ]] && ((SECONDS < until)) && sleep 2 || return
+	done
+	echo "$answer"
+}
 describe() { # JOB: what SLURM says about it, between what users have written: the name, and the command and comment
 	local text
-	text=$(trap "" TERM; SLURM_TIME_FORMAT=standard scontrol show job -o "$1" 2>/dev/null) || return
+	text=$(ask show job -o "$1") || return
 	text=${text#* UserId=}
 	echo "${text%% Command=*}"
 }
@@ -27,20 +34,20 @@ requeue_if_preempted() {
 	[[ $(field "$info" Restarts) == "${SLURM_RESTART_COUNT:-0}" && $preempted == [0-9]* ]] || return 0
 	[[ $(field "$info" JobState) == RUNNING || $(field "$info" EndTime) == "$preempted" ]] || return 0 # cancelled
 	echo "SLURM job $__launcher_job: preempted before its run had started: requeueing it"
-	(trap "" TERM; exec scontrol requeue "$__launcher_job")
+	ask requeue "$__launcher_job" || return 0
 }
 ended() { # EXIT_CODE COMMAND
 	trap "" TERM
-	local python record=
-	if [[ $1 != 0 ]]; then
-		[[ $(starts) == "$__launcher_before" ]] || return 0
+	local python record= started=()
+	if [[ $1 != 0 && $(starts) == "$__launcher_before" ]]; then
 		requeue_if_preempted
 	else
+		[[ $1 == 0 ]] || started=(started)
 		[[ ! -r $__launcher_run/run.json ]] || record=$(<"$__launcher_run/run.json")
 		[[ $record == *'"state": "running"'* ]] || return 0
 	fi
 	for python in "${__launcher_pythons[@]}"; do
-		"$python" -m launcher.slurm.not_started "$__launcher_run" "$1" "${__launcher_guarded:-$2}" && return
+		"$python" -m launcher.slurm.not_started "$__launcher_run" "$1" "${__launcher_guarded:-$2}" "${started[@]}" && return
 		[[ $? != 100 ]] || exit 1 # the run has failed although its process ended with 0
 	done
 }

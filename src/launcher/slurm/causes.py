@@ -36,8 +36,7 @@ WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
 SAME_MOMENT = 2.0
 """Seconds between a signal and the end of a job that are one event."""
 LATE_SIGNALS = 120.0
-"""Seconds after a restart in which SLURM may deliver a signal that was meant for the previous
-launch."""
+"""Seconds after a restart in which a signal may have been meant for the previous launch."""
 
 
 def cause_of(info: JobInfo, signum: int, restarts: int) -> Cause:
@@ -68,12 +67,8 @@ def forgets(info: JobInfo, received_at: float, booted_at: float | None) -> bool:
     """Return whether a signal may be SLURM's although SLURM shows no cause.
 
     Its controller may have restarted since, which forgets preemptions, or the job may have just
-    restarted, and the signal was meant for its previous launch.
-
-    Args:
-        info: what SLURM shows of the job.
-        received_at: time of the signal, in seconds since the epoch.
-        booted_at: time at which the controller started, likewise.
+    restarted, and the signal was meant for its previous launch. Times are in seconds since the
+    epoch.
     """
     if booted_at is not None and booted_at >= received_at:
         return True
@@ -81,23 +76,13 @@ def forgets(info: JobInfo, received_at: float, booted_at: float | None) -> bool:
 
 
 def was_ended_at(info: JobInfo, received_at: float) -> bool:
-    """Return whether the job's end came with the signal, and not a grace period later.
-
-    Times are in whole seconds.
-
-    Args:
-        info: what SLURM shows of the job.
-        received_at: as in `forgets`.
-    """
+    """Return whether the job's end, in whole seconds, came with the signal."""
     return not info.is_running and info.end is not None and received_at > info.end - SAME_MOMENT
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Maximum number of requeues of a job, or None for no limit.
-
-    `max_fruitless_restarts` counts consecutive restarts, for any cause, without a newer checkpoint.
-    """
+    """Maximum numbers of requeues and of restarts without a newer checkpoint, or None."""
 
     max_preemptions: int | None = None
     max_timeouts: int | None = None
@@ -105,17 +90,10 @@ class Budget:
 
     @classmethod
     def of(cls, dispatch: Mapping[str, Any]) -> "Budget":
-        """Read the bounds of a `dispatch` node."""
         return cls(**{key: dispatch[key] for key in cls.__dataclass_fields__ if key in dispatch})
 
     def fruitless(self, restarts: int) -> str | None:
-        """Explain why a job does not start again after this many restarts without progress.
-
-        Progress is a newer checkpoint.
-
-        Returns:
-            None if it starts again.
-        """
+        """Explain why a job does not start again after restarts without a newer checkpoint."""
         limit = self.max_fruitless_restarts
         if limit is None or restarts <= limit:
             return None
@@ -135,13 +113,7 @@ class Decision:
 
 
 def decide(cause: Cause, budget: Budget, before: int) -> Decision:
-    """Decide the reaction to a cause.
-
-    Args:
-        cause: the cause of the signal.
-        budget: the limits of restarts.
-        before: number of times that the job has already requeued itself for this cause.
-    """
+    """Decide the reaction to a cause for which the job has requeued itself `before` times."""
     key = {"preempted": "max_preemptions", "timed out": "max_timeouts"}.get(cause)
     if key is None:
         return Decision("requeue" if cause == "cause unknown" else "leave", cause)

@@ -1,7 +1,4 @@
-"""`restarts.json` in the folder of a run or study.
-
-It has the launches and requeues of each SLURM job. Only rank 0 writes it.
-"""
+"""`restarts.json` of a run or study, in which rank 0 notes launches and requeues of each job."""
 
 import json
 import logging
@@ -19,7 +16,6 @@ class Journal:
     """One job's entry.
 
     It is `{"starts": [{"restart", "step"}], "requeues": [{"cause", "step", "start", "trained"}]}`.
-
     `step` is the step of the newest checkpoint at the time, `start` is the index of the launch that
     was requeued, and `trained` is whether it had completed a step.
     """
@@ -50,11 +46,10 @@ class Journal:
         self._write()
 
     def count(self, cause: str) -> int:
-        """Count the requeues for this cause."""
         return sum(requeue["cause"] == cause for requeue in self.job["requeues"])
 
     def fruitless(self) -> int:
-        """Count the latest consecutive restarts without a newer checkpoint than the launch before.
+        """Count the latest restarts in a row without a newer checkpoint.
 
         A launch that SLURM ended before it had completed a step had no time to save, and does not
         count, unless it reached its time limit.

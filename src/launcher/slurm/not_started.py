@@ -1,8 +1,8 @@
-"""Record in run.json why a job failed before its run had started.
+"""Record in run.json why a job failed before its run had started, or ended without a word.
 
-A job's script calls the command `python -m launcher.slurm.not_started FOLDER EXIT_CODE COMMAND`,
-also if run.json still says that the run runs. FOLDER is the run's, or the folder of a job that has
-several runs.
+A job's script calls `python -m launcher.slurm.not_started FOLDER EXIT_CODE COMMAND [started]`, the
+second if run.json still says that the run runs. FOLDER is the run's, or the folder of a job that
+has several runs.
 """
 
 import os
@@ -10,11 +10,11 @@ import re
 import signal
 import sys
 from pathlib import Path
+from typing import Literal
 
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import is_held_in_job
 from launcher.rundir.provenance import slurm_job_id
-from launcher.rundir.record_format import Outcome
 from launcher.slurm import scheduler
 from launcher.slurm.causes import cause_of
 from launcher.slurm.shared_job import own_record, runs_of
@@ -34,11 +34,15 @@ UNRECORDED = 100
 
 
 def main() -> int:
-    path, code, command = sys.argv[1:]
+    path, code, command, *has_started = sys.argv[1:]
     folder = RunFolder(Path(path))
     if code == "0":
         return UNRECORDED if record_silent_end(folder) else 0
     for run in runs_of(folder):
+        if has_started:
+            if end_of_job() == "failed":
+                record_silent_end(run, int(code))
+            continue
         # The log of a job of several runs is the file that SLURM writes.
         log = None if run is folder else folder.path.parent.with_name(f"{slurm_job_id()}.out")
         record_failure(run, int(code), command, log)
@@ -46,9 +50,13 @@ def main() -> int:
 
 
 def silent_end(code: int) -> str:
-    """Explain the end of a process that has recorded none. A code below 0 is a signal."""
-    if code < 0:
-        return f"its process was killed by signal {-code}"
+    """Explain the end of a process that has recorded none.
+
+    A code below 0 is a signal, and a shell adds 128 to it.
+    """
+    signum = -code if code < 0 else code - 128
+    if signum in signal.valid_signals():
+        return f"its process was killed by signal {signum}"
     return (
         f"its process ended with exit code {code} in the middle of the run, without an error"
         " (os._exit?)"
@@ -56,11 +64,7 @@ def silent_end(code: int) -> str:
 
 
 def record_silent_end(folder: RunFolder, code: int = 0) -> bool:
-    """Record that the run's process has ended in the middle of the run.
-
-    Returns:
-        False if this job's run has not.
-    """
+    """Record an end in the middle of the run, and return whether there was one."""
     record, job, reason = own_record(folder), slurm_job_id(), silent_end(code)
     attempt = None if record is None else record.attempt
     if (
@@ -79,9 +83,7 @@ def record_silent_end(folder: RunFolder, code: int = 0) -> bool:
 def record_failure(
     folder: RunFolder, exit_code: int, command: str, log: Path | None = None
 ) -> None:
-    """Record the failure in run.json.
-
-    Nothing is recorded if a process is on the run, or SLURM starts the job again.
+    """Record the failure, unless a process is on the run or SLURM starts the job again.
 
     Args:
         folder: the run's folder.
@@ -92,26 +94,28 @@ def record_failure(
     record, job = own_record(folder), slurm_job_id()
     if record is None or record.state not in OPEN or is_held_in_job(folder) or job is None:
         return
-    try:
-        cause = cause_of(
-            scheduler.job_info(job), signal.SIGTERM, int(os.environ.get("SLURM_RESTART_COUNT", 0))
-        )
-    # Perhaps `setup` has hidden scontrol.
-    except scheduler.SchedulerError:
-        cause = "ended by hand"
-    if cause in ("requeued", "preempted"):
+    if (outcome := end_of_job()) is None:
         return
-    outcome: Outcome = "cancelled" if cause == "cancelled" else "failed"
     reason = f"'{command}' ended the job with exit code {exit_code}, before the run started"
     line = last_line(log or folder.logs / f"slurm-{job}.log")
     record.add_failure(outcome, exit_code=exit_code, reason=f"{reason}: {line}" if line else reason)
 
 
-def last_line(log: Path) -> str:
-    """Return the last informative line of a log, or "".
+def end_of_job() -> Literal["cancelled", "failed"] | None:
+    """Return how this job ends, or None if SLURM starts it again."""
+    restarts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
+    try:
+        cause = cause_of(scheduler.job_info(str(slurm_job_id())), signal.SIGTERM, restarts)
+    # Perhaps `setup` has hidden scontrol.
+    except scheduler.SchedulerError:
+        return "failed"
+    if cause in ("requeued", "preempted"):
+        return None
+    return "cancelled" if cause == "cancelled" else "failed"
 
-    At the end, srun only repeats the exit code.
-    """
+
+def last_line(log: Path) -> str:
+    """Return a log's last informative line, or "", since at the end srun repeats the exit code."""
     return next(
         (line.strip() for line in reversed(end_of(log)) if line.strip() and not NOISE.match(line)),
         "",
@@ -119,15 +123,11 @@ def last_line(log: Path) -> str:
 
 
 def task_end(log: Path) -> str:
-    """Return srun's message about the first task that ended badly.
-
-    It is in the log's last lines. Without one, return "".
-    """
+    """Return srun's message about the first task that ended badly, or ""."""
     return next((match[1].strip() for line in end_of(log) if (match := TASK_END.match(line))), "")
 
 
 def end_of(log: Path) -> list[str]:
-    """Return the last lines of a log, none if it does not exist."""
     try:
         with open(log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - ENDS))

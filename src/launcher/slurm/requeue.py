@@ -1,9 +1,7 @@
 """Requeues a SLURM job, leaves it, or fails, after a signal and once the state is durable.
 
 For SLURM, a task that exits by itself within the grace period of a preemption has FAILED or
-COMPLETED, and is never requeued. So we exit only once SLURM has confirmed the requeue. `scontrol
-requeue` makes SLURM signal the job again at once, and with it the `scontrol` (see
-`scheduler.call`). `launcher.slurm.causes` decides the cause of a signal.
+COMPLETED, and is never requeued. So we exit only once SLURM has confirmed the requeue.
 """
 
 import logging
@@ -31,8 +29,7 @@ from launcher.slurm.shared_job import ENDED, own_record, runs_of, state_in
 
 T = TypeVar("T")
 STAY = 300.0
-"""Seconds for which we repeat a query if SLURM does not answer. Meanwhile it may end or requeue the
-job by itself."""
+"""Seconds of repeated queries if SLURM does not answer. It may end or requeue the job by itself."""
 PAUSE = 2.0
 """Seconds until the query is repeated."""
 SECOND_LOOK = 2.0
@@ -43,17 +40,12 @@ logger = logging.getLogger("launcher")
 
 
 def guarded(work: Callable[[], T], folder: RunFolder, budget: Budget) -> T:
-    """Do the work of a run or of a search.
-
-    If a signal ends it inside a SLURM job, follow the signal.
+    """Do the work of a run or of a search, and follow a signal that ends it inside a SLURM job.
 
     Args:
         work: the work.
         folder: folder of its record, if there is one, or of a job that has several runs.
         budget: the limits of restarts.
-    Raises:
-        signals.SignalExit: with the exit code for SLURM.
-        SystemExit: the budget is used up, or a requeue failed.
     """
     job = slurm_job_id()
     # Only the id may be left over.
@@ -86,8 +78,7 @@ def guarded(work: Callable[[], T], folder: RunFolder, budget: Budget) -> T:
 class Requeue:
     """The policy for one SLURM job and its run, or its runs.
 
-    Args:
-        folder: has the job's journal, see `launcher.slurm.shared_job`.
+    `folder` has the job's journal, see `launcher.slurm.shared_job`.
     """
 
     def __init__(
@@ -113,14 +104,9 @@ class Requeue:
         return int(os.environ.get("RANK", 0))
 
     def begin(self) -> None:
-        """Record the launch.
+        """Record the launch, and reject it after too many preemptions or fruitless restarts.
 
-        Reject it if the restarts make no progress or the preemptions are too many. Handle a signal
-        that came before the handlers were installed.
-
-        Raises:
-            SystemExit: the launch is rejected.
-            signals.SignalExit: the job is already being ended.
+        A signal that came before the handlers were installed ends it, too.
         """
         if self.rank != 0:
             return
@@ -142,7 +128,7 @@ class Requeue:
             raise signals.SignalExit(signal.SIGTERM)
 
     def forget_cancellation(self) -> None:
-        """A job that its user requeues after a cancellation is meant to run."""
+        """Let a job run that its user requeues after a cancellation."""
         if self.rank == 0:
             with suppress(OSError):
                 remove_cancel_note(self.folder)
@@ -182,10 +168,10 @@ class Requeue:
             self._revise("preempted", reason)
 
     def request_early(self, signum: int) -> None:
-        """Request the requeue while the run still saves, if SLURM is ending the job already.
+        """Request the requeue while the run still saves, if SLURM is ending the job.
 
         Under PreemptMode=CANCEL without a grace, the job has only KillWait, in which a slow
-        controller does not answer after the save. All other cases are decided by `leave`.
+        controller does not answer after the save. `leave` decides all other cases.
         """
         if self.rank != 0 or signum == signal.SIGINT:
             return
@@ -205,11 +191,6 @@ class Requeue:
             logger.debug("SLURM job %s: not requeued while saving: %s", self.job, error)
 
     def _request(self, cause: Cause) -> None:
-        """Request the requeue from SLURM.
-
-        Raises:
-            SchedulerError: SLURM did not answer, or rejected.
-        """
         self.requested = cause
         self._requests += 1
         scheduler.requeue(self.job)
@@ -254,11 +235,7 @@ class Requeue:
             waited += max(pause, time.monotonic() - began)
 
     def _look(self, stop: signals.SignalExit) -> tuple[JobInfo, Cause]:
-        """The job as SLURM shows it, and what the signal meant.
-
-        Raises:
-            NoAnswer: SLURM did not answer.
-        """
+        """Return the job as SLURM shows it, and the cause of the signal."""
         info = scheduler.job_info(self.job)
         cause = cause_of(info, stop.signum, self.restarts)
         age = time.monotonic() - stop.received_at
@@ -336,14 +313,10 @@ class Requeue:
         )
 
     def _newest_step(self) -> int:
-        """The step of the newest checkpoint.
-
-        Of several runs it is the sum, which grows when any of them saves.
-        """
+        """Return the step of the newest checkpoint, as a sum over several runs."""
         return sum(run.newest_step() for run in self.runs)
 
     def _open_runs(self) -> list[RunFolder]:
-        """The runs whose state is still the job's."""
         ended = ENDED if len(self.runs) > 1 else ()
         script = os.environ.get(SCRIPT)
         return [run for run in self.runs if state_in(run, script) not in (None, *ended)]
@@ -353,7 +326,7 @@ class Requeue:
         return bool(runs) and all(is_cancel_noted(run, self.job) for run in runs)
 
     def _revise(self, state: Any, reason: str, exit_code: int | None = None) -> None:
-        """Correct the end of this launch's attempt in run.json. Other attempts are not changed."""
+        """Correct the end of this launch's attempt in run.json."""
         open_runs = self._open_runs()
         for run, num_earlier in zip(self.runs, self.attempts_before, strict=True):
             if run not in open_runs:
@@ -379,10 +352,7 @@ class Requeue:
 
 
 def _announce(code: int) -> None:
-    """Publish the exit code to the other ranks.
-
-    The store is kept alive until they have read it.
-    """
+    """Publish the exit code to the other ranks, and keep the store until they have read it."""
     from launcher.process import ranks
 
     if not ranks.has_met():
@@ -399,7 +369,7 @@ def _announce(code: int) -> None:
 
 
 def _await_decision() -> int | None:
-    """Wait for the exit code that rank 0 decided on; return None if rank 0 is gone.
+    """Wait for rank 0's exit code, or return None if rank 0 is gone.
 
     No rank exits earlier, since with srun's --kill-on-bad-exit the first exit ends all.
     """

@@ -27,17 +27,11 @@ SCRIPT = "LAUNCHER_SCRIPT"
 
 
 def runs_path(script: Path) -> Path:
-    """The file from which a script reads its runs."""
     return script.with_name(f"runs-{script.stem.partition('-')[2]}.txt")
 
 
 def job_folder(script: Path, task: int | None = None) -> Path:
-    """The folder of a job that has several runs (see `launcher.slurm.shared_job`).
-
-    Args:
-        script: the job's script.
-        task: its index in the script's array, or None for a plain job.
-    """
+    """Return the folder of a job that has several runs (see `launcher.slurm.shared_job`)."""
     return script.with_suffix("") / str(task or 0)
 
 
@@ -57,7 +51,7 @@ class Script:
     runs_per_job: int = 1
 
     def command(self, path: Path) -> str:
-        """The script's body.
+        """Return the script's body.
 
         It finds its run by the array's task, and writes its output to the run's own log. Several
         runs of a job have a folder of the job instead (see `launcher.slurm.shared_job`), and each
@@ -65,8 +59,7 @@ class Script:
 
         Between Python's start and the first handler, a signal would kill a task. So the task starts
         with signals ignored, and queries SLURM about missed signals once it runs. Without
-        --export=ALL, a job with --export=NONE would start its tasks without PATH. If it does not
-        get that far, the script requeues a preempted job, or records why the job failed.
+        --export=ALL, a job with --export=NONE would start its tasks without PATH.
         """
         shell = 'trap "" TERM USR1 USR2; exec "$@"'
         is_shared = self.runs_per_job > 1
@@ -105,10 +98,7 @@ class Script:
         )
 
     def text(self, path: Path, count: int | None, parallelism: int | None) -> str:
-        """Return the complete script to be written at `path`.
-
-        `count` tasks make an array, None makes a plain job.
-        """
+        """Return the script for `path`: an array of `count` tasks, or with None a plain job."""
         executor = self._executor(path.parent, count, parallelism)
         script: str = executor._make_submission_file_text(self.command(path), "")
         return script
@@ -140,7 +130,6 @@ class Script:
 
 
 def import_submitit() -> Any:
-    """Import submitit."""
     try:
         submitit = importlib.import_module("submitit")
     except ImportError:
@@ -159,9 +148,7 @@ TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
 
 
 def seconds(time: str | int | None) -> float | None:
-    """Convert a time limit in SLURM's notation to seconds.
-
-    The notations are minutes, M:S, H:M:S, D-H, D-H:M and D-H:M:S.
+    """Convert a time limit (minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S) to seconds.
 
     Returns:
         None if it is invalid.
@@ -183,9 +170,7 @@ def seconds(time: str | int | None) -> float | None:
 def findings(script: Script, state_bytes: int | None) -> Iterator[str]:
     """Yield a message for each problem of a submission that SLURM does not reject.
 
-    Args:
-        script: the script of the submission.
-        state_bytes: size of a checkpoint of the run, or None if it has none.
+    `state_bytes` is the size of a checkpoint of the run, or None if it has none.
     """
     flags = script.flags
     delay = int(str(flags["signal"]).partition("@")[2] or DEFAULT_DELAY)

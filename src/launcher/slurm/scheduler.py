@@ -1,7 +1,4 @@
-"""SLURM's commands, in few calls, each with a timeout.
-
-They are shielded from the signals that SLURM sends to our job.
-"""
+"""SLURM's commands, with timeouts, and shielded from the signals that SLURM sends to our job."""
 
 import os
 import shutil
@@ -37,8 +34,7 @@ UNREACHABLE = (
     "message receive failure",
     "backup controller in standby",
 )
-"""Parts of SLURM's messages, in lower case, when it could not be asked. A controller that dies
-during a call, or has just started, gives one of these and rejects nothing."""
+"""Parts of SLURM's messages, in lower case, of a controller that dies or has just started."""
 PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
 
 
@@ -84,13 +80,12 @@ class QueuedJob:
     script: str = ""
     """The path that sbatch was called with."""
     start: float | None = None
-    """The expected start of a job that waits, if SLURM has planned it: seconds since the epoch."""
+    """The expected start of a job that waits, in seconds since the epoch, if it is planned."""
     end: float | None = None
     """The end of a running job's time limit."""
 
     @property
     def task(self) -> int | None:
-        """The index in its array."""
         index = self.id.partition("_")[2]
         return int(index) if index.isdecimal() else None
 
@@ -100,14 +95,10 @@ class QueuedJob:
 
 
 def call(command: Sequence[str], timeout: float = TIMEOUT) -> str:
-    """Return the output of a command.
+    """Return the output of a command, or raise a SchedulerError.
 
     SLURM signals every process of a job, so a `scontrol` started by the job would be killed just
-    when it is needed. It is therefore started with these signals blocked, which a child process
-    inherits.
-
-    Raises:
-        SchedulerError: it is not installed, fails, or takes longer than `timeout` seconds.
+    when it is needed. It inherits a block of these signals.
     """
     try:
         with signals.blocked():
@@ -137,11 +128,7 @@ def call(command: Sequence[str], timeout: float = TIMEOUT) -> str:
 
 
 def job_info(job: str) -> JobInfo:
-    """The state of a job.
-
-    Raises:
-        NoAnswer: SLURM did not answer, or does not know the job.
-    """
+    """Return the state of a job, or raise `NoAnswer` if SLURM does not know it."""
     try:
         return parse_job(call(["scontrol", "show", "job", "-o", job]))
     except SchedulerError as error:
@@ -149,7 +136,7 @@ def job_info(job: str) -> JobInfo:
 
 
 def parse_job(text: str) -> JobInfo:
-    """The line of `scontrol show job -o`."""
+    """Parse the line of `scontrol show job -o`."""
     fields = _fields(text)
     return JobInfo(
         state=fields.get("JobState", ""),
@@ -170,12 +157,7 @@ def _fields(text: str) -> dict[str, str]:
 
 
 def submit(script: Path) -> str:
-    """Submit a script; return the job's id.
-
-    Raises:
-        SchedulerError: SLURM rejected the script, or did not answer. In the second case it may have
-            the job anyway.
-    """
+    """Submit a script; return the job's id. After `NoAnswer`, SLURM may have the job anyway."""
     with clean_environment():
         return (
             call(["sbatch", "--parsable", str(script)], SUBMISSION_TIMEOUT)
@@ -185,11 +167,7 @@ def submit(script: Path) -> str:
 
 
 def _seconds(text: str) -> float | None:
-    """Convert a local time in SLURM's notation to seconds since the epoch.
-
-    Returns:
-        None if it is not a time.
-    """
+    """Convert a local time in SLURM's notation to seconds since the epoch, if it is a time."""
     try:
         return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
     except ValueError:
@@ -197,39 +175,25 @@ def _seconds(text: str) -> float | None:
 
 
 def booted_at() -> float | None:
-    """Return the time at which SLURM's controller started, or None if it is not known."""
     return _seconds(config_values("BOOT_TIME").get("BOOT_TIME", ""))
 
 
 def kill_wait() -> float:
-    """Return the seconds from SLURM's SIGTERM at the end of a job to its SIGKILL.
-
-    They are at least 5, whatever is configured.
-    """
+    """Return the seconds from SLURM's SIGTERM to its SIGKILL, which are never less than 5."""
     return max(5.0, float(config_values("KillWait").get("KillWait", "0").split()[0]))
 
 
 def requeue(job: str) -> None:
-    """Requeue a job under its own id.
-
-    SLURM ends a running job first.
-
-    Raises:
-        NoAnswer: SLURM could not be reached.
-        SchedulerError: SLURM rejected.
-    """
+    """Requeue a job under its own id. SLURM ends a running job first."""
     call(["scontrol", "requeue", job])
 
 
 def queue(notes: Iterable[Path] = ()) -> dict[str, QueuedJob] | None:
-    """Return all jobs that have not ended, by id (an array's task is `12_3`), from one call.
-
-    It needs no accounting (`sacct`).
+    """Return all jobs that have not ended, by id (an array's task is `12_3`), without accounting.
 
     Args:
-        notes: files of runs. Jobs of the files' owners are listed as well as this user's jobs,
-            since users may share an output folder.
-
+        notes: files of runs, whose owners' jobs are listed too, since users may share an output
+            folder.
     Returns:
         None if SLURM does not answer.
     """
@@ -249,12 +213,7 @@ def queue(notes: Iterable[Path] = ()) -> dict[str, QueuedJob] | None:
 
 
 def with_times(jobs: Mapping[str, QueuedJob], notes: Iterable[Path] = ()) -> dict[str, QueuedJob]:
-    """The jobs of `queue` with their expected start and end; as they are if SLURM does not answer.
-
-    Args:
-        jobs: by id.
-        notes: as in `queue`.
-    """
+    """Return the jobs of `queue` with their expected start and end, if SLURM answers."""
     if not jobs:
         return dict(jobs)
     try:
@@ -307,10 +266,7 @@ def cancelled(jobs: Mapping[str, bool], notes: Iterable[Path] = ()) -> set[str]:
 
 
 def _tasks(job: str) -> Iterator[str]:
-    """List the ids in a job id of sacct.
-
-    2_[0-3,7%2] are the tasks of array 2 that have not started.
-    """
+    """List the ids in a job id of sacct: 2_[0-3,7%2] are waiting tasks of array 2."""
     array, bracket, ranges = job.partition("_[")
     if not bracket:
         yield job
@@ -334,9 +290,6 @@ def cancel(jobs: Sequence[str]) -> dict[str, str]:
 
     Returns:
         SLURM's message for each job that it does not cancel, such as a job of another user.
-
-    Raises:
-        NoAnswer: SLURM could not be reached.
     """
     rejected: dict[str, str] = {}
     for start in range(0, len(jobs), 100):
@@ -356,7 +309,7 @@ def cancel(jobs: Sequence[str]) -> dict[str, str]:
 
 
 def config_values(*names: str) -> dict[str, str]:
-    """Return the existing values of `scontrol show config`, or none if SLURM does not answer."""
+    """Return existing values of `scontrol show config`, or none if SLURM does not answer."""
     try:
         lines = call(["scontrol", "show", "config"]).splitlines()
     except SchedulerError:
@@ -366,10 +319,7 @@ def config_values(*names: str) -> dict[str, str]:
 
 
 def partition_values(partition: str | None) -> dict[str, str]:
-    """Return the fields of `scontrol show partition` (None is the default partition).
-
-    There are none if SLURM does not answer.
-    """
+    """Return the fields of a partition (None: the default one), if SLURM answers."""
     try:
         lines = call(
             ["scontrol", "show", "partition", "-o", *([partition] if partition else [])]
@@ -386,8 +336,8 @@ def partition_values(partition: str | None) -> dict[str, str]:
 def preempts_by_requeue(partition: str | None, with_grace: bool = False) -> bool:
     """Return whether SLURM itself requeues the jobs that it preempts in a partition.
 
-    There may be a grace period in which jobs can do so. Without a grace period and without
-    accounting, such a requeue looks like one that a user requested.
+    `with_grace` asks for a partition with a grace period, in which a job can requeue itself.
+    Without one, and without accounting, SLURM's requeue looks like a user's.
     """
     values = partition_values(partition)
     return (
@@ -406,10 +356,7 @@ KEPT_PREFIX = "SLURM_LAB_"
 
 
 def leaked() -> list[str]:
-    """List variables of a job around this process.
-
-    A job submitted from here would mistake them for its own.
-    """
+    """List variables of a surrounding job, which a submitted job would mistake for its own."""
     names = (name for name in os.environ if name.startswith(LEAKING) or name in RANK_VARIABLES)
     return sorted(name for name in names if name not in KEPT and not name.startswith(KEPT_PREFIX))
 

@@ -21,20 +21,12 @@ ENDED = ("completed", "paused", "failed", "cancelled")
 
 
 def write_runs(folder: Path, runs: Iterable[RunFolder]) -> None:
-    """Write the list of a job's runs.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
     folder.mkdir(parents=True)
     (folder / RUNS).write_text("".join(f"{os.path.abspath(run)}\n" for run in runs))
 
 
 def runs_of(folder: RunFolder) -> list[RunFolder]:
-    """The runs of a job, by the folder that its script knows.
-
-    They are the runs in its `runs.txt`, or the run whose folder it is.
-    """
+    """Return the runs in the `runs.txt` of a job's folder, or the run whose folder it is."""
     try:
         lines = (folder.path / RUNS).read_text().splitlines()
     except OSError:
@@ -43,12 +35,7 @@ def runs_of(folder: RunFolder) -> list[RunFolder]:
 
 
 def others_of(run: RunFolder, note: JobNote) -> Iterator[RunFolder]:
-    """The other runs of a run's job that have not ended.
-
-    Args:
-        run: one of the job's runs.
-        note: its job.
-    """
+    """Return the other runs of a run's job that have not ended."""
     if not note.is_shared:
         return
     for other in runs_of(RunFolder(job_folder(Path(note.script), note.task))):
@@ -62,7 +49,6 @@ def is_open(run: RunFolder, script: str | None) -> bool:
 
 
 def is_superseded(run: RunFolder, script: str | None) -> bool:
-    """Return whether a run has a newer job than the script's."""
     note = JobNote.read(run)
     # A network file system may fail to read it for a moment.
     return script is not None and note is not None and note.script != script
@@ -74,7 +60,7 @@ def own_record(run: RunFolder) -> RunRecord | None:
 
 
 def state_in(run: RunFolder, script: str | None) -> str | None:
-    """The state of a run, or None if it has a newer job than the script's."""
+    """Return the state of a run, or None if it has a newer job than the script's."""
     if is_superseded(run, script):
         return None
     try:
@@ -84,5 +70,4 @@ def state_in(run: RunFolder, script: str | None) -> str | None:
 
 
 def groups(runs: Sequence[RunFolder], size: int) -> list[Sequence[RunFolder]]:
-    """Divide the runs of a script among its jobs, in order."""
     return [runs[start : start + size] for start in range(0, len(runs), size)]

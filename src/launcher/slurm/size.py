@@ -13,10 +13,7 @@ GUARD = Path(__file__).with_name("batch.sh")
 
 @dataclass(frozen=True)
 class Size:
-    """The number of nodes and ranks.
-
-    `launcher.dispatch.slurm.SlurmDispatch` describes the parameters.
-    """
+    """The number of nodes and ranks."""
 
     nodes: NodeRange = field(default_factory=lambda: NodeRange(1, 1))
     ranks_per_node: int = 1
@@ -25,7 +22,6 @@ class Size:
 
     @classmethod
     def of(cls, nodes: int | str, ranks_per_node: int) -> "Size":
-        """Return the size that the settings describe."""
         parsed = NodeRange.parse(nodes)
         if parsed is None:
             raise ConfigError(
@@ -37,9 +33,8 @@ class Size:
     def flags(self, cpus_per_task: int | None) -> dict[str, Any]:
         """Return the flags of sbatch.
 
-        With a range of nodes, a number of tasks per node would cap the job at the minimum number of
-        nodes, since sbatch would count the tasks of the fewest nodes, and SLURM gives a job no more
-        nodes than its tasks need.
+        With a range of nodes, tasks per node would cap the job at the fewest nodes, since SLURM
+        gives a job no more nodes than its tasks need.
         """
         tasks = {"ntasks-per-node": self.ranks_per_node, "cpus-per-task": cpus_per_task}
         if self.nodes.is_open:
@@ -47,6 +42,5 @@ class Size:
         return {"nodes": str(self.nodes), **tasks}
 
     def command(self) -> str:
-        """The shell command that starts the tasks."""
         on_nodes = f"on_nodes {self.ranks_per_node} {self.lanes or 0}"
         return on_nodes if self.nodes.is_open else "guarded srun"

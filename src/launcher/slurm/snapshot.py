@@ -1,7 +1,4 @@
-"""The code at submission.
-
-It is a copy of the files that git tracks, with the commit and the difference from it.
-"""
+"""The code at submission: the files that git tracks, the commit, and the difference from it."""
 
 import json
 import os
@@ -59,13 +56,7 @@ def take(folder: Path) -> Path:
 
 
 def not_copied() -> str | None:
-    """Return a message that names the files next to the code that `take` does not copy.
-
-    Git does not track them.
-
-    Returns:
-        None if there are none.
-    """
+    """Name the files next to the code that git does not track and `take` does not copy."""
     root = _repository()
     left = []
     for subfolder in _subfolders(root):
@@ -87,7 +78,6 @@ def not_copied() -> str | None:
 
 
 def _repository() -> Path:
-    """Return the top of the current folder's repository."""
     top = _git("rev-parse", "--show-toplevel")
     if top is None or _git("rev-parse", "--verify", "HEAD") is None:
         raise ConfigError(
@@ -106,10 +96,7 @@ def _subfolders(root: Path) -> list[str]:
 
 
 def _untracked(top: Path) -> list[str]:
-    """List files that git neither tracks nor ignores.
-
-    The copies of earlier submissions and virtual environments are left out.
-    """
+    """List untracked files, without earlier copies, virtual environments and ignored files."""
     return [
         name
         for name in _listed(top, "ls-files", "-z", "-o", "--exclude-standard")
@@ -118,15 +105,11 @@ def _untracked(top: Path) -> list[str]:
 
 
 def _packages(top: Path, folders: set[str]) -> set[str]:
-    """List the folders with tracked Python files, without the import roots.
-
-    The roots are the top, src/ and the current folder.
-    """
+    """List the folders with tracked Python files, without the top, src/ and the current folder."""
     return folders - {".", "src", os.path.relpath(Path.cwd().resolve(), top.resolve())}
 
 
 def _code_folders(top: Path) -> set[str]:
-    """The folders with Python files that git tracks."""
     return {str(Path(name).parent) for name in _listed(top, "ls-files", "-z", "*.py")}
 
 
@@ -172,10 +155,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def lines(folder: Path) -> list[str]:
-    """The shell lines that put a snapshot first on Python's path.
-
-    A package may be at the top, below src/, or in the current folder.
-    """
+    """Return shell lines that put a snapshot, and its packages, first on Python's path."""
     try:
         root = json.loads((folder / "snapshot.json").read_bytes())["repository"]
         here = Path.cwd().resolve().relative_to(Path(root).resolve())
@@ -193,7 +173,6 @@ def lines(folder: Path) -> list[str]:
 
 
 def _listed(cwd: Path, *arguments: str) -> list[str]:
-    """The names that a git command prints, each with a NUL at its end."""
     return [name for name in (_git(*arguments, cwd=cwd) or "").split("\0") if name]
 
 

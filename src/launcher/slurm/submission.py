@@ -1,6 +1,4 @@
-"""The files of a submission.
-
-They are each run's frozen configuration, and the list from which a SLURM job reads its run.
+"""The files of a submission: frozen configurations, and the lists from which jobs read runs.
 
 <run folder>/submission.json     all that the job reads: the resolved configuration, Hydra's node,
                                  and the script of its job
@@ -52,9 +50,6 @@ def one_at_a_time(outputs: Path, pause: float = 0.2) -> Iterator[None]:
 
     The second of two commands then sees the jobs of the first. The lock of a killed command is
     taken over.
-
-    Raises:
-        signals.SignalExit: a signal came while another command submitted.
     """
     outputs = outputs.absolute()
     existing = {path for path in (outputs, *outputs.parents) if path.exists()}
@@ -98,8 +93,7 @@ def one_at_a_time(outputs: Path, pause: float = 0.2) -> Iterator[None]:
 
 
 LIMIT = re.compile("MaxSubmit|GrpSubmit|MaxJob")
-"""Limits of the number of jobs, of an association or a QOS, by SLURM's names:
-AssocMaxSubmitJobLimit, for instance."""
+"""Limits of the number of jobs by SLURM's names, such as AssocMaxSubmitJobLimit."""
 
 
 @dataclass
@@ -126,8 +120,8 @@ class JobNote:
         """Read the note.
 
         Returns:
-            None if the run was not submitted, or if its folder is a copy, to which the original's
-            job does not belong.
+            None if the run was not submitted, or if its folder is a copy, whose job is the
+            original's.
         """
         try:
             saved = json.loads((folder.path / FROZEN).read_bytes())
@@ -141,7 +135,7 @@ class JobNote:
         return note
 
     def submitted_id(self) -> str | None:
-        """Return the id next to the job's script, or None if it was not submitted."""
+        """Read the id next to the job's script, or return None if there is none."""
         try:
             job = id_path(Path(self.script)).read_text().strip()
         except OSError:
@@ -149,11 +143,7 @@ class JobNote:
         return job if self.task is None else f"{job}_{self.task}"
 
     def find_in(self, queue: Mapping[str, QueuedJob]) -> QueuedJob | None:
-        """Return the job in SLURM's queue.
-
-        It is None if the job has ended, or if the job of this id has another script, so that it is
-        not ours.
-        """
+        """Return the job in SLURM's queue, unless the job of this id has another script."""
         if self.job_id is not None:
             job = queue.get(self.job_id)
             return job if job is not None and job.script == self.script else None
@@ -168,9 +158,7 @@ def freeze(
     note: JobNote | None,
     snapshot: Path | None = None,
 ) -> None:
-    """Write the job's configuration into its folder, and `queued` into its run.json.
-
-    It takes about 3 ms per run, without torch.
+    """Write the job's configuration into its folder, and `queued` into its run.json, without torch.
 
     Args:
         folder: folder of the run, or of a job that does not train, see `launcher.dispatch.due`.
@@ -178,8 +166,6 @@ def freeze(
         hydra: Hydra's node as plain containers, interpolations unresolved.
         note: its job, or None if a script started it without SLURM.
         snapshot: the folder of its code, or None if it runs the code of the current folder.
-    Raises:
-        OSError: the folder cannot be written.
     """
     folder.create()
     code = {
@@ -209,13 +195,7 @@ def frozen(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any] | None]:
 
 
 def frozen_for_retry(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Read `frozen`.
-
-    If the newest job has followed `run.resume`, the newest checkpoint replaces it.
-
-    Raises:
-        OSError, ValueError: the file is missing or broken.
-    """
+    """Read `frozen`, with `run.resume=auto` if the newest job has followed another value."""
     (config, hydra), note = frozen(folder), JobNote.read(folder)
     resume = str(config["run"].get("resume"))
     attempts = [asdict(attempt) for attempt in RunRecord(folder).attempts]
@@ -228,21 +208,13 @@ def frozen_for_retry(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any] 
 
 
 def frozen_code(folder: RunFolder) -> tuple[str | None, str | None]:
-    """The folder in which the command was typed, and the folder of its snapshot.
-
-    Raises:
-        OSError, ValueError: the file is missing or broken.
-    """
+    """Return the folder in which the command was typed, and the folder of its snapshot."""
     saved = json.loads((folder.path / FROZEN).read_bytes())
     return saved.get("cwd"), saved.get("snapshot")
 
 
 def load_frozen(folder: RunFolder) -> "tuple[DictConfig, DictConfig | None]":
-    """Read `frozen` as OmegaConf configurations, with Hydra's node below the key `hydra`.
-
-    Raises:
-        OSError, ValueError: the file is missing or broken.
-    """
+    """Read `frozen` as OmegaConf configurations, with Hydra's node below the key `hydra`."""
     # The import takes 0.1 s, which listing runs need not spend.
     from omegaconf import OmegaConf
 
@@ -255,11 +227,7 @@ def load_frozen(folder: RunFolder) -> "tuple[DictConfig, DictConfig | None]":
 
 
 def queue_of(folders: Iterable[RunFolder]) -> dict[str, QueuedJob]:
-    """The jobs that have not ended, see `scheduler.queue`.
-
-    Raises:
-        NotAnswered: SLURM does not answer.
-    """
+    """Return the jobs that have not ended, or raise `NotAnswered`."""
     queue = scheduler.queue(folder.path / FROZEN for folder in folders)
     if queue is None:
         raise NotAnswered(
@@ -300,7 +268,6 @@ def hand_over(script: Path) -> str:
 
 
 def id_path(script: Path) -> Path:
-    """The file with the id of a script's job."""
     return script.with_suffix(".id")
 
 
@@ -321,7 +288,6 @@ def _submit(script: Path) -> str:
 
 
 def sbatch_message(error: Exception) -> str:
-    """Return the message of sbatch in an error."""
     match = re.search(r"sbatch: error:.*", str(error), re.DOTALL)
     text = match[0].replace("sbatch: error:", "") if match else str(error)
     return " ".join(text.split())[:400].rstrip(".")
@@ -337,7 +303,6 @@ def new_submission(outputs: Path) -> Path:
 
 @contextmanager
 def undone_on_failure(folders: Sequence[RunFolder]) -> Iterator[None]:
-    """Restore the run folders of an array that is not submitted."""
     before = {folder: _files(folder) for folder in folders}
     try:
         yield

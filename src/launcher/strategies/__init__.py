@@ -1,4 +1,1 @@
-"""Strategies, which distribute model and optimizer over processes and devices.
-
-`base` has their interface.
-"""
+"""Strategies, which distribute model and optimizer over devices; `base` has their interface."""

@@ -5,7 +5,7 @@ from launcher.strategies.base import Strategy
 
 
 def auto() -> Strategy:
-    """fsdp with its defaults for several ranks, none for one."""
+    """Return fsdp with its defaults for several ranks, none for one."""
     if Ranks.from_env().world_size > 1:
         from launcher.strategies.fsdp import FsdpStrategy
 

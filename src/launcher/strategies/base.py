@@ -21,9 +21,7 @@ BuildOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
 
 @dataclass
 class Snapshot:
-    """One rank's part of the state at a step boundary.
-
-    It has live tensors by name, and a tree of plain values.
+    """One rank's part of the state at a step boundary: tensors by name, and a tree of plain values.
 
     Training continues to change these tensors, so copy them to keep a snapshot past the boundary.
     """
@@ -48,10 +46,7 @@ class ShardSpec:
 
 
 class TensorReader(Protocol):
-    """Source that a strategy loads from.
-
-    It has stored tensors by name, each read directly into its destination.
-    """
+    """Stored tensors by name, each read directly into its destination."""
 
     path: Path
     meta: dict[str, Any]
@@ -64,18 +59,12 @@ class TensorReader(Protocol):
     def dtype(self, name: str) -> torch.dtype: ...
 
     def concurrent_reads(self) -> AbstractContextManager[None]:
-        """Let reads within the context run concurrently.
-
-        Their values are complete only at its end.
-        """
+        """Let reads within the context run concurrently; their values are complete at its end."""
 
     def read_into(
         self, name: str, target: torch.Tensor, offset: tuple[int, ...] | None = None
     ) -> None:
-        """Fill `target` with a box or range (see `ShardSpec`) of the full tensor.
-
-        It starts at `offset`, which defaults to the origin.
-        """
+        """Fill `target` with a box or range (see `ShardSpec`) from `offset`, or the origin, on."""
 
 
 class Strategy(ABC):
@@ -128,25 +117,18 @@ class Strategy(ABC):
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
         """Take this rank's device and join the process group.
 
-        Raises:
-            ConfigError: the device, the precision or the number of ranks is not supported.
+        A device, precision or number of ranks that is not supported is a ConfigError.
         """
 
     def init_context(self) -> torch.device:
-        """Set the device on which a model's constructor runs.
-
-        It is the rank's device, or meta if that saves memory or time.
-        """
+        """Return where a model's constructor runs: meta if that saves memory or time."""
         return self.device
 
     @abstractmethod
     def prepare(
         self, build_model: Callable[[], nn.Module], build_optimizer: BuildOptimizer
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
-        """Build, initialize and wrap.
-
-        It takes factories, since strategies build in different orders.
-        """
+        """Build, initialize and wrap; the order of building differs between strategies."""
 
     def forward_context(self) -> AbstractContextManager[Any]:
         return self.precision.autocast(self.device) if self.precision.is_mixed else NULL
@@ -164,31 +146,24 @@ class Strategy(ABC):
         """Unscale, clip, update, zero the gradients."""
 
     def take_turn(self, name: str) -> None:  # noqa: B027 - most update one optimizer
-        """Let `backward` and `step` work on one of several optimizers.
-
-        It is called with `supports_parts` only, and so is `end_turns`.
-        """
+        """Let `backward` and `step` work on one of several optimizers, until `end_turns`."""
 
     def end_turns(self) -> None:  # noqa: B027
         """End a step of several optimizers."""
 
     def is_updated(self, parameter: nn.Parameter) -> bool:
-        """Return whether `step` updates this parameter of the model.
-
-        Of several optimizers, it is the optimizer whose turn it is.
-        """
+        """Return whether `step` updates this parameter, in the turn of its optimizer."""
         return True
 
     @abstractmethod
     def grad_norm(self, parameters: Iterable[nn.Parameter]) -> torch.Tensor:
-        """Compute the 2-norm over the gradients of parameters of the full model.
+        """Compute the 2-norm over these parameters' full gradients, 0-d, the same on every rank.
 
-        It is 0-d and the same on every rank. All ranks must call it. Only with `has_plain_tensors`.
+        All ranks must call it. Only with `has_plain_tensors`.
         """
 
     @abstractmethod
-    def zero_grad(self) -> None:
-        """Drop the accumulated gradients."""
+    def zero_grad(self) -> None: ...
 
     @abstractmethod
     def snapshot(self) -> Snapshot:
@@ -200,17 +175,11 @@ class Strategy(ABC):
 
     @abstractmethod
     def load_weights(self, saved: TensorReader, strict: bool = True) -> list[str]:
-        """Load model tensors only; return a message for each that does not match.
-
-        With `strict`, raise TrainingError.
-        """
+        """Load model tensors; return a message for each misfit, a TrainingError if `strict`."""
 
     @abstractmethod
     def full_weights(self) -> dict[str, torch.Tensor] | None:
-        """Return the full model's tensors on the CPU, on rank 0 only (elsewhere None).
-
-        All ranks must call it.
-        """
+        """Return the full tensors on rank 0's CPU, elsewhere None. All ranks must call it."""
 
     def teardown(self) -> None:  # noqa: B027 - most have nothing to do
         """Leave the process group."""

@@ -26,7 +26,6 @@ class SharedBuffers:
         ]
 
     def share(self) -> None:
-        """Give all ranks rank 0's values. All ranks must call it."""
         broadcast([getattr(module, name) for module, name in self._places])
 
 

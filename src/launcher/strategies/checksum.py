@@ -1,7 +1,4 @@
-"""A checksum of tensors' bits.
-
-It is computed on their device, and does not depend on the order of its additions.
-"""
+"""A checksum of tensors' bits, computed on their device."""
 
 from collections.abc import Iterable
 
@@ -16,15 +13,10 @@ INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def checksum(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
-    """Sum up the bits of this rank's shards of tensors modulo 2**64, weighted by their positions.
+    """Sum up the bits of this rank's shards modulo 2**64, weighted by their positions: 0-d int64.
 
-    The weights are odd, so a change of any one element always changes the sum. Integers are added,
-    and their sum is the same in any order, so a device with parallel additions repeats it.
-
-    Args:
-        tensors: tensors of any dtype, all on one device.
-    Returns:
-        A 0-d tensor of int64 on that device. Nothing waits for it.
+    The weights are odd, so a change of any one element always changes the sum. A sum of integers is
+    the same in any order, so a device with parallel additions repeats it. Nothing waits for it.
     """
     total: torch.Tensor | None = None
     for tensor in tensors:

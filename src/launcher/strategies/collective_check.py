@@ -1,7 +1,4 @@
-"""Check that all ranks use the same blocks and parameters.
-
-Otherwise FSDP's collectives would not match.
-"""
+"""Check that all ranks use the same blocks and parameters, since FSDP's collectives must match."""
 
 from functools import partial
 from typing import Any
@@ -17,12 +14,8 @@ from launcher.strategies.units import own_parameters
 class CollectiveConsistencyCheck:
     """Compares the ranks in an attempt's first step.
 
-    Without it, a difference makes the process group abort, or wait until its timeout.
-
-    Args:
-        model: the sharded model.
-        units: the blocks that are gathered when they are called.
-        strategy: name of the strategy, for messages.
+    Without it, a difference makes the process group abort, or wait until its timeout. `units` are
+    the blocks that are gathered when they are called.
     """
 
     def __init__(self, model: nn.Module, units: list[nn.Module], strategy: str):
@@ -52,7 +45,7 @@ class CollectiveConsistencyCheck:
             self._reject(f"rank 0 {calls[0]}, and rank {other} {calls[1]}")
 
     def _note_parameters(self, name: str, module: nn.Module, _: object) -> None:
-        """Note the parameters of a gathered module, to which the graph refers."""
+        """Note a gathered module's parameters, to which the graph refers."""
         if not torch.compiler.is_compiling():
             self._names |= {id(p): f"{name}.{key}".lstrip(".") for key, p in own_parameters(module)}
 
@@ -83,7 +76,7 @@ class CollectiveConsistencyCheck:
 
 
 def _leaves(loss: torch.Tensor) -> set[int]:
-    """`id`s of the parameters in a loss's graph."""
+    """Return the `id`s of the parameters in a loss's graph."""
     leaves: set[int] = set()
     seen: set[object] = set()
     todo: list[Any] = [loss.grad_fn]

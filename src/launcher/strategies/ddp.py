@@ -61,11 +61,8 @@ class DdpStrategy(NativeStrategy):
             "bucket_cap_mb": bucket_cap_mb,
             "gradient_as_bucket_view": gradient_as_bucket_view,
         }
-        self.broadcast_buffers, self.compression, self.timeout = (
-            broadcast_buffers,
-            compression,
-            timeout,
-        )
+        self.broadcast_buffers, self.timeout = broadcast_buffers, timeout
+        self.compression = compression
 
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
         super().setup(plan, precision, device)
@@ -89,14 +86,10 @@ class DdpStrategy(NativeStrategy):
         model = self.make_model(build_model)
         # It gets the unwrapped model, whose names and methods it may use.
         optimizer = build_optimizer(model)
-        if self.lanes is not None:
-            # DDP adds the ranks in an order of its own, so `step` adds them here, once.
-            self._no_sync = None
-            self.attach(model, optimizer, self.precision.scaler(self.device))
-            return self.model, self.optimizer
-        if isinstance(optimizer, OptimizerParts):
-            # DDP waits for the gradients of all parameters, and writes to buffers between the
-            # passes of two turns; here `step` exchanges the gradients of a turn.
+        if self.lanes is not None or isinstance(optimizer, OptimizerParts):
+            # DDP adds the ranks in an order of its own. It also waits for the gradients of all
+            # parameters, and writes to buffers between the passes of two turns. So here `step`
+            # exchanges the gradients once, or once a turn.
             self._check_parts()
             self._no_sync = None
             self.attach(model, optimizer, self.precision.scaler(self.device))
@@ -122,7 +115,6 @@ class DdpStrategy(NativeStrategy):
         return self.model, self.optimizer
 
     def _check_parts(self) -> None:
-        """Check the options of an exchange for several optimizers."""
         if self.compression != "none":
             raise ConfigError(
                 f"strategy.compression={self.compression}: several optimizers exchange their"
@@ -148,16 +140,12 @@ class DdpStrategy(NativeStrategy):
 
 
 def settle_buckets(wrapped: Any) -> None:
-    """Let a DDP module lay out its buckets before the first step.
-
-    All ranks must call it.
+    """Let a DDP module lay out its buckets before the first step. All ranks must call it.
 
     DDP starts with one bucket, and lays out its final buckets after the first backward pass, in the
     order in which the gradients arrived. The first step of a resumed run would then add up the
-    ranks in another order than the same step of an uninterrupted run, and a sum of three or more
-    numbers depends on the order. So we make a first backward pass over the parameters only, the
-    last ones first, and the first real step uses its buckets. The model computes nothing twice, and
-    no random number is drawn.
+    ranks in another order than an uninterrupted run. So we make a first backward pass over the
+    parameters only, the last ones first, and the first real step uses its buckets.
     """
     parameters = [p for p in wrapped.parameters() if p.requires_grad]
     model: Any = wrapped.module
@@ -176,9 +164,9 @@ def settle_buckets(wrapped: Any) -> None:
 
 @torch.no_grad()
 def mean_over_ranks(parameters: Sequence[nn.Parameter]) -> None:
-    """Replace each gradient by its mean over the ranks.
+    """Replace each gradient by its mean over the ranks. All ranks must call it.
 
-    A gradient that a rank does not have counts as 0, unless no rank has it. All ranks must call it.
+    A gradient that a rank does not have counts as 0, unless no rank has it.
     """
     has_gradient = any_rank([p.grad is not None for p in parameters])
     for p, is_anywhere in zip(parameters, has_gradient, strict=True):
@@ -194,10 +182,7 @@ def mean_over_ranks(parameters: Sequence[nn.Parameter]) -> None:
 
 
 def average_in_bf16(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Compute the mean over the ranks, exchanged in bf16, as DDP's communication hook.
-
-    Torch has such a hook for NCCL only.
-    """
+    """Compute the mean over the ranks in bf16. Torch has such a hook of DDP for NCCL only."""
     gradients = bucket.buffer()
     compressed = gradients.to(torch.bfloat16).div_(dist.get_world_size())
     work: Any = dist.all_reduce(compressed, async_op=True)

@@ -1,7 +1,4 @@
-"""Shard each tensor over the ranks with torch's FSDP2 (`fully_shard`).
-
-Weights are gathered for their block.
-"""
+"""Shard each tensor over the ranks with torch's FSDP2 (`fully_shard`)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -39,9 +36,7 @@ PLAIN_TENSORS_ONLY = torch.optim.Adafactor, torch.optim.Rprop
 
 
 class FsdpStrategy(NativeStrategy):
-    """Shards parameters, gradients and optimizer state over the ranks.
-
-    A tensor is sharded along its first dimension.
+    """Shards parameters, gradients and optimizer state over the ranks, each by its first dimension.
 
     With several replicas (Zhao et al. 2023, arXiv:2304.11277, section 3.2.2) the ranks form a mesh
     `replicate` x `shard`. Shards are exchanged within a row, and gradients are averaged over the
@@ -86,12 +81,8 @@ class FsdpStrategy(NativeStrategy):
     ):
         self.sharding, self.replicate, self.min_params = sharding, replicate, min_params
         self.mixed_precision, self.reduce_dtype = mixed_precision, reduce_dtype
-        self.cpu_offload, self.prefetch, self.init, self.timeout = (
-            cpu_offload,
-            prefetch,
-            init,
-            timeout,
-        )
+        self.cpu_offload, self.prefetch = cpu_offload, prefetch
+        self.init, self.timeout = init, timeout
         self._syncs = True
 
     # --------------------------------------------------------------------------------------- set-up
@@ -139,7 +130,6 @@ class FsdpStrategy(NativeStrategy):
         return self.ranks.world_size if self.sharding == "no_shard" else self.replicate
 
     def _check_lanes(self) -> None:
-        """Check that `trainer.lanes` can be exact with the options and this version of torch."""
         if self.reduce_dtype != "fp32":
             raise ConfigError(
                 f"strategy.reduce_dtype={self.reduce_dtype}: rounds the gradients that ranks"
@@ -215,10 +205,7 @@ class FsdpStrategy(NativeStrategy):
             sharded.set_force_sum_reduction_for_comms(True)
 
     def _mixed_precision_policy(self) -> object:
-        """Use bf16 or fp16 weights under autocast, which converts inputs only where needed.
-
-        FSDP2 itself would round all of them, even position tables.
-        """
+        """Use bf16 or fp16 weights under autocast; FSDP2 would round all inputs, even tables."""
         from torch.distributed.fsdp import MixedPrecisionPolicy
 
         # With lanes, autocast converts weights as under the other strategies, since weights that
@@ -229,17 +216,14 @@ class FsdpStrategy(NativeStrategy):
         return MixedPrecisionPolicy(self.precision.dtype, reduce_dtype, cast_forward_inputs=False)
 
     def _prefetch(self, units: list[Any]) -> None:
-        """Prefetch explicitly. `units` are in the order of the forward pass."""
+        """Prefetch `units`, which are in the order of the forward pass."""
         depth = self.prefetch
         for i, unit in enumerate(units if depth else ()):
             unit.set_modules_to_forward_prefetch(units[i + 1 : i + 1 + depth])
             unit.set_modules_to_backward_prefetch(units[max(0, i - depth) : i][::-1])
 
     def _from_host(self, build_model: Callable[[], nn.Module]) -> nn.Module:
-        """Allocate the shards, and fill them tensor by tensor from rank 0.
-
-        Rank 0's host has the full model.
-        """
+        """Allocate the shards, and fill them from the full model in rank 0's host memory."""
         # The model is built up to three times, each time from the same random state.
         start = rng_state()
         model = outline(build_model)
@@ -313,12 +297,7 @@ class FsdpStrategy(NativeStrategy):
 
 
 def check_shardable(model: nn.Module, units: Sequence[nn.Module]) -> None:
-    """Check the model for what `fully_shard` does not support.
-
-    Args:
-        model: the model.
-        units: the modules that are sharded one by one, inner ones first.
-    """
+    """Check the model for what `fully_shard` does not support; inner `units` come first."""
     names = {id(p): name for name, p in model.named_parameters()}
     for p in model.parameters():
         if not p.dim():
@@ -349,7 +328,7 @@ ParameterPlace = tuple[nn.Module, str]
 
 
 def _ties(model: nn.Module) -> list[list[ParameterPlace]]:
-    """The modules and names that share each tied parameter."""
+    """Return the modules and names that share each tied parameter."""
     slots_by_id: dict[int, list[ParameterPlace]] = {}
     for module in model.modules():
         for name, p in own_parameters(module):
@@ -358,7 +337,6 @@ def _ties(model: nn.Module) -> list[list[ParameterPlace]]:
 
 
 def _tie(ties: list[list[ParameterPlace]]) -> None:
-    """Tie the parameters at these modules and names again."""
     for (first, key), *others in ties:
         for module, name in others:
             setattr(module, name, getattr(first, key))

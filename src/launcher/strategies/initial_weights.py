@@ -21,7 +21,7 @@ and -1 in signed integers."""
 def build(
     build_model: Callable[[], nn.Module], build_on: torch.device, device: torch.device
 ) -> nn.Module:
-    """Call `draw` with rank 0's random numbers, so that all ranks have the same weights."""
+    """Build a model with rank 0's random numbers, so that all ranks have the same weights."""
     with same_draws():
         return draw(build_model, build_on, device)
 
@@ -52,11 +52,7 @@ def draw(
 
 
 def outline(build_model: Callable[[], nn.Module]) -> nn.Module | None:
-    """Return the model on the meta device, with its modules and shapes.
-
-    Returns:
-        None if the model's constructor needs real values.
-    """
+    """Return the model on the meta device, or None if its constructor needs real values."""
     try:
         with META:
             model = build_model()
@@ -69,10 +65,7 @@ def outline(build_model: Callable[[], nn.Module]) -> nn.Module | None:
 
 
 def _is_set_by_init_weights(model: nn.Module, device: torch.device) -> bool:
-    """Return whether `init_weights()` sets every tensor of a model built on the meta device.
-
-    The tensors are allocated first.
-    """
+    """Return whether `init_weights()` sets every tensor, which are allocated first."""
     if not hasattr(model, "init_weights"):
         return False
     materialise(model, device)
@@ -95,10 +88,7 @@ def _has_unset(tensor: torch.Tensor) -> bool:
 
 
 def materialise(model: nn.Module, device: torch.device) -> None:
-    """Allocate the tensors of a model built on the meta device, filled with `UNSET` bytes.
-
-    Unlike with `to_empty`, tied parameters stay tied.
-    """
+    """Fill a meta model's tensors with `UNSET`; unlike with `to_empty`, tied ones stay tied."""
     made: dict[int, Any] = {}
     for module in model.modules():
         buffers = module.named_buffers(recurse=False, remove_duplicate=False)
@@ -124,10 +114,7 @@ def _unset_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 @contextmanager
 def same_draws() -> Iterator[None]:
-    """Let every rank draw rank 0's random numbers within the context.
-
-    Then the other ranks' own state is restored.
-    """
+    """Let every rank draw rank 0's random numbers, then restore the others' own state."""
     saved = rng_state()
     restore_rng(ranks.broadcast(saved))
     try:

@@ -15,7 +15,7 @@ from torch import nn
 from launcher.errors import ConfigError
 from launcher.optim.parts import OptimizerParts
 from launcher.process.ranks import any_rank
-from launcher.strategies.sharded import local
+from launcher.strategies.sharded import bits, local
 
 Gradients = list[torch.Tensor | None]
 BUCKET = 1 << 25
@@ -29,12 +29,9 @@ BATCH_NORMS = (
 
 
 class PartialSums:
-    """Adds the leaves of a full binary tree in their order, as a binary counter.
+    """Adds the `count` leaves of a full binary tree in their order, as a binary counter.
 
     It keeps one sum for each level that waits for its neighbor.
-
-    Args:
-        count: number of leaves, a power of two.
     """
 
     def __init__(self, count: int):
@@ -46,11 +43,7 @@ class PartialSums:
         self._added = 0
 
     def add(self, leaf: Gradients) -> Gradients | None:
-        """Add a leaf, whose tensors may be changed.
-
-        Returns:
-            The total, with the last leaf. The counter is then empty.
-        """
+        """Add a leaf, whose tensors may change; with the last one, clear and return the total."""
         level, self._added = 0, self._added + 1
         while self._waiting and self._waiting[-1][0] == level:
             leaf, level = added(self._waiting.pop()[1], leaf), level + 1
@@ -62,13 +55,10 @@ class PartialSums:
 
 
 class LaneSums:
-    """Adds the gradients of a rank's lanes in the order of the tree.
+    """Adds the gradients of a rank's `count` lanes, a power of two, in the order of the tree.
 
     Autograd adds each second lane to the one before it, as it accumulates micro-batches, so only
     every second lane needs memory and additions of its own.
-
-    Args:
-        count: lanes of the rank, a power of two.
     """
 
     def __init__(self, count: int):
@@ -81,11 +71,7 @@ class LaneSums:
         self._in_pair = 0
 
     def add(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Note that the backward pass of a lane has ended.
-
-        With the last one the parameters get the total as their gradients; before, they have none,
-        or the gradient of half a pair.
-        """
+        """Note that a lane's backward pass has ended; after the last, gradients are the total."""
         self._in_pair += 1
         if self._in_pair < self._pair:
             return
@@ -100,7 +86,7 @@ class LaneSums:
 
 @torch.no_grad()
 def added(left: Gradients, right: Gradients) -> Gradients:
-    """Return the sums, in the memory of `right`, the newer of the two, where both are present.
+    """Return the sums, in the memory of `right`, the newer of the two, where both exist.
 
     The C library gives the newest memory back to the system when it is freed, and the next lane
     would fault it in again.
@@ -121,7 +107,7 @@ def tree_sum(rows: torch.Tensor) -> torch.Tensor:
 
 
 class TreeReduceScatter:
-    """The sum over the ranks of a group, of which each gets its part.
+    """The sum over the ranks of a group, each getting its part.
 
     It is for `FSDPModule.set_custom_reduce_scatter`, with the traffic of any reduce-scatter.
     """
@@ -145,11 +131,7 @@ class TreeReduceScatter:
 
 
 def swapped(tensor: torch.Tensor, group: object) -> torch.Tensor:
-    """Send part r of a flat tensor to rank r of the group.
-
-    Returns:
-        The parts that this rank has received, in rank order.
-    """
+    """Send part r of a flat tensor to rank r of the group; return what arrived, in rank order."""
     received = torch.empty_like(tensor)
     dist.all_to_all_single(as_bytes(received), as_bytes(tensor), group=group)
     return received
@@ -162,12 +144,10 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def sum_over_replicas(parameters: Sequence[nn.Parameter], group: object) -> None:
-    """Replace each gradient by the sum over the ranks of a group, in a full binary tree.
+    """Replace each gradient by the sum over a group's ranks, in a full binary tree.
 
-    The group's size is a power of two. All ranks of the run must call it.
-
-    A rank gets a part of each bucket from the others, adds the parts, and sends out the sum. This
-    is the traffic of a ring all-reduce.
+    All ranks of the run must call it. A rank gets a part of each bucket from the others, adds the
+    parts, and sends out the sum. This is the traffic of a ring all-reduce.
     """
     has_gradient = any_rank([p.grad is not None for p in parameters])
     for p, is_anywhere in zip(parameters, has_gradient, strict=True):
@@ -180,7 +160,7 @@ def sum_over_replicas(parameters: Sequence[nn.Parameter], group: object) -> None
 
 
 def buckets(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Consecutive tensors of one dtype, of about `BUCKET` bytes together."""
+    """Yield consecutive tensors of one dtype, of about `BUCKET` bytes together."""
     bucket: list[torch.Tensor] = []
     size = 0
     for tensor in tensors:
@@ -247,26 +227,10 @@ class Buffers:
         self._before = [(name, buffer, buffer.clone()) for name, buffer in model.named_buffers()]
 
     def check(self) -> None:
-        """Check that no buffer has changed."""
-        if (name := self.changed()) is not None:
-            raise ConfigError(
-                f"trainer.lanes: the forward pass changes the model's buffer {name}, which would"
-                " then depend on the number of ranks; use a model without such a buffer, or"
-                " trainer.lanes=null."
-            )
-
-    def changed(self) -> str | None:
-        """Return the name of a buffer that has other values now."""
-        return next(
-            (
-                name
-                for name, buffer, before in self._before
-                if not torch.equal(_bits(buffer), _bits(before))
-            ),
-            None,
-        )
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    # As values, a NaN would differ from itself, and 0.0 would equal -0.0.
-    return local(tensor).contiguous().reshape(-1).view(torch.uint8)
+        for name, buffer, before in self._before:
+            if not torch.equal(bits(buffer), bits(before)):
+                raise ConfigError(
+                    f"trainer.lanes: the forward pass changes the model's buffer {name}, which"
+                    " would then depend on the number of ranks; use a model without such a buffer,"
+                    " or trainer.lanes=null."
+                )

@@ -1,7 +1,4 @@
-"""Base of the strategies on plain torch.
-
-It has autocast, scaler, clipping, guarded update, and state by parameter name.
-"""
+"""Base of the strategies on plain torch: autocast, scaler, clipping, update, state by name."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -55,8 +52,7 @@ class NativeStrategy(Strategy):
     """The `id`s of the parameters of the optimizer whose turn it is, or None if there is one
     optimizer."""
     replica_group: object = None
-    """The ranks that have the same shards in each replica, ordered by replica. Default None: all
-    ranks."""
+    """The ranks that have the same shards in each replica, in order. Default None: all ranks."""
 
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
         self.ranks = Ranks.from_env()
@@ -69,11 +65,10 @@ class NativeStrategy(Strategy):
         return self.device
 
     def num_replicas(self) -> int:
-        """Copies of the model's weights over all ranks."""
         return 1
 
     def make_model(self, build_model: Callable[[], nn.Module]) -> nn.Module:
-        """Make the model on this rank's device, with initial weights that every rank shares."""
+        """Make the model on this rank's device, with the same weights on every rank."""
         model = build(build_model, self.init_context(), self.device)
         if self.plan.recompute_every:
             recompute_units(model, self.plan.recompute_every)
@@ -82,17 +77,9 @@ class NativeStrategy(Strategy):
     def attach(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
     ) -> None:
-        """Take the prepared parts.
-
-        The list of parameters is kept, since walking the modules each step costs more than clipping
-        a small model.
-        """
-        self.model, self.optimizer, self.scaler, self._scales = (
-            model,
-            optimizer,
-            scaler,
-            scaler.is_enabled(),
-        )
+        """Take the prepared parts, and list parameters once: a walk costs more than clipping."""
+        self.model, self.optimizer = model, optimizer
+        self.scaler, self._scales = scaler, scaler.is_enabled()
         self._loss_divisor = self.plan.lanes or self.plan.grad_accum_steps
         self._sums = LaneSums(self.plan.grad_accum_steps) if self.lanes is not None else None
         self._max_grad_norm = self.plan.max_grad_norm
@@ -113,17 +100,12 @@ class NativeStrategy(Strategy):
         )
 
     def gradient_exchange(self) -> Callable[[list[nn.Parameter]], None] | None:
-        """Make the function that combines the gradients of all ranks.
-
-        Returns:
-            None if a wrapper combines them, or there are no other ranks.
-        """
+        """Return what combines all ranks' gradients, or None if a wrapper does."""
         if self.lanes is not None and self.lanes.replicas > 1:
             return partial(sum_over_replicas, group=self.replica_group)
         return None
 
     def _work_on(self, optimizer: torch.optim.Optimizer) -> None:
-        """Let `step` clip and update the parameters of this optimizer."""
         self._updating = optimizer
         self._list_parameters()
 
@@ -217,7 +199,6 @@ class NativeStrategy(Strategy):
         return StepResult(norm)
 
     def _check_state(self) -> None:
-        """Check that the optimizer's own way to save its state is supported."""
         if has_own_state_dict(self.optimizer) and any(map(is_sharded, self._all_params)):
             name = type(self.optimizer).__name__
             raise ConfigError(

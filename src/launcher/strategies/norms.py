@@ -15,10 +15,7 @@ BLOCK = 1 << 20
 
 
 def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Make one list of plain tensors and one per mesh of sharded tensors.
-
-    Foreach operations do not support a mixture.
-    """
+    """Group plain tensors and each mesh's, since foreach operations do not support a mixture."""
     meshes: dict[object, list[nn.Parameter]] = {}
     for p in parameters:
         meshes.setdefault(getattr(p, "device_mesh", None), []).append(p)
@@ -26,10 +23,7 @@ def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 
 def total_norm(groups: list[list[nn.Parameter]]) -> torch.Tensor:
-    """Compute the 2-norm over the gradients of the full model, 0-d and the same on every rank.
-
-    All ranks of a mesh must call it.
-    """
+    """Compute the 2-norm over the full gradients, 0-d. All ranks of a mesh must call it."""
     norms = [
         whole(get_total_norm([grad for p in params if (grad := p.grad) is not None]))
         for params in groups
@@ -42,8 +36,8 @@ def row_norm(groups: list[list[nn.Parameter]]) -> torch.Tensor:
     """Compute `total_norm`, bitwise identical for all shardings along the first dimension.
 
     Each row is full on one rank. Its squares are added in an order that depends only on its length,
-    by elementwise additions, and then the sums of all rows in their order. A reduction kernel would
-    choose an order by the number of rows.
+    and then the sums of all rows in their order. A reduction kernel would choose an order by the
+    number of rows.
     """
     squares = [
         _all_rows([grad for p in params if (grad := p.grad) is not None]) for params in groups
@@ -53,7 +47,7 @@ def row_norm(groups: list[list[nn.Parameter]]) -> torch.Tensor:
 
 
 def _all_rows(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The sum of squares of each row of the full gradients, in order, on every rank."""
+    """Return the sum of squares of each row of the full gradients, in order, on every rank."""
     if not gradients:
         return torch.empty(0)
     shards = [local(gradient) for gradient in gradients]
@@ -80,14 +74,12 @@ def _share(rows: int, rank: int, count: int) -> int:
 
 
 def _as_matrix(tensor: torch.Tensor) -> torch.Tensor:
-    """Rows of the first dimension; a number is one row."""
     if not tensor.dim():
         return tensor.view(1, 1)
     return tensor.reshape(tensor.shape[0], -1) if tensor.numel() else tensor.new_empty(0, 1)
 
 
 def row_squares(matrices: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return for each matrix the sum of squares of each of its rows."""
     sums: list[list[torch.Tensor]] = [[] for _ in matrices]
     for numbers, blocks in _blocks(matrices):
         stacked = torch.cat(blocks) if len(blocks) > 1 else blocks[0]
@@ -101,10 +93,7 @@ def row_squares(matrices: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _blocks(matrices: Sequence[torch.Tensor]) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
-    """Yield rows of one length from one or several matrices, and the matrices' numbers.
-
-    The rows have about `BLOCK` elements together.
-    """
+    """Yield rows of one length, about `BLOCK` elements together, and their matrices' numbers."""
     by_length: dict[int, list[tuple[int, torch.Tensor]]] = {}
     for number, matrix in enumerate(matrices):
         for block in matrix.split(max(1, BLOCK // matrix.shape[1])) if len(matrix) else ():

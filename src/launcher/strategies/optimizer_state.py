@@ -1,7 +1,4 @@
-"""An optimizer's state by parameter name.
-
-It fits other strategies, wrappers and orders of groups.
-"""
+"""An optimizer's state by parameter name, for other strategies, wrappers and orders of groups."""
 
 from collections.abc import Callable, Set
 from typing import Any
@@ -39,8 +36,8 @@ def optimizer_snapshot(
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Return live state tensors named `<parameter>/<key>`, and a tree of everything else.
 
-    The tree has the groups with their settings, state values that are not tensors, and state that
-    belongs to no parameter. The state of an optimizer with its own `state_dict()` is in the tree.
+    The tree has the groups with their settings, values that are not tensors, state of no parameter,
+    and the state of an optimizer with its own `state_dict()`.
     """
     names, is_stored = _names(model, optimizer), _is_stored_with_model(model)
     is_own = has_own_state_dict(optimizer)
@@ -140,7 +137,7 @@ def load_optimizer(
 def _add_groups(
     model: nn.Module, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]
 ) -> None:
-    """Add the groups that a hook had added in training, with parameters of the model."""
+    """Add the groups that a hook had added in training, of the model's parameters."""
     if isinstance(optimizer, CombinedOptimizer):
         return
     taken = {id(p) for group in optimizer.param_groups for p in group["params"]}
@@ -177,7 +174,7 @@ IMPLEMENTATION_SETTINGS = frozenset({"fused", "foreach", "capturable", "differen
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a group, in an order that does not depend on who has added it."""
+    """Return a group's settings in an order that does not depend on who has added it."""
     return {key: group[key] for key in sorted(group) if key != "params"}
 
 
@@ -201,7 +198,7 @@ def check_groups(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]])
 
 
 def _kinds(optimizer: torch.optim.Optimizer) -> list[str]:
-    """The class of each group's optimizer, with the part that it is of several."""
+    """Return the class of each group's optimizer, with its part of several."""
     if isinstance(optimizer, OptimizerParts):
         return optimizer.group_kinds
     return [type(optimizer).__name__] * len(optimizer.param_groups)
@@ -218,11 +215,9 @@ def _read(
     group: dict[str, object],
     present: object = None,
 ) -> torch.Tensor:
-    """Read a state tensor.
+    """Read a state tensor, placed like its parameter. A count is on the CPU, unless fused.
 
-    A moment is sharded and placed like its parameter. A step count (0-d) is on the CPU unless the
-    kernel reads it. The tensor `present` is reused if it fits, since allocating costs more than
-    reading.
+    The tensor `present` is reused if it fits, since allocating costs more than reading.
     """
     shape = saved.shape(full)
     if (

@@ -1,9 +1,6 @@
-"""Recompute the activations of blocks in the backward pass (activation checkpointing).
+"""Recompute the activations of blocks in the backward pass (Chen et al. 2016, arXiv:1604.06174).
 
-Blocks keep only their input.
-
-See Chen et al. 2016, arXiv:1604.06174. It changes memory use and time, but not the numbers, since
-random states are replayed.
+Blocks keep only their input. Numbers do not change, since random states are replayed.
 """
 
 from functools import partial

@@ -1,7 +1,6 @@
 """Sharded tensors (DTensors): which rank writes which shard, and how shards are read back.
 
-They are recognised by their attributes, since importing DTensor takes half a second, which
-unsharded runs need not spend.
+They are recognised by their attributes, since importing DTensor takes half a second.
 """
 
 from dataclasses import dataclass
@@ -15,10 +14,7 @@ from launcher.strategies.base import ShardSpec, TensorReader
 
 @dataclass(frozen=True)
 class ShardedLike:
-    """Values that belong to a tensor of the model, such as its average.
-
-    They are this rank's shard, on any device and of any dtype, with the layout of `like`.
-    """
+    """This rank's shard of values that have the layout of `like`, such as its average."""
 
     values: torch.Tensor
     like: torch.Tensor
@@ -39,7 +35,6 @@ class ShardedLike:
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is a DTensor: one rank's shard, and the placement of all."""
     return hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
 
 
@@ -53,21 +48,18 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().to_local() if is_sharded(tensor) else tensor.detach()  # type: ignore[attr-defined]
 
 
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this rank's bytes: as values, NaN would differ from itself, and 0.0 equal -0.0."""
+    return local(tensor).contiguous().reshape(-1).view(torch.uint8)
+
+
 def shard_to_write(
     tensor: torch.Tensor, ranks: Ranks, values: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, ShardSpec | None] | None:
-    """Return the shard of a tensor that this rank writes.
+    """Return the shard of a tensor, or of `values` in its place, that this rank writes.
 
-    A plain tensor is the same on all ranks, and rank 0 writes it. Of replicated shards, the first
-    replica is written.
-
-    Args:
-        tensor: the plain or sharded tensor.
-        ranks: this process among all.
-        values: values of a `ShardedLike`, to be written in place of the tensor's.
-
-    Returns:
-        None if another rank writes the same values, or this rank has none.
+    A plain tensor is written by rank 0, of replicated shards the first replica. None: another rank
+    writes the same values, or this rank has none.
     """
     values_here = local(tensor) if values is None else values
     if not is_sharded(tensor):
@@ -85,7 +77,7 @@ def shard_to_write(
 
 
 def read_into(saved: TensorReader, name: str, target: torch.Tensor) -> None:
-    """Fill `target` with the stored values. Only this rank's shard of a DTensor is filled."""
+    """Fill `target`, or this rank's shard of it, with the stored values."""
     if not is_sharded(target):
         saved.read_into(name, target)
     elif (shard := local(target)).numel():
@@ -95,10 +87,7 @@ def read_into(saved: TensorReader, name: str, target: torch.Tensor) -> None:
 def zeros_like_shard(
     param: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype
 ) -> torch.Tensor:
-    """Make zeros for a parameter's state.
-
-    They are sharded like the parameter if they have its shape, otherwise the same on all ranks.
-    """
+    """Make zeros sharded like the parameter if they have its shape, else plain."""
     if shape == tuple(param.shape):
         return torch.zeros_like(param, dtype=dtype, requires_grad=False)
     zeros = torch.zeros(shape, dtype=dtype, device=param.device)
@@ -112,7 +101,7 @@ def zeros_like_shard(
 
 @torch.no_grad()
 def copy_shard(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Fill `target` from a full plain tensor. Only this rank's shard of a DTensor is filled."""
+    """Fill `target`, or this rank's shard of it, from a full plain tensor."""
     shard = local(target)
     if is_sharded(target):
         offset = _offset(target)
@@ -123,10 +112,7 @@ def copy_shard(target: torch.Tensor, source: torch.Tensor) -> None:
 
 
 def _offset(tensor: Any) -> tuple[int, ...]:
-    """Return the start of this rank's shard in the full tensor.
-
-    A DTensor is cut as by `torch.chunk`.
-    """
+    """Return the start of this rank's shard of a DTensor, which is cut as by `torch.chunk`."""
     offset, shape, mesh = [0] * tensor.ndim, list(tensor.shape), tensor.device_mesh
     for rank, ranks, placement in zip(
         mesh.get_coordinate(), mesh.shape, tensor.placements, strict=True

@@ -19,11 +19,8 @@ INDIVISIBLE = (nn.MultiheadAttention,)
 def shard_units(model: nn.Module, min_params: int | None = None) -> list[nn.Module]:
     """Return the units, inner ones before the units that contain them, without the model itself.
 
-    Args:
-        model: the model.
-        min_params: a module becomes a unit if at least this many of its parameters are in no inner
-            unit. With 0, there are no units. Default None: the model's `shard_units()`, or if it
-            has none, this rule with `MIN_PARAMS`.
+    A module with `min_params` parameters that are in no inner unit is one; with 0 there are none.
+    Default None: the model's `shard_units()`, or if it has none, this rule with `MIN_PARAMS`.
     """
     if min_params is None and hasattr(model, "shard_units"):
         return list(reversed(model.shard_units()))  # type: ignore[operator]
@@ -38,19 +35,12 @@ def shard_units(model: nn.Module, min_params: int | None = None) -> list[nn.Modu
 
 
 def own_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield names and parameters of a module without its children.
-
-    A tied parameter is yielded under each of its names.
-    """
+    """Yield names and parameters without children's, a tied one under each of its names."""
     return module.named_parameters(recurse=False, remove_duplicate=False)
 
 
 def _collect(module: nn.Module, smallest: int, uses: Counter[int], units: list[nn.Module]) -> int:
-    """Add the units inside a module, and the module if it is one.
-
-    Returns:
-        The number of the module's parameters that are in no unit.
-    """
+    """Add the units in a module and itself; return how many of its parameters are in no unit."""
     if isinstance(module, INDIVISIBLE):
         left = sum(p.numel() for p in module.parameters())
     else:

@@ -13,7 +13,7 @@ from torch import nn
 
 from launcher.errors import TrainingError
 from launcher.strategies.base import TensorReader
-from launcher.strategies.sharded import local, read_into
+from launcher.strategies.sharded import bits, local, read_into
 
 MODEL = "model/"
 """Prefix of a model's tensors in a checkpoint."""
@@ -23,11 +23,7 @@ TIED = "tied"
 
 
 def layers(module: nn.Module) -> Iterator[nn.Module]:
-    """List a module and the modules it wraps, outermost first.
-
-    Wrappers are torch.compile's, DDP, DataParallel, AveragedModel, DeepSpeed's engine, and
-    subclasses of them.
-    """
+    """List a module and the modules that it wraps, outermost first, for any wrapper's subclass."""
     wrappers: list[type] = [
         nn.parallel.DistributedDataParallel,
         nn.DataParallel,
@@ -46,7 +42,6 @@ def layers(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def unwrap(module: nn.Module) -> nn.Module:
-    """Return the module that the user built."""
     *_, module = layers(module)
     return module
 
@@ -99,14 +94,7 @@ def tied_names(model: nn.Module) -> dict[str, str]:
 
 
 class Tied:
-    """Stored weights in which a tied tensor has all of its names.
-
-    A file may have it under any of them.
-
-    Args:
-        tied: see `tied_names`.
-        prefix: prefix of the stored names.
-    """
+    """Stored weights in which a tensor of `tied_names` has all names; a file may have any."""
 
     def __init__(self, saved: TensorReader, tied: Mapping[str, str], prefix: str = ""):
         self.saved, self.path, self.meta = saved, saved.path, saved.meta
@@ -150,13 +138,10 @@ def _address(tensor: torch.Tensor) -> int:
 def load_model_tensors(
     model: nn.Module, saved: TensorReader, prefix: str, strict: bool
 ) -> list[str]:
-    """Restore stored tensors and extra state as the model's `load_state_dict()` does.
+    """Restore tensors and extra state as `load_state_dict()` does; return a message per misfit.
 
     A tensor of the model's own is read in place first. Any other is only passed to it, such as one
     of another shape, or one that `state_dict()` copies.
-
-    Returns:
-        A message for each name that is missing, left over or of another shape.
     """
     module, own = unwrap(model), model_state(model)
     state, extra = module.state_dict(), saved.meta.get(EXTRA, {})
@@ -193,15 +178,11 @@ def _check_taken(model: nn.Module, passed: dict[str, torch.Tensor]) -> None:
     tensors = model_tensors(model)
     for name, tensor in passed.items():
         taken = tensors[name]
-        if not torch.equal(_bytes(taken), _bytes(tensor.to(taken.dtype))):
+        if not torch.equal(bits(taken), bits(tensor.to(taken.dtype))):
             raise TrainingError(
                 f"{name}: the model's load_state_dict() does not take the checkpoint's values: this"
                 " model cannot be resumed."
             )
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return local(tensor).contiguous().reshape(-1).view(torch.uint8)
 
 
 def tensor_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
@@ -211,12 +192,8 @@ def tensor_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
 def lost_tensors(model: nn.Module, built: Mapping[str, tuple[int, ...]]) -> list[str]:
     """Return the names of tensors that a resume would not restore.
 
-    They have appeared, vanished or changed their shape in training, and their module's
+    They have appeared, vanished or changed their shape since `built`, and their module's
     `load_state_dict()` does not follow.
-
-    Args:
-        model: the model after some steps.
-        built: `tensor_shapes` of the model as it was built.
     """
     module, shapes = unwrap(model), tensor_shapes(model)
     changed = {name for name in shapes.keys() | built.keys() if shapes.get(name) != built.get(name)}
@@ -238,7 +215,7 @@ def lost_tensors(model: nn.Module, built: Mapping[str, tuple[int, ...]]) -> list
 def _restored(
     owner: nn.Module, built: Mapping[str, tuple[int, ...] | None]
 ) -> dict[str, tuple[int, ...]]:
-    """Load a module's state into the module as it was built; return the shapes of the result."""
+    """Load a module's state into the module as it was built; return the resulting shapes."""
     tensors = [*owner.parameters(), *owner.buffers()]
     # A copy of the values is not needed.
     memo: dict[int, Any] = {id(tensor): tensor.detach().to("meta") for tensor in tensors}
@@ -279,16 +256,9 @@ def load_weights(
     strict: bool = True,
     load_tensors: Callable[[TensorReader, str, bool], list[str]] | None = None,
 ) -> list[str]:
-    """Load from a checkpoint, or from a file that has only weights.
+    """Load a checkpoint, or a file that has only weights; return a message per misfit.
 
-    Args:
-        model: the model whose tensors are overwritten.
-        saved: the stored tensors.
-        strict: raise if a tensor does not fit.
-        load_tensors: function called with `saved`, the prefix of the names and `strict`. Default
-            None: `load_model_tensors`.
-    Returns:
-        A message for each tensor that is missing, left over or of another shape.
+    `load_tensors` is called with `saved`, the prefix of the names and `strict`.
     """
     prefix = MODEL if any(name.startswith(MODEL) for name in saved.names()) else ""
     saved = Tied(saved, tied_names(model), prefix)
@@ -306,10 +276,7 @@ def misfits(
     prefix: str,
     strict: bool,
 ) -> list[str]:
-    """Return a message for each stored tensor that does not fit the model's `shapes`.
-
-    A message begins with the tensor's name.
-    """
+    """Return a message, beginning with the name, for each stored tensor that does not fit."""
     stored = {name.removeprefix(prefix) for name in saved.names() if name.startswith(prefix)}
     # These are further names of tied tensors.
     aliases = set(unwrap(model).state_dict().keys()) - set(shapes)

@@ -1,17 +1,22 @@
 """Interface of a tracker, and the run that it mirrors."""
 
 import json
+import re
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
+from itertools import chain, count
 from pathlib import Path
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar, cast
 
 from launcher.checkpoint.find import checkpoint_path
 from launcher.checkpoint.store import LATEST
 from launcher.config.construct import instantiate, target_object
+from launcher.config.messages import show
 from launcher.config.tree import get, nested
 from launcher.errors import ConfigError
 from launcher.rundir.files import replace_file
@@ -23,16 +28,11 @@ Line = dict[str, Any]
 any."""
 NO_METRICS = ("step", "time", "attempt", "samples", "epoch", "media")
 NOT_ENDED = ("running", "queued", "paused")
-"""States in which the run is still active."""
 NOT_SWEPT = ("run", "paths", "tracker", "dispatch", "hydra", "device", "job")
 
 
 class TrackedRun:
-    """View of a run for trackers: its files, never the training process.
-
-    Args:
-        config: the resolved configuration. Default None: the configuration in the run's folder.
-    """
+    """View of a run for trackers: its files, never the training process."""
 
     def __init__(self, folder: RunFolder, config: dict[str, Any] | None = None):
         self.folder = folder
@@ -63,7 +63,7 @@ class TrackedRun:
 
     @property
     def record(self) -> RecordData:
-        """Read the current run.json, which is empty if it cannot be read."""
+        """The current run.json, which is empty if it cannot be read."""
         try:
             return read_record(self.folder.record_path)
         except (OSError, ValueError):
@@ -77,10 +77,7 @@ class TrackedRun:
 
     @property
     def swept(self) -> dict[str, Any]:
-        """The hyperparameters that the command line set, with their values.
-
-        For example, {"optimizer.lr": 0.01, "model": "mlp"}.
-        """
+        """The hyperparameters that the command line set: {"optimizer.lr": 0.01, "model": "mlp"}."""
         values = {}
         for override in self.record.get("overrides") or ():
             key, _, text = override.lstrip("+").partition("=")
@@ -111,12 +108,50 @@ class TrackedRun:
         return data
 
 
+@dataclass(frozen=True)
+class Limit:
+    """Texts that a service takes as an option, or as each item of a list."""
+
+    option: str
+    pattern: str
+    description: str
+
+    def check(self, key: str, value: object) -> None:
+        """Check an option's value.
+
+        Raises:
+            ConfigError: the service would reject it.
+        """
+        texts = [] if value is None else [value] if isinstance(value, str) else value
+        for text in map(str, cast(Iterable[object], texts)):
+            if re.fullmatch(self.pattern, text, re.DOTALL) is None:
+                raise ConfigError(f"{key}={show(text)}: should be {self.description}.")
+
+
+class Names:
+    """Names that a service accepts, in place of a run's own. Two names never become one.
+
+    Args:
+        clean: function that returns an accepted name, with room for a number.
+        known: the service's name by the run's; names are added to it.
+    """
+
+    def __init__(self, clean: Callable[[str], str], known: dict[str, str]):
+        self.clean, self.known = clean, known
+
+    def __call__(self, name: str) -> str:
+        if name not in self.known:
+            first, taken = self.clean(name), set(self.known.values())
+            candidates = chain([first], (f"{first}_{number}" for number in count(2)))
+            self.known[name] = next(text for text in candidates if text not in taken)
+        return self.known[name]
+
+
 class Tracker(ABC):
     """Mirrors a run's metrics.jsonl in one place.
 
-    It works in the follower's process, where there is no torch.
-
-    A constructor only stores its options, since the training process calls it too, to check them.
+    It works in the follower's process, where there is no torch. A constructor only stores its
+    options, since the training process calls it too, to check them.
     """
 
     library: ClassVar[str] = ""
@@ -127,29 +162,29 @@ class Tracker(ABC):
     """True if the tracker does nothing until `launcher.runs sync`."""
     artifacts: Sequence[str] = ()
     """Files that it sends when the run is complete: best, last, export."""
+    limits: ClassVar[Sequence["Limit"]] = ()
+    """The texts that the service takes."""
+    not_sent: Mapping[str, str] = MappingProxyType({})
+    """Names that the service rejects, with the reason. The rest is sent."""
     run: TrackedRun
     """Set before `open`."""
 
     def check(self, key: str, to_sync: bool = False) -> None:
-        """Check that the tracker can work here.
-
-        Called before training starts.
+        """Check, before training starts, that the tracker can work here.
 
         Args:
             key: its key in the configuration, such as tracker.wandb.
             to_sync: the check is for `launcher.runs sync`.
         Raises:
-            ConfigError: a library or a key is missing.
+            ConfigError: a library or a key is missing, or the service rejects a text.
         """
+        for limit in self.limits:
+            limit.check(f"{key}.{limit.option}", getattr(self, limit.option))
         if self.library:
             self.require(key, self.library)
 
     def require(self, key: str, library: str) -> None:
-        """Check that the library is installed.
-
-        Raises:
-            ConfigError: the library is not installed.
-        """
+        """Check that the library is installed."""
         spec = find_spec(library)
         # A folder of that name, like wandb's own, has no origin.
         if spec is None or spec.origin is None:
@@ -160,56 +195,40 @@ class Tracker(ABC):
 
     @abstractmethod
     def open(self) -> int:
-        """Connect.
-
-        Called again after any method has failed.
-
-        Returns:
-            The last step that the tracker has, or -1.
-        """
+        """Connect, also again after any method has failed; return the last step it has, or -1."""
 
     @abstractmethod
     def write(self, lines: list[Line]) -> None:
-        """Add lines, in the order of their steps.
-
-        All of them are later than the lines that the tracker has.
-        """
+        """Add lines, in the order of their steps, all later than the lines that the tracker has."""
 
     @abstractmethod
     def close(self, state: str) -> None:
-        """End the mirror of the run.
+        """End the mirror of the run, which is in this state.
 
-        Args:
-            state: the run's: completed, preempted, cancelled, failed, killed; paused or queued;
-                running if it continues without us.
+        It is completed, preempted, cancelled, failed, killed, paused or queued, or running if the
+        run continues without us.
         """
 
 
 def numbers(line: Line) -> dict[str, float]:
-    """Return the metrics of a line."""
     return {key: float(value) for key, value in line.items() if key not in NO_METRICS}
 
 
 def media(lines: Iterable[Line], kind: str) -> Iterator[tuple[Line, dict[str, Any]]]:
-    """Each line with each of its images, histograms or texts."""
+    """Yield each line with each of its images, histograms or texts."""
     return (
         (line, item) for line in lines for item in line.get("media", ()) if item.get("kind") == kind
     )
 
 
 def artifact_folder(folder: RunFolder, which: str) -> Path | None:
-    """Return the folder that is sent as the artifact `best`, `last` or `export`.
-
-    Returns:
-        None if it does not exist.
-    """
+    """Return the folder that is sent as the artifact `best`, `last` or `export`, if it exists."""
     checkpoint = LATEST if which == "last" else which
     path = folder.export if which == "export" else checkpoint_path(folder.checkpoints, checkpoint)
     return path if path is not None and path.is_dir() else None
 
 
 def config_without(config: Mapping[str, object], keys: Iterable[str]) -> dict[str, Any]:
-    """Return a configuration without these dotted keys."""
     left_out = set(keys)
 
     def kept(tree: object, path: str) -> Any:
@@ -228,11 +247,6 @@ def is_tracker(node: Any) -> bool:
 
 
 def build_trackers(nodes: Any, names: Iterable[str] | None = None) -> dict[str, Tracker]:
-    """The trackers of the group `tracker`, by name.
-
-    Args:
-        nodes: the group's configuration.
-        names: build and import only these. Default None: all.
-    """
+    """Build the trackers of the group `tracker`: those with these names, or all."""
     chosen = [name for name in nodes or () if names is None or name in names]
     return {name: instantiate(nodes[name]) for name in chosen if is_tracker(nodes[name])}

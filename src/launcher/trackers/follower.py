@@ -1,6 +1,4 @@
-"""Mirror a run in its trackers, in a separate process.
-
-The command is `python -m launcher.trackers.follower RUN_DIR NAME...`.
+"""Mirrors a run in its trackers: `python -m launcher.trackers.follower RUN_DIR NAME...`.
 
 The run's files are the source of truth. Each tracker reports the last step that it has, and gets
 the later lines. So no step is lost or sent twice, whichever process is killed, and when. Training
@@ -13,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -35,19 +33,17 @@ INTERVAL = 1.0
 PATIENCE = 300.0
 """Seconds after the run's end during which a failing tracker is tried again."""
 HANGS, HANGS_WITH_ARTIFACTS = 60.0, 1800.0
-"""Seconds after that until a call into a tracker is given up, the second for artifacts, since a
-checkpoint may be large."""
+"""Seconds after that until a call into a tracker is given up. A checkpoint may be large."""
 LONGEST_WAIT = 60.0
-"""Maximum number of seconds between two attempts."""
+"""Seconds between two attempts, at most."""
+MOST_REJECTED = 5
+"""Number of rejected names that a message lists."""
 
 logger = logging.getLogger("launcher.trackers")
 
 
 class FollowerLock(RunLock):
-    """The lock of the process that writes to a run's trackers.
-
-    It is independent of the run's own lock.
-    """
+    """The lock of the process that writes to a run's trackers, independent of the run's own."""
 
     def __init__(self, folder: RunFolder):
         super().__init__(folder)
@@ -87,11 +83,7 @@ class Follower:
         self._stop = threading.Event()
 
     def follow_run(self, until: Callable[[], bool] = lambda: False) -> bool:
-        """Mirror the run; return whether every tracker has all of it.
-
-        Args:
-            until: function that is polled. If it returns True, stop as if the run had ended now.
-        """
+        """Mirror the run to its end or `until`; return whether every tracker has all of it."""
         threads = [
             threading.Thread(target=self._mirror, args=(name, tracker), name=name, daemon=True)
             for name, tracker in self.trackers.items()
@@ -115,8 +107,8 @@ class Follower:
     def state(self) -> str:
         """Return the run's state.
 
-        It is `running` while a process that has recorded the end logs its results. It is `killed`
-        if run.json records running, but no process is on it. It is `superseded` if another attempt
+        It is `running` while a process that has recorded the end logs its results, `killed` if no
+        process is on a run that run.json records as running, and `superseded` if another attempt
         has begun, which has its own follower.
         """
         state = self._recorded()
@@ -136,7 +128,6 @@ class Follower:
         return str(record.get("state") or RUNNING)
 
     def _mirror(self, name: str, tracker: Tracker) -> None:
-        """Mirror the run in one tracker, until the tracker has everything."""
         tracker.run = self.run
         lines: MetricsReader | None = None
         ended_at: float | None = None
@@ -202,12 +193,9 @@ class Follower:
 
 
 def acquire(lock: FollowerLock, is_over: Callable[[], bool], seconds: float = INTERVAL) -> bool:
-    """Take the lock.
+    """Take the lock; return False if its holder does not end although this run is over.
 
     An earlier attempt's follower may hold it, which ends once it sees the new attempt.
-
-    Returns:
-        False if it does not end, and this run is over.
     """
     while True:
         try:
@@ -220,28 +208,33 @@ def acquire(lock: FollowerLock, is_over: Callable[[], bool], seconds: float = IN
 
 
 def unfinished(folder: RunFolder, follower: Follower) -> list[str]:
-    """A message for each tracker that is not up to date."""
+    """List a message for each tracker that is not up to date."""
     return [
         f"Tracker {name}: {reason}. Complete it with: python -m launcher.runs sync {folder.path}"
         for name, reason in follower.unfinished.items()
     ]
 
 
-class _Pipe(logging.StreamHandler[TextIO]):
-    """Sends lines to the training process, which logs them as its own.
+def not_sent(trackers: Mapping[str, Tracker]) -> list[str]:
+    """A message for each tracker whose service has rejected something."""
+    return [
+        f"Tracker {name}: not sent, since the service rejects it: "
+        + "; ".join(f"{key} ({why})" for key, why in list(tracker.not_sent.items())[:MOST_REJECTED])
+        + f"; {len(tracker.not_sent)} in all" * (len(tracker.not_sent) > MOST_REJECTED)
+        for name, tracker in trackers.items()
+        if tracker.not_sent
+    ]
 
-    Once it has ended, nobody reads them.
-    """
+
+class _Pipe(logging.StreamHandler[TextIO]):
+    """Sends lines to the training process, which logs them until it ends."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         pass
 
 
 def set_up_logging(folder: RunFolder) -> None:
-    """Log everything of `launcher` to logs/tracker.log.
-
-    Warnings for the user go to the training process too.
-    """
+    """Log everything of `launcher` to tracker.log, and warnings to the training process too."""
     file = logging.FileHandler(folder.logs / "tracker.log")
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
     pipe = _Pipe(sys.stdout)
@@ -255,7 +248,6 @@ def set_up_logging(folder: RunFolder) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Follow a run until it ends."""
     for signum in HANDLED:
         # They are meant for the run, whose end ends this process.
         signal.signal(signum, signal.SIG_IGN)
@@ -286,6 +278,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for message in (
             () if is_done or follower.state() == SUPERSEDED else unfinished(folder, follower)
         ):
+            logger.warning("%s", message)
+        for message in not_sent(trackers):
             logger.warning("%s", message)
     finally:
         lock.release()

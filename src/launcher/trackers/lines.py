@@ -1,13 +1,14 @@
 """The lines of metrics.jsonl and media.jsonl, each step once, read while the files are written."""
 
-import json
 import math
 import os
+from collections.abc import Iterable
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 from launcher.rundir.folder import RunFolder
+from launcher.rundir.history import parsed, read_rows
 from launcher.trackers.base import Line
 
 BATCH = 1000
@@ -46,7 +47,7 @@ class _File:
         content = self._file.read()
         complete = content[: content.rfind(b"\n") + 1]
         self._file.seek(start + len(complete))
-        return [row for row in map(parse, complete.splitlines()) if row is not None], is_new
+        return _of_steps(parsed(complete.splitlines())), is_new
 
     def close(self) -> None:
         if self._file is not None:
@@ -59,9 +60,6 @@ class MetricsReader:
 
     The newest step is held back until a later one exists, since a run that is stopped during an
     evaluation writes the line of that step again, complete, when it resumes.
-
-    Args:
-        after: the last step that the tracker has.
     """
 
     def __init__(self, folder: RunFolder, after: int):
@@ -71,15 +69,10 @@ class MetricsReader:
         self._items: dict[int, list[dict[str, object]]] = {}
         self._dropped_path, self._dropped = dropped_path(folder.metrics_path), dict[int, Line]()
         self.changed: int | None = None
-        """First step whose values changed after it was sent, since the run was resumed before
-        it."""
+        """First step with other values since it was sent, because the run was resumed before it."""
 
     def read(self, final: bool = False) -> list[Line]:
-        """Return the next lines, at most 1000, or none if there are no more for now.
-
-        Args:
-            final: the run has ended, so the newest step is complete.
-        """
+        """Return the next lines, at most 1000. The newest is among them if the run has ended."""
         self._read_files()
         newest = max(self._lines, default=-1)
         steps = sorted(
@@ -98,14 +91,11 @@ class MetricsReader:
         self._media.close()
 
     def _read_files(self) -> None:
-        """Read metrics first, then media.
-
-        Once a step's line exists, the media of all earlier steps do too.
-        """
+        """Read metrics first: once a step's line exists, the media of all earlier steps do too."""
         rows, is_new = self._metrics.read()
         if is_new:
             self._lines.clear()
-            self._dropped = {row["step"]: row for row in read_rows(self._dropped_path)}
+            self._dropped = {row["step"]: row for row in _of_steps(read_rows(self._dropped_path))}
         for row in rows:
             if row["step"] > self.after:
                 self._lines[row["step"]] = row
@@ -119,13 +109,13 @@ class MetricsReader:
                 self._items.setdefault(row["step"], []).append(row)
 
     def _compare(self, row: Line) -> None:
-        before = self._dropped.get(row["step"])
+        before = self._dropped.get(row["step"], {})
         keys = [
             key
-            for key in row.keys() & (before or {}).keys()
+            for key in row.keys() & before.keys()
             if key.startswith(MEASURED) and key[-4:] != "time"
         ]
-        if before is not None and any(differs(before[key], row[key]) for key in keys):
+        if any(differs(before[key], row[key]) for key in keys):
             self.changed = row["step"]
 
 
@@ -137,21 +127,9 @@ def differs(before: Any, now: Any) -> bool:
 
 
 def dropped_path(metrics: Path) -> Path:
-    """The file in which a resume keeps the lines that it drops from metrics.jsonl."""
+    """Return the file in which a resume keeps the lines that it drops from metrics.jsonl."""
     return metrics.with_name(f".{metrics.name}.dropped")
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    try:
-        return [row for row in map(parse, path.read_bytes().splitlines()) if row is not None]
-    except OSError:
-        return []
-
-
-def parse(line: bytes) -> dict[str, Any] | None:
-    """Parse a line with a step; return None for anything else."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
+def _of_steps(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if isinstance(row.get("step"), int)]

@@ -7,13 +7,18 @@ import platform
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from launcher.config.messages import reason
 from launcher.config.tree import leaves
+from launcher.errors import ConfigError
 from launcher.trackers.base import (
     NOT_ENDED,
+    Limit,
     Line,
+    Names,
     Tracker,
     artifact_folder,
     config_without,
@@ -28,14 +33,19 @@ RUN_TAG, STEP_TAG, STATE_TAG, MODEL_TAG = (
     "launcher.state",
     "launcher.model",
 )
+NAMES = "names"
+"""Key of MLflow's names of metrics in the run's folder."""
 BATCH = "batch"
-"""Key of the newest batch in the run's folder. The batch has MLflow's id of the run, the last step,
-and the rows."""
+"""Key of the newest batch in the run's folder: MLflow's id of the run, the last step, and the
+rows."""
 STATUS = {"completed": "FINISHED", "failed": "FAILED"}
 LOADER = "launcher.train.load"
 """The module whose `_load_pyfunc` MLflow calls to load a model."""
-METRICS, PARAMS, LENGTH = 1000, 100, 6000
-"""MLflow's limits: metrics per batch, parameters per batch, characters of a parameter's value."""
+METRICS, PARAMS, LENGTH, NAME_LENGTH = 1000, 100, 6000, 250
+"""MLflow's limits: metrics per batch, parameters per batch, characters of a parameter's value and
+of a name."""
+REJECTED = "INVALID_PARAMETER_VALUE"
+"""MLflow's error code for what another try would not change."""
 
 logger = logging.getLogger("launcher.trackers")
 
@@ -61,6 +71,15 @@ class MlflowTracker(Tracker):
     """
 
     library, extra = "mlflow", "mlflow"
+    limits = (
+        Limit("experiment", r".{1,500}", "1 to 500 characters"),
+        Limit("registered_model_name", r"(?!\.\.?$)[^/:]{1,250}", "a name without / and :"),
+        Limit(
+            "alias",
+            r"(?i:(?!latest$|v\d+$)[\w-]{1,255})",
+            "letters, digits, _ and -, and not latest or a version such as v1",
+        ),
+    )
 
     def __init__(
         self,
@@ -80,9 +99,13 @@ class MlflowTracker(Tracker):
         registered = [model] if registered_model_name else []
         self.artifacts = list(dict.fromkeys([*(artifacts or []), *registered]))
         self._is_reported = False
+        self.not_sent: dict[str, str] = {}
 
     def check(self, key: str, to_sync: bool = False) -> None:
         super().check(key, to_sync)
+        for tag in self.tags:
+            if clean(tag) != tag:
+                raise ConfigError(f"{key}.tags.{tag}: MLflow rejects this name; use {clean(tag)}.")
         if (self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite").startswith(
             "sqlite"
         ):
@@ -121,22 +144,39 @@ class MlflowTracker(Tracker):
             self._client.log_text(
                 self._id, item["text"], f"texts/{line['step']}/{clean(item['key'])}.txt"
             )
+        stored = self.run.stored("mlflow")
+        name = Names(clean, stored.setdefault(NAMES, {}))
         rows = [
-            (clean(key), value, int(line["time"] * 1000), line["step"])
+            (name(key), value, int(line["time"] * 1000), line["step"])
             for line in lines
             for key, value in numbers(line).items()
         ]
         batch = {"run": self._id, "step": lines[-1]["step"], "rows": rows}
-        self.run.store("mlflow", {**self.run.stored("mlflow"), BATCH: batch})
+        self.run.store("mlflow", {**stored, BATCH: batch})
         self._send(batch)
 
     def _send(self, batch: dict[str, Any]) -> None:
         from mlflow.entities import Metric
 
         for start in range(0, len(batch["rows"]), METRICS):
-            metrics = [Metric(*row) for row in batch["rows"][start : start + METRICS]]
-            self._client.log_batch(self._id, metrics=metrics)
+            rows = [Metric(*row) for row in batch["rows"][start : start + METRICS]]
+            self._send_accepted(rows, "metrics")
         self._client.set_tag(self._id, STEP_TAG, batch["step"])
+
+    def _send_accepted(self, items: list[Any], kind: str) -> None:
+        """Send metrics or parameters, except for those that MLflow rejects."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._client.log_batch(self._id, **{kind: items})
+        except MlflowException as error:
+            if error.error_code != REJECTED:
+                raise
+            if len(items) == 1:
+                self.not_sent[items[0].key] = reason(error)
+                return
+            for half in (items[: len(items) // 2], items[len(items) // 2 :]):
+                self._send_accepted(half, kind)
 
     def close(self, state: str) -> None:
         if state == "running":
@@ -153,10 +193,7 @@ class MlflowTracker(Tracker):
 
     @property
     def uri(self) -> str:
-        """Return the tracking server.
-
-        It is stored in the run's folder, so that other machines use the same.
-        """
+        """Return the tracking server. It is stored in the run's folder, for other machines."""
         stored = self.run.stored("mlflow")
         chosen = (
             self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or stored.get("tracking_uri")
@@ -167,7 +204,6 @@ class MlflowTracker(Tracker):
 
     @property
     def _outputs(self) -> Path:
-        """The folder of all runs."""
         return self.run.folder.path.absolute().parents[len(Path(self.run.name).parts)]
 
     def _experiment(self) -> str:
@@ -196,21 +232,19 @@ class MlflowTracker(Tracker):
             self._experiment(),
             run_name=self.name or self.run.label,
             tags=tags,
-            start_time=milliseconds(started),
+            start_time=started and int(datetime.fromisoformat(started).timestamp() * 1000),
         )
 
     def _send_params(self, known: set[str]) -> None:
-        """Send the configuration by dotted keys.
-
-        MLflow never changes a parameter, so the first attempt's values stay.
-        """
+        """Send the configuration by dotted keys. MLflow keeps the first attempt's values."""
         from mlflow.entities import Param
 
         config = config_without(self.run.config, ["tracker", *self.config_exclude])
-        params = [Param(clean(key), str(value)[:LENGTH]) for key, value in leaves(config).items()]
+        name = Names(clean, {})
+        params = [Param(name(key), str(value)[:LENGTH]) for key, value in leaves(config).items()]
         params = [param for param in params if param.key not in known]
         for start in range(0, len(params), PARAMS):
-            self._client.log_batch(self._id, params=params[start : start + PARAMS])
+            self._send_accepted(params[start : start + PARAMS], "params")
 
     def _send_artifact(self, which: str) -> None:
         path = artifact_folder(self.run.folder, which)
@@ -227,7 +261,7 @@ class MlflowTracker(Tracker):
         self.run.store("mlflow", {**sent, which: path.resolve().name})
 
     def _description(self, which: str) -> str:
-        """The file MLmodel, which makes a folder a model for `mlflow.pyfunc.load_model`."""
+        """Return the file MLmodel, which makes a folder a model for `mlflow.pyfunc.load_model`."""
         from mlflow.models.model import Model
 
         model = Model(artifact_path=which, run_id=self._id)
@@ -259,22 +293,15 @@ class MlflowTracker(Tracker):
 
 
 def clean(name: str) -> str:
-    """Return a name with the characters that MLflow accepts."""
-    return re.sub(r"[^\w./ :-]", "_", name)
-
-
-def milliseconds(time: str | None) -> int | None:
-    from datetime import datetime
-
-    return None if time is None else int(datetime.fromisoformat(time).timestamp() * 1000)
+    """Return a name that MLflow accepts: its characters, and a path that it would not change."""
+    parts = re.sub(r"[^\w./ :-]", "_", name).split("/")
+    kept = [re.sub(r"^\.\.", "__", part) for part in parts if part not in ("", ".")]
+    return "/".join(kept)[: NAME_LENGTH - 10].rstrip("/") or "_"
 
 
 @contextmanager
 def one_at_a_time(uri: str) -> Iterator[None]:
-    """Let one process at a time create a SQLite database.
-
-    If several do so at once, all but one fail.
-    """
+    """Let one process at a time create a SQLite database: of several at once, all but one fail."""
     if not uri.startswith("sqlite:///"):
         yield
         return

@@ -111,11 +111,6 @@ class NotifyTracker(Tracker):
             self._remember(best=best["value"])
 
     def _send(self, event: str, text: str) -> None:
-        """Send a message.
-
-        Raises:
-            NotSent: a service did not take it.
-        """
         import apprise
 
         services = apprise.Apprise()

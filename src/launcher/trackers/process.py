@@ -1,7 +1,4 @@
-"""The follower's process.
-
-The training process launches and logs it, and waits for it only briefly at its end.
-"""
+"""The follower's process, which the training process launches, logs, and briefly waits for."""
 
 import logging
 import subprocess
@@ -20,21 +17,14 @@ logger = logging.getLogger("launcher")
 
 
 class FollowerProcess:
-    """The process that mirrors a run in its trackers.
-
-    Args:
-        names: the trackers' names. If there are none, nothing is started.
-    """
+    """The process that mirrors a run in its trackers, if there are any."""
 
     def __init__(self, folder: RunFolder, names: Iterable[str]):
         self.folder, self.names = folder, list(names)
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Start it in a new session.
-
-        Neither Ctrl-C nor a signal to this process's group reaches it there.
-        """
+        """Start it in a new session, where Ctrl-C and this group's signals do not reach it."""
         if not self.names:
             return
         command = [

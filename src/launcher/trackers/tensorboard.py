@@ -1,18 +1,20 @@
 """tracker=tensorboard, an event file in the run's folder, written without torch and TensorFlow."""
 
+import copy
 import json
 import os
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from launcher.config.tree import get
 from launcher.rundir.files import replace_file
 from launcher.rundir.folder import place_of
-from launcher.trackers.base import NOT_ENDED, Line, Tracker, media, numbers
+from launcher.trackers.base import NOT_ENDED, Line, Names, Tracker, media, numbers
 
 FILE = "events.out.tfevents.0000000000.launcher"
 POSITION = ".position.json"
-NOTHING: dict[str, Any] = {"step": -1, "size": 0, "closed": None}
+NOTHING: dict[str, Any] = {"step": -1, "size": 0, "closed": None, "names": {}}
 
 
 class TensorBoardTracker(Tracker):
@@ -47,7 +49,7 @@ class TensorBoardTracker(Tracker):
             self._file.close()
         folder = self.folder
         folder.mkdir(parents=True, exist_ok=True)
-        self._position = dict(NOTHING)
+        self._position = copy.deepcopy(NOTHING)
         try:
             self._position |= json.loads((folder / POSITION).read_bytes())
         except (OSError, ValueError):
@@ -55,7 +57,8 @@ class TensorBoardTracker(Tracker):
         self._file = open(folder / FILE, "ab")  # noqa: SIM115 - stays open
         # The position belongs to another file.
         if os.fstat(self._file.fileno()).st_size < self._position["size"]:
-            self._position = dict(NOTHING)
+            self._position = copy.deepcopy(NOTHING)
+        self._tag = Names(self._separated, self._position["names"])
         self._file.truncate(self._position["size"])
         self._file.seek(0, os.SEEK_END)
         self._writer = RecordWriter(self._file)
@@ -119,7 +122,7 @@ class TensorBoardTracker(Tracker):
     def folder(self) -> Path:
         return place_of(self.run.folder.path, self.path)
 
-    def _tag(self, key: str) -> str:
+    def _separated(self, key: str) -> str:
         return key.replace("/", self.namespace_separator)
 
     def _put(self, **fields: object) -> None:
@@ -131,7 +134,7 @@ class TensorBoardTracker(Tracker):
         """Make the written part durable and valid."""
         self._writer.flush()
         os.fsync(self._file.fileno())
-        self._position = {"step": step, "size": self._file.tell(), "closed": closed}
+        self._position |= {"step": step, "size": self._file.tell(), "closed": closed}
         replace_file(self.folder / POSITION, json.dumps(self._position).encode())
 
     def _start_session(self) -> None:
@@ -167,18 +170,13 @@ class TensorBoardTracker(Tracker):
         )
 
     def _hparams(self) -> dict[str, object]:
-        from launcher.config.tree import get
-
         if self.hparams is None:
             return self.run.swept
         return {key: get(self.run.config, key) for key in self.hparams}
 
 
 def _statistics(counts: list[float], edges: list[float]) -> dict[str, object]:
-    """Return the fields of a histogram's protocol buffer.
-
-    Its sums are computed from the middles of the buckets.
-    """
+    """Return the fields of a histogram's protocol buffer, summed by the buckets' middles."""
     middles = [(low + high) / 2 for low, high in pairwise(edges)]
     return {
         "min": edges[0],

@@ -9,16 +9,16 @@ import re
 import signal
 import sys
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from launcher.errors import ConfigError
 from launcher.rundir.files import expanded
-from launcher.rundir.holder import held_here
+from launcher.rundir.holder import held_here, signal_holder
 from launcher.trackers.base import (
     NOT_ENDED,
+    Limit,
     Line,
     Tracker,
     artifact_folder,
@@ -28,6 +28,8 @@ from launcher.trackers.base import (
 )
 
 DEFAULT_PROJECT, DEFAULT_URL = "launcher", "https://api.wandb.ai"
+LONGEST = 128
+"""Maximum number of characters of a run's name and group."""
 ARRIVAL_CHECKS = 10
 """Number of checks, a second apart, after which the steps that a server lacks are sent again."""
 ENDED_EARLY = ("failed", "preempted", "killed")
@@ -64,6 +66,12 @@ class WandbTracker(Tracker):
     """
 
     library = extra = "wandb"
+    limits = (
+        Limit("tags", ".{1,64}", "1 to 64 characters"),
+        Limit("project", r"[^/\\#?%:]{1,128}", r"1 to 128 characters without / \ # ? % :"),
+        Limit("name", f".{{1,{LONGEST}}}", f"1 to {LONGEST} characters"),
+        Limit("group", f".{{1,{LONGEST}}}", f"1 to {LONGEST} characters"),
+    )
 
     def __init__(
         self,
@@ -86,8 +94,12 @@ class WandbTracker(Tracker):
         init: dict[str, Any] | None = None,
         settings: dict[str, Any] | None = None,
     ):
-        self.project, self.entity, self.name, self.group = project, entity, name, group
-        self.job_type, self.tags, self.notes, self.dir = job_type, list(tags or ()), notes, dir
+        self.project = project or os.environ.get("WANDB_PROJECT") or DEFAULT_PROJECT
+        self.entity, self.name = entity, name
+        self.group = group or os.environ.get("WANDB_RUN_GROUP")
+        words = filter(None, os.environ.get("WANDB_TAGS", "").split(","))
+        self.tags = list(dict.fromkeys([*(tags or ()), *words]))
+        self.job_type, self.notes, self.dir = job_type, notes, dir
         self.config_exclude, self.alerts, self.stoppable, self.logs = (
             config_exclude or [],
             alerts,
@@ -149,14 +161,10 @@ class WandbTracker(Tracker):
         self._wandb_run = wandb.init(
             **{
                 **identity,
-                "name": self.name or self.run.label,
+                "name": self.name or self.run.label[-LONGEST:],
                 "job_type": self.job_type,
                 "notes": self.notes,
-                "tags": [
-                    *dict.fromkeys(
-                        [*self.tags, *filter(None, os.environ.get("WANDB_TAGS", "").split(","))]
-                    )
-                ],
+                "tags": self.tags,
                 "dir": self.run.folder.path / expanded(self.dir),
                 "mode": "online",
                 "resume": "allow",
@@ -185,9 +193,7 @@ class WandbTracker(Tracker):
             }
             values |= numbers(line)
             for _, item in media([line], "image"):
-                # Only images need pillow for being logged at all.
-                if item["kind"] == "image" or find_spec("PIL") is not None:
-                    values[item["key"]] = self._image(self.run.folder.path / item["path"])
+                values[item["key"]] = self._image(self.run.folder.path / item["path"])
             for _, item in media([line], "histogram"):
                 values[item["key"]] = wandb.Histogram(np_histogram=(item["counts"], item["edges"]))
             for _, item in media([line], "text"):
@@ -225,9 +231,6 @@ class WandbTracker(Tracker):
 
         After a refusal of the server (HTTP 403, say), wandb drops the rest of a run's history, and
         `finish` does not report it.
-
-        Raises:
-            ConnectionError: the server lacks steps.
         """
         import wandb
 
@@ -245,10 +248,9 @@ class WandbTracker(Tracker):
         raise ConnectionError(f"the server has the steps up to {arrived}, not to {self._step}")
 
     def stop(self) -> None:
-        """Stop the training process, which saves first.
+        """Stop the training process, which saves first. The same command resumes it.
 
-        The same command resumes it. In a SLURM job the signal is SIGINT as with Ctrl-C, after which
-        the job is not requeued.
+        In a SLURM job the signal is SIGINT as with Ctrl-C, after which the job is not requeued.
         """
         holder = held_here(self.run.folder)
         if holder is None:
@@ -256,16 +258,17 @@ class WandbTracker(Tracker):
                 "W&B: stop requested, but %s is not running on this machine.", self.run.label
             )
             return
-        logger.warning("Stopped on the W&B page.")
-        os.kill(holder.pid, signal.SIGINT if holder.slurm_job_id else signal.SIGTERM)
+        signum = signal.SIGINT if holder.slurm_job_id else signal.SIGTERM
+        if signal_holder(self.run.folder, holder, signum):
+            logger.warning("Stopped on the W&B page.")
 
     def _chosen(self, own_id: str) -> dict[str, object]:
         """Return the run's names on the server, which stay the same from now on."""
         return {
             "id": os.environ.get("WANDB_RUN_ID") or re.sub(r"[/\\#?%:]", "-", own_id),
-            "project": self.project or os.environ.get("WANDB_PROJECT") or DEFAULT_PROJECT,
+            "project": self.project,
             "entity": self.entity or os.environ.get("WANDB_ENTITY"),
-            "group": self.group or os.environ.get("WANDB_RUN_GROUP") or self.run.sweep,
+            "group": self.group or (self.run.sweep and self.run.sweep[:LONGEST]),
         }
 
     def _give_up(self) -> None:
@@ -293,7 +296,6 @@ class WandbTracker(Tracker):
             )
 
     def _send_log(self) -> None:
-        """Send the text that was added to the run's log."""
         path, start = self.run.folder.log_path(), self._stored.get("log_bytes", 0)
         if not self.logs or not path.exists() or path.stat().st_size <= start:
             return
@@ -305,18 +307,13 @@ class WandbTracker(Tracker):
         self._stored = self.run.store("wandb", {**self._stored, "log_bytes": start + len(content)})
 
     def _send_log_again(self) -> None:
-        """Let the next connection send what this one has sent of the log.
-
-        The server does not say which lines it has. It may then have some twice, but lacks none.
-        """
+        """Let the next connection send this one's part of the log: rather twice than not at all."""
         if self._log_start is not None:
             stored = self.run.stored("wandb")
             self._stored = self.run.store("wandb", {**stored, "log_bytes": self._log_start})
 
     def _send_artifact(self, which: str, sent: str | None) -> str | None:
-        """Begin to send an artifact, unless the same artifact was sent before.
-
-        `finish` waits for it.
+        """Begin to send an artifact, for which `finish` waits, unless it was sent before.
 
         Returns:
             The name of the checkpoint, or `export`, or None if there is nothing to send.

@@ -1,4 +1,4 @@
-"""Take batches from a data loader, epoch after epoch, with their weights and the position."""
+"""Takes batches from a data loader, epoch after epoch, with their weights and the position."""
 
 import logging
 import time
@@ -24,8 +24,6 @@ class Batches:
     `source` is the loader itself, or a wrapper that knows the position in it.
 
     Args:
-        loader: the loader.
-        logger: the trainer's logger.
         num_targets: function that returns the number of targets of a batch, or None.
         device: the device of the weights of batches.
         alone: whether this is the only rank. A signal may then end the wait for the first batch of
@@ -71,14 +69,10 @@ class Batches:
         self._next: Callable[[], Any] = self._iterator.__next__
 
     def of_step(self, count: int, data_time: list[float]) -> MicroBatches:
-        """Yield batches until the step has enough of them.
+        """Yield batches until the step has enough of them, and append their seconds to `data_time`.
 
         If they count by targets, the first `count` are fetched before the first forward pass, since
         each factor depends on all of them.
-
-        Args:
-            count: the number of micro-batches of a step.
-            data_time: list that gets the seconds of each batch.
         """
         alone, num_targets = self._alone, self._num_targets
         may_interrupt = alone and not data_time
@@ -95,12 +89,8 @@ class Batches:
     def next(self, data_time: list[float], may_interrupt: bool) -> Any:
         """Return the next batch, and append its seconds to `data_time`.
 
-        Args:
-            data_time: list that gets the seconds.
-            may_interrupt: a signal may end the wait, since nothing has been computed since the last
-                boundary.
         Raises:
-            signals.Interrupted: a signal has ended the wait.
+            signals.Interrupted: a signal has ended the wait, if it may.
         """
         start = time.perf_counter()
         try:
@@ -117,7 +107,7 @@ class Batches:
         return batch
 
     def next_epoch(self) -> int:
-        """The epoch that the next batch belongs to, or begins with, where an epoch has ended."""
+        """Return the epoch of the next batch."""
         if self._epoch_size is not None:
             return int(self.loader.samples) // self._epoch_size
         if self._plain is not None:
@@ -183,12 +173,7 @@ class Batches:
         return self.source.state_dict() if hasattr(self.source, "state_dict") else None
 
     def load_position(self, position: object, state: TrainState) -> None:
-        """Resume from a saved position, or log why the order starts from the beginning.
-
-        Args:
-            position: the saved position of the loader.
-            state: progress at which training resumes.
-        """
+        """Resume from a saved position, or log why the order starts from the beginning."""
         if position is not None and hasattr(self.source, "load_state_dict"):
             self.source.load_state_dict(position)
             # This may be torchdata's StatefulDataLoader. A plain loader logs it itself.
@@ -206,11 +191,10 @@ class Batches:
 def target_weights(
     counts: Sequence[torch.Tensor | int], device: torch.device
 ) -> list[torch.Tensor]:
-    """Compute a factor for each micro-batch of this rank.
+    """Compute a factor for each micro-batch of this rank, all 1 if all counts are equal.
 
     The mean over all micro-batches and ranks of (factor times mean loss of a micro-batch) is the
-    mean over all targets. A factor is exactly 1 if all counts are equal. All ranks must call it.
-    Nothing waits for the device.
+    mean over all targets. All ranks must call it. Nothing waits for the device.
     """
     dtype = torch.float32 if device.type == "mps" else torch.float64
     targets = torch.stack([torch.as_tensor(count, dtype=dtype, device=device) for count in counts])
@@ -219,10 +203,7 @@ def target_weights(
 
 
 def weigh(value: object, weight: torch.Tensor) -> Any:
-    """Multiply numbers and tensors by `weight`, including nested records.
-
-    Anything else is unchanged.
-    """
+    """Multiply numbers and tensors by `weight`, including nested records."""
     if isinstance(value, Mapping):
         return {key: weigh(item, weight) for key, item in value.items()}
     if isinstance(value, torch.Tensor):

@@ -70,9 +70,7 @@ def build_trainer(
     to_train: bool = True,
     has_loader: bool = True,
 ) -> Trainer:
-    """Build the trainer of a configuration with its parts.
-
-    Nothing of it is written yet.
+    """Build the trainer of a configuration. Nothing of it is written yet.
 
     Args:
         config: the configuration.
@@ -213,7 +211,6 @@ def _keep_compiled() -> None:
 def set_up_strategy(
     config: DictConfig, settings: TrainerSettings
 ) -> tuple[Strategy, Precision, StepPlan]:
-    """Set up the strategy on its device, with the settings of a step."""
     ranks = Ranks.from_env()
     precision: Precision = instantiate(config.precision)
     plan = step_plan(settings, config.data.batch_size, ranks.world_size, precision)
@@ -266,7 +263,6 @@ def step_plan(
 
 
 def build_model(node: DictConfig) -> nn.Module:
-    """Build the configured model."""
     model = instantiate(node)
     if not isinstance(model, nn.Module):
         raise ConfigError(
@@ -294,7 +290,7 @@ def build_optimizer(node: DictConfig, model: nn.Module) -> torch.optim.Optimizer
 
 
 def _factory(node: Any) -> Callable[..., object]:
-    """The configured factory; its `parts` are factories as well, with or without `_partial_`."""
+    """Return the configured factory; its `parts` are factories too, with or without `_partial_`."""
     if isinstance(node.get("parts"), dict | DictConfig):
         plain: Any = node
         if OmegaConf.is_config(node):
@@ -309,12 +305,7 @@ def _factory(node: Any) -> Callable[..., object]:
 
 
 def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -> Any:
-    """Build the scheduler of a configuration.
-
-    Args:
-        options: the node `scheduler`.
-        optimizer: the optimizer whose rate it sets.
-    """
+    """Build the scheduler of a node `scheduler`."""
     metric = options.get("metric")
     options = {key: value for key, value in options.items() if key != "metric"}
     if isinstance(optimizer, OptimizerParts) and "parts" not in options:
@@ -401,11 +392,7 @@ def _hook(key: str, node: DictConfig) -> BaseHook:
 def _hooks(
     config: DictConfig, settings: TrainerSettings, run: RunSettings, schedule: dict[str, Any] | None
 ) -> list[BaseHook]:
-    """Build all hooks of a run.
-
-    These are the hooks of `hooks`, the hooks that write metrics.jsonl and media.jsonl, the hooks in
-    the group `tracker`, and the hooks that other keys need.
-    """
+    """Build the configured hooks, those that write metrics and media, and those that keys need."""
     hooks, others = (
         [
             _hook(f"{group}.{name}", node)

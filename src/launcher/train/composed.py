@@ -21,10 +21,7 @@ CAPTURING_MODES = ("reduce-overhead", "max-autotune")
 
 
 def captures_graphs(options: Mapping[str, Any], device: torch.device) -> bool:
-    """Return whether a model that is compiled with these options runs CUDA graphs.
-
-    Each call of such a model overwrites the outputs and gradients of the call before.
-    """
+    """Return whether a compiled model runs CUDA graphs, whose outputs the next call overwrites."""
     captures = options.get("mode") in CAPTURING_MODES or options.get("backend") == "cudagraphs"
     return device.type == "cuda" and captures
 
@@ -34,16 +31,9 @@ class Trainer(BaseTrainer):
 
     Args:
         strategy: strategy whose `setup` has been called. Its plan has accumulation and clipping.
-        build_model: function that makes the model.
-        build_optimizer: function that makes the optimizer of a model.
-        build_scheduler: function that makes the schedule of an optimizer. With None, the rates are
-            constant.
+        build_scheduler: makes the schedule of an optimizer. With None, the rates are constant.
         data_loader: the loader of this rank.
-        hooks: hooks, which are called in this order.
-        context: context of the run for hooks.
-        precision: the number format.
         settings: `trainer` of the configuration.
-        workspace: the folder for the hooks' files.
     """
 
     def __init__(
@@ -105,11 +95,7 @@ class Trainer(BaseTrainer):
         return self._strategy
 
     def compile(self, options: Mapping[str, Any]) -> None:
-        """Compile the model in place, so that the names of its tensors stay unchanged.
-
-        Args:
-            options: arguments of `torch.compile`.
-        """
+        """Compile the model in place, so that the names of its tensors stay unchanged."""
         self._reuses_outputs = captures_graphs(options, self.device)
         self.model.compile(**options)
 

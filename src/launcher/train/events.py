@@ -21,16 +21,13 @@ class HookCaller:
         self._events: dict[str, list[Call]] = {event: [] for event in EVENTS}
 
     def fire(self, event: str, *args: object, **options: object) -> None:
-        """Call every hook that handles an event."""
         for call in self._events[event]:
             call(self, *args, **options)
 
     def close_hooks(self, has_ended: bool) -> None:
         """Close every hook, even after another has failed to close.
 
-        Raises:
-            Exception: the first error, if training itself has ended well. Errors that it does not
-                raise are logged.
+        The first error is raised if training itself has ended well. The others are logged.
         """
         errors: list[Exception] = []
         for call in self._events["on_close"]:
@@ -45,10 +42,7 @@ class HookCaller:
             raise errors[0]
 
     def log(self, records: Records, dry_run: bool = False) -> None:
-        """Pass nested records of numbers to every hook.
-
-        With `dry_run`, hooks only describe their output.
-        """
+        """Pass nested records of numbers to every hook. A `dry_run` only describes the output."""
         if not dry_run:
             self.state.metrics.update(flatten(records))
         self.fire("on_log", records, dry_run=dry_run)
@@ -58,10 +52,7 @@ class HookCaller:
         self.log(records, dry_run=dry_run)
 
     def log_images(self, records: Records, dry_run: bool = False) -> None:
-        """Pass nested records of images to every hook.
-
-        An image is a PIL image, an array [H, W, C] or a tensor [C, H, W].
-        """
+        """Pass nested records of images to every hook, see `BaseHook.on_log_images`."""
         self.fire("on_log_images", records, dry_run=dry_run)
 
     def log_histograms(self, records: Records, dry_run: bool = False) -> None:
@@ -91,20 +82,12 @@ class HookCaller:
 
     @property
     def is_last_step(self) -> bool:
-        """Return whether training ends with the current step.
-
-        A run always logs, evaluates and saves its last step.
-        """
+        """True if training ends with this step, which is always logged, evaluated and saved."""
         return self.state.is_at_end()
 
 
 def check_hook(hook: object, source: str) -> None:
-    """Check that an object is a hook, and that its methods are named like events.
-
-    Args:
-        hook: the object.
-        source: origin of the hook, for messages.
-    """
+    """Check that an object from a source is a hook, with methods that are named like events."""
     if not isinstance(hook, BaseHook):
         advice = ", so create one" if isinstance(hook, type) and issubclass(hook, BaseHook) else ""
         kind = f"the class {hook.__name__}" if isinstance(hook, type) else described(hook)
@@ -118,11 +101,7 @@ def check_hook(hook: object, source: str) -> None:
 
 
 def calls(hooks: Sequence[BaseHook]) -> dict[str, list[Call]]:
-    """List the methods to call for each event.
-
-    They are in the order of the hooks, after the hooks that run first. Methods that a hook does not
-    override are left out.
-    """
+    """List the methods that hooks override by event, in order, after hooks that run first."""
     hooks = sorted(hooks, key=lambda hook: not hook.runs_first)
     table = {
         event: [getattr(hook, event) for hook in hooks if overrides(hook, event)]

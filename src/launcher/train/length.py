@@ -19,9 +19,9 @@ def total_steps(epochs: float, dataset_size: int, batch_size: int) -> int:
 
 
 def with_max_steps(config: DictConfig) -> DictConfig:
-    """Return the configuration with `trainer.max_steps` computed from `trainer.max_epochs`.
+    """Return the configuration with `trainer.max_steps` computed from `trainer.max_epochs`, if set.
 
-    Without epochs it is unchanged. A schedule over the whole run follows.
+    A schedule over the whole run follows.
     """
     epochs = config.trainer.get("max_epochs")
     if epochs is None:

@@ -37,9 +37,7 @@ def load_model(
     outputs: str | Path = "outputs",
     trust: bool = False,
 ) -> nn.Module:
-    """Load the model of a run, a checkpoint or an export, with its weights.
-
-    It is on the CPU, in evaluation mode.
+    """Load the model of a run, a checkpoint or an export, on the CPU and in evaluation mode.
 
     `config.yaml` in the folder names the class and the arguments. The class must be importable, so
     the project's folder is the current one, or on PYTHONPATH. Building the model runs the code of
@@ -51,8 +49,7 @@ def load_model(
             run, of a checkpoint, or an export.
         checkpoint: a run's checkpoint: latest, best or a step.
         weights: an average of `hooks.ema`, as `ema`, or `ema/0.999` if there are several. Default
-            None: the weights themselves. It cannot be used for an export, which has only one kind
-            of weights.
+            None: the weights themselves, which are the only ones that an export has.
         outputs: the folder of the runs, to find one by its id.
         trust: build any other class too. Use it only for the runs of an author whom you trust.
     Raises:
@@ -86,11 +83,7 @@ def load_model(
 
 
 def _folder(run: str | Path, outputs: Path) -> Path:
-    """Find the folder that a path or the name of a run in `outputs` means.
-
-    Raises:
-        ConfigError: there is none, or there are several.
-    """
+    """Find the folder that a path or the name of a run in `outputs` means."""
     path = expanded(run)
     is_one = any((path / name).exists() for name in ("checkpoints", MANIFEST, EXPORTED)) or any(
         path.glob(SHARDS)
@@ -192,15 +185,12 @@ class Predictor:
 
     @torch.inference_mode()
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> np.ndarray:
-        """Return the model's scores for an array or a table.
+        """Return the scores, before softmax or sigmoid: [B, num_classes] or [B, T, vocab_size].
 
         Args:
             model_input: an array, or a DataFrame of numbers: features [B, num_features], or tokens
                 [B, T].
             params: part of MLflow's interface, which is ignored.
-        Returns:
-            The model's scores before softmax or sigmoid, float32: [B, num_classes] or [B, T,
-                vocab_size].
         """
         inputs = torch.as_tensor(np.asarray(model_input))
         if inputs.is_floating_point():

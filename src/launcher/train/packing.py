@@ -10,8 +10,8 @@ from launcher.data.encoding import IGNORED
 from launcher.data.rows import PackedDataset
 from launcher.errors import ConfigError
 from launcher.hooks.base import Records
+from launcher.hooks.evaluation_mode import in_evaluation
 from launcher.process.ranks import broadcast
-from launcher.process.rng import isolated_rng
 from launcher.train.composed import Trainer
 
 logger = logging.getLogger("launcher")
@@ -23,14 +23,7 @@ MAX_TESTED_LEN = 16
 def check_packing(trainer: Trainer, dataset: object, micro_batch_size: int) -> None:
     """Reject packed rows for a model in which a document depends on the one before it in the row.
 
-    All ranks call it.
-
-    Training does not change, neither by weights nor by random numbers.
-
-    Args:
-        trainer: the trainer with the model.
-        dataset: the training samples. Samples that are not packed are not measured.
-        micro_batch_size: rows of a batch of one rank.
+    All ranks call it. Training does not change, neither by weights nor by random numbers.
     """
     if not isinstance(dataset, PackedDataset) or not dataset.pack:
         return
@@ -44,15 +37,8 @@ def check_packing(trainer: Trainer, dataset: object, micro_batch_size: int) -> N
         min(MAX_TESTED_LEN, dataset.seq_len),
         dataset.store.meta["vocab_size"],
     )
-    was_training = model.training
-    model.eval()
-    try:
-        with isolated_rng(), torch.no_grad(), trainer.strategy.forward_context():
-            keeps_apart = broadcast(
-                keeps_documents_apart(trainer.forward, *measured, trainer.device)
-            )
-    finally:
-        model.train(was_training)
+    with in_evaluation(model), trainer.strategy.forward_context():
+        keeps_apart = broadcast(keeps_documents_apart(trainer.forward, *measured, trainer.device))
     if keeps_apart is False:
         raise ConfigError(
             f"data.pack=true: in {name} the documents of a row see each other, whatever"
@@ -72,16 +58,8 @@ def keeps_documents_apart(
 ) -> bool | None:
     """Return whether a row's first document leaves the logits of its second unchanged.
 
-    Args:
-        forward: forward function of a model in evaluation mode. If its records have no `logits`,
-            the loss of one token is compared.
-        rows: rows of the measured batch.
-        length: tokens of a row.
-        vocab_size: tokens to choose from.
-        device: the model's device.
-    Returns:
-        None if that cannot be measured, since even a change within the document changes none of its
-            later logits.
+    If the records have no `logits`, the loss of one token is compared. None: that cannot be
+    measured, since even a change within the document changes none of its later logits.
     """
     half, other = length // 2, max(1, vocab_size // 2)
     tokens = torch.arange(length) % vocab_size

@@ -70,8 +70,6 @@ AS_ONE: dict[str, Callable[[Mapping[str, Any]], Any]] = {
 class BaseTrainer(HookCaller):
     """Training by subclass, which has the `build_*` methods and `forward`.
 
-    The loop, accumulation, mixed precision, non-finite gradients, state and hooks are here.
-
     Args:
         max_steps: optimizer steps to train for.
         grad_clip: clip gradients to this 2-norm.
@@ -172,18 +170,14 @@ class BaseTrainer(HookCaller):
         raise self._missing("build_optimizer(self)", "returns a torch.optim.Optimizer")
 
     def forward(self, input: Any) -> tuple[torch.Tensor | None, Records]:
-        """Compute the loss of a batch.
+        """Return the loss of a batch (0-d), and nested records of numbers or 0-d tensors to log.
 
-        Returns:
-            The loss (0-d, or None to skip this batch), and nested records of numbers or 0-d tensors
-            to log.
+        With a loss of None, the batch is skipped.
         """
         raise self._missing("forward(self, batch)", "returns the loss and a dict of records")
 
     def num_targets(self, input: Any) -> torch.Tensor | int | None:
-        """Return the number of targets that a batch's loss is a mean over.
-
-        It is needed if batches differ in it (masked targets).
+        """Return the number of targets that a batch's loss is a mean over, if batches differ in it.
 
         Micro-batches and ranks then count by their targets, in training and in validation. With
         None, they count equally.
@@ -191,7 +185,7 @@ class BaseTrainer(HookCaller):
         return None
 
     def build_lr_scheduler(self) -> LRScheduler | Mapping[str, LRScheduler] | None:
-        """The schedule; of several optimizers, schedules by the names of their optimizers."""
+        """Return the schedule, or schedules by the names of their optimizers."""
         return None
 
     def build_grad_scaler(self) -> torch.amp.GradScaler:
@@ -274,7 +268,7 @@ class BaseTrainer(HookCaller):
         return part
 
     def _forward(self) -> Callable[..., object]:
-        """The function that computes the loss, which a subclass or a model provides."""
+        """Return the function that computes the loss, which a subclass or a model provides."""
         return self.forward
 
     def bind_events(self) -> None:
@@ -451,7 +445,7 @@ class BaseTrainer(HookCaller):
         return result
 
     def _forward_for(self, input: object, optimizer: str) -> tuple[torch.Tensor | None, Records]:
-        """`forward` for one of several optimizers, checked in the first step."""
+        """Call `forward` for one of several optimizers, checked in the first step."""
         forward: Any = self.forward
         output: tuple[torch.Tensor | None, Records] = forward(input, optimizer=optimizer)
         if not self._has_checked_forward:
@@ -488,11 +482,7 @@ class BaseTrainer(HookCaller):
             buffers.check()
 
     def _forward_backward(self, batch: object, weight: torch.Tensor | None) -> bool:
-        """Run forward and backward for one micro-batch.
-
-        Returns:
-            False if `forward` returned no loss.
-        """
+        """Run forward and backward for one micro-batch; return whether it had a loss."""
         with self.strategy.forward_context():
             loss, records = (
                 self.forward(batch) if self._has_checked_forward else self._first_forward(batch)
@@ -550,10 +540,7 @@ class BaseTrainer(HookCaller):
             )
 
     def settle(self) -> None:
-        """Read whether the device skipped the last update, and count it.
-
-        It waits for the previous step only.
-        """
+        """Read whether the device skipped the last update; this waits for that step only."""
         if (flag := self._unsettled) is not None:
             self._unsettled = None
             self._after_update(flag.read())
@@ -580,10 +567,7 @@ class BaseTrainer(HookCaller):
             )
 
     def _count_retry(self) -> None:
-        """Count that the gradient of this attempt was not finite.
-
-        The next attempt uses new batches.
-        """
+        """Count an attempt with a non-finite gradient. The next one uses new batches."""
         info, step, bound = self.step_info, self.state.step, self.max_non_finite_grad_retries or 0
         count = info["non_finite_grad_retry_count"]
         if count >= bound:
@@ -606,17 +590,14 @@ class BaseTrainer(HookCaller):
             raise signals.SignalExit(self.stop_signal)
 
     def _agree_on_signal(self) -> None:
-        """Agree with all ranks on a signal, once per boundary.
-
-        A run that has ended is completed, not stopped.
-        """
+        """Agree with all ranks on a signal, once per boundary, unless the run has ended."""
         if self._agreed_at != self.state.step:
             self._agreed_at = self.state.step
             signum = self._agreement.result(signals.received())
             self.stop_signal = signum if signum and not self.is_last_step else 0
 
     def stop_at_this_boundary(self) -> None:
-        """End training here, since a signal has interrupted something that the resumed run repeats.
+        """End training here: a signal has interrupted something that the resumed run repeats.
 
         All ranks call it.
         """
@@ -633,20 +614,14 @@ class BaseTrainer(HookCaller):
 
     # ------------------------------------------------------------------------------------ its state
     def state_dict(self) -> dict[str, Any]:
-        """Return `model`, `training_state`, and the additions of hooks, in memory.
-
-        Tensors are full under every wrapper.
-        """
+        """Return `model`, `training_state`, and the additions of hooks, with full tensors."""
         return full_state(self, self.state_dict_options)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         load_full_state(self, state, self.state_dict_options)
 
     def training_state(self) -> dict[str, object]:
-        """Return counters, scheduler, scaler and data position.
-
-        Model, optimizer and hooks have their own states.
-        """
+        """Return counters, scheduler, scaler and data position."""
         self.settle()
         return self.state.counters() | {
             "lr_scheduler": (
@@ -664,13 +639,9 @@ class BaseTrainer(HookCaller):
         self._batches.load_position(saved.get("data_loader"), self.state)
 
     def restore_schedule(self, saved: dict[str, Any]) -> None:
-        """Restore the schedule of a training state. The optimizer has been loaded before.
-
-        Raises:
-            ConfigError: the schedule cannot be stepped as far as the training state.
-        """
+        """Restore the schedule of a training state, after the optimizer."""
         updates = self.state.step - self.state.skipped_steps
-        self._schedule.restore(saved, updates)
+        self._schedule.restore(saved, updates, takes_rates=self.is_fork)
 
     @property
     def source(self) -> object:

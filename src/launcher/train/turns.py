@@ -1,8 +1,4 @@
-"""Make a step of several optimizers.
-
-Each computes its loss over the same micro-batches, and updates its parameters before the next one's
-turn.
-"""
+"""A step of several optimizers: each updates its parameters before the next one's turn."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -24,11 +20,7 @@ Forward = Callable[[object, str], tuple[torch.Tensor | None, Records]]
 
 
 class Turns:
-    """The turns of a step.
-
-    Args:
-        forward: called with a batch and the name of an optimizer.
-    """
+    """The turns of a step. `forward` is called with a batch and the name of an optimizer."""
 
     def __init__(self, optimizers: OptimizerParts, strategy: Strategy, forward: Forward):
         self.optimizers, self.strategy, self.forward = optimizers, strategy, forward
@@ -42,14 +34,10 @@ class Turns:
     ) -> StepResult:
         """Let each optimizer update its parameters once, unless `forward` returns no loss for it.
 
-        Args:
-            step: the number of the step.
-            batches: the micro-batches of the step, each with the factor of its loss.
-            info: gets the sum of the losses and the records of each micro-batch; the losses and
-                gradient norms by optimizer are records too.
-            schedules: the schedules of the updated optimizers make a step.
-        Returns:
-            The norm over all gradients; skipped, if the update of any optimizer was.
+        All use the same micro-batches, each with the factor of its loss. `info` gets the sum of the
+        losses and the records of each micro-batch, with the losses and gradient norms by optimizer.
+        Only the schedules of updated optimizers make a step. The result has the norm over all
+        gradients, and is skipped if the update of any optimizer was.
         """
         losses: list[list[torch.Tensor]] = [[] for _ in batches]
         records: list[dict[str, object]] = [{} for _ in batches]
@@ -115,15 +103,7 @@ def check_turns(
     hooks: Sequence[BaseHook],
     retries: int | None,
 ) -> None:
-    """Check that a run with several optimizers has nothing that supports only one.
-
-    Args:
-        strategy: the strategy.
-        optimizers: the optimizers.
-        schedules: the schedule of the run, if any.
-        hooks: the hooks of the run.
-        retries: `max_non_finite_grad_retries`.
-    """
+    """Check that a run with several optimizers has nothing that supports only one."""
     names = ", ".join(optimizers.parts)
     if not strategy.supports_parts:
         raise ConfigError(
@@ -151,7 +131,6 @@ def check_turns(
 
 
 def check_takes_name(forward: Callable[..., object], name: str, optimizers: Sequence[str]) -> None:
-    """Check that a function takes the name of an optimizer."""
     parameters = inspect.signature(forward).parameters.values()
     if not any(p.name == "optimizer" or p.kind is p.VAR_KEYWORD for p in parameters):
         raise ConfigError(

@@ -145,7 +145,7 @@ BAD = {
             " vocab_size and no seq_len; choose data=custom, "
         ),
         "run.identity_exclude=-1: should be a list, each item text.",
-        "optimizer.betas=0.9: should be a list, each item a number from 0 to below 1; e.g. ",
+        "optimizer.betas=0.9: should be a list of 2, each item a number from 0 to below 1; e.g. ",
     ],
     "hydra.searchpath=null hydra.run.dir=x hydra.job.chdir=true": [
         "hydra.searchpath=null: should be a list; e.g. hydra.searchpath=[pkg://my_package.conf].",

@@ -1,19 +1,22 @@
 """Hooks that have no effect without another one."""
 
 import re
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
+import launcher
 from launcher.config.checks import crosschecks
 from launcher.config.compose import compose
-from launcher.config.needs import need_issues
+from launcher.config.needs import LOGGED, metric_issues, need_issues
 from launcher.config.options import main_folder, options
 from launcher.config.resolve import resolve
 from launcher.config.signature import attribute
 from launcher.hooks.base import BaseHook
 from launcher.hooks.early_stopping import EarlyStoppingHook
 
+PACKAGE = Path(launcher.__file__).parent
 HOOKS = sorted({*options([main_folder()], "hooks")} - {"default"})
 DEFAULT = ("progress", "logging", "evaluation", "checkpointing")
 EVALUATION = {"_target_": "launcher.hooks.evaluation.EvaluationHook"}
@@ -124,6 +127,38 @@ def test_needs_of_a_hook_are_reported_with_the_list_to_paste(
 ) -> None:
     found = list(map(str, need_issues(tree(composed, names, **changes))))
     assert (len(found) == 1 and expected in found[0]) if expected else found == [], found
+
+
+@pytest.mark.parametrize("key", ["checkpointing.best_metric", "early_stopping.metric", "scheduler"])
+@pytest.mark.parametrize(
+    ("metric", "extra", "is_known"),
+    [
+        ("f1", {}, False),
+        ("val_loss", {}, False),
+        ("mine/loss", {}, False),
+        ("mine/loss", {"hooks": {"mine": FUNCTIONS}}, True),
+        ("mine/loss", {"tracker": {"mine": OWN | {"name": "second"}}}, True),
+        *[(f"{group}/x", {}, True) for group in LOGGED],
+    ],
+)
+def test_a_metric_that_no_hook_logs_is_rejected_before_training(
+    composed: dict[str, Any], key: str, metric: str, extra: dict[str, Any], is_known: bool
+) -> None:
+    changes: dict[str, Any] = {"values": {key: metric}}
+    if key == "scheduler":
+        changes = {"scheduler": BY_METRIC["scheduler"] | {"metric": metric}}
+    names = "default early_stopping"
+    found = list(map(str, metric_issues(tree(composed, names, **changes, **extra))))
+    path = "scheduler.metric" if key == "scheduler" else f"hooks.{key}"
+    text = f"no hook logs it; use a name of {'/, '.join(LOGGED)}/, e.g. val/loss."
+    assert found == ([] if is_known else [f"{path}='{metric}': {text}"])
+
+
+def test_the_groups_that_hooks_log_are_those_in_their_source() -> None:
+    source = "".join(path.read_text() for path in (PACKAGE / "hooks").glob("*.py"))
+    logged = re.findall(r"trainer\.log\(\s*\{\"(\w+)\"", source)
+    # The evaluation logs the name of the split.
+    assert {*logged, "val"} == set(LOGGED)
 
 
 @pytest.mark.parametrize(

@@ -241,6 +241,12 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
         (["run.id='" + 65 * "é" + "'"], "é ...: has 130 bytes; should have at most 128."),
         (["run.tag=''"], "run.tag='': should be a valid folder name"),
         (["run.id=true"], "run.id=true: should be text; a text needs quotes: 'run.id=\"true\"'."),
+        (["device=cuda:7"], "; for one GPU set CUDA_VISIBLE_DEVICES=7, and use device=cuda."),
+        (["model._target_="], "model._target_: needs a value; name a class or function."),
+        (
+            ["experiment=conf/experiment/gpt_tiny.yaml"],
+            "no option conf/experiment/gpt_tiny.yaml; did you mean experiment=gpt_tiny?",
+        ),
         (["+run.tga=x"], "run.tga='x': run takes no tga; did you mean run.tag?"),
         (["~model"], "model: the run needs one; choose model="),
         (

@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from launcher.config.messages import show
 from launcher.config.resolve import escaped, stored, unescaped
-from launcher.config.secrets import as_stored, is_secret, secret_issues
+from launcher.config.secrets import as_stored, secret_issues, without_environment
+from launcher.rundir.secret_patterns import SECRET_TEXT, is_secret
 
 VALUE = "s3cret-value-0123456789"
 
@@ -88,19 +90,161 @@ def test_a_secret_that_is_written_out_is_refused_without_showing_it(tree, key) -
     ) and VALUE not in str(fault)
 
 
-@pytest.mark.parametrize(
-    "name", ["pad_token", "eos_token", "num_tokens", "tokenizer", "key", "sort_key", "secretary"]
-)
-def test_words_of_vocabularies_and_keys_are_no_secrets(name) -> None:
+SECRET_NAMES = [
+    "api_key",
+    "apiKey",
+    "api-key",
+    "x-api-key",
+    "API_KEY_2",
+    "WANDB_API_KEY",
+    "account_key",
+    "AccountKey",
+    "signing_key",
+    "encryption_key",
+    "openai_key",
+    "github_token",
+    "sessionToken",
+    "session-token",
+    "sas_token",
+    "accessToken",
+    "apiToken",
+    "hf_token",
+    "password",
+    "db_password",
+    "pwd",
+    "passphrase",
+    "secret",
+    "clientSecret",
+    "client-secret",
+    "connection_string",
+    "connectionString",
+    "credentials",
+    "Authorization",
+    "service_url",
+    "webhook",
+    "personal_access_token",
+    "github_pat",
+]
+"""Names under which any text is a secret."""
+POSSIBLE_NAMES = ["token", "pat", "sas", "auth", "bearer"]
+PLAIN_NAMES = [
+    "pad_token",
+    "eos_token",
+    "num_tokens",
+    "tokenizer",
+    "key",
+    "sort_key",
+    "secretary",
+    "author",
+    "authors",
+    "path",
+    "patience",
+    "key_dim",
+    "hidden_keys",
+    "keys",
+    "monkey",
+    "image_key",
+    "url",
+    "host",
+    "dsn",
+    "tokens_per_step",
+    "max_token_length",
+    "token_type",
+    "author_token_count",
+    "bearing",
+    "compass",
+    "passes",
+    "authentic",
+    "state_dict_key",
+    "patterns",
+    "sasl",
+    "dispatch",
+    "data.files",
+]
+SECRET_VALUES = [
+    "ghp_" + "a1" * 18,
+    "github_pat_" + "a1" * 30,
+    "glpat-" + "a1" * 10,
+    "hf_" + "aB" * 17,
+    "sk-proj-" + "a1" * 20,
+    "AKIA0123456789ABCDEF",
+    "xoxb-1234567890-abc",
+    "postgresql://me:hunter2@host/db",
+    "redis://:hunter2hunter2@host:6379",
+    "Bearer " + "a1" * 12,
+    "DefaultEndpointsProtocol=https;AccountName=a;AccountKey=0123456789abcdef==;",
+    "Server=host;Password=hunter2hunter2;",
+    "https://a.blob.core.windows.net/c?sv=2022&sig=0123456789abcdef",
+    "-----BEGIN OPENSSH PRIVATE KEY-----",
+]
+PLAIN_VALUES = [
+    "hf_internal_testing_tiny_random_gpt2_of_mine",
+    "data/sk-learn-toy-datasets-and-more",
+    "postgresql://host/db",
+    "https://abc123@sentry.io/1",
+    "s3://bucket/a:b/c",
+    "Bearer of the token",
+    "transformers.GPT2Tokenizer",
+    "cosine",
+    "host:8080",
+]
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES)
+def test_any_text_under_the_name_of_a_secret_is_one(name: str) -> None:
+    assert is_secret(name)
+    for tree in ({"data": {name: "short"}}, {"data": [{"deep": {name: "short"}}]}):
+        assert [issue.text[:8] for issue in secret_issues(tree)] == ["a secret"]
+    assert list(secret_issues({"hydra": {"job": {"env_set": {name: "short"}}}}))
+    assert SECRET_TEXT.search(f'{name} = "0123456789"') or name.lower().startswith(("serv", "webh"))
+
+
+@pytest.mark.parametrize("name", PLAIN_NAMES)
+def test_names_of_other_things_are_no_secrets(name: str) -> None:
     assert not is_secret(name)
-    assert (
-        list(
-            secret_issues(
-                {"model": {"token": "<cls>", "api_key": None, "secret": "${oc.env:MINE}"}}
-            )
-        )
-        == []
-    )
+    assert not list(secret_issues({"model": {name: "0123456789abcdef0123"}}))
+
+
+@pytest.mark.parametrize("name", POSSIBLE_NAMES)
+def test_a_name_with_two_meanings_is_decided_by_its_text(name: str) -> None:
+    assert list(secret_issues({"data": {name: "0123456789abcdefXY"}}))
+    for plain in ("<cls>", "basic", "images/**/*.jpeg", "a text with some spaces"):
+        assert not list(secret_issues({"data": {name: plain}}))
+
+
+@pytest.mark.parametrize("value", SECRET_VALUES)
+def test_texts_that_look_like_secrets_are_found_under_any_key(value: str) -> None:
+    for tree in ({"data": {"url": value}}, {"data": {"urls": ["a", value]}}):
+        (fault,) = secret_issues(tree)
+        assert value not in str(fault)
+    assert SECRET_TEXT.search(f"x = '{value}'")
+
+
+@pytest.mark.parametrize("value", PLAIN_VALUES)
+def test_other_texts_are_no_secrets(value: str) -> None:
+    assert not list(secret_issues({"data": {"url": value}}))
+    assert not SECRET_TEXT.search(f"x = '{value}'")
+
+
+def test_expressions_are_no_secrets() -> None:
+    node = {"token": "<cls>", "api_key": None, "secret": "${oc.env:MINE}", "tokens": ["a" * 20]}
+    url = {"url": "https://${oc.env:USER}:${oc.env:PW}@host"}
+    assert not list(secret_issues({"model": node, "data": url}))
+
+
+@given(st.text(min_size=4, max_size=90), st.sampled_from(["{}", "{!r}", "x={!r}: no such file"]))
+def test_messages_do_not_show_values_of_the_environment(value: str, form: str) -> None:
+    value = "".join(character for character in value if character.isalnum()) + "X1y2"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINE", value)
+        patch.setenv("MY_API_KEY", value[::-1])
+        for shown, config, name in (
+            (form.format(value), "{'a': '${oc.env:MINE}'}", "MINE"),
+            (form.format(value[::-1]), "", "MY_API_KEY"),
+            (f"a={show(value, 58)}", "${ oc.env: MINE,1}", "MINE"),
+        ):
+            (message,) = without_environment([shown], config)
+            assert value[:50] not in message and f"${{oc.env:{name}}}" in message
 
 
 def test_a_secret_of_any_resolver_is_stored_as_an_expression() -> None:

@@ -4,9 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
+from annotated_types import MaxLen, MinLen
 
 from launcher.config.signature import REQUIRED, UNKNOWN, Signature, signature
 from launcher.config.source import NotFound
@@ -41,7 +42,9 @@ class Deep(nn.Module):
 class Typed:
     def __init__(self, size: Size, mode: Mode = "a", x: "int | None" = None,
                  lr: float | Tensor = 1.0,
-                 betas: tuple[float, float] = (0.9, 0.99), maybe: Optional[list[str]] = None,
+                 betas: tuple[float, float] = (0.9, 0.99), sizes: tuple[int] = (1, 2),
+                 rates: tuple[float, ...] = (), mixed: tuple[int, str, None] | None = None,
+                 maybe: Optional[list[str]] = None,
                  part: Base = None, other: torch.nn.Module | None = None, **rest): ...
 
     @classmethod
@@ -134,7 +137,10 @@ def test_types_that_yaml_can_write_are_kept_and_others_drop_out(package: str) ->
         "mode": Literal["a", "b"],
         "x": int | None,
         "lr": float,
-        "betas": list[float],
+        "betas": Annotated[list[float], MinLen(2), MaxLen(2)],
+        "sizes": list[int],
+        "rates": list[float],
+        "mixed": Annotated[list[Any], MinLen(3), MaxLen(3)] | None,
         "maybe": list[str] | None,
         "part": Any,
         "other": NoneType,

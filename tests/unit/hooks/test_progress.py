@@ -57,7 +57,7 @@ def test_the_most_important_comes_first_and_keeps_its_digits() -> None:
         "data 0.0010",
     ]
     slow = Stats(1, 1.0, None, 2.5, 0.0, 0.0, None, {}, {"a": 1e-3, "b": 0.5}, 0)
-    assert ProgressHook().parts(slow, None)[1:4] == ["lr_0 0.001", "lr_1 0.5", "2.5 s/step"]
+    assert ProgressHook().parts(slow, None)[1:4] == ["lr/a 0.001", "lr/b 0.5", "2.5 s/step"]
 
 
 @given(step=st.integers(0, 10**6), more=st.integers(0, 10**6), width=st.integers(10, 150))

@@ -50,6 +50,18 @@ def test_prompts_are_continued_and_training_is_unchanged(
     assert "Step 3: the model writes:\nab" in caplog.text
 
 
+def test_control_characters_that_a_model_writes_are_logged_as_text(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A terminal would obey them. The file has them as they are."""
+    caplog.set_level("INFO")
+    hook = SamplesHook(["a\x1b[2J\x07\tb\nc"], interval=1, max_new_tokens=1, temperature=0)
+    Language([hook], 1, tmp_path, [BATCH]).train()
+    assert "the model writes:\na\\x1b[2J\\x07\tb\nc" in caplog.text
+    assert "\x1b" not in caplog.text
+    assert "a\x1b[2J\x07\tb\nc" in (tmp_path / "samples/step-00000001.txt").read_text()
+
+
 def test_equal_weights_write_equal_text(tmp_path: Path) -> None:
     texts = []
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):

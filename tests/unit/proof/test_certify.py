@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -13,6 +13,7 @@ import json, os, random, signal, sys, time
 from pathlib import Path
 
 FAULT = sys.argv[1]
+SIGN = -1 if FAULT == "negative" else 1
 file = Path("state.json")
 step, weight, epoch = 0, 1.0, 0
 if file.exists() and FAULT != "saves nothing":
@@ -23,6 +24,8 @@ if file.exists() and FAULT != "saves nothing":
         weight *= 1.0001
     if FAULT == "forgets more":
         weight += 1
+    if FAULT == "diverges":
+        weight = float("nan")
     if FAULT == "skips":
         step += 2
     if FAULT == "loses its epoch":
@@ -38,7 +41,7 @@ while step < 12:
     if step % every == 0:
         file.with_suffix(".tmp").write_text(json.dumps([step, weight, epoch]))
         os.replace(file.with_suffix(".tmp"), file)
-    print(f"epoch {epoch} step {step} loss {weight + noise!r}", flush=True)
+    print(f"epoch {epoch} step {step} loss {SIGN * weight + noise!r}", flush=True)
     time.sleep(0.03 if step < 7 or FAULT != "ignores the signal" else 3)
 if FAULT == "fails at the end" and len(sys.argv) > 2:
     sys.exit(3)
@@ -57,7 +60,11 @@ def certified(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict
         [*words[:-1], "--json", "--epoch", r"epoch (\d+)", "--", "python", "train.py", words[-1]]
     )
     output, errors = capfd.readouterr()
-    return code, json.loads(output) if output else {}, errors
+    return code, json.loads(output, parse_constant=no_number) if output else {}, errors
+
+
+def no_number(text: str) -> NoReturn:
+    raise AssertionError(f"{text} is not JSON")
 
 
 @pytest.mark.parametrize(
@@ -73,6 +80,8 @@ def certified(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict
         (["saves seldom"], "exact", "It repeats"),
         (["forgets a bit"], "close", "losses differ, the first at step"),
         (["forgets more"], "other losses", "losses differ, the first at step"),
+        (["diverges"], "other losses", "losses differ, the first at step"),
+        (["negative"], "exact", "losses after it are equal."),
         (["skips"], "skipped steps", "2 steps were never printed, the first of them"),
         (["loses its epoch"], "wrong epoch", "is in epoch "),
         (

@@ -2,6 +2,9 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from dataclasses import asdict, replace
 
 import pytest
@@ -95,6 +98,35 @@ def test_the_process_of_another_user_is_reported(make_run, outputs, capfd):
         os._exit(main(["--outputs", ".", "cancel", "--all"]))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
     assert capfd.readouterr().err == "gpt/1a2b0000: process 1 belongs to another user\n"
+
+
+@pytest.mark.parametrize("has_open", ["nothing", "a file of it", "the folder"])
+def test_only_a_process_that_works_on_the_run_is_asked_to_stop(make_run, runs, has_open):
+    """A lock of a foreign folder may name any process of this user."""
+    folder = make_run("gpt", "1a2b0000", state="running")
+    opened = {"nothing": "/dev/null", "a file of it": folder.record_path}.get(has_open, folder.path)
+    with subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import os, sys; os.open(sys.argv[1], 0); print(1, flush=True); input()",
+            opened,
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        process.stdout.readline()
+        named = replace(Holder.current(), pid=process.pid, started=process_start(process.pid))
+        folder.lock_path.write_text(json.dumps(asdict(named)))
+        answer = runs("cancel", "1a2b0000")
+        process.stdin.close()
+    prefix = f"gpt/1a2b0000: process {process.pid}"
+    if has_open == "the folder":
+        assert answer == (0, f"{prefix} asked to stop\n", "")
+        assert process.returncode == -signal.SIGTERM
+    else:
+        assert answer == (1, "", f"{prefix} does not work on it; remove {folder.lock_path}\n")
+        assert process.returncode != -signal.SIGTERM
 
 
 def test_a_job_of_another_script_is_not_cancelled(make_run, runs, tmp_path, monkeypatch):

@@ -70,4 +70,4 @@ def test_overrides_may_come_after_a_flag():
     with pytest.raises(ConfigError, match="unrecognized arguments: --ta"):
         parse(["fork", "1a2b", "--ta", "6"])
     with pytest.raises(ConfigError, match="unrecognized arguments: extra"):
-        parse(["show", "1a2b", "extra"])
+        parse(["logs", "1a2b", "extra"])

@@ -237,6 +237,15 @@ result.images = [...document.querySelectorAll("#images img")].map(image => image
 result.smoothing = element("smoothing").value;
 result.shared = element("shared").textContent;
 result.columns = texts("#runs th");
+const edge = document.body.getBoundingClientRect().right + 1;
+result.wide = [...document.body.querySelectorAll("*")]
+  .filter(node => !node.parentElement.closest(".wide, .plot"))
+  .filter(node => node.getBoundingClientRect().right > edge)
+  .map(node => node.outerHTML.slice(0, 80));
+result.scales = [...element("metric").options].map(({ value }) => {
+  element("metric").value = value; element("metric").dispatchEvent(new Event("input"));
+  return [value.slice(0, 10), element("log").checked, element("curves").layout.yaxis.type];
+});
 document.body.dataset.result = JSON.stringify(result);
 """
 
@@ -265,6 +274,7 @@ def many_keys(make_run):
         )
         rows = [
             {"step": n, "time": 1.8e9 + n, "attempt": 1, "samples": n, "train/loss": 1 / n}
+            | {f"val/{'a_long_name' * 9}": 316 / n**3}
             | ({"val/loss": 0.5 + number} if n == 10 else {})
             for n in range(1, 11)
         ]
@@ -284,6 +294,44 @@ def many_keys(make_run):
         (folder.path / "media.jsonl").write_text(
             "".join(json.dumps({"step": 10, "time": 1.0, **row}) + "\n" for row in media)
         )
+
+
+def test_a_cell_is_blank_only_for_a_default(make_run, runs, outputs):
+    """The values of a preset are no defaults, though nobody typed them."""
+    for id, model, steps, words in (
+        ("aaaa0001", "cnn", 60, ["experiment=png"]),
+        ("aaaa0002", "cnn", 90, ["experiment=png", "trainer.max_steps=90"]),
+        ("aaaa0003", "gpt", 100, []),
+        ("aaaa0004", "gpt", 200, ["trainer.max_steps=200"]),
+        ("aaaa0005", "mlp", 100, ["model=mlp"]),
+    ):
+        experiment = words[0].partition("=")[2] if words and words[0][0] == "e" else None
+        folder = make_run(
+            "gpt", id, config={"trainer": {"max_steps": steps}}, overrides=words,
+            choices={"model": model, "experiment": experiment},
+        )  # fmt: skip
+        folder.metrics_path.write_text('{"step": 1, "time": 1.0, "train/loss": 1.0}\n')
+    runs("report")
+    data = data_of((outputs / "report.html").read_text())
+    assert {run["id"][-1]: sorted(run["blank"]) for run in data["runs"]} == {
+        "1": [],
+        "2": [],
+        "3": ["experiment"],
+        "4": ["experiment", "model"],
+        "5": ["experiment", "trainer.max_steps"],
+    }, "a run with only defaults keeps them"
+
+
+@pytest.mark.parametrize("text", ["{{data}}", "{{title}}", "{{plotly}}", "{{", "{{other}}"])
+def test_a_text_that_looks_like_the_template_is_shown(make_run, runs, outputs, text):
+    folder = make_run("gpt", "aaaa0001", config={"note": text})
+    folder.metrics_path.write_text('{"step": 1, "time": 1.0, "train/loss": 1.0}\n')
+    record = json.loads(folder.record_path.read_text())
+    folder.record_path.write_text(json.dumps(record | {"name": text}))
+    assert runs("report")[0] == 0
+    page = (outputs / "report.html").read_text()
+    assert [run["name"] for run in data_of(page)["runs"]] == [text]
+    assert f"<h1>{text}: 1 runs</h1>" in page
 
 
 def test_notes_and_media_are_part_of_the_page(runs, many_keys, outputs):
@@ -322,6 +370,12 @@ def test_no_labels_overlap(runs, many_keys, outputs, tmp_path, width):
     assert result.get("parallel", [[], []])[:2] == [[], []], result["parallel"]
     assert result["images"] == [1] * 7 and result["smoothing"] == "0"
     assert result["shared"].startswith("All: model=gpt, data=text")
+    assert result["wide"] == [], "nothing but tables and plots is wider than the page"
+    assert sorted(result["scales"]) == [
+        ["train/loss", False, "linear"],
+        ["val/a_long", True, "log"],
+        ["val/loss", False, "linear"],
+    ]
     assert result["columns"][:3] == ["id", "state", "best val/loss ↑"]
 
 

@@ -1,6 +1,7 @@
 """The flags and the script for sbatch."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -196,6 +197,34 @@ def test_the_script_requeues_a_preempted_job_whose_run_has_not_started(
     assert ("requeue 6" in slurm.calls) == requeues, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("away", ["down", "busy"])
+def test_the_script_asks_a_controller_that_is_away_again(tmp_path, monkeypatch, away):
+    """`down`: no question is answered at first; `busy`: the first request to requeue is not."""
+    slurm = ScriptedSlurm(tmp_path / "slurm")
+    slurm.install(monkeypatch)
+    slurm.answer("preempted, with a grace")
+    marker = tmp_path / "asked"
+    command = "show" if away == "down" else "requeue"
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "scontrol").write_text(
+        f"""#!/bin/bash
+if [[ $1 == {command} && ! -e {marker} ]]; then
+    touch {marker}
+    echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2
+    exit 1
+fi
+exec {slurm.folder}/bin/scontrol "$@"
+"""
+    )
+    (tmp_path / "bin" / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    script = f"__launcher_run={tmp_path}; source {GUARD}; guarded bash -c '{KILLED}'"
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert marker.exists() and "requeue 6" in slurm.calls, done.stdout + done.stderr
+
+
 RUN = """
 import os, sys
 from launcher.rundir.folder import RunFolder
@@ -207,21 +236,40 @@ RunLock(folder).acquire()
 record = RunRecord(folder)
 record.begin_attempt(start_step=0, max_steps=9, world_size=1, strategy="none")
 {end}
-os._exit(0)
+{exits}
 """
 PAUSED = "record.end_attempt('paused', end_step=4, exit_code=0)"
 ELSEWHERE = "record.attempts[-1].slurm_job_id = '7'; record._write()"
 
 
+KILLED_BY_9 = "os.kill(os.getpid(), 9)"
+
+
 @pytest.mark.parametrize(
-    ("end", "code", "state"), [("", 1, "failed"), (PAUSED, 0, "paused"), (ELSEWHERE, 0, "running")]
+    ("end", "exits", "code", "reason"),
+    [
+        ("", "os._exit(0)", 1, "exit code 0 in the middle of the run"),
+        ("", "os._exit(7)", 7, "exit code 7 in the middle of the run"),
+        ("", "os._exit(200)", 200, "exit code 200 in the middle of the run"),
+        ("", KILLED_BY_9, 137, "was killed by signal 9"),
+        (PAUSED, "os._exit(0)", 0, None),
+        (PAUSED, "os._exit(7)", 7, None),
+        (ELSEWHERE, "os._exit(0)", 0, None),
+        (ELSEWHERE, KILLED_BY_9, 137, None),
+    ],
 )
-def test_a_run_that_ends_without_recording_it_has_failed(tmp_path, monkeypatch, end, code, state):
-    """By os._exit(0), which no handler sees. Not the run of another job, to which this one has left
-    it."""
+def test_a_run_that_ends_without_recording_it_has_failed(
+    tmp_path, monkeypatch, end, exits, code, reason
+):
+    """By os._exit or SIGKILL, which no handler sees. Not the run of another job, to which this one
+    has left it."""
     ScriptedSlurm(tmp_path / "slurm").install(monkeypatch)
     folder = RunFolder(tmp_path / "run").create()
-    (tmp_path / "train.py").write_text(RUN.format(end=end))
+    Journal(folder, "6").start(0, 0)
+    started = (folder.path / "restarts.json").read_text()
+    (folder.path / "restarts.json").unlink()
+    note = f"open({str(folder.path / 'restarts.json')!r}, 'w').write({started!r})"
+    (tmp_path / "train.py").write_text(note + RUN.format(end=end, exits=exits))
     command = shlex.join([sys.executable, str(tmp_path / "train.py"), str(folder.path)])
     script = (
         f"__launcher_run={folder.path} __launcher_pythons=({sys.executable}); source {GUARD};"
@@ -231,12 +279,11 @@ def test_a_run_that_ends_without_recording_it_has_failed(tmp_path, monkeypatch, 
         ["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False
     )
     record = json.loads(folder.record_path.read_text())
-    assert (done.returncode, record["state"]) == (code, state), done.stderr
-    assert (
-        ("os._exit" in str(record["attempts"][-1]["reason"]))
-        == bool(code)
-        == ("os._exit" in done.stdout)
-    )
+    assert done.returncode == code, done.stderr
+    if reason is None:
+        assert record["state"] in ("paused", "running") and not record["attempts"][-1]["reason"]
+    else:
+        assert record["state"] == "failed" and reason in record["attempts"][-1]["reason"]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,18 @@
 import math
+import posixpath
+import re
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
+from launcher.errors import ConfigError
 from launcher.rundir.record import RunRecord
+from launcher.trackers.base import Names
+from launcher.trackers.follower import not_sent
 from launcher.trackers.lines import MetricsReader
 from launcher.trackers.mlflow import MlflowTracker, clean
 from support.mlflow_database import copy_database
@@ -243,3 +250,83 @@ def test_a_run_that_waits_in_a_queue(run, client):
 
 def test_names_that_mlflow_takes():
     assert clean("val/f1@0.5[x],y z:w") == "val/f1_0.5_x__y z:w"
+
+
+@given(st.lists(st.text(alphabet="a./_ (é\n", max_size=9) | st.text(max_size=300), unique=True))
+def test_each_name_is_accepted_and_no_two_are_one(names: list[str]) -> None:
+    name = Names(clean, {})
+    sent = [name(each) for each in names]
+    assert len(set(sent)) == len(names) and [name(each) for each in names] == sent
+    for text in sent:
+        normal = posixpath.normpath(text)
+        assert re.fullmatch(r"[/\w.\- :]+", text) and len(text) <= 250
+        assert normal == text and normal != "." and not normal.startswith(("..", "/"))
+
+
+ODD_NAMES = [
+    "/gen",
+    "a//b",
+    "trail/",
+    "..",
+    "../x",
+    ".",
+    "/",
+    "t(s)/g",
+    "t_s_/g",
+    "AR@100",
+    "x" * 400,
+]
+
+
+def test_a_run_with_names_that_mlflow_rejects_is_sent_whole(run, client, tmp_path):
+    odd = WrittenRun(
+        tmp_path / "name" / "odd", model={"opts": {"C#": 1, "C+": 2, "n/a//b": 3, "/": 4}}
+    )
+    metrics = {f"train/{name}": float(number) for number, name in enumerate(ODD_NAMES)}
+    odd.log(0, 10, **metrics)
+    mirror(odd, "running")
+    odd.log(20, **metrics)
+    mirror(odd, "completed")
+    odd.lock.release()
+    sent = only_run(client)
+    assert sent.info.status == "FINISHED"
+    assert sorted(sent.data.metrics.values()) == sorted(metrics.values())
+    for name in sent.data.metrics:
+        assert [row.step for row in client.get_metric_history(sent.info.run_id, name)] == [
+            0,
+            10,
+            20,
+        ]
+    assert {"train/t_s_/g", "train/t_s_/g_2", "train/gen", "train/a/b"} < set(sent.data.metrics)
+    values = [value for key, value in sent.data.params.items() if key.startswith("model.opts")]
+    assert sorted(values) == ["1", "2", "3", "4"]
+
+
+def test_what_mlflow_rejects_is_named_and_the_rest_is_sent(run, client):
+    """A time before 1970 is rejected."""
+    run.log(0, 10, **{f"train/{number}": 1.0 for number in range(5)})
+    run.log(20, time=-5.0, **{"train/bad": 1.0})
+    run.log(30, **{"train/5": 1.0})
+    tracker, after = opened(run)
+    tracker.write(MetricsReader(run.folder, after).read(final=True))
+    tracker.close("completed")
+    sent = only_run(client)
+    assert sent.info.status == "FINISHED"
+    assert sorted(sent.data.metrics) == [f"train/{number}" for number in range(6)]
+    (message,) = not_sent({"mlflow": tracker})
+    assert message.startswith("Tracker mlflow: not sent, since the service rejects it: train/bad (")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tags": {"a//b": 1}}, "t.tags.a//b: MLflow rejects this name; use a/b."),
+        ({"registered_model_name": "a/b"}, "t.registered_model_name='a/b': should be a name"),
+        ({"alias": "v2"}, "t.alias='v2': should be letters, digits, _ and -, and not latest"),
+        ({"experiment": "e" * 501}, "t.experiment='eee"),
+    ],
+)
+def test_what_a_run_as_a_whole_needs_is_checked_at_the_start(options, message):
+    MlflowTracker(tags={"a.b/c": 1}, alias="best", registered_model_name="m").check("t")
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        MlflowTracker(**options).check("t")

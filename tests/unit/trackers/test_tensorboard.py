@@ -148,3 +148,12 @@ def test_names_and_folder(run, tmp_path):
         == tmp_path / "elsewhere" / run.folder.path.parent.name / run.folder.path.name
     ), "runs share it"
     assert scalars(tracker.folder, "train.loss") == [(0, 1.0)]
+
+
+def test_two_names_that_become_one_are_two_series(run):
+    run.log(0, 10, **{"val/a/loss": 1.0, "val/a.loss": 2.0})
+    mirror(run, "running", namespace_separator=".")
+    run.log(20, **{"val/a.loss": 2.0, "val/a/loss": 1.0})
+    tracker = mirror(run, namespace_separator=".")
+    assert scalars(tracker.folder, "val.a.loss") == [(0, 1.0), (10, 1.0), (20, 1.0)]
+    assert scalars(tracker.folder, "val.a.loss_2") == [(0, 2.0), (10, 2.0), (20, 2.0)]

@@ -355,3 +355,24 @@ def test_offline_needs_a_key_only_to_sync(monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     assert WandbTracker().waits_for_sync
     assert not WandbTracker(mode="online").waits_for_sync
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"tags": ["short", "t" * 65]}, "tags"),
+        ({"tags": [""]}, "tags"),
+        ({"name": "n" * 129}, "name"),
+        ({"group": "g" * 129}, "group"),
+        ({"project": "p" * 129}, "project"),
+        ({"project": "a/b"}, "project"),
+        ({"tags": None}, "tags"),
+    ],
+)
+def test_texts_that_the_server_rejects_are_found_before_training(monkeypatch, options, key):
+    longest = {"tags": ["t" * 64], "name": "n" * 128, "group": "g" * 128, "project": "p" * 128}
+    WandbTracker(mode="offline", **longest).check("tracker.wandb")
+    if options == {"tags": None}:
+        monkeypatch.setenv("WANDB_TAGS", "a," + "t" * 65)
+    with pytest.raises(ConfigError, match=rf"tracker\.wandb\.{key}='.*: should be 1 to "):
+        WandbTracker(mode="offline", **options).check("tracker.wandb")

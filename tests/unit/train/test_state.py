@@ -307,7 +307,7 @@ def test_a_rate_in_a_tensor_stays_the_same_tensor() -> None:
         before.step()
     lr, scheduler, now = made(8)
     saved = {"lr_scheduler": before.state_dict(), "lr_arguments": initial.arguments()}
-    now.restore(saved, 4)
+    now.restore(saved, 4, takes_rates=True)
     assert scheduler.optimizer.param_groups[0]["lr"] is lr and lr.item() == pytest.approx(0.05)
 
 
@@ -325,7 +325,7 @@ def test_a_schedule_by_a_metric_keeps_its_counters_and_takes_new_arguments() -> 
     for lr, patience, expected in ((0.5, 5, 0.25), (1.0, 1, 0.5)):
         now, state = made(lr, factor=0.5, patience=patience)
         now.optimizer.load_state_dict(before.optimizer.state_dict())
-        state.restore(saved, 4)
+        state.restore(saved, 4, takes_rates=True)
         assert (now.best, now.num_bad_epochs, now.patience) == (3.0, 1, patience)
         assert now.optimizer.param_groups[0]["lr"] == expected
 

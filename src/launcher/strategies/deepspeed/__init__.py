@@ -1,6 +1,4 @@
-"""ZeRO's stages by DeepSpeed.
-
-Its engine does backward, clip and step, and schedule, hooks, loop and checkpoints are ours.
+"""ZeRO's stages by DeepSpeed: backward, clip and step are its engine's, the rest is ours.
 
 Only this package imports DeepSpeed, and only when it is used, since that takes seconds.
 """
@@ -156,10 +154,7 @@ class DeepSpeedStrategy(NativeStrategy):
         return self.device
 
     def options(self, on_gpu: bool) -> dict[str, Any]:
-        """DeepSpeed's configuration from the options.
-
-        An option that is `auto` is left to DeepSpeed.
-        """
+        """Return DeepSpeed's configuration from the options; `auto` is left to DeepSpeed."""
         host = {"device": "cpu", "pin_memory": on_gpu}
         zero = {key: value for key, value in self.zero.items() if value != "auto"}
         zero |= {key: host for key, is_on in self.offload.items() if is_on}
@@ -170,7 +165,6 @@ class DeepSpeedStrategy(NativeStrategy):
         }
 
     def _reject_fp16(self, precision: Precision) -> None:
-        """Reject options that do not work with fp16."""
         if (precision.init_scale, precision.growth_interval) != (
             Precision().init_scale,
             Precision().growth_interval,
@@ -220,7 +214,6 @@ class DeepSpeedStrategy(NativeStrategy):
         return self.model, self.optimizer
 
     def _reject_parts(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Reject models and optimizers that DeepSpeed cannot train."""
         if isinstance(optimizer, OptimizerParts):
             raise ConfigError(
                 "strategy=deepspeed: does not support several optimizers (optimizer.parts); use"
@@ -320,10 +313,7 @@ class DeepSpeedStrategy(NativeStrategy):
         return self.state.full_weights()
 
     def _report_changes(self, before: dict[str, Any]) -> None:
-        """Warn of values that the file has changed.
-
-        Changes of the run's configuration are reported elsewhere.
-        """
+        """Warn of changes in the file; the run's configuration is compared elsewhere."""
         keys = [key for key in {**before, **self.config} if before.get(key) != self.config.get(key)]
         if keys:
             logger.warning(
@@ -341,7 +331,7 @@ class DeepSpeedStrategy(NativeStrategy):
 def autocast_within(module: nn.Module, precision: Precision, device: torch.device) -> None:
     """Run a module's forward pass under autocast, which converts inputs where needed.
 
-    DeepSpeed's 16-bit weights accept 16-bit inputs only, and the engine turns off an autocast
+    DeepSpeed's 16-bit weights accept only 16-bit inputs, and the engine turns off autocast
     around it.
     """
     forward = module.forward

@@ -10,7 +10,6 @@ from launcher.strategies.step import StepPlan
 def complete(
     config: dict[str, Any], plan: StepPlan, precision: Precision, world_size: int
 ) -> dict[str, Any]:
-    """Return DeepSpeed's configuration of the run, from the options' or a file's configuration."""
     micro_batch_size, grad_accum_steps = plan.micro_batch_size or 1, plan.grad_accum_steps
     formats = {key: {"enabled": False} for key in (FP16, BF16)}
     if precision.name in formats:

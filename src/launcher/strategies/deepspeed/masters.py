@@ -3,8 +3,8 @@
 ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054) concatenates the masters of many parameters into
 flat tensors and cuts them over the ranks without regard for the ends of parameters. An optimizer's
 moments are laid out like its masters. DeepSpeed has no public call for the layout, so it is
-measured. DeepSpeed's public setters fill each parameter's master with the parameter's number, and
-the numbers are then looked up in the flat tensors.
+measured: its public setters fill each parameter's master with the parameter's number, and the
+numbers are then looked up in the flat tensors.
 """
 
 from dataclasses import dataclass
@@ -20,9 +20,7 @@ from launcher.process import ranks
 
 @dataclass(frozen=True)
 class MasterSlice:
-    """The values of a parameter's master that this rank updates.
-
-    They are a contiguous range of the flattened parameter.
+    """The range of a flattened parameter's master that this rank updates.
 
     Args:
         name: name of the parameter.
@@ -43,15 +41,12 @@ class MasterSlice:
     count: int
 
     def of(self, flat: torch.Tensor) -> torch.Tensor:
-        """Return the range of a tensor with the layout of `self.flat`.
-
-        The range is 1-d and shares the tensor's memory.
-        """
+        """Return the range of a tensor with the layout of `flat`, 1-d, sharing its memory."""
         return flat.detach().view(-1).narrow(0, self.at, self.count)
 
 
 def is_trained(parameter: nn.Parameter, shape: tuple[int, ...]) -> bool:
-    """Return whether DeepSpeed updates it. DeepSpeed drops parameters that are frozen or empty."""
+    """Return whether DeepSpeed updates it, which drops parameters that are frozen or empty."""
     return parameter.requires_grad and bool(torch.Size(shape).numel())
 
 
@@ -64,12 +59,7 @@ def find_slots(
 ) -> list[MasterSlice]:
     """Find the part of each parameter's master that this rank updates.
 
-    Args:
-        engine: DeepSpeed's engine.
-        optimizer: the optimizer that the engine was built with.
-        stage: the stage of ZeRO.
-        members: names of the parameters of each optimizer group.
-        shapes: shapes of all parameters, by name.
+    `members` are the names of the parameters of each optimizer group.
     """
     parameters = dict(engine.module.named_parameters())
     groups = [
@@ -119,10 +109,7 @@ def _measure(
     shapes: list[tuple[int, ...]],
     stage: int,
 ) -> dict[int, tuple[torch.Tensor, int, int]]:
-    """Return the flat tensor with a parameter's values on this rank, their start and count.
-
-    They are by the parameter's number.
-    """
+    """Return the flat tensor with a parameter's values, their start and count, by its number."""
     from deepspeed.utils import (
         safe_get_local_fp32_param,
         safe_set_full_fp32_param,

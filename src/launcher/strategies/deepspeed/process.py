@@ -1,6 +1,4 @@
-"""DeepSpeed as a library.
-
-The module has its version, and the process-wide state that it reads and leaves behind.
+"""DeepSpeed as a library: its version, and the process-wide state that it reads and leaves behind.
 
 Only this module uses private names of DeepSpeed, for the versions that are tested.
 """
@@ -24,7 +22,6 @@ MOVING_SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hyste
 
 
 def require() -> None:
-    """Check that DeepSpeed is installed, in a tested version."""
     if find_spec("deepspeed") is None:
         raise ConfigError(
             "strategy=deepspeed: needs the package deepspeed; pip install"
@@ -74,20 +71,12 @@ def redirect_log(verbose: bool) -> None:
 
 
 def is_relevant(record: logging.LogRecord) -> bool:
-    """Return whether to log a message.
-
-    DeepSpeed calls every optimizer but Adam untested, and optimizers that fail are rejected.
-    """
+    """Return whether to log a message; DeepSpeed calls every optimizer but Adam untested."""
     return "untested optimizer" not in record.getMessage()
 
 
 def check(config: dict[str, Any], source: str) -> None:
-    """Let DeepSpeed check its configuration.
-
-    Args:
-        config: DeepSpeed's configuration.
-        source: beginning of an error's message.
-    """
+    """Let DeepSpeed check its configuration; `source` begins the message of an error."""
     from deepspeed import DeepSpeedConfig
     from deepspeed.accelerator import get_accelerator
 
@@ -106,7 +95,7 @@ def check(config: dict[str, Any], source: str) -> None:
 
 
 def scaler_state(engine: Any) -> dict[str, object]:
-    """The state of fp16's loss scaler that changes while training."""
+    """Return the state of fp16's loss scaler that changes while training."""
     scaler = getattr(engine.optimizer, "loss_scaler", None)
     return {key: getattr(scaler, key) for key in MOVING_SCALER_STATE if hasattr(scaler, key)}
 
@@ -117,10 +106,7 @@ def load_scaler_state(engine: Any, state: dict[str, object]) -> None:
 
 
 def log_times(engine: Any) -> None:
-    """Log the times of `wall_clock_breakdown`.
-
-    DeepSpeed prints them, which would not reach the run's files.
-    """
+    """Log the times that DeepSpeed prints, so that they reach the run's files."""
     step = engine.step
 
     def logged() -> None:

@@ -1,7 +1,4 @@
-"""Save and load this rank's part of model and optimizer under a DeepSpeed engine.
-
-Parameters are identified by name.
-"""
+"""Save and load this rank's part of model and optimizer under a DeepSpeed engine, by name."""
 
 from typing import Any
 
@@ -23,8 +20,7 @@ class EngineState:
     Args:
         engine: DeepSpeed's engine, built with `optimizer`.
         members: names of the parameters of each optimizer group.
-        shapes: shapes of all parameters, by name, since at stage 3 the parameters themselves are
-            empty.
+        shapes: shapes of all parameters, by name, since at stage 3 the parameters are empty.
         first: the full initial parameters, under mixed precision, since DeepSpeed has rounded its
             masters to 16 bits.
     """
@@ -54,7 +50,6 @@ class EngineState:
         return dict(self.module.named_parameters())
 
     def _buffers(self) -> dict[str, torch.Tensor]:
-        """The persistent buffers."""
         parameters = {name for name, _ in self.module.named_parameters(remove_duplicate=False)}
         state, extra = self.module.state_dict().items(), extra_state(self.module).keys()
         return {name: tensor for name, tensor in state if name not in parameters | extra}
@@ -65,8 +60,7 @@ class EngineState:
     ) -> tuple[dict[str, torch.Tensor], dict[str, ShardSpec], list[dict[str, object]]]:
         """Return this rank's tensors, the position of each shard, and the optimizer's groups.
 
-        A position is in the full tensor. Only rank 0 has the values that are equal on all ranks.
-        All ranks must call it.
+        Only rank 0 has the values that are equal on all ranks. All ranks must call it.
         """
         tensors: dict[str, torch.Tensor] = {}
         parts: dict[str, ShardSpec] = {}
@@ -108,8 +102,7 @@ class EngineState:
     def _share(self, name: str) -> tuple[torch.Tensor, int]:
         """Return this rank's share of a frozen parameter, flattened, and its beginning.
 
-        At stage 3 the parameter is gathered for this, and each rank has an equal share. Otherwise
-        rank 0 has all of it.
+        At stage 3 each rank has an equal share, otherwise rank 0 has all of it.
         """
         from deepspeed import zero
 
@@ -122,10 +115,7 @@ class EngineState:
             return parameter.detach().view(-1)[start:end].to("cpu", copy=True), start
 
     def full_weights(self) -> dict[str, torch.Tensor] | None:
-        """Return full masters and buffers on the CPU, on rank 0, gathered one by one.
-
-        All ranks must call it.
-        """
+        """Gather full masters and buffers one by one on rank 0's CPU. All ranks must call it."""
         from deepspeed import zero
         from deepspeed.utils import safe_get_full_fp32_param
 
@@ -144,7 +134,7 @@ class EngineState:
 
     # -------------------------------------------------------------------------------------- loading
     def load_weights(self, saved: TensorReader, prefix: str, strict: bool = True) -> list[str]:
-        """Load weights and their masters, see `Strategy.load_weights`."""
+        """Load weights and their masters, as `Strategy.load_weights`."""
         buffers = self._buffers()
         shapes = self.shapes | {name: tuple(buffer.shape) for name, buffer in buffers.items()}
         problems = misfits(self.module, shapes, saved, prefix, strict)
@@ -162,10 +152,9 @@ class EngineState:
         return problems
 
     def _load_parameters(self, saved: TensorReader, prefix: str, names: list[str]) -> None:
-        """Load the parameters.
+        """Load parameters; at stage 3 rank 0 reads and broadcasts them.
 
-        At stage 3 rank 0 reads and broadcasts each parameter. It raises a read error only at the
-        end, since the other ranks wait for it in every broadcast.
+        A read error is raised at the end, since the other ranks wait in every broadcast.
         """
         from deepspeed import zero
 
@@ -227,10 +216,7 @@ class EngineState:
                         )
 
     def _load_common(self, saved: TensorReader, full: str, key: str, slot: MasterSlice) -> None:
-        """Load a value that all parameters of a flat tensor share.
-
-        A step count is on the CPU unless the kernel reads it.
-        """
+        """Load a value that all parameters of a flat tensor share."""
         group, state = self.optimizer.param_groups[slot.group], self.optimizer.state[slot.flat]
         device = (
             slot.flat.device

@@ -1,0 +1,87 @@
+"""No verb writes through a link that leads out of a run's folder."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from launcher.runs.__main__ import VERBS
+from support import python
+from support.runner import launch, run_folder
+
+COMMAND = (
+    "model=mlp",
+    "data=digits",
+    "model.hidden_dim=8",
+    "trainer.max_steps=6",
+    "hooks.evaluation.interval=3",
+    "hooks.evaluation.max_samples=20",
+    "tracker=tensorboard",
+)
+MORE = {
+    "resume": ["trainer.max_steps=8"],
+    "checkpoints": ["--delete", "--keep", "latest", "--yes"],
+    "sync": ["tracker=tensorboard"],
+    "predict": ["--splits", "val"],
+}
+"""Arguments of a verb after the run."""
+TWO = ("compare",)
+WRITING = {"resume", "plot", "export", "evaluate"}
+OUTSIDE = b"a file of mine\n"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    done = launch(folder, *COMMAND)
+    assert done.returncode == 0, done.output
+    return folder
+
+
+def act(verb: str, outputs: Path) -> None:
+    """Run a verb on the run of a copy, whatever it answers."""
+    run = run_folder(outputs)
+    words = [*[run.name] * (2 if verb in TWO else 1), *MORE.get(verb, [])]
+    if verb == "report":
+        words += ["--output", str(run / "report.html")]
+    python.run("-m", "launcher.runs", verb, *words, "--outputs", str(outputs), cwd=outputs.parent)
+
+
+def files(folder: Path) -> dict[str, tuple[int, int]]:
+    return {
+        str(path.relative_to(folder)): (path.lstat().st_mtime_ns, path.lstat().st_ino)
+        for path in folder.rglob("*")
+        if not path.is_dir()
+    }
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in ("watch", "replay")])
+def test_nothing_is_written_through_a_link_out_of_a_run(
+    trained: Path, tmp_path: Path, verb: str
+) -> None:
+    shutil.copytree(trained, tmp_path / "first", symlinks=True)
+    run = run_folder(tmp_path / "first")
+    before = files(run)
+    act(verb, tmp_path / "first")
+    after = files(run)
+    written = [
+        name
+        for name, stamp in after.items()
+        if stamp != before.get(name) and not name.startswith("checkpoints/")
+    ]
+    assert written or verb not in WRITING
+
+    shutil.copytree(trained, tmp_path / "second", symlinks=True)
+    (tmp_path / "outside").mkdir()
+    for index, name in enumerate(written):
+        path = run_folder(tmp_path / "second") / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for link in (path, path.with_name(f".{path.name}.tmp")):
+            outside = tmp_path / "outside" / f"{index}{link.name}"
+            # A file of a run stays readable, so that the verb gets as far as it can.
+            outside.write_bytes(link.read_bytes() if link.exists() else OUTSIDE)
+            link.unlink(missing_ok=True)
+            link.symlink_to(outside)
+    expected = files(tmp_path / "outside")
+    act(verb, tmp_path / "second")
+    assert files(tmp_path / "outside") == expected
