@@ -110,3 +110,40 @@ def test_failed_job_of_a_queue_stops_the_others_only_with_fail_fast(
     assert "1 of 3 jobs failed:" in output
     found = [json.loads(path.read_text()) for path in tmp_path.glob("outputs/*/*/run.json")]
     assert sorted(run["state"] for run in found) == ["completed", "completed", "failed"]
+
+
+PRINTS = """
+import sys
+from torch import nn
+
+print("the module is imported", flush=True)
+
+
+class Net(nn.Linear):
+    def __init__(self, end: str = "trains"):
+        super().__init__(64, 10)
+        print("the model is built", flush=True)
+        if end == "dies":
+            sys.stdout.flush()
+            import os
+
+            os._exit(7)
+
+    def forward(self, batch):
+        return nn.functional.cross_entropy(super().forward(batch[0]), batch[1]), {}
+"""
+
+
+def test_what_a_job_prints_is_in_its_run_or_on_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "printing_package.py").write_text(PRINTS)
+    (tmp_path / "conf" / "model").mkdir(parents=True)
+    (tmp_path / "conf" / "model" / "prints.yaml").write_text(
+        "_target_: printing_package.Net\nend: trains\n"
+    )
+    words = ("model=prints", "model.end=trains,dies", "trainer.max_steps=2", "dispatch.parallel=2")
+    code, output = run(sweep(tmp_path / "outputs", *words), tmp_path)
+    assert code == 1, output
+    (log,) = tmp_path.glob("outputs/*/*/logs/output.log")
+    assert {"the module is imported", "the model is built"} <= {*log.read_text().splitlines()}
+    # The run of the other job has no folder yet, so the terminal has it.
+    assert {"the module is imported", "the model is built"} <= {*output.splitlines()}

@@ -42,7 +42,7 @@ def expand(overrides: Sequence[Override], with_intervals: bool = False) -> list[
 
 
 def listed(override: Override) -> list[str]:
-    """Return the values of a sweep as texts; those of a range have no rounding errors of floats."""
+    """Return the values of a sweep as texts, the numbers of a range without rounding errors."""
     texts, span = list(override.sweep_string_iterator()), override.value()
     if not isinstance(span, RangeSweep) or not {type(span.start), type(span.step)} - {int}:
         return texts

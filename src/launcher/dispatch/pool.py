@@ -97,7 +97,7 @@ class Pool:
         return f"exit code {code}{f': {lines[-1]}' if lines else ''}"
 
     def last_lines(self, number: int) -> list[str]:
-        """What a job has printed last."""
+        """The last lines that a job has printed."""
         try:
             return self._log(number).read_text(errors="replace").splitlines()[-20:]
         except OSError:

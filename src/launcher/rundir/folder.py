@@ -181,11 +181,16 @@ class RunFolder:
         return self.logs / ("launcher.log" if rank == 0 else f"rank-{rank}.log")
 
     def check_links(self) -> None:
-        """Check that no link but `checkpoints`, which may be elsewhere, leads out of the folder."""
+        """Check that no link but `checkpoints`, which may be elsewhere, leads out of the folder.
+
+        The W&B library links its own log to the user's cache.
+        """
         inside = self.path.resolve()
         for parent, folders, files in os.walk(self.path):
             if Path(parent) == self.path:
                 folders[:] = [name for name in folders if name != self.checkpoints.name]
+            elif Path(parent) == self.path / "wandb":
+                folders[:] = []
             for entry in (Path(parent, name) for name in (*folders, *files)):
                 if not entry.is_symlink() or Path(os.path.realpath(entry)).is_relative_to(inside):
                     continue

@@ -177,7 +177,8 @@ def probed(loader: ConfigLoader, master: DictConfig, fixed: list[str], space: Sp
 def _with_range(message: str, space: Space) -> str:
     """Return a message about a value of a range, which nobody has typed, with the range."""
     key, _, text = message.partition("=")
-    if not isinstance(span := space.get(key), FloatDistribution):
+    span = {bare(name): among for name, among in space.items()}.get(key)
+    if not isinstance(span, FloatDistribution):
         return message
     ends = f"interval({span.low:g},{span.high:g})"
     if "a whole number" in text:

@@ -1,5 +1,4 @@
-"""What the overrides of a sweep mean: each job has the values that were typed, or the command is
-rejected in a sentence."""
+"""Each job of a sweep has the values that were typed, or the command is rejected."""
 
 import json
 import sys

@@ -240,7 +240,7 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
         (["run.name=" + 129 * "x"], "x ...: has 129 bytes; should have at most 128."),
         (["run.id='" + 65 * "é" + "'"], "é ...: has 130 bytes; should have at most 128."),
         (["run.tag=''"], "run.tag='': should be a valid folder name"),
-        (["run.id=true"], """run.id=true: should be text; a text needs quotes: 'run.id="true"'."""),
+        (["run.id=true"], "run.id=true: should be text; a text needs quotes: 'run.id=\"true\"'."),
         (["device=cuda:7"], "; for one GPU set CUDA_VISIBLE_DEVICES=7, and use device=cuda."),
         (["model._target_="], "model._target_: needs a value; name a class or function."),
         (

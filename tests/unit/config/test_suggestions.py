@@ -1,4 +1,4 @@
-"""What a message suggests can be typed, and is another line than the one that was rejected."""
+"""Suggestions can be typed, and are other lines than the rejected one."""
 
 import shlex
 from pathlib import Path

@@ -50,6 +50,8 @@ def test_a_link_out_of_the_folder_is_rejected(folder, tmp_path, name, target):
 def test_links_within_the_folder_and_checkpoints_elsewhere_are_allowed(folder, tmp_path):
     (folder.path / "export" / "latest").symlink_to("nested")
     (folder.path / "newest.log").symlink_to(folder.log_path())
+    (logs := folder.path / "wandb" / "run-1" / "logs").mkdir(parents=True)
+    (logs / "debug-core.log").symlink_to(tmp_path / "elsewhere" / "cache.log")
     folder.checkpoints.rmdir()
     folder.checkpoints.symlink_to(tmp_path / "elsewhere")
     folder.check_links()

@@ -69,6 +69,15 @@ def search(*overrides: str) -> int:
             [LR, "hpo.seed=1,2"],
             "hpo.seed=1,2: is a setting of the whole search; give it one value.",
         ),
+        (
+            ["model.hidden_dim=interval(2,8)"],
+            "model.hidden_dim=interval(2,8): should have whole numbers; use"
+            " model.hidden_dim=int(interval(2,8)).",
+        ),
+        (
+            ["optimizer.lr=interval(-2,-1)"],
+            "optimizer.lr=interval(-2,-1): with optimizer.lr=-1.5: should be a number greater",
+        ),
         ([LR, "dispatch._target_=builtins.dict"], "hydra/sweeper=optuna: dict is not supported"),
     ],
 )
@@ -85,6 +94,20 @@ def test_a_bad_command_is_one_sentence(
     assert sentence in printed
     assert len(printed.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_misspelled_key_of_the_space_function_has_a_suggestion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "misspelled_space.py").write_text(
+        "def suggest(config, trial):\n    trial.suggest_float('optimizer.momentun', 0.1, 0.9)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["optimizer=sgd", "hpo.space_function=misspelled_space.suggest", "hpo.n_trials=1"]
+    assert search(*words) == 1
+    printed = capsys.readouterr()
+    assert "no key optimizer.momentun; did you mean optimizer.momentum=" in printed.out
 
 
 @pytest.mark.parametrize(
