@@ -159,12 +159,13 @@ def _check_hydra(tree: dict[str, object]) -> None:
 
 
 def _swept_again(tree: dict[str, object]) -> Iterator[ConfigIssue]:
-    """Report keys that are given more than once, and of whose values a sweep would drop some."""
+    """Report a further value of a key that is swept, since the sweep would be dropped."""
     known: dict[str, Override] = {}
     for override in map(parse, get(tree, "hydra.overrides.task") or ()):
         key = override.get_key_element().lstrip("+")
-        before = known.setdefault(key, override)
-        if before is not override and (before.is_sweep_override() or override.is_sweep_override()):
+        before = known.get(key)
+        known[key] = override
+        if before is not None and before.is_sweep_override():
             text = f"{key} has values already ({before.input_line}); give all in one place."
             yield ConfigIssue(str(override.input_line), None, text)
 

@@ -120,7 +120,6 @@ def test_hydras_choices_resolve_in_a_single_run(
 
 @pytest.mark.parametrize(("words", "sentence"), [
     ("seed=1,2 seed=3", "seed=3: seed has values already (seed=1,2); give all in one place."),
-    ("seed=3 +seed=1,2", "+seed=1,2: seed has values already (seed=3); give all in one place."),
     ("seed=1,2 seed=range(3,5)", "seed=range(3,5): seed has values already (seed=1,2)"),
     ("model=net +model.opts={x:1},{x:2} +model.opts={y:3},{y:4}", "model.opts has values already"),
     ("hydra/sweeper=basic seed=1,2 seed=3,4", "seed=3,4: seed has values already (seed=1,2)"),
