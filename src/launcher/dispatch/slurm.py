@@ -310,7 +310,11 @@ class SlurmDispatch:
     def _submit(self, runs: list[SubmittedRun], code: Path | None = None) -> list[JobReturn]:
         self.check()
         if self.dry_run:
-            self._look_up(runs)
+            try:
+                self._look_up(runs)
+            except submission.NotAnswered:
+                # The script can be read without a cluster.
+                print("# SLURM does not answer here, so its limits are not known.", flush=True)
             self._show([run for run in runs if run.skipped is None] or runs)
             return [result(run, JobStatus.COMPLETED, None) for run in runs]
         before = signals.install()

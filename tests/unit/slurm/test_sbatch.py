@@ -398,3 +398,14 @@ def test_setup_lines_do_not_disturb_the_script(tmp_path):
 def test_flags_of_sbatch_need_no_plus(override):
     plain = validate(compose(["dispatch=slurm", override, "model=mlp", "data=digits"]))
     assert plain["dispatch"]["sbatch"] == {"nodelist": "n1"}
+
+
+def test_a_dry_run_needs_no_controller(tmp_path, monkeypatch, capsys):
+    # Submitit looks for it.
+    (tmp_path / "srun").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    runs = [run_of(tmp_path / "outputs", None)]
+    SlurmDispatch(dry_run=True)._submit(runs)
+    printed = capsys.readouterr().out
+    assert printed.startswith("# SLURM does not answer here") and "#SBATCH" in printed
+    assert not (tmp_path / "outputs").exists()
