@@ -90,6 +90,7 @@ class Requeue:
     ):
         self.folder, self.job, self.budget, self.sleep = folder, job, budget, sleep
         self.runs = runs_of(folder)
+        self.ended = ENDED if len(self.runs) > 1 else ()
         self.restarts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
         self.requested: Cause | None = None
         """Cause for which we have requested a requeue from SLURM."""
@@ -316,28 +317,22 @@ class Requeue:
         """Return the step of the newest checkpoint, as a sum over several runs."""
         return sum(run.newest_step() for run in self.runs)
 
-    def _open_runs(self) -> list[RunFolder]:
-        ended = ENDED if len(self.runs) > 1 else ()
-        script = os.environ.get(SCRIPT)
-        return [run for run in self.runs if state_in(run, script) not in (None, *ended)]
-
     def _is_cancel_noted(self) -> bool:
-        runs = self._open_runs()
+        script, left = os.environ.get(SCRIPT), (None, *self.ended)
+        runs = [run for run in self.runs if state_in(run, script) not in left]
         return bool(runs) and all(is_cancel_noted(run, self.job) for run in runs)
 
     def _revise(self, state: Any, reason: str, exit_code: int | None = None) -> None:
         """Correct the end of this launch's attempt in run.json."""
-        open_runs = self._open_runs()
         for run, num_earlier in zip(self.runs, self.attempts_before, strict=True):
-            if run not in open_runs:
-                continue
             holder = held_here(run)
             # This is a forced exit.
             is_ours = holder is not None and holder.pid == os.getpid()
             if not run.record_path.exists() or (is_held_in_job(run) and not is_ours):
                 continue
             try:
-                if (record := own_record(run)) is None:
+                record = own_record(run)
+                if record is None or record.state in self.ended:
                     continue
                 record.revise(
                     state,
