@@ -1,4 +1,4 @@
-"""The manifest, which is written last, since a folder without a matching one is no checkpoint."""
+"""The manifest. It is written last: without a matching one, a folder is not a checkpoint."""
 
 import json
 import os

@@ -60,7 +60,7 @@ def write_tensors(
     parts: Mapping[str, ShardSpec] | None = None,
     advanced: Callable[[], None] = nothing,
 ) -> FileEntry:
-    """Write CPU tensors, of which `parts` has the positions if they are shards."""
+    """Write CPU tensors. `parts` has the positions of shards in their full tensors."""
     header: dict[str, object] = {}
     metadata: dict[str, str] = {}
     if parts:

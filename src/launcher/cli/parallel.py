@@ -139,7 +139,7 @@ class Queue:
             error.add_note(text)
         result.status, result.return_value = JobStatus.FAILED, error
         self.results[index] = result
-        # There is no log that has it.
+        # No log has these lines.
         for line in [] if code == 2 or job.folder.is_dir() else pool.last_lines(index):
             self.display.say(line)
         self.display.say(f"{job.label}: {'rejected' if code == 2 else 'failed'}: {text}")

@@ -129,7 +129,7 @@ def _has_files(folder: Path) -> bool:
 
 
 def _has_equal_secrets(config: DictConfig, run: Known) -> bool:
-    """Return whether values from the environment are those that the run was named by.
+    """Return whether the values from the environment are the same as when the run was named.
 
     They are not stored, but with them the identity has the run's id.
     """

@@ -1,4 +1,4 @@
-"""Values that come from the environment, of which a run stores the interpolation.
+"""Values that come from the environment. A run stores their interpolations.
 
 It is resolved again where the run starts. The run's id is a hash over the resolved values, so a
 variable that decides the numbers counts.

@@ -165,7 +165,7 @@ class ResumableLoader:
         if not self.keeps_state:
             return load(fetch, requests, self.num_workers, self.device)
         if (saved := self._state_here()) is not None:
-            # A dataset may begin anew at `set_epoch`.
+            # A dataset may restart at `set_epoch`.
             if has_epochs(self.dataset):
                 fetch.set_epoch(int(self.order.epochs(max(0, self.samples - 1), 1)[0]))
             self.dataset.load_state_dict(pickle.loads(saved))

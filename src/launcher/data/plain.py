@@ -62,7 +62,7 @@ class PlainLoader:
             self._warn()
             self._epochs = with_order(self.loader, self._order)
         self.consumed = self._order.position or 0
-        # A dataset may begin anew at `set_epoch`, which has been called.
+        # A dataset may restart at `set_epoch`, which has been called.
         state, self._dataset_state = self._dataset_state, None
         if state is not None:
             self.dataset.load_state_dict(pickle.loads(state))

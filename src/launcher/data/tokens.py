@@ -70,7 +70,7 @@ class TokenData(DataSource):
 
 
 class MappedWindows(TokenWindows):
-    """Windows of memory-mapped files, of which a pickle for a worker has only the paths."""
+    """Windows of memory-mapped files. Only the paths are pickled for a worker."""
 
     def __init__(
         self,

@@ -135,7 +135,7 @@ class Batches:
             ) from None
 
     def _warn_of_persistent_workers(self) -> None:
-        """Warn of workers of a loader with its own state, which this class cannot begin anew."""
+        """Warn of workers of a loader with its own state, which this class cannot restart."""
         loader = self.loader
         if self._plain is not None or not getattr(loader, "persistent_workers", False):
             return
