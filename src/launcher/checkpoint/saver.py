@@ -76,6 +76,10 @@ class Saver:
         self._group = dist.new_group(backend="gloo") if world_size() > 1 else None
         self._buffers = HostBuffers()
 
+    def prepare(self, payload: Payload) -> None:
+        """Begin to allocate the memory into which `save` copies such a state."""
+        self._buffers.allocate({f"t:{name}": tensor for name, tensor in payload.tensors.items()})
+
     def save(self, payload: Payload, wait: bool) -> None:
         """Save a checkpoint, on all ranks, and return once the state is copied.
 

@@ -26,3 +26,14 @@ def test_buffers_are_used_again_where_they_fit() -> None:
     assert second["a"].data_ptr() == pointers["a"] and second["b"].shape == (4,)
     third = buffers.copy({"a": torch.zeros(3, dtype=torch.int64)})
     assert third["a"].dtype == torch.int64
+
+
+def test_what_was_allocated_before_is_used_by_the_first_copy() -> None:
+    tensors = {"a": torch.ones(3), "b": torch.ones(2, dtype=torch.int64)}
+    buffers = HostBuffers()
+    buffers.allocate(tensors)
+    copies = buffers.copy(tensors)
+    assert all(torch.equal(copies[name], tensor) for name, tensor in tensors.items())
+    buffers = HostBuffers()
+    buffers.allocate({"a": torch.empty(5)})
+    assert torch.equal(buffers.copy(tensors)["a"], tensors["a"])
