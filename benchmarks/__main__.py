@@ -14,17 +14,18 @@ import runpy
 import sys
 from pathlib import Path
 
-from benchmarks import composed, data, distributed, gpt, gpu, lanes, loop, startup, sweep
+from benchmarks import composed, data, distributed, gpt, lanes, loop, startup, sweep
 from benchmarks.measure import Benchmark, Row, as_json, child, run, table
 
 BENCHMARKS: dict[str, Benchmark] = {
     benchmark.name: benchmark
-    for module in (loop, composed, gpt, distributed, lanes, data, startup, sweep, gpu)
+    for module in (loop, composed, gpt, distributed, lanes, data, startup, sweep)
     for benchmark in module.BENCHMARKS
 }
 SCRIPTS = (
     "checkpoint",
     "goodput",
+    "gpu",
     "large_checkpoint",
     "ranks",
     "run_folders",
