@@ -314,7 +314,7 @@ LOOPS = {
 }
 
 
-# ------------------------------------------------------------------------------------------ sections
+# --------------------------------------------------------------------------------------- sections
 def small(bench: Bench) -> None:
     bench.measure("4 blocks of 128", bench.shape(LAUNCH_BOUND), LOOPS, "precision=bf16")
 

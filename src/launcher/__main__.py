@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from launcher.process import collector, signals
+from launcher.process import collector, exits, signals
 from launcher.rundir.logs import prepare_output
 
 
@@ -44,7 +44,7 @@ def main() -> None:
     try:
         return run()
     finally:
-        signals.ignore()
+        exits.begin_exit()
 
 
 if __name__ == "__main__":

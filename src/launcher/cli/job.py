@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from launcher.dispatch.rank import begin_as_child, read_job
-from launcher.process import signals
+from launcher.process import exits
 
 
 def main() -> None:
@@ -19,7 +19,7 @@ def main() -> None:
         for result in sys.argv[2:]:
             Path(result).write_text(json.dumps(value, default=str))
     finally:
-        signals.ignore()
+        exits.begin_exit()
 
 
 def run(file: Path) -> object:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.dispatch.spawner import JOB, SIGNAL
-from launcher.process import collector, deadline, signals
+from launcher.process import collector, deadline, exits, signals
 from launcher.process.parent import when_parent_ends
 from launcher.rundir.logs import prepare_output
 
@@ -65,7 +65,7 @@ def main() -> None:
         )
     ):
         report, code = work(folder)
-    signals.ignore()
+    exits.begin_exit()
     write(report)
     sys.stdout.flush()
     if report["kind"] == "failed":

@@ -14,7 +14,7 @@ from typing import Any
 
 from launcher.config.node_range import ranks_per_node
 from launcher.dispatch.rank import follow_parent
-from launcher.process import collector, signals
+from launcher.process import collector, exits, signals
 from launcher.rundir.logs import prepare_output
 
 RESULT = "result.json"
@@ -66,7 +66,7 @@ def main() -> int:
         return code
     # SLURM signals the job again while Python exits, which would change the exit code.
     finally:
-        signals.ignore()
+        exits.begin_exit()
 
 
 def is_submitted_again(folder: Any) -> bool:

@@ -1,5 +1,7 @@
-"""Handle `sys.exit()` in the user's code."""
+"""The end of a process, and `sys.exit()` in the user's code."""
 
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,3 +24,14 @@ def exits_are_errors() -> Iterator[None]:
         raise RuntimeError(
             f"the code of the run called sys.exit({code}); raise an exception instead"
         ) from error
+
+
+def begin_exit() -> None:
+    """Ignore signals from now on, and let the workers of torch.compile end by themselves.
+
+    At exit torch waits for them, which takes seconds on a GPU.
+    """
+    signals.ignore()
+    if (inductor := sys.modules.get("torch._inductor.async_compile")) is not None:
+        # Once they were told to end, torch does not wait for them again.
+        threading.Thread(target=inductor.shutdown_compile_workers, daemon=True).start()
