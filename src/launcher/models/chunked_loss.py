@@ -110,8 +110,11 @@ class _SummedLoss(torch.autograd.Function):
             logits, normalizer, loss = _scores(rows, matrix, targets)
             losses.append(loss)
             slope = logits.sub_(normalizer).exp_()
-            # A comparison is fused with the rest by a compiler; writes to single elements are not.
-            slope.add_(tokens == targets[:, None], alpha=-1)
+            # A compiler fuses a comparison with the rest, but not writes to single elements.
+            if torch.compiler.is_compiling():
+                slope.add_(tokens == targets[:, None], alpha=-1)
+            else:
+                slope[torch.arange(len(targets), device=x.device), targets.clamp(min=0)] -= 1
             slope = slope.masked_fill_((targets == IGNORED)[:, None], 0.0).to(dtype)
             of_x.append(slope @ matrix)
             product = slope.t() @ rows
