@@ -33,13 +33,11 @@ class OutputLayer(nn.Linear):
     def __init__(self, dim: int, vocab_size: int):
         super().__init__(dim, vocab_size, bias=False)
 
-    def forward(
-        self, x: Tensor, target: Tensor | None = None, size: int = 0
-    ) -> Tensor | tuple[Tensor, Records]:
-        """Compute logits [..., vocab_size] of x [..., dim], or `loss_by_chunks` with a target."""
+    def forward(self, input: Tensor, target: Tensor | None = None, size: int = 0) -> Any:
+        """Compute logits of inputs [..., dim], or with targets what `loss_by_chunks` returns."""
         if target is None:
-            return F.linear(x, self.weight)
-        return loss_by_chunks(x, self.weight, target, size, with_accuracy=not self.training)
+            return F.linear(input, self.weight)
+        return loss_by_chunks(input, self.weight, target, size, with_accuracy=not self.training)
 
 
 def loss_by_chunks(
@@ -60,7 +58,7 @@ def loss_by_chunks(
     records: Records = {}
     total: Tensor | None = None
     if torch.is_grad_enabled():
-        total = _SummedLoss.apply(x, weight, target, size, dtype)
+        total = _SummedLoss.apply(x, weight, target, size, dtype)  # type: ignore[no-untyped-call]
     if with_accuracy or total is None:
         summed, correct = _sums(x.detach(), weight.detach(), target, size, dtype)
         total = summed if total is None else total
@@ -127,6 +125,6 @@ class _SummedLoss(torch.autograd.Function):
         return torch.stack(losses).sum()
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
         of_x, of_weight = ctx.saved_tensors
         return of_x * slope, (of_weight * slope).to(ctx.weight_dtype), None, None, None

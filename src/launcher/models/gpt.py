@@ -135,9 +135,10 @@ class GPT(Model):
 
     def _loss_by_chunks(self, x: Tensor, target: Tensor) -> tuple[Tensor, Records]:
         size = self.logits_chunk
-        if self.head is not None:
-            return self.head(x, target, size)  # type: ignore[no-any-return]
-        return loss_by_chunks(x, self.embedding.weight, target, size, not self.training)
+        if self.head is None:
+            return loss_by_chunks(x, self.embedding.weight, target, size, not self.training)
+        loss, records = self.head(x, target, size)
+        return loss, records
 
     def _scores(self, x: Tensor) -> Tensor:
         scores: Tensor = F.linear(x, self.embedding.weight) if self.head is None else self.head(x)

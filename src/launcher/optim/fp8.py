@@ -92,10 +92,9 @@ def _check_device(device: torch.device) -> None:
 
 
 def _float8() -> Any:
-    """Import torchao, without its messages about extensions that training does not use."""
-    loggers = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
-    for logger in loggers:
-        logger.addFilter(_is_error)
+    """Import torchao, without its messages about kernels that training does not use."""
+    disabled = logging.root.manager.disable
+    logging.disable(max(disabled, logging.WARNING))
     try:
         import torchao.float8
 
@@ -105,9 +104,4 @@ def _float8() -> Any:
             "precision=fp8: needs the package torchao; pip install 'torch-launcher[fp8]'."
         ) from error
     finally:
-        for logger in loggers:
-            logger.removeFilter(_is_error)
-
-
-def _is_error(record: logging.LogRecord) -> bool:
-    return record.levelno >= logging.ERROR
+        logging.disable(disabled)
