@@ -209,14 +209,14 @@ def test_a_completed_run(tmp_path: Path) -> None:
     )
     assert again.returncode == 0
     assert "complete already" in again.output and "run.tag=" in again.output
-    assert "Changed since it was trained: optimizer.lr=0.02: was 0.003." in again.output
+    assert "Changed since it was trained: optimizer.lr: 0.003 -> 0.02" in again.output
     assert "hooks.logging.interval" not in again.output, "that cannot change the numbers"
     assert (folder / "run.json").read_bytes() == before
     more = launch(
         tmp_path, *command, f"run.id={folder.name}", "trainer.max_steps=5", "data.batch_size=32"
     )
     assert more.returncode == 0 and "Resuming from" in more.output, more.output
-    assert "Changed since the checkpoint: trainer.max_steps=5: was 3." in more.output
+    assert "Changed since the checkpoint: trainer.max_steps: 3 -> 5" in more.output
     assert [(a["start_step"], a["end_step"]) for a in record(tmp_path)["attempts"]] == [
         (0, 3),
         (3, 5),

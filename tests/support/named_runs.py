@@ -6,6 +6,7 @@ from omegaconf import DictConfig
 
 from launcher.config.command import command_record
 from launcher.config.identity import fix_name
+from launcher.config.plain import to_plain
 from launcher.config.resolve import stored
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
@@ -25,6 +26,6 @@ def begin(config: DictConfig) -> RunRecord:
         max_steps=1,
         world_size=1,
         strategy="none",
-        command=command_record(stored(config), None),
+        command=command_record(stored(config), to_plain(config.hydra)),
     )
     return record

@@ -1,16 +1,18 @@
 """Changes since a checkpoint was written."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 from omegaconf import OmegaConf
 
-from launcher.config.identity import drift
+from launcher.config.difference import Differences, diff
 from launcher.config.plain_yaml import load
 from launcher.config.resolve import unescaped
+from launcher.config.sections import AUTO
+from launcher.config.tree import get
 from launcher.rundir.sources import imported_sources
 
 OF_THE_ATTEMPT = (
@@ -19,21 +21,30 @@ OF_THE_ATTEMPT = (
     "trainer.pause_at",
     "run.resume",
     "hooks.checkpointing.load",
-    "trainer.micro_batch_size='auto'",
 )
-"""Keys that configure one attempt, and a value that an attempt replaces by its own."""
+"""Keys that configure one attempt."""
+AUTO_KEY = "trainer.micro_batch_size"
 SOURCES = "sources.json"
 """The file of a checkpoint with the digests of the user's own source files."""
 
 
-def changes_since(checkpoint: Path, config: dict[str, Any], code: dict[str, object]) -> list[str]:
+def changes_since(
+    checkpoint: Path,
+    config: Mapping[str, Any],
+    code: Mapping[str, object],
+    ignored: Collection[str] = (),
+) -> Differences:
     """Return differences in configuration, code and versions between a checkpoint and now."""
-    messages: list[str] = []
+    ignored = {*OF_THE_ATTEMPT, *ignored}
+    if get(config, AUTO_KEY) == AUTO:
+        # An attempt replaces it by its own number.
+        ignored.add(AUTO_KEY)
+    changes: Differences = {}
     for name, present in (("config.yaml", config), ("code.yaml", code)):
         if (file := checkpoint / name).exists() and _loaded_fast(file) != present:
-            saved: object = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-            messages += drift(unescaped(saved), present)
-    return [message for message in messages if not message.startswith(OF_THE_ATTEMPT)]
+            saved: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+            changes |= diff(unescaped(saved), present, ignored=ignored)
+    return changes
 
 
 def with_sources(texts: Mapping[str, str]) -> dict[str, str]:

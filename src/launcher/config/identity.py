@@ -1,4 +1,4 @@
-"""Name and id of a run, and the differences between two configurations.
+"""Name and id of a run.
 
 Importing this registers the resolvers of conf/config.yaml. They see the whole configuration, so
 they resolve to the same value while Hydra composes, inside the run, and in a sweep's child process.
@@ -19,12 +19,11 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from launcher.config.command import for_json
 from launcher.config.lanes import without_effect
 from launcher.config.length import default_steps
-from launcher.config.messages import show
 from launcher.config.needs import METRIC_SCHEDULE, measuring, parts
 from launcher.config.plain import resolved_at, to_plain
 from launcher.config.secrets import as_stored
 from launcher.config.sections import AUTO
-from launcher.config.tree import is_interpolation, leaves, mapped
+from launcher.config.tree import is_interpolation, mapped
 from launcher.rundir.files import expanded
 
 LOCATION_PREFIXES = (
@@ -213,34 +212,6 @@ def _file_name(choice: object) -> str:
     """Join `nested/option` or several options into the name of one folder."""
     parts: Iterable[object] = choice if isinstance(choice, list) else [choice]
     return "+".join(str(part).replace("/", "-") for part in parts)
-
-
-def changed_keys(saved: Mapping[str, object], present: Mapping[str, object]) -> list[str]:
-    """The keys in which two resolved configurations (plain containers) differ, sorted."""
-    before, after = leaves(saved), leaves(present)
-    return [key for key in sorted(before.keys() | after.keys()) if not _same(before, after, key)]
-
-
-def _same(before: dict[str, object], after: dict[str, object], key: str) -> bool:
-    if key not in before or key not in after:
-        return False
-    return before[key] == after[key] and isinstance(before[key], bool) == isinstance(
-        after[key], bool
-    )
-
-
-def drift(saved: Mapping[str, object], present: Mapping[str, object]) -> list[str]:
-    """A message for each key in which two resolved configurations differ."""
-    before, after = leaves(saved), leaves(present)
-    messages = []
-    for key in changed_keys(saved, present):
-        if key not in before:
-            messages.append(f"{key}={show(after[key])}: is new.")
-        elif key not in after:
-            messages.append(f"{key}: was {show(before[key])}, is gone.")
-        else:
-            messages.append(f"{key}={show(after[key])}: was {show(before[key])}.")
-    return messages
 
 
 def _resolve_id(config: DictConfig) -> str:

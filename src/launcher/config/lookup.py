@@ -9,9 +9,9 @@ from typing import Any
 from omegaconf import DictConfig
 
 from launcher.config.command import stored_identity
+from launcher.config.difference import by_choice, diff, in_a_line
 from launcher.config.equivalence import canonical, identity_key
-from launcher.config.identity import changed_keys, digest, drift, fix_name, hashed_identity, run_id
-from launcher.config.messages import as_typed, show
+from launcher.config.identity import digest, fix_name, hashed_identity, run_id
 from launcher.config.plain import to_plain
 from launcher.config.secrets import is_expression
 from launcher.config.tree import is_interpolation, leaves, mapped
@@ -20,8 +20,8 @@ from launcher.rundir.folder import is_copy
 from launcher.rundir.record_format import IDENTITY_VERSION, read_record
 
 MAX_SHOWN = 5
-"""Differences in a message."""
-KEPT = ("state", "best", "attempts", "identity", "identity_id")
+"""Maximum number of runs in a message."""
+KEPT = ("state", "best", "attempts", "identity", "identity_id", "choices")
 """Keys of a record that a look-up reads."""
 MAX_NEAR = 3
 """Maximum number of differing keys for a run to be near."""
@@ -154,48 +154,40 @@ def _is_kept(path: str, value: object) -> bool:
 def news(config: DictConfig, run: Known) -> str:
     """Return the differences of a configuration from an equivalent one, in a line."""
     known = stored_identity(config.run)
-    messages = drift(run.identity, {} if known is None else known[1])
-    more = " ..." if len(messages) > MAX_SHOWN else ""
-    return " ".join(messages[:MAX_SHOWN]) + more
+    return in_a_line(diff(run.identity, {} if known is None else known[1]))
 
 
 def continues(config: DictConfig, run: Known) -> str:
     """Return the line that names the run which `name_run` has found."""
-    changes = news(config, run)
-    return (
-        f"Continues {config.run.id}: {changes}"
-        if changes
-        else f"Continues {config.run.id}, by `runs adopt`."
-    )
+    return f"Continues {config.run.id}: {news(config, run) or 'by `runs adopt`'}."
 
 
-def nearest(config: DictConfig, runs: Runs) -> str | None:
-    """Describe the run of the same name that differs in the fewest keys.
+def nearest(folder: Path, record: Mapping[str, Any]) -> str | None:
+    """Describe the run of the same name that differs in the fewest keys from a new run.
 
+    Args:
+        folder: the folder of the new run.
+        record: its run.json.
     Returns:
-        A line, or None if this run exists or no run is near.
+        A line, or None if no run is near, or the new run was named outright.
     """
-    known = stored_identity(config.run)
-    if known is None or known[0] != config.run.id or _has_files(Path(config.run.dir)):
+    if record["identity_id"] != folder.name:
         return None
-    current = leaves(canonical(known[1]))
-    near: list[tuple[int, str, list[str], Known]] = []
-    for run in runs.of(Path(config.run.dir).parent):
-        before = leaves(canonical(run.identity))
-        keys = changed_keys(before, current)
-        if 0 < len(keys) <= MAX_NEAR:
-            shown = [
-                f"{key}={as_typed(before[key])}" if key in before else f"no {key}" for key in keys
-            ]
-            near.append((-len(keys), run.started, shown, run))
+    current = canonical(record["identity"])
+    near = []
+    for run in Runs().of(folder.parent):
+        changes = diff(canonical(run.identity), current)
+        changes = by_choice(changes, run.record["choices"] or {}, record["choices"])
+        if 0 < len(changes) <= MAX_NEAR:
+            near.append((-len(changes), run.started, run, changes))
     if not near:
         return None
-    _, _, shown, run = max(near, key=lambda candidate: candidate[:2])
+    *_, run, changes = max(near, key=lambda candidate: candidate[:2])
     best = run.record["best"]
     value = "" if best is None else f", {best['metric']} {best['value']:.4g}"
     return (
-        f"New run. Nearest: {run.folder.name} ({run.record['state']}{value}), which has"
-        f" {', '.join(shown)}."
+        f"New run. The nearest is {run.folder.name} ({run.record['state']}{value});"
+        f" {in_a_line(changes)}."
     )
 
 
@@ -224,28 +216,13 @@ def check_identity(run: Mapping[Any, Any]) -> None:
     identity = record.get("identity")
     if identity is None or record.get("identity_version") != IDENTITY_VERSION:
         return
-    if different := _differences(identity, known[1]):
-        more = ", ..." if len(different) > MAX_SHOWN else ""
+    different = {
+        key: values
+        for key, values in diff(identity, known[1]).items()
+        if not any(_is_kept(key, value) for value in values)
+    }
+    if different:
         raise ConfigError(
-            f"run.dir='{folder}': is of another configuration"
-            f" ({', '.join(different[:MAX_SHOWN])}{more}); move it away, or start another run of"
-            " this configuration with run.tag=<word>."
+            f"run.dir='{folder}': is of another configuration ({in_a_line(different)}); move it"
+            " away, or start another run of this configuration with run.tag=<word>."
         )
-
-
-def _differences(stored: Mapping[str, object], current: Mapping[str, object]) -> list[str]:
-    """Return each key in which two identities of one id differ, with both values."""
-    before, after = leaves(stored), leaves(current)
-    keys = [
-        key
-        for key in changed_keys(stored, current)
-        if not any(
-            is_expression(str(values.get(key)), key.rpartition(".")[2])
-            for values in (before, after)
-        )
-    ]
-    return [f"{key}={_shown(before, key)} there, {_shown(after, key)} here" for key in keys]
-
-
-def _shown(values: Mapping[str, object], key: str) -> str:
-    return show(values[key]) if key in values else "missing"

@@ -13,8 +13,7 @@ from typing import Any
 
 from launcher.checkpoint.find import find_checkpoint
 from launcher.config.construct import construct, target_object
-from launcher.config.identity import changed_keys
-from launcher.config.messages import show
+from launcher.config.difference import diff, in_a_line
 from launcher.config.options import TRAIN_JOB
 from launcher.config.tree import get, of_the_run
 from launcher.rundir.folder import RunFolder
@@ -25,8 +24,6 @@ from launcher.slurm.submission import JobNote, frozen
 
 JOBS = ".jobs"
 OWN_JOBS = "launcher.jobs."
-SHOWN = 3
-"""Maximum number of listed differences from a queued job."""
 
 
 def trains(config: Mapping[str, Any]) -> bool:
@@ -103,12 +100,9 @@ def _asked_differently(config: Mapping[str, Any], folder: RunFolder) -> str:
     except (OSError, ValueError, KeyError):
         return ""
     now = json.loads(json.dumps({key: config[key] for key in config if key in before}, default=str))
-    keys = [
-        key
-        for key in changed_keys(before, now)
-        if key.partition(".")[0] != "dispatch" and key != "run.identity"
-    ]
-    if not keys:
-        return ""
-    values = ", ".join(f"{key}={show(get(before, key))}" for key in keys[:SHOWN])
-    return f" with {values}{', ...' if len(keys) > SHOWN else ''}; cancel it to change that"
+    changes = diff(before, now, ignored=("dispatch", "run.identity"))
+    return (
+        f" with another configuration ({in_a_line(changes)}); cancel it to change that"
+        if changes
+        else ""
+    )

@@ -7,6 +7,7 @@ from typing import Any
 
 from launcher.checkpoint.changes import changes_since
 from launcher.checkpoint.manifest import Manifest
+from launcher.config.difference import describe, is_within
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.records import flatten
 from launcher.process.times import Times
@@ -19,7 +20,7 @@ from launcher.rundir.record_format import (
     run_names,
 )
 
-OF_THE_RUN = ("run.", "paths.")
+OF_THE_RUN = ("run", "paths")
 """Keys whose values always differ between runs."""
 
 
@@ -55,12 +56,11 @@ class RecordHook(BaseHook):
         if self.record is None:
             return
         self._is_ready = True
-        changes = [] if source is None else changes_since(source, self.config, self.code)
-        if is_fork:
-            changes = [message for message in changes if not message.startswith(OF_THE_RUN)]
-        for message in changes:
+        ignored = OF_THE_RUN if is_fork else ()
+        changes = {} if source is None else changes_since(source, self.config, self.code, ignored)
+        for message in describe(changes):
             trainer.logger.warning("Changed since the checkpoint: %s", message)
-        if not is_fork and any(message.startswith("optimizer.") for message in changes):
+        if not is_fork and any(is_within(key, {"optimizer"}) for key in changes):
             trainer.logger.warning(
                 "The optimizer keeps the checkpoint's values. To change them: python -m"
                 " launcher.runs fork."

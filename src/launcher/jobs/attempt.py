@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.command import command_record
 from launcher.config.explain import explain, unwrapped
+from launcher.config.lookup import nearest
 from launcher.config.plain import to_plain
 from launcher.config.resolve import escaped, stored
 from launcher.config.secrets import without_environment
@@ -29,7 +30,7 @@ from launcher.config.tree import of_the_run
 from launcher.errors import TrainingError, config_error
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.jobs.micro_batch import is_out_of_memory
-from launcher.jobs.summary import end_lines
+from launcher.jobs.summary import end_lines, is_in_sweep
 from launcher.process import deadline, signals
 from launcher.process.exits import exits_are_errors
 from launcher.process.ranks import Ranks, broadcast, on_main, report_failure, reported_failure
@@ -97,7 +98,15 @@ class AttemptLog:
                 self.config, "paths.outputs", default=self.folder.path.parents[1]
             )
             reproduction.keep(self.folder.path, Path(outputs), is_new)
+            self._report_nearest()
             self.on_begin()
+
+    def _report_nearest(self) -> None:
+        assert self.record is not None
+        if len(self.record.attempts) > 1 or is_in_sweep():
+            return
+        if (line := nearest(self.folder.path, self.record.data)) is not None:
+            logger.info("%s", line)
 
     def _begin(self, trainer: Trainer | None) -> None:
         """Begin the attempt of a restored trainer, or of None after a crash, in run.json."""

@@ -21,6 +21,7 @@ from launcher.checkpoint.find import (
 from launcher.checkpoint.store import CheckpointStore
 from launcher.config.checks import has_checkpointing
 from launcher.config.command import command_record, task_overrides
+from launcher.config.difference import ABSENT, describe, is_within
 from launcher.config.lanes import without_effect
 from launcher.config.length import with_steps
 from launcher.config.lookup import is_same
@@ -194,22 +195,15 @@ def changes(config: Mapping[str, Any], folder: RunFolder) -> list[str]:
     if newest is None:
         return []
     uncounted = without_effect((config.get("trainer") or {}).get("lanes"))
-    ignored = tuple(
-        f"{key}{end}"
-        for key in ("run", *config["run"]["identity_exclude"], *uncounted)
-        for end in (".", "=", ":")
-    )
-    messages = changes_since(newest, dict(config), _code())
-    gone = [text for text in messages if text.endswith("is gone.")]
-    unused = [
-        text for text in messages if text.startswith("versions.") and text.endswith("is new.")
-    ]
-    kept = [
-        text for text in messages if not text.startswith(ignored) and text not in (*gone, *unused)
-    ]
+    ignored = ("run", *config["run"]["identity_exclude"], *uncounted)
+    differing = {
+        key: (before, after)
+        for key, (before, after) in changes_since(newest, config, _code(), ignored).items()
+        if after is not ABSENT and not (before is ABSENT and is_within(key, {"versions"}))
+    }
     stored = stored_sources(newest)
     imported = {name: digest for name, digest in imported_sources().items() if name in stored}
-    return kept + source_changes(stored, imported)
+    return describe(differing) + source_changes(stored, imported)
 
 
 def additions(config: Mapping[str, Any], record: RunRecord) -> Iterator[str]:

@@ -59,9 +59,9 @@ def test_another_configuration_in_the_folder_is_rejected_with_the_difference(
     (sentence,) = caught.value.messages
     assert (
         sentence
-        == f"run.dir='{config.run.dir}': is of another configuration (optimizer.lr=7 there, 0.003"
-        " here, seed=missing there, 3 here, trainer.deterministic=1 there, false here); move it"
-        " away, or start another run of this configuration with run.tag=<word>."
+        == f"run.dir='{config.run.dir}': is of another configuration (optimizer.lr: 7 -> 0.003,"
+        " seed=3 (new), trainer.deterministic: 1 -> false); move it away, or start another"
+        " run of this configuration with run.tag=<word>."
     )
     # Named outright.
     check_identity(
@@ -211,7 +211,7 @@ def test_a_value_from_the_environment_decides_although_it_is_not_stored(
     assert named(tmp_path, *own, "~model.dropout")[1] == (first.run.id if is_same else None)
 
 
-def test_new_keys_and_the_nearest_run_are_one_line_each(tmp_path: Path) -> None:
+def test_new_keys_are_one_line(tmp_path: Path) -> None:
     first = config_of(tmp_path, "~model.dropout", "seed=3")
     begin(first)
     replace(
@@ -220,16 +220,37 @@ def test_new_keys_and_the_nearest_run_are_one_line_each(tmp_path: Path) -> None:
     runs = Runs()
     config = composed(["model=mlp", "data=digits", f"paths.outputs={tmp_path}", "seed=3"])
     run = name_run(config, runs)
-    assert run is not None and news(config, run) == "model.dropout=0: is new."
-    assert nearest(config, runs) is None
-    config, _ = named(tmp_path, "optimizer.lr=0.5", "seed=4")
-    line = (
-        f"New run. Nearest: {first.run.id} (completed, val/loss 1.5), which has optimizer.lr=0.003,"
-        " seed=3."
-    )
-    assert nearest(config, Runs()) == line
-    assert nearest(named(tmp_path, "optimizer=sgd")[0], Runs()) is None  # differs in many keys
-    assert nearest(named(tmp_path / "empty")[0], Runs()) is None
+    assert run is not None and news(config, run) == "model.dropout=0 (new)"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "changes"),
+    [
+        (["optimizer.lr=0.5", "seed=4"], "optimizer.lr: 0.003 -> 0.5, seed: 3 -> 4"),
+        (["optimizer=sgd"], "optimizer: adamw -> sgd, seed: 3 -> 0"),
+        (["strategy=ddp"], "strategy: auto -> ddp, seed: 3 -> 0"),
+        (["seed=3", "+hooks.own={_target_:builtins.dict,a:1}"], "hooks.own={_target_:"),
+        (["seed=3", "~model.dropout", "device=cpu"], None),
+        (["optimizer=sgd", "trainer.max_steps=1", "data.batch_size=2"], None),
+    ],
+)
+def test_a_new_run_names_the_nearest_one(
+    tmp_path: Path, overrides: list[str], changes: str | None
+) -> None:
+    first = config_of(tmp_path, "seed=3")
+    begin(first)
+    best = {"metric": "val/loss", "value": 1.5, "step": 1}
+    replace(Path(first.run.dir), state="completed", best=best)
+    config = config_of(tmp_path, *overrides)
+    record = begin(config).data
+    line = nearest(Path(config.run.dir), record)
+    beginning = f"New run. The nearest is {first.run.id} (completed, val/loss 1.5); {changes}"
+    assert line is None if changes is None else str(line).startswith(beginning)
+
+
+def test_the_only_run_of_a_name_has_no_nearest_one(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    assert nearest(Path(config.run.dir), begin(config).data) is None
 
 
 JSON = st.recursive(

@@ -228,8 +228,8 @@ def test_a_queued_job_that_does_other_than_asked_is_reported(tmp_path: Path) -> 
     folder = made(tmp_path / "run", "queued")
     told = why_skipped(asked(folder.path, max_steps=30, partition="gpu"), folder, QUEUE)
     assert (
-        told
-        == "in the queue as job 7 (pending) with trainer.max_steps=20; cancel it to change that"
+        told == "in the queue as job 7 (pending) with another configuration"
+        " (trainer.max_steps: 20 -> 30); cancel it to change that"
     )
     assert frozen(folder)[0]["trainer"]["max_steps"] == 20
 

@@ -401,8 +401,6 @@ def test_flags_of_sbatch_need_no_plus(override):
 
 
 def test_a_dry_run_needs_no_controller(tmp_path, monkeypatch, capsys):
-    # Submitit looks for it.
-    (tmp_path / "srun").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     runs = [run_of(tmp_path / "outputs", None)]
     SlurmDispatch(dry_run=True)._submit(runs)
