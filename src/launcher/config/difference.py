@@ -1,7 +1,7 @@
 """How configurations differ: by key, and in words."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.config.messages import as_typed, show
@@ -28,8 +28,8 @@ def diff(*trees: Mapping[Any, Any], ignored: Collection[str] = ()) -> Difference
     return {key: values for key, values in _differing(trees, "") if not is_within(key, ignored)}
 
 
-def _differing(trees: Collection[Mapping[Any, Any]], path: str) -> Iterator[tuple[str, list[Any]]]:
-    for key in sorted(dict.fromkeys(key for tree in trees for key in tree), key=str):
+def _differing(trees: Sequence[Mapping[Any, Any]], path: str) -> Iterator[tuple[str, list[Any]]]:
+    for key in sorted(set().union(*trees), key=str):
         values = [tree.get(key, ABSENT) for tree in trees]
         first = values[0]
         # Most values of many runs are one object, which needs no call.
