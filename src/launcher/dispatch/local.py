@@ -18,11 +18,11 @@ from launcher.config.options import TRAIN_JOB
 from launcher.config.resolve import escaped, resolved, stored
 from launcher.dispatch import forced_exit
 from launcher.dispatch.environment import check_ranks, join_ranks
-from launcher.dispatch.gpus import count_gpus
 from launcher.dispatch.job import run_job
 from launcher.dispatch.spawner import JOB, Rank, Spawner
 from launcher.errors import ConfigError
 from launcher.process import signals
+from launcher.process.gpus import count_gpus
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import Holder, is_held, read_holder
 from launcher.rundir.logs import announce_imports

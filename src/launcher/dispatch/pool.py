@@ -10,8 +10,8 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from launcher.config.resolve import escaped
-from launcher.dispatch.gpus import count_gpus
 from launcher.process import signals
+from launcher.process.gpus import count_gpus
 from launcher.process.visible import VISIBLE, visible_devices
 
 COMMAND = (sys.executable, "-m", "launcher.cli.job")

@@ -123,4 +123,9 @@ def _best(trainer: TrainerView) -> BestData | None:
     best = trainer.state.best
     if best is None or best.value is None:
         return None
-    return {"metric": best.metric, "value": best.value, "step": best.step}
+    return {
+        "metric": best.metric,
+        "value": best.value,
+        "step": best.step,
+        "mode": best.mode,
+    }

@@ -36,6 +36,8 @@ class BestData(TypedDict, total=False):
     metric: str
     value: float | str
     step: int
+    mode: Literal["min", "max"] | None
+    """Whether less or more of the metric is better."""
 
 
 class ForkedFromData(TypedDict):

@@ -200,11 +200,11 @@ class StoredRun:
 
     @property
     def judged_by(self) -> tuple[str, Mode] | None:
-        """The metric of its best checkpoint, and its direction by the configuration or the name."""
+        """The metric of its best checkpoint, and its direction."""
         if not self.best:
             return None
         metric = str(self.best.get("metric"))
-        return metric, mode_of(metric, self.settings.get("hooks.checkpointing.best_mode"))
+        return metric, mode_of(metric, self.best.get("mode"))
 
     @property
     def metrics(self) -> dict[str, Value]:

@@ -117,7 +117,7 @@ def test_a_run_is_one_line_at_any_width(sweep, outputs, width):
     assert len(lines) == 1 + len(runs) and all(len(line) <= width for line in lines)
     assert ("model=gpt seed=1 " in lines[2]) == (40 <= width < 200), "the keys that tell"
     assert ("differs in" in lines[0]) == (width >= 40)
-    assert ("best val/loss" in lines[0]) == (width >= 80) and ("name" in lines[0]) == (width > 40)
+    assert ("best val/loss" in lines[0]) == (width >= 60) and ("name" in lines[0]) == (width > 40)
     if width == 200:
         assert "model=gpt model.dim=128 optimizer.lr=0.001 seed=1" in lines[2]
 

@@ -1,5 +1,6 @@
 """`resume`, `evaluate` and `export`: the command line that they run."""
 
+import json
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ import pytest
 from launcher.errors import ConfigError
 from launcher.runs.__main__ import main, parse
 from launcher.runs.find import find_run
-from launcher.runs.rerun import run_command, runs_and_overrides
+from launcher.runs.rerun import ranks_like, run_command, runs_and_overrides
 
 
 @pytest.fixture
@@ -252,3 +253,26 @@ def test_a_process_that_is_stopped_may_take_its_time_to_save(signum, whole_group
         (os.killpg if whole_group else os.kill)(process.pid, signum)
         assert process.stdout.read() == "saved\n"
     assert process.returncode == 128 + signum
+
+
+@pytest.mark.parametrize(
+    ("world_size", "overrides", "added"),
+    [
+        (1, [], []),
+        (2, [], ["dispatch=local", "dispatch.nproc=2"]),
+        (2, ["job.split=test"], ["dispatch=local", "dispatch.nproc=2"]),
+        (2, ["dispatch.nproc=1"], []),
+        (2, ["strategy=none"], []),
+        (1 << 20, [], []),
+    ],
+)
+def test_a_run_is_evaluated_on_as_many_ranks_as_trained_it(
+    make_run, outputs, capsys, world_size, overrides, added
+):
+    folder = make_run("gpt", "aaaa0001", config={"device": "cpu"}, overrides=["device=cpu"])
+    record = json.loads(folder.record_path.read_text()) | {"world_size": world_size}
+    folder.record_path.write_text(json.dumps(record))
+    run = find_run("aaaa0001", outputs)
+    assert ranks_like(run, overrides) == added
+    warning = f"gpt/aaaa0001 was trained on {1 << 20} ranks, and this machine has room for "
+    assert capsys.readouterr().err.startswith(warning if world_size > 2 else "")
