@@ -17,7 +17,7 @@ from launcher.config.secrets import is_expression
 from launcher.config.tree import is_interpolation, leaves, mapped
 from launcher.errors import ConfigError
 from launcher.rundir.folder import is_copy
-from launcher.rundir.record_format import IDENTITY_VERSION, read_record
+from launcher.rundir.record_format import IDENTITY_VERSION, stored_record
 
 MAX_SHOWN = 5
 """Maximum number of runs in a message."""
@@ -73,10 +73,7 @@ def _known(folder: Path) -> Iterator[Known]:
     except OSError:
         return
     for name in names:
-        try:
-            record = read_record(folder / name / "run.json")
-        except (OSError, ValueError):
-            continue
+        record = stored_record(folder / name)
         is_named = record.get("identity") is not None and record.get("identity_id") is not None
         is_current = record.get("identity_version") == IDENTITY_VERSION
         if is_named and is_current and not is_copy(folder / name, record.get("folder")):
@@ -209,10 +206,7 @@ def check_identity(run: Mapping[Any, Any]) -> None:
     known, folder = stored_identity(run), Path(run["dir"])
     if known is None or known[0] != run["id"]:
         return
-    try:
-        record = read_record(folder / "run.json")
-    except (OSError, ValueError):
-        return
+    record = stored_record(folder)
     identity = record.get("identity")
     if identity is None or record.get("identity_version") != IDENTITY_VERSION:
         return

@@ -20,14 +20,13 @@ from launcher.hooks.records import flatten, to_number
 from launcher.process import ranks
 from launcher.rundir.files import fsync_file, replace_file, unused
 from launcher.rundir.folder import place_of
+from launcher.rundir.metrics import last_step
 from launcher.trackers.lines import dropped_path
 from launcher.types import NonEmptyText
 
 logger = logging.getLogger(__name__)
 START = b'{"step":'
 """Pattern of the beginning of a line."""
-LAST_LINE = 1 << 20
-"""Bytes at the end of a file that are read for its last line."""
 
 
 class JsonlHook(BaseHook):
@@ -289,16 +288,6 @@ def _count_of_whole_lines(path: Path, step: int, once: bool) -> int | None:
                 return None
             count, last = count + 1, int(number)
     return count if last <= step else None
-
-
-def last_step(path: Path) -> int:
-    """Return the step of the last line, or 0 without a line."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_LINE))
-            return int(_step_of((file.readlines() or [b""])[-1]) or 0)
-    except FileNotFoundError:
-        return 0
 
 
 def keep_lines_after(path: Path, step: int) -> None:

@@ -15,9 +15,8 @@ from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import (
     BestData,
     ForkedFromData,
-    RecordData,
-    read_record,
     run_names,
+    stored_record,
 )
 
 OF_THE_RUN = ("run", "paths")
@@ -108,10 +107,7 @@ def source_of(checkpoint: Path, step: int) -> ForkedFromData:
         name, _, run_id = run.rpartition("/")
         return {"id": run_id, "name": name, "step": step}
     folder = checkpoint.absolute().parents[1]
-    try:
-        record = read_record(folder / "run.json")
-    except (OSError, ValueError):
-        record = RecordData()
+    record = stored_record(folder)
     return {
         "id": record.get("id", folder.name),
         "name": record.get("name", folder.parent.name),

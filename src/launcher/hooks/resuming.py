@@ -22,7 +22,7 @@ from launcher.hooks.forking import KEY, Fork, own_position
 from launcher.process import ranks
 from launcher.process.rng import fresh_rng
 from launcher.rundir.provenance import is_restart, slurm_job_id
-from launcher.rundir.record_format import has_followed, read_record
+from launcher.rundir.record_format import has_followed, stored_record
 
 T = TypeVar("T")
 
@@ -193,10 +193,7 @@ class CheckpointRestorer:
         """Return whether an earlier launch of this SLURM job has followed `run.resume`."""
         if self.load in ("latest", "auto") or not is_restart():
             return False
-        try:
-            attempts = read_record((trainer.workspace or Path()) / "run.json").get("attempts", [])
-        except (OSError, ValueError):
-            return False
+        attempts = stored_record(trainer.workspace or Path()).get("attempts", [])
         return has_followed(attempts, str(self.load), slurm_job_id())
 
     def _newest(self) -> Choice | None:
@@ -213,11 +210,7 @@ class CheckpointRestorer:
 
     def _reject_new_start(self, trainer: TrainerView) -> None:
         """Reject a start at step 0 of a run that has saved."""
-        try:
-            step = read_record((trainer.workspace or Path()) / "run.json").get("checkpoint")
-        except (OSError, ValueError):
-            return
-        if step:
+        if step := stored_record(trainer.workspace or Path()).get("checkpoint"):
             raise ConfigError(
                 f"{self._key}={self.load}: run.json says that step {step} was saved, but"
                 f" {self.store.root} has no checkpoint. Put the checkpoints back; or start at step"

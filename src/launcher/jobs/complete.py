@@ -197,7 +197,7 @@ def changes(config: Mapping[str, Any], folder: RunFolder) -> list[str]:
     uncounted = without_effect((config.get("trainer") or {}).get("lanes"))
     ignored = ("run", *config["run"]["identity_exclude"], *uncounted)
     differing = {
-        key: (before, after)
+        key: [before, after]
         for key, (before, after) in changes_since(newest, config, _code(), ignored).items()
         if after is not ABSENT and not (before is ABSENT and is_within(key, {"versions"}))
     }

@@ -13,7 +13,7 @@ from launcher.config.resolve import resolved_yaml
 from launcher.config.sections import AUTO
 from launcher.config.trust import Origin, names_in, names_in_files
 from launcher.errors import ConfigError
-from launcher.rundir.record_format import read_record
+from launcher.rundir.record_format import stored_record
 
 WHERE = ("job", "run", "paths", "dispatch", "device", "strategy", "tracker")
 """Keys from the command line, of where and how the job runs; all others are the checkpoint's."""
@@ -94,13 +94,13 @@ def _is_same_choice(key: str, value: object, now: object, then: object, checkpoi
     """Return whether a group's option is the run's; `model=mlp` alone sets no sizes."""
     if "." in key:
         return False
-    try:
-        return bool(read_record(checkpoint.parent.parent / "run.json")["choices"][key] == value)
-    except (OSError, ValueError, KeyError):
-        targets = [
-            node.get("_target_") if isinstance(node, DictConfig) else None for node in (now, then)
-        ]
-        return targets[0] is not None and targets[0] == targets[1]
+    chosen = stored_record(checkpoint.parent.parent).get("choices", {})
+    if key in chosen:
+        return chosen[key] == value
+    targets = [
+        node.get("_target_") if isinstance(node, DictConfig) else None for node in (now, then)
+    ]
+    return targets[0] is not None and targets[0] == targets[1]
 
 
 def _short(value: object) -> str:

@@ -3,7 +3,6 @@
 import math
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -185,12 +184,19 @@ def read_record(path: str | os.PathLike[str]) -> RecordData:
     return parse_record(patiently(Path(path).read_bytes))
 
 
+def stored_record(folder: str | os.PathLike[str]) -> RecordData:
+    """Read the `run.json` of a run's folder, which is empty if it cannot be read."""
+    try:
+        return read_record(f"{os.fspath(folder)}/run.json")
+    except (OSError, ValueError):
+        return {}
+
+
 def run_names(folder: Path) -> list[str]:
     """Return the names (`<name>/<id>`) of a run by its folder, and by its record if renamed."""
-    names = [run_name(folder)]
-    with suppress(OSError, ValueError):
-        record = read_record(folder / "run.json")
-        names += [f"{record['name']}/{record['id']}"] if {"name", "id"} <= record.keys() else []
+    record, names = stored_record(folder), [run_name(folder)]
+    if {"name", "id"} <= record.keys():
+        names.append(f"{record['name']}/{record['id']}")
     return list(dict.fromkeys(names))
 
 

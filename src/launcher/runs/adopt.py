@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     run = find_run(arguments.run, arguments.outputs)
-    before = identity_of(run.folder.record_path, run.label)
+    before = identity_of(run)
     config = configured(run, arguments.overrides, arguments.config_dir)
     known = stored_identity(config.run)
     # The configuration is valid.

@@ -5,7 +5,6 @@ import json
 import math
 from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
@@ -13,7 +12,7 @@ from rich.text import Text
 from launcher.config.difference import columns, diff, is_within
 from launcher.errors import ConfigError
 from launcher.rundir.history import as_number
-from launcher.rundir.record_format import read_record
+from launcher.rundir.record_format import stored_record
 from launcher.runs.differences import counts, is_group, not_counted
 from launcher.runs.find import RUN_HELP, find_run
 from launcher.runs.format import number, progress
@@ -72,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def show_identities(runs: Sequence[StoredRun], as_json: bool) -> None:
     """Print the keys in which the identities of runs differ, so why they are different runs."""
-    identities = [identity_of(run.folder.record_path, run.label) for run in runs]
+    identities = [identity_of(run) for run in runs]
     rows = columns(diff(*identities))
     labels = [run.label for run in runs]
     if as_json:
@@ -86,16 +85,13 @@ def show_identities(runs: Sequence[StoredRun], as_json: bool) -> None:
         )
 
 
-def identity_of(path: Path, label: str) -> dict[str, object]:
-    try:
-        identity = read_record(path).get("identity")
-    except (OSError, ValueError):
-        identity = None
+def identity_of(run: StoredRun) -> dict[str, object]:
+    identity = stored_record(run.path).get("identity")
     if identity is None:
         raise ConfigError(
-            f"'{label}': run.json has no identity, so it is not known what the run is named by."
+            f"'{run.label}': run.json has no identity, so it is not known what the run is named by."
         )
-    return dict(identity)
+    return identity
 
 
 def configuration(runs: Sequence[StoredRun], counted: bool) -> Rows:

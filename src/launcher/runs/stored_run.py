@@ -16,7 +16,7 @@ from launcher.rundir.history import History
 from launcher.rundir.holder import ENDED_SILENCE, SILENCE, is_held
 from launcher.rundir.metrics import Value, curve_and_newest
 from launcher.rundir.note import Note
-from launcher.rundir.record_format import AttemptData, BestData, RecordData, read_record
+from launcher.rundir.record_format import AttemptData, BestData, RecordData, stored_record
 from launcher.runs.format import seconds_of
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.submission import JobNote
@@ -48,9 +48,7 @@ class StoredRun:
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "StoredRun":
         path = os.fspath(path)
-        try:
-            record = read_record(f"{path}/run.json")
-        except (OSError, ValueError):
+        if not (record := stored_record(path)):
             return cls(path, {})
         choices = {group: as_typed(option) for group, option in record.pop("choices", {}).items()}
         config = record.pop("config", {})

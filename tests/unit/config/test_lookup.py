@@ -139,9 +139,9 @@ def test_the_runs_of_a_name_are_read_once_for_all_jobs(
 ) -> None:
     for seed in range(4):
         begin(config_of(tmp_path, f"seed={seed}"))
-    read = lookup.read_record
+    read = lookup.stored_record
     paths: list[Path] = []
-    monkeypatch.setattr(lookup, "read_record", lambda path: paths.append(path) or read(path))
+    monkeypatch.setattr(lookup, "stored_record", lambda path: paths.append(path) or read(path))
     runs = Runs()
     for seed in range(20):
         config = composed(

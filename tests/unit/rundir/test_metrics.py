@@ -48,7 +48,7 @@ def test_the_newest_values_of_a_long_file_are_those_of_its_end(path, monkeypatch
     path.write_text(
         '{"step": 1, "old/a": 1}\n' + "".join(f'{{"step": {n}, "a/b": {n}}}\n' for n in range(100))
     )
-    monkeypatch.setattr(metrics.last_bytes, "__defaults__", (200,))
+    monkeypatch.setattr(metrics, "TAIL_BYTES", 200)
     assert newest_metrics(path) == {"a/b": (99, 99)}
 
 
