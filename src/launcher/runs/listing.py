@@ -179,7 +179,8 @@ def table(
     """
     all_rows = differences(runs)
     rows = without_defaults(runs, all_rows)
-    differing, short = typed(rows), typed(shortened(rows, telling(all_rows)))
+    keys_of_all = list(dict.fromkeys(key for row in rows for key in row))
+    differing, least = typed(rows), typed(shortened(rows, telling(all_rows)))
     always = [
         Column("name", lambda run: run.name, spare=1, is_right=False),
         Column("id", lambda run: run.id, is_right=False),
@@ -198,7 +199,7 @@ def table(
     if width is not None:
         if sum(map(width_of, columns, cells)) + max(map(len, differing)) > width:
             cells[1] = short_ids(cells[1])
-        longest = max(map(len, (DIFFERS, *short)))
+        longest = max(map(len, (DIFFERS, *least)))
         kept, room = fitting(columns, cells, width, longest, REASON if shows_reasons else 0)
         columns, cells = [columns[index] for index in kept], [cells[index] for index in kept]
         shows_differences = shows_differences and room >= min(longest, NARROWEST)
@@ -207,8 +208,9 @@ def table(
         reasons = [
             reason if len(reason) <= left else f"{reason[: left - 3]}..." for reason in reasons
         ]
-        if max(map(len, differing)) > room - (left if shows_reasons else 0):
-            differing = short
+        room -= left if shows_reasons else 0
+        forms = differing, typed(shortened(rows, keys_of_all))
+        differing = next((form for form in forms if max(map(len, form)) <= room), least)
     state = next(index for index, column in enumerate(columns) if column.heading == "state")
     if shows_differences:
         columns.insert(state, Column(DIFFERS, str, is_right=False))

@@ -115,7 +115,7 @@ def test_a_run_is_one_line_at_any_width(sweep, outputs, width):
     runs = find_runs(outputs)
     lines = list(table(runs, time.time(), width).lines(width))
     assert len(lines) == 1 + len(runs) and all(len(line) <= width for line in lines)
-    assert ("model=gpt seed=1 " in lines[2]) == (40 <= width < 200), "the keys that tell"
+    assert ("model=gpt seed=1 " in lines[2]) == (40 <= width < 120), "the keys that tell"
     assert ("differs in" in lines[0]) == (width >= 40)
     assert ("best val/loss" in lines[0]) == (width >= 60) and ("name" in lines[0]) == (width > 40)
     if width == 200:
