@@ -1,4 +1,4 @@
-"""How configurations differ: by key, and in words."""
+"""Comparison of configurations, and its result as lines or as cells of a table."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -36,7 +36,7 @@ class BestData(TypedDict, total=False):
     value: float | str
     step: int
     mode: Literal["min", "max"] | None
-    """Whether less or more of the metric is better."""
+    """The direction in which the metric is better."""
 
 
 class ForkedFromData(TypedDict):

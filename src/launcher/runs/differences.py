@@ -23,29 +23,11 @@ def differences(runs: Sequence[StoredRun]) -> list[Row]:
     was typed. A preset (`experiment=...`) represents all that was not typed, in the same way.
     Choices and classes come first, then keys by their number of distinct values.
     """
-    ignored = not_counted(runs)
-    typed = {name for run in runs for name in typed_names(run)}
-    known = [(run, run.settings) for run in runs if run.keys]
-    groups = {
-        group
-        for group in diff(*(run.choices for run in runs if run.choices))
-        if is_group(group) and counts(group, ignored)
-    }
-    keys = {key for key in diff(*(settings for _, settings in known)) if counts(key, ignored)}
-    if PRESET in groups:
-        chosen = [(run, run.choices) for run in runs]
-        groups &= varying_within(PRESET, chosen) | typed | {PRESET}
-        keys &= varying_within(PRESET, known) | typed
-    represented = {
-        key
-        for group in groups
-        for key in {key for key in keys if key.startswith(f"{group}.")}
-        - varying_within(group, known)
-    }
+    groups, keys = _differing(runs)
     rows = [
         {key: as_typed(value) for key, value in run.settings.items() if key in keys} for run in runs
     ]
-    keys = without_targets(without_echoes(rows, keys, represented, typed))
+    keys = without_targets(without_echoes(runs, rows, keys, _represented(runs, groups, keys)))
     rows = [
         {group: run.choices[group] for group in groups if group in run.choices}
         | {key: row[key] for key in keys if key in row}
@@ -56,6 +38,34 @@ def differences(runs: Sequence[StoredRun]) -> list[Row]:
         distinct, key=lambda key: (not (key in groups or key.endswith(TARGET)), -distinct[key], key)
     )
     return [{key: row[key] for key in ordered if key in row} for row in rows]
+
+
+def _differing(runs: Sequence[StoredRun]) -> tuple[set[str], set[str]]:
+    """Return the groups and keys that differ and count, without what follows from a preset."""
+    ignored = not_counted(runs)
+    chosen = [(run, run.choices) for run in runs if run.choices]
+    known = [(run, run.settings) for run in runs if run.keys]
+    groups = {group for group in diff(*(row for _, row in chosen)) if is_group(group)}
+    groups = {group for group in groups if counts(group, ignored)}
+    keys = {key for key in diff(*(row for _, row in known)) if counts(key, ignored)}
+    if PRESET not in groups:
+        return groups, keys
+    typed = set().union(*map(typed_names, runs))
+    return (
+        groups & (varying_within(PRESET, chosen) | typed | {PRESET}),
+        keys & (varying_within(PRESET, known) | typed),
+    )
+
+
+def _represented(runs: Sequence[StoredRun], groups: set[str], keys: set[str]) -> set[str]:
+    """Return the keys of groups that are the same in all runs of one choice."""
+    known = [(run, run.settings) for run in runs if run.keys]
+    return {
+        key
+        for group in groups
+        for key in {key for key in keys if key.startswith(f"{group}.")}
+        - varying_within(group, known)
+    }
 
 
 def typed_names(run: StoredRun) -> set[str]:
@@ -113,12 +123,13 @@ def counts(key: str, ignored: set[str]) -> bool:
 
 
 def without_echoes(
-    rows: Sequence[Row], keys: set[str], represented: set[str], typed: set[str]
+    runs: Sequence[StoredRun], rows: Sequence[Row], keys: set[str], represented: set[str]
 ) -> set[str]:
     """Drop represented keys, and keys that repeat a typed one, or a represented one of their name.
 
     So scheduler.max_steps may repeat trainer.max_steps.
     """
+    typed = set().union(*map(typed_names, runs))
     columns = {key: [row.get(key) for row in rows] for key in keys}
 
     def repeats(key: str, other: str) -> bool:
