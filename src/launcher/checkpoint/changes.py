@@ -1,4 +1,4 @@
-"""Changes since a checkpoint was written."""
+"""What has changed since a checkpoint was written, and may change the numbers."""
 
 import json
 from collections.abc import Mapping
@@ -9,9 +9,10 @@ import yaml
 from omegaconf import OmegaConf
 
 from launcher.config.identity import drift
+from launcher.config.lanes import without_effect
 from launcher.config.plain_yaml import load
 from launcher.config.resolve import unescaped
-from launcher.rundir.sources import imported_sources
+from launcher.rundir.sources import imported_sources, source_changes
 
 OF_THE_ATTEMPT = (
     "paths.outputs",
@@ -26,14 +27,49 @@ SOURCES = "sources.json"
 """The file of a checkpoint with the digests of the user's own source files."""
 
 
-def changes_since(checkpoint: Path, config: dict[str, Any], code: dict[str, object]) -> list[str]:
-    """Return differences in configuration, code and versions between a checkpoint and now."""
+def changes_since(
+    checkpoint: Path,
+    config: Mapping[str, Any],
+    code: Mapping[str, object],
+    sources: Mapping[str, str],
+) -> list[str]:
+    """Return what may change the numbers since a checkpoint: configuration, code and versions.
+
+    A library that is new was imported or installed since, and does not count.
+
+    Args:
+        checkpoint: the folder of the checkpoint.
+        config: the current resolved configuration.
+        code: the current commit and versions.
+        sources: the digests of the user's own source files, see `imported_sources`.
+    """
     messages: list[str] = []
     for name, present in (("config.yaml", config), ("code.yaml", code)):
         if (file := checkpoint / name).exists() and _loaded_fast(file) != present:
-            saved: object = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+            saved: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
             messages += drift(unescaped(saved), present)
-    return [message for message in messages if not message.startswith(OF_THE_ATTEMPT)]
+    uncounted = without_effect((config.get("trainer") or {}).get("lanes"))
+    ignored = OF_THE_ATTEMPT + tuple(
+        f"{key}{end}"
+        for key in (*config["run"]["identity_exclude"], *uncounted)
+        for end in (".", "=", ":")
+    )
+    counted = [
+        text
+        for text in messages
+        if not text.startswith(ignored)
+        and not (text.startswith("versions.") and text.endswith("is new."))
+    ]
+    return counted + source_changes(stored_sources(checkpoint), sources)
+
+
+def stored_fingerprint(checkpoint: Path) -> object:
+    """Return the fingerprint of a checkpoint's training data, or None if it has none."""
+    try:
+        state = json.loads((checkpoint / "state.json").read_bytes())
+        return state["training_state"]["data_loader"]["dataset"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
 
 
 def with_sources(texts: Mapping[str, str]) -> dict[str, str]:

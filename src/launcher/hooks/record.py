@@ -18,6 +18,7 @@ from launcher.rundir.record_format import (
     read_record,
     run_names,
 )
+from launcher.rundir.sources import imported_sources
 
 OF_THE_RUN = ("run.", "paths.")
 """Keys whose values always differ between runs."""
@@ -55,7 +56,11 @@ class RecordHook(BaseHook):
         if self.record is None:
             return
         self._is_ready = True
-        changes = [] if source is None else changes_since(source, self.config, self.code)
+        changes = (
+            []
+            if source is None
+            else changes_since(source, self.config, self.code, imported_sources())
+        )
         if is_fork:
             changes = [message for message in changes if not message.startswith(OF_THE_RUN)]
         for message in changes:
