@@ -33,6 +33,7 @@ ORDER = [
     {"distributed", "utils"},
     {"compat"},
     {"hooks"},
+    {"remaining"},
     {"trackers"},
     {"checkpoint"},
     {"strategies", "data"},
@@ -70,7 +71,7 @@ TORCH_FREE = [
     *("__main__", "cli", "config", "errors", "runs", "slurm", "trackers", "types"),
     *("checkpoint.changes", "checkpoint.manifest", "checkpoint.retention", "checkpoint.store"),
     *("dispatch.local", "dispatch.slurm", "dispatch.task", "dispatch.waiting"),
-    *("jobs.complete", "jobs.train"),
+    *("jobs.train", "remaining"),
     *("certify", "proof.replay"),
     *(
         "process.deadline",

@@ -13,7 +13,6 @@ from typing import Any, Literal
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from launcher.config.construct import instantiate
 from launcher.config.options import TRAIN_JOB
 from launcher.config.resolve import escaped, resolved, stored
 from launcher.dispatch import forced_exit
@@ -23,6 +22,7 @@ from launcher.dispatch.spawner import JOB, Rank, Spawner
 from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.process.gpus import count_gpus
+from launcher.remaining import is_done
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import Holder, is_held, read_holder
 from launcher.rundir.logs import announce_imports
@@ -93,12 +93,8 @@ class LocalDispatch:
         """
         started = join_ranks()
         check_ranks()
-        job = config["job"]
-        return (
-            not started
-            and job["_target_"] == TRAIN_JOB
-            and bool(instantiate(job).is_complete(config))
-        )
+        is_training = config["job"]["_target_"] == TRAIN_JOB
+        return not started and is_training and is_done(config, RunFolder(config["run"]["dir"]))
 
     def count(self, config: DictConfig) -> int:
         if config.job.get("_target_") == STARTS_RANKS:

@@ -264,8 +264,13 @@ class SlurmDispatch:
         """
         runs = []
         for folder in folders:
-            config, hydra = submission.frozen_for_retry(folder)
+            config, hydra = submission.frozen(folder)
             config["dispatch"] = dict(dispatch)
+            # It held for the first submission, which may have saved.
+            config["run"]["resume"] = "auto"
+            for hook in (config.get("hooks") or {}).values():
+                if isinstance(hook, dict) and hook.get("load") in ("never", "must"):
+                    hook["load"] = "auto"
             run = SubmittedRun(f"{config['run']['name']}/{config['run']['id']}", config, hydra)
             if not run.folder.path.exists() or not run.folder.path.samefile(folder):
                 raise ConfigError(

@@ -7,7 +7,6 @@ from typing import Any
 
 from launcher.checkpoint.changes import changes_since
 from launcher.checkpoint.manifest import Manifest
-from launcher.config.difference import describe, is_within
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.records import flatten
 from launcher.process.times import Times
@@ -18,6 +17,7 @@ from launcher.rundir.record_format import (
     run_names,
     stored_record,
 )
+from launcher.rundir.sources import imported_sources
 
 OF_THE_RUN = ("run", "paths")
 """Keys whose values always differ between runs."""
@@ -56,10 +56,14 @@ class RecordHook(BaseHook):
             return
         self._is_ready = True
         ignored = OF_THE_RUN if is_fork else ()
-        changes = {} if source is None else changes_since(source, self.config, self.code, ignored)
-        for message in describe(changes):
+        changes = (
+            []
+            if source is None
+            else changes_since(source, self.config, self.code, imported_sources(), ignored)
+        )
+        for message in changes:
             trainer.logger.warning("Changed since the checkpoint: %s", message)
-        if not is_fork and any(is_within(key, {"optimizer"}) for key in changes):
+        if not is_fork and any(message.startswith("optimizer.") for message in changes):
             trainer.logger.warning(
                 "The optimizer keeps the checkpoint's values. To change them: python -m"
                 " launcher.runs fork."

@@ -69,6 +69,7 @@ class AttemptLog:
         self.has_begun = self._is_restored = False
         self.trainer: Trainer | None = None
         self.machine: str | None = None
+        self.data_files: str | None = None
         self._end, self._has_ended = threading.Lock(), False
 
     # ------------------------------------------------------------------------------------ its begin
@@ -124,13 +125,13 @@ class AttemptLog:
                             if trainer is None
                             else trainer.strategy.name
                         ),
-                        resume=None if trainer is None else str(self.config.run.get("resume")),
                         launched=self.launched,
                         machine=self.machine,
                         micro_batch_size=(
                             None if trainer is None else trainer.strategy.plan.micro_batch_size
                         ),
                         command=command,
+                        data_files=self.data_files,
                     )
         except BaseException:
             for empty in (self.folder.hydra, self.folder.logs):

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -67,7 +67,6 @@ class AttemptData(TypedDict, total=False):
     exit_code: int | None
     reason: str | None
     world_size: int | None
-    resume: str | None
     queued: str | None
     launched: str | None
     machine: str | None
@@ -104,6 +103,8 @@ class RecordData(TypedDict, total=False):
     identity_id: str | None
     identity_version: int | None
     folder: str | None
+    data_files: str | None
+    """See `launcher.rundir.data_files`."""
 
 
 @dataclass
@@ -126,8 +127,6 @@ class Attempt:
     exit_code: int | None = None
     reason: str | None = None
     world_size: int | None = None
-    resume: str | None = None
-    """Value of `run.resume`, once it was followed."""
     queued: str | None = None
     """Time since which it had waited for SLURM: when it was submitted, or when the previous attempt
     in the same job ended."""
@@ -257,12 +256,3 @@ def json_value(value: object) -> object:
     if isinstance(value, int):
         return value if abs(value) < 2**63 else str(value)
     return value if value is None or isinstance(value, str) else str(value)
-
-
-def has_followed(
-    attempts: Iterable[Mapping[str, object]], resume: str, slurm_job_id: str | None
-) -> bool:
-    """Return whether this SLURM job has followed `resume`, which is for its first launch only."""
-    return slurm_job_id is not None and any(
-        one.get("resume") == resume and one["slurm_job_id"] == slurm_job_id for one in attempts
-    )
