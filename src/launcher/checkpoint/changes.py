@@ -47,7 +47,7 @@ def changes_since(
         sources: the digests of the user's own source files, see `imported_sources`.
         ignored: further keys that do not count.
     """
-    ignored = {*OF_THE_ATTEMPT, *ignored, *config["run"]["identity_exclude"]}
+    ignored = {*OF_THE_ATTEMPT, *ignored, *(get(config, "run.identity_exclude") or ())}
     ignored |= without_effect((config.get("trainer") or {}).get("lanes"))
     if get(config, AUTO_KEY) == AUTO:
         # An attempt replaces it by its own number.
