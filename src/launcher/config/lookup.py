@@ -156,7 +156,8 @@ def news(config: DictConfig, run: Known) -> str:
 
 def continues(config: DictConfig, run: Known) -> str:
     """Return the line that names the run which `name_run` has found."""
-    return f"Continues {config.run.id}: {news(config, run) or 'by `runs adopt`'}."
+    changes = news(config, run)
+    return f"Continues {config.run.id}{f': {changes}' if changes else ', by `runs adopt`'}."
 
 
 def nearest(folder: Path, record: Mapping[str, Any]) -> str | None:
