@@ -10,7 +10,6 @@ from omegaconf import OmegaConf
 
 from launcher.config.identity import drift
 from launcher.config.plain_yaml import load
-from launcher.config.resolve import unescaped
 from launcher.rundir.sources import imported_sources
 
 OF_THE_ATTEMPT = (
@@ -32,7 +31,7 @@ def changes_since(checkpoint: Path, config: dict[str, Any], code: dict[str, obje
     for name, present in (("config.yaml", config), ("code.yaml", code)):
         if (file := checkpoint / name).exists() and _loaded_fast(file) != present:
             saved: object = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-            messages += drift(unescaped(saved), present)
+            messages += drift(saved, present)
     return [message for message in messages if not message.startswith(OF_THE_ATTEMPT)]
 
 

@@ -15,7 +15,6 @@ from hydra.utils import get_object
 from hydra.utils import instantiate as hydra_instantiate
 from omegaconf import OmegaConf
 
-from launcher.config.resolve import escaped
 from launcher.config.tree import nested
 
 UNCHECKED = getattr(hydra_utils, "UNSAFE_DISABLE_EXECUTION_CHECKS", None)
@@ -47,10 +46,10 @@ def instantiate(node: Any, path: str = "", **changes: object) -> Any:
 def construct(settings: Mapping[str, object]) -> Any:
     """Call the `_target_` with the other settings, as they are stored.
 
-    `instantiate` would resolve them once more, so that a shell line with an escaped `${HOME}`
-    would become an interpolation.
+    `instantiate` would resolve them twice, so that a shell line with an escaped `${HOME}` would
+    become an interpolation.
     """
-    stored: Any = OmegaConf.to_container(OmegaConf.create(escaped(settings)), resolve=True)
+    stored: Any = OmegaConf.to_container(OmegaConf.create(dict(settings)), resolve=True)
     arguments = {
         key: value
         for key, value in stored.items()

@@ -10,11 +10,10 @@ from omegaconf import DictConfig
 
 from launcher.config.command import stored_identity
 from launcher.config.equivalence import canonical, identity_key
-from launcher.config.identity import changed_keys, digest, drift, fix_name, hashed_identity, run_id
+from launcher.config.identity import changed_keys, drift, fix_name, hashed_identity, run_id
 from launcher.config.messages import as_typed, show
 from launcher.config.plain import to_plain
-from launcher.config.secrets import is_expression
-from launcher.config.tree import is_interpolation, leaves, mapped
+from launcher.config.tree import is_interpolation, leaves
 from launcher.errors import ConfigError
 from launcher.rundir.folder import is_copy
 from launcher.rundir.record_format import IDENTITY_VERSION, read_record
@@ -94,7 +93,7 @@ def name_run(config: DictConfig, runs: Runs) -> Known | None:
     if known is None or known[0] != config.run.id:
         return None
     folder = Path(directory := config.run.dir)
-    if (run := _equivalent(config, known, folder, runs)) is not None:
+    if (run := _equivalent(known, folder, runs)) is not None:
         config.run.id = run.folder.name
     if folder.name == known[0] and not is_interpolation(directory):
         # Each access would resolve it again.
@@ -102,14 +101,11 @@ def name_run(config: DictConfig, runs: Runs) -> Known | None:
     return run
 
 
-def _equivalent(
-    config: DictConfig, known: tuple[str, dict[str, Any]], folder: Path, runs: Runs
-) -> Known | None:
+def _equivalent(known: tuple[str, dict[str, Any]], folder: Path, runs: Runs) -> Known | None:
     """The run of an equivalent configuration, if the run's own folder has none yet."""
     if _has_files(folder):
         return None
     equivalent = runs.equivalent(folder.parent, identity_key(known[1]))
-    equivalent = [run for run in equivalent if _has_equal_secrets(config, run)]
     equivalent = [run for run in equivalent if run.record["identity_id"] == known[0]] or equivalent
     if len(equivalent) > 1:
         listed = ", ".join(run.folder.name for run in equivalent[:MAX_SHOWN])
@@ -126,29 +122,6 @@ def _has_files(folder: Path) -> bool:
         return any(folder.iterdir())
     except OSError:
         return False
-
-
-def _has_equal_secrets(config: DictConfig, run: Known) -> bool:
-    """Return whether the values from the environment are the same as when the run was named.
-
-    They are not stored, but with them the identity has the run's id.
-    """
-    if not any(_is_kept(path, value) for path, value in leaves(run.identity).items()):
-        return True
-    values = leaves(hashed_identity(config, to_plain(config)))
-
-    def value(stored: object, keys: tuple[object, ...]) -> Any:
-        path = ".".join(map(str, keys))
-        return values.get(path, stored) if _is_kept(path, stored) else stored
-
-    identity_id: str = run.record["identity_id"]
-    return digest(mapped(run.identity, value)) == identity_id
-
-
-def _is_kept(path: str, value: object) -> bool:
-    return isinstance(value, str | list | dict) and is_expression(
-        str(value), path.rpartition(".")[2]
-    )
 
 
 def news(config: DictConfig, run: Known) -> str:
@@ -236,15 +209,10 @@ def check_identity(run: Mapping[Any, Any]) -> None:
 def _differences(stored: Mapping[str, object], current: Mapping[str, object]) -> list[str]:
     """Return each key in which two identities of one id differ, with both values."""
     before, after = leaves(stored), leaves(current)
-    keys = [
-        key
+    return [
+        f"{key}={_shown(before, key)} there, {_shown(after, key)} here"
         for key in changed_keys(stored, current)
-        if not any(
-            is_expression(str(values.get(key)), key.rpartition(".")[2])
-            for values in (before, after)
-        )
     ]
-    return [f"{key}={_shown(before, key)} there, {_shown(after, key)} here" for key in keys]
 
 
 def _shown(values: Mapping[str, object], key: str) -> str:

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.construct import instantiate
 from launcher.config.options import TRAIN_JOB
-from launcher.config.resolve import escaped, resolved, stored
+from launcher.config.resolve import resolved, stored
 from launcher.dispatch import forced_exit
 from launcher.dispatch.environment import check_ranks, join_ranks
 from launcher.dispatch.gpus import count_gpus
@@ -113,7 +113,7 @@ class LocalDispatch:
 def spawn(config: DictConfig, count: int) -> object:
     """Run the job as `count` ranks; see `LocalDispatch.run`."""
     signals.check()
-    job = {"config": escaped(stored(config)), "hydra": None}
+    job = {"config": stored(config), "hydra": None}
     if HydraConfig.initialized():
         job["hydra"] = OmegaConf.to_container(HydraConfig.get(), resolve=False)
     with private_folder() as folder:

@@ -24,7 +24,6 @@ from launcher.config.command import command_record, task_overrides
 from launcher.config.lanes import without_effect
 from launcher.config.length import with_steps
 from launcher.config.lookup import is_same
-from launcher.config.resolve import escaped
 from launcher.config.tree import get, nested
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
@@ -159,7 +158,7 @@ def is_changed(config: Mapping[str, Any], record: RunRecord) -> bool:
     """Return whether the newest attempt's configuration, as far as it counts, was another one."""
     before, now = record.data["config"], command_record(config, None)["config"]
     return bool(before) and not is_same(
-        *(OmegaConf.create(escaped(nested(values))) for values in (before, now))
+        *(OmegaConf.create(nested(values)) for values in (before, now))
     )
 
 

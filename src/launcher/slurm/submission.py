@@ -218,12 +218,8 @@ def load_frozen(folder: RunFolder) -> "tuple[DictConfig, DictConfig | None]":
     # The import takes 0.1 s, which listing runs need not spend.
     from omegaconf import OmegaConf
 
-    from launcher.config.resolve import escaped
-
     config, hydra = frozen(folder)
-    return OmegaConf.create(escaped(config)), (
-        None if hydra is None else OmegaConf.create({"hydra": hydra})
-    )
+    return OmegaConf.create(config), (None if hydra is None else OmegaConf.create({"hydra": hydra}))
 
 
 def queue_of(folders: Iterable[RunFolder]) -> dict[str, QueuedJob]:

@@ -23,7 +23,7 @@ from launcher.config.epochs import with_epochs
 from launcher.config.lanes import lane_issues, unsupported_by
 from launcher.config.needs import validation_issues
 from launcher.config.plain import settings_of
-from launcher.config.resolve import as_yaml, escaped, resolved
+from launcher.config.resolve import as_yaml, resolved
 from launcher.config.schema import without_own_keys
 from launcher.config.sections import RunSettings, TrainerSettings
 from launcher.data.iterable import length
@@ -299,7 +299,7 @@ def _factory(node: Any) -> Callable[..., object]:
             name: part | {"_partial_": True} if isinstance(part, dict) else part
             for name, part in plain["parts"].items()
         }
-        node = escaped(plain | {"parts": parts})
+        node = plain | {"parts": parts}
     factory: Callable[..., object] = instantiate(node, _partial_=True)
     return factory
 
