@@ -30,7 +30,7 @@ def changes_since(checkpoint: Path, config: dict[str, Any], code: dict[str, obje
     messages: list[str] = []
     for name, present in (("config.yaml", config), ("code.yaml", code)):
         if (file := checkpoint / name).exists() and _loaded_fast(file) != present:
-            saved: object = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+            saved: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
             messages += drift(saved, present)
     return [message for message in messages if not message.startswith(OF_THE_ATTEMPT)]
 

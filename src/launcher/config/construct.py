@@ -3,7 +3,7 @@
 Only this module imports Hydra's own functions for it.
 
 Every `_target_` of a configuration is imported and called. A stored configuration that may come
-from somebody else is checked before (see `launcher.config.trust`).
+from somebody else is checked before (see `launcher.config.foreign`).
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from launcher.config.tree import nested
 
 UNCHECKED = getattr(hydra_utils, "UNSAFE_DISABLE_EXECUTION_CHECKS", None)
 """A setting of Hydra since 1.4: its own list of allowed targets is not used, since
-`launcher.config.trust` has decided. None if this version of Hydra has no such list."""
+`launcher.config.foreign` has decided. None if this version of Hydra has no such list."""
 
 
 def decided_here() -> AbstractContextManager[object]:

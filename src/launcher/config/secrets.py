@@ -8,7 +8,7 @@ secret there is an error. The run's id is a hash over the resolved values.
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from launcher.config.messages import ConfigIssue
 from launcher.config.tree import get, is_interpolation, join, walk
@@ -137,16 +137,21 @@ def secret_issues(
     ]
     parts = _as_written(plain)
     for path, value, is_stored in values:
-        name = path.rpartition(".")[2]
-        if is_stored and (holds_secret(name, value) or any(one in value for one in secrets)):
-            variable = _variable(name)
+        variable = _variable(name := path.rpartition(".")[2])
+        if not is_stored:
+            continue
+        if not holds_secret(name, value):
+            if not any(secret in value for secret in secrets):
+                continue
+            way = "name its variable only under the key that needs it."
+        elif _is_in(path, parts):
+            way = f"export it as a variable, and use '{path}=${{oc.env:{variable}}}'."
+        else:
             way = f"read it from the environment in the class, by os.environ['{variable}']."
-            if _is_in(path, parts):
-                way = f"export it as a variable, and use '{path}=${{oc.env:{variable}}}'."
-            yield ConfigIssue(path, None, f"a secret would be stored with the run; {way}")
+        yield ConfigIssue(path, None, f"a secret would be stored with the run; {way}")
 
 
-def _is_text(value: object) -> bool:
+def _is_text(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and value not in ("", "???")
 
 

@@ -113,7 +113,7 @@ class LocalDispatch:
 def spawn(config: DictConfig, count: int) -> object:
     """Run the job as `count` ranks; see `LocalDispatch.run`."""
     signals.check()
-    job = {"config": stored(config), "hydra": None}
+    job: dict[str, Any] = {"config": stored(config), "hydra": None}
     if HydraConfig.initialized():
         job["hydra"] = OmegaConf.to_container(HydraConfig.get(), resolve=False)
     with private_folder() as folder:

@@ -103,6 +103,8 @@ class RecordData(TypedDict, total=False):
     identity_id: str | None
     identity_version: int | None
     folder: str | None
+    signature: str | None
+    """See `launcher.rundir.signing`."""
 
 
 @dataclass

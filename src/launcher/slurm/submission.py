@@ -33,6 +33,7 @@ from launcher.rundir.holder import read_holder
 from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import has_followed
+from launcher.rundir.signing import record_signature
 from launcher.slurm import scheduler
 from launcher.slurm.sbatch import runs_path
 from launcher.slurm.scheduler import QueuedJob, SchedulerError
@@ -179,6 +180,7 @@ def freeze(
         "job": None if note is None else asdict(note),
         **code,
     }
+    saved["signature"] = record_signature(FROZEN, saved)
     # This is written before run.json, since a run that is `queued` has a job.
     replace_file(folder.path / FROZEN, json.dumps(saved, default=str).encode())
     RunRecord(folder).queue(command_record(config, hydra))
