@@ -139,7 +139,7 @@ def _files(folder: Traversable) -> Iterator[bytes]:
 
 
 def _code_in_override(word: str) -> str | None:
-    """Return an override that chooses files, changes what Hydra runs or names code, or None."""
+    """Return what an override chooses outside the groups, or names as code, or None."""
     try:
         override = parse(normalize(word))
         value: Any = override.value()
@@ -151,6 +151,6 @@ def _code_in_override(word: str) -> str | None:
     leads_out = "." not in key and any(
         ".." in Path(str(option)).parts or str(option).startswith("/") for option in options
     )
-    tree = nested({key: value})
-    is_code = is_hydra or leads_out or override.is_sweep_override() or any(code_in(tree))
-    return word if is_code else None
+    if is_hydra or leads_out or override.is_sweep_override():
+        return word
+    return next(code_in(nested({key: value})), None)

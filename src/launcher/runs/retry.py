@@ -170,7 +170,10 @@ def check_frozen(run: StoredRun, changes: Mapping[str, object]) -> None:
         reject(f"snapshot={snapshot}", file)
     command = command_record(saved["config"], saved["hydra"])
     check_overrides(command["overrides"] or (), command["config_dir"], file)
-    check_code(saved["config"], file)
+    dispatch = {
+        key: value for key, value in saved["config"]["dispatch"].items() if key not in changes
+    }
+    check_code({**saved["config"], "dispatch": dispatch}, file)
 
 
 def change(config: dict[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
