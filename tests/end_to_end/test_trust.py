@@ -252,7 +252,7 @@ STORED = {
     "data": "+data.dataset={_target_:numpy.load,file:evil.npy,allow_pickle:true}",
     "a compiler": "trainer.compile={options:{cpp.cxx:[/tmp/evil]}}",
 }
-"""What earlier attacks have stored."""
+"""Overrides of earlier attacks."""
 
 
 @pytest.mark.parametrize("word", STORED.values(), ids=STORED)
