@@ -36,7 +36,6 @@ from launcher.config.grid import GRID_SWEEPERS, expand
 from launcher.config.lookup import Runs, check_identity, continues, name_run
 from launcher.config.options import TRAIN_JOB
 from launcher.config.plain import to_plain
-from launcher.config.resolve import escaped
 from launcher.config.session import COMPOSITION_ERRORS, loader, session
 from launcher.config.tree import get, of_the_run
 from launcher.dispatch.task import task
@@ -323,7 +322,7 @@ def _folder(config_dir: str | Path | None) -> str | Path | None:
 
 
 def _run(plain: dict[str, Any]) -> None:
-    config = OmegaConf.create(escaped(plain))
+    config = OmegaConf.create(plain)
     assert isinstance(config, DictConfig)
     try:
         task(config)

@@ -20,7 +20,6 @@ from launcher.config.command import command_record, task_overrides
 from launcher.config.difference import diff, in_a_line
 from launcher.config.length import with_steps
 from launcher.config.lookup import is_same
-from launcher.config.resolve import escaped
 from launcher.config.tree import get, nested
 from launcher.errors import ConfigError
 from launcher.rundir.data_files import check_fingerprint, state_of_files
@@ -190,7 +189,7 @@ def _is_changed(config: Mapping[str, Any], record: RunRecord) -> bool:
     """Return whether the newest attempt's configuration, as far as it counts, was another one."""
     before, now = record.data["config"], command_record(config, None)["config"]
     return bool(before) and not is_same(
-        *(OmegaConf.create(escaped(nested(values))) for values in (before, now))
+        *(OmegaConf.create(nested(values)) for values in (before, now))
     )
 
 
@@ -303,7 +302,7 @@ def _fingerprint(node: str, files: str | None) -> str | None:
     from launcher.config.schema import without_own_keys
     from launcher.data.loader import fingerprint
 
-    data = instantiate(without_own_keys(OmegaConf.create(escaped(json.loads(node)))))
+    data = instantiate(without_own_keys(OmegaConf.create(json.loads(node))))
     data.check()
     return fingerprint(data.train_dataset())
 

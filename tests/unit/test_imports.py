@@ -165,7 +165,7 @@ def test_imports_go_downward():
 
 
 def test_one_module_builds_what_a_configuration_names():
-    """A stored configuration is checked before; see `launcher.config.trust`."""
+    """A stored configuration is checked before; see `launcher.config.foreign`."""
     names = {dotted(path): " ".join(imported(tree(path))) for path in modules()}
     assert [module for module in names if "hydra.utils" in names[module]] == [
         "launcher.config.construct"

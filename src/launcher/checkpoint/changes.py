@@ -11,7 +11,6 @@ from omegaconf import OmegaConf
 from launcher.config.difference import ABSENT, describe, diff, is_within
 from launcher.config.lanes import without_effect
 from launcher.config.plain_yaml import load
-from launcher.config.resolve import unescaped
 from launcher.config.sections import AUTO
 from launcher.config.tree import get
 from launcher.rundir.sources import imported_sources, source_changes
@@ -56,7 +55,7 @@ def changes_since(
     for name, current in (("config.yaml", config), ("code.yaml", code)):
         if (file := checkpoint / name).exists() and _loaded_fast(file) != current:
             saved: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-            changes = diff(unescaped(saved), current, ignored=ignored)
+            changes = diff(saved, current, ignored=ignored)
             messages += describe(
                 {
                     key: values

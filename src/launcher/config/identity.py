@@ -21,7 +21,6 @@ from launcher.config.lanes import without_effect
 from launcher.config.length import default_steps
 from launcher.config.needs import METRIC_SCHEDULE, measuring, parts
 from launcher.config.plain import resolved_at, to_plain
-from launcher.config.secrets import as_stored
 from launcher.config.sections import AUTO
 from launcher.config.tree import is_interpolation, mapped
 from launcher.rundir.files import expanded
@@ -188,19 +187,9 @@ def fix_name(config: DictConfig) -> None:
     except Exception:
         return
     config.run.name, config.run.id = name, run_id
-    kept = for_json(_as_stored(written, hashed))
+    kept = for_json(hashed)
     text = json.dumps({"id": hashed_id, "identity": kept}, separators=(",", ":"))
     OmegaConf.update(config, "run.identity", text.replace("${", ESCAPED), force_add=True)
-
-
-def _as_stored(written: Mapping[str, object], hashed: Mapping[str, object]) -> dict[str, object]:
-    """The identity without values from the environment, see `launcher.config.secrets`."""
-    names = {key: key.removeprefix("run.") for key in HASHED_RUN_KEYS if key in hashed}
-    others = {key: value for key, value in hashed.items() if key not in names}
-    settings = {name: hashed[key] for key, name in names.items()}
-    stored = as_stored(written, others | {"run": settings})
-    run: Any = stored.pop("run")
-    return stored | {key: run[name] for key, name in names.items()}
 
 
 def _class_name(config: DictConfig, group: str) -> str:

@@ -11,10 +11,9 @@ from omegaconf import DictConfig
 from launcher.config.command import stored_identity
 from launcher.config.difference import by_choice, diff, in_a_line
 from launcher.config.equivalence import canonical, identity_key
-from launcher.config.identity import digest, fix_name, hashed_identity, run_id
+from launcher.config.identity import fix_name, hashed_identity, run_id
 from launcher.config.plain import to_plain
-from launcher.config.secrets import is_expression
-from launcher.config.tree import is_interpolation, leaves, mapped
+from launcher.config.tree import is_interpolation
 from launcher.errors import ConfigError
 from launcher.rundir.folder import is_copy
 from launcher.rundir.record_format import IDENTITY_VERSION, stored_record
@@ -91,7 +90,7 @@ def name_run(config: DictConfig, runs: Runs) -> Known | None:
     if known is None or known[0] != config.run.id:
         return None
     folder = Path(directory := config.run.dir)
-    if (run := _equivalent(config, known, folder, runs)) is not None:
+    if (run := _equivalent(known, folder, runs)) is not None:
         config.run.id = run.folder.name
     if folder.name == known[0] and not is_interpolation(directory):
         # Each access would resolve it again.
@@ -99,14 +98,11 @@ def name_run(config: DictConfig, runs: Runs) -> Known | None:
     return run
 
 
-def _equivalent(
-    config: DictConfig, known: tuple[str, dict[str, Any]], folder: Path, runs: Runs
-) -> Known | None:
+def _equivalent(known: tuple[str, dict[str, Any]], folder: Path, runs: Runs) -> Known | None:
     """The run of an equivalent configuration, if the run's own folder has none yet."""
     if _has_files(folder):
         return None
     equivalent = runs.equivalent(folder.parent, identity_key(known[1]))
-    equivalent = [run for run in equivalent if _has_equal_secrets(config, run)]
     equivalent = [run for run in equivalent if run.record["identity_id"] == known[0]] or equivalent
     if len(equivalent) > 1:
         listed = ", ".join(run.folder.name for run in equivalent[:MAX_SHOWN])
@@ -123,29 +119,6 @@ def _has_files(folder: Path) -> bool:
         return any(folder.iterdir())
     except OSError:
         return False
-
-
-def _has_equal_secrets(config: DictConfig, run: Known) -> bool:
-    """Return whether the values from the environment are the same as when the run was named.
-
-    They are not stored, but with them the identity has the run's id.
-    """
-    if not any(_is_kept(path, value) for path, value in leaves(run.identity).items()):
-        return True
-    values = leaves(hashed_identity(config, to_plain(config)))
-
-    def value(stored: object, keys: tuple[object, ...]) -> Any:
-        path = ".".join(map(str, keys))
-        return values.get(path, stored) if _is_kept(path, stored) else stored
-
-    identity_id: str = run.record["identity_id"]
-    return digest(mapped(run.identity, value)) == identity_id
-
-
-def _is_kept(path: str, value: object) -> bool:
-    return isinstance(value, str | list | dict) and is_expression(
-        str(value), path.rpartition(".")[2]
-    )
 
 
 def news(config: DictConfig, run: Known) -> str:
@@ -211,12 +184,7 @@ def check_identity(run: Mapping[Any, Any]) -> None:
     identity = record.get("identity")
     if identity is None or record.get("identity_version") != IDENTITY_VERSION:
         return
-    different = {
-        key: values
-        for key, values in diff(identity, known[1]).items()
-        if not any(_is_kept(key, value) for value in values)
-    }
-    if different:
+    if different := diff(identity, known[1]):
         raise ConfigError(
             f"run.dir='{folder}': is of another configuration ({in_a_line(different)}); move it"
             " away, or start another run of this configuration with run.tag=<word>."

@@ -14,7 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.options import TRAIN_JOB
-from launcher.config.resolve import escaped, resolved, stored
+from launcher.config.resolve import resolved, stored
 from launcher.dispatch import forced_exit
 from launcher.dispatch.environment import check_ranks, join_ranks
 from launcher.dispatch.job import run_job
@@ -109,7 +109,7 @@ class LocalDispatch:
 def spawn(config: DictConfig, count: int) -> object:
     """Run the job as `count` ranks; see `LocalDispatch.run`."""
     signals.check()
-    job = {"config": escaped(stored(config)), "hydra": None}
+    job: dict[str, Any] = {"config": stored(config), "hydra": None}
     if HydraConfig.initialized():
         job["hydra"] = OmegaConf.to_container(HydraConfig.get(), resolve=False)
     with private_folder() as folder:

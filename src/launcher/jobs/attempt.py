@@ -23,7 +23,7 @@ from launcher.config.command import command_record
 from launcher.config.explain import explain, unwrapped
 from launcher.config.lookup import nearest
 from launcher.config.plain import to_plain
-from launcher.config.resolve import escaped, stored
+from launcher.config.resolve import stored
 from launcher.config.secrets import without_environment
 from launcher.config.sections import AUTO
 from launcher.config.tree import of_the_run
@@ -270,7 +270,7 @@ def hydra_record(config: DictConfig, folder: RunFolder) -> Iterator[RecordData]:
     from hydra.core.hydra_config import HydraConfig
 
     plain, hydra = stored(config), None
-    texts = {"config.yaml": OmegaConf.to_yaml(OmegaConf.create(escaped(of_the_run(plain))))}
+    texts = {"config.yaml": OmegaConf.to_yaml(OmegaConf.create(of_the_run(plain)))}
     if HydraConfig.initialized():
         hydra = HydraConfig.get()
         texts["overrides.yaml"] = OmegaConf.to_yaml(hydra.overrides.task)

@@ -15,7 +15,7 @@ import yaml
 from launcher.checkpoint.changes import stored_sources
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint
 from launcher.config.difference import describe, diff
-from launcher.config.trust import Origin
+from launcher.config.foreign import read_config
 from launcher.errors import ConfigError
 from launcher.proof.scratch_run import ScratchRun
 from launcher.rundir.folder import checkpoint_steps, step_name
@@ -98,9 +98,7 @@ class Segment:
         self.checkpoint = run.folder.checkpoints / step_name(end)
         self.ranks = Manifest.read(self.checkpoint).world_size
         file = self.checkpoint / "config.yaml"
-        config: Any = OmegaConf.load(file)
-        built = [key for key in map(str, config) if key not in REPLACED]
-        Origin(file, run.folder.path).checked(config, built, trust)
+        config = read_config(file, trust, left_out=REPLACED)
         self.config: Any = OmegaConf.to_container(config)
         try:
             hydra: Any = OmegaConf.load(run.folder.hydra / "hydra.yaml")

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 
 from launcher.errors import ConfigError
 from launcher.rundir import metrics
@@ -32,6 +32,7 @@ from launcher.rundir.record_format import (
     plain_number,
     read_record,
 )
+from launcher.rundir.signing import record_signature
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +100,7 @@ class RunRecord:
             "identity_version": None,
             "folder": None,
             "data_files": None,
+            "signature": None,
         }
         self.attempts: list[Attempt] = []
         self._damage: str | None = None
@@ -349,6 +351,8 @@ class RunRecord:
         named_by = self.data if is_named else command or {}
         identity, configured_id = named_by.get("identity"), named_by.get("identity_id")
         self.data.update(command or {})
+        if command is not None:
+            self.data["signature"] = record_signature("run.json", cast(Any, self.data))
         self._name(identity, configured_id)
 
     def _name(self, identity: dict[str, object] | None, configured_id: str | None) -> None:

@@ -105,6 +105,8 @@ class RecordData(TypedDict, total=False):
     folder: str | None
     data_files: str | None
     """See `launcher.rundir.data_files`."""
+    signature: str | None
+    """See `launcher.rundir.signing`."""
 
 
 @dataclass

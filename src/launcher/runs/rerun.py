@@ -205,10 +205,7 @@ def run_command(
             if key_of(override).partition(".")[0] not in ("dispatch", "job")
         ]
     if not trust:
-        # Hydra is imported late, since listing runs need not load it.
-        from launcher.runs import stored_command
-
-        stored_command.check_stored(run, kept)
+        check_overrides(run, kept)
     kept = applicable(kept, overrides, run.record.get("config_dir"))
     typed = {key_of(override) for override in overrides}
     identity_overrides = {
@@ -218,14 +215,21 @@ def run_command(
     }
     identity_overrides |= {} if job is None else {"job": f"job={job}"}
     identity_overrides |= {"job.trust": "job.trust=true"} if job is not None and trust else {}
-    command = [
+    return [
         *kept,
         *(text for key, text in identity_overrides.items() if key not in typed),
         *overrides,
+        *config_dirs(run),
     ]
-    if not trust:
-        stored_command.check_words(run, overrides, command)
-    return [*command, *config_dirs(run)]
+
+
+def check_overrides(run: StoredRun, overrides: Sequence[str]) -> None:
+    """Check stored overrides of a run, before they are composed, unless they are signed."""
+    if not run.is_own:
+        # Hydra is imported late, since listing runs need not load it.
+        from launcher.config import foreign
+
+        foreign.check_overrides(overrides, run.record.get("config_dir"), run.folder.record_path)
 
 
 def applicable(inherited: list[str], overrides: Sequence[str], config_dir: str | None) -> list[str]:

@@ -17,6 +17,7 @@ from launcher.rundir.holder import ENDED_SILENCE, SILENCE, is_held
 from launcher.rundir.metrics import Value, curve_and_newest
 from launcher.rundir.note import Note
 from launcher.rundir.record_format import AttemptData, BestData, RecordData, stored_record
+from launcher.rundir.signing import is_own_record
 from launcher.runs.format import seconds_of
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.submission import JobNote
@@ -250,6 +251,11 @@ class StoredRun:
     def text(self, key: str) -> str | None:
         """Return the value of a dotted key as it is typed on a command line, such as "0.001"."""
         return as_typed(self.values[self.keys.index(key)]) if key in self.keys else None
+
+    @property
+    def is_own(self) -> bool:
+        """Return whether this user has signed its command and configuration."""
+        return is_own_record("run.json", {**self.record, "config": self.settings})
 
     @property
     def overrides(self) -> list[str]:

@@ -32,6 +32,7 @@ from launcher.rundir.folder import RunFolder, is_copy
 from launcher.rundir.holder import read_holder
 from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord
+from launcher.rundir.signing import record_signature
 from launcher.slurm import scheduler
 from launcher.slurm.sbatch import runs_path
 from launcher.slurm.scheduler import QueuedJob, SchedulerError
@@ -178,6 +179,7 @@ def freeze(
         "job": None if note is None else asdict(note),
         **code,
     }
+    saved["signature"] = record_signature(FROZEN, saved)
     # This is written before run.json, since a run that is `queued` has a job.
     replace_file(folder.path / FROZEN, json.dumps(saved, default=str).encode())
     RunRecord(folder).queue(command_record(config, hydra))
@@ -204,12 +206,8 @@ def load_frozen(folder: RunFolder) -> "tuple[DictConfig, DictConfig | None]":
     # The import takes 0.1 s, which listing runs need not spend.
     from omegaconf import OmegaConf
 
-    from launcher.config.resolve import escaped
-
     config, hydra = frozen(folder)
-    return OmegaConf.create(escaped(config)), (
-        None if hydra is None else OmegaConf.create({"hydra": hydra})
-    )
+    return OmegaConf.create(config), (None if hydra is None else OmegaConf.create({"hydra": hydra}))
 
 
 def queue_of(folders: Iterable[RunFolder]) -> dict[str, QueuedJob]:
