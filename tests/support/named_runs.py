@@ -21,11 +21,12 @@ def config_of(outputs: Path, *overrides: str) -> DictConfig:
 
 def begin(config: DictConfig) -> RunRecord:
     record = RunRecord(RunFolder(config.run.dir).create())
+    choices = to_plain(config.hydra.runtime.choices)
     record.begin_attempt(
         start_step=0,
         max_steps=1,
         world_size=1,
         strategy="none",
-        command=command_record(stored(config), to_plain(config.hydra)),
+        command=command_record(stored(config), {"runtime": {"choices": choices}}),
     )
     return record
