@@ -33,10 +33,9 @@ from launcher.config.construct import construct
 from launcher.config.diagnose import diagnose
 from launcher.config.explain import explain
 from launcher.config.grid import GRID_SWEEPERS, expand
-from launcher.config.lookup import Runs, check_identity, continues, name_run, nearest
+from launcher.config.lookup import Runs, check_identity, continues, name_run
 from launcher.config.options import TRAIN_JOB
 from launcher.config.plain import to_plain
-from launcher.config.resolve import escaped
 from launcher.config.session import COMPOSITION_ERRORS, loader, session
 from launcher.config.tree import get, of_the_run
 from launcher.dispatch.task import task
@@ -250,10 +249,9 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> Run:
                 f"{swept[0]}: several values make a sweep; use launcher.sweep([...])."
             ) from error
         raise
-    runs = Runs()
     schema.validate(config)
-    run = name_run(config, runs)
-    note = continues(config, run) if run is not None else nearest(config, runs)
+    run = name_run(config, Runs())
+    note = None if run is None else continues(config, run)
     tree = to_plain(config)
     plain = schema.validate_tree(config, tree)
     check_identity(plain["run"])
@@ -324,7 +322,7 @@ def _folder(config_dir: str | Path | None) -> str | Path | None:
 
 
 def _run(plain: dict[str, Any]) -> None:
-    config = OmegaConf.create(escaped(plain))
+    config = OmegaConf.create(plain)
     assert isinstance(config, DictConfig)
     try:
         task(config)

@@ -1,17 +1,19 @@
-"""Changes since a checkpoint was written."""
+"""What has changed since a checkpoint was written, and may change the numbers."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 from omegaconf import OmegaConf
 
-from launcher.config.identity import drift
+from launcher.config.difference import ABSENT, describe, diff, is_within
+from launcher.config.lanes import without_effect
 from launcher.config.plain_yaml import load
-from launcher.config.resolve import unescaped
-from launcher.rundir.sources import imported_sources
+from launcher.config.sections import AUTO
+from launcher.config.tree import get
+from launcher.rundir.sources import imported_sources, source_changes
 
 OF_THE_ATTEMPT = (
     "paths.outputs",
@@ -19,21 +21,58 @@ OF_THE_ATTEMPT = (
     "trainer.pause_at",
     "run.resume",
     "hooks.checkpointing.load",
-    "trainer.micro_batch_size='auto'",
 )
-"""Keys that configure one attempt, and a value that an attempt replaces by its own."""
+"""Keys that configure one attempt."""
+AUTO_KEY = "trainer.micro_batch_size"
 SOURCES = "sources.json"
 """The file of a checkpoint with the digests of the user's own source files."""
 
 
-def changes_since(checkpoint: Path, config: dict[str, Any], code: dict[str, object]) -> list[str]:
-    """Return differences in configuration, code and versions between a checkpoint and now."""
+def changes_since(
+    checkpoint: Path,
+    config: Mapping[str, Any],
+    code: Mapping[str, object],
+    sources: Mapping[str, str],
+    ignored: Collection[str] = (),
+) -> list[str]:
+    """Return what may change the numbers since a checkpoint: configuration, code and versions.
+
+    A library that is new was imported or installed since, and does not count.
+
+    Args:
+        checkpoint: the folder of the checkpoint.
+        config: the current resolved configuration.
+        code: the current commit and versions.
+        sources: the digests of the user's own source files, see `imported_sources`.
+        ignored: further keys that do not count.
+    """
+    ignored = {*OF_THE_ATTEMPT, *ignored, *(get(config, "run.identity_exclude") or ())}
+    ignored |= without_effect((config.get("trainer") or {}).get("lanes"))
+    if get(config, AUTO_KEY) == AUTO:
+        # An attempt replaces it by its own number.
+        ignored.add(AUTO_KEY)
     messages: list[str] = []
-    for name, present in (("config.yaml", config), ("code.yaml", code)):
-        if (file := checkpoint / name).exists() and _loaded_fast(file) != present:
-            saved: object = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-            messages += drift(unescaped(saved), present)
-    return [message for message in messages if not message.startswith(OF_THE_ATTEMPT)]
+    for name, current in (("config.yaml", config), ("code.yaml", code)):
+        if (file := checkpoint / name).exists() and _loaded_fast(file) != current:
+            saved: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+            changes = diff(saved, current, ignored=ignored)
+            messages += describe(
+                {
+                    key: values
+                    for key, values in changes.items()
+                    if not (is_within(key, {"versions"}) and values[0] is ABSENT)
+                }
+            )
+    return messages + source_changes(stored_sources(checkpoint), sources)
+
+
+def stored_fingerprint(checkpoint: Path) -> object:
+    """Return the fingerprint of a checkpoint's training data, or None if it has none."""
+    try:
+        state = json.loads((checkpoint / "state.json").read_bytes())
+        return state["training_state"]["data_loader"]["dataset"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
 
 
 def with_sources(texts: Mapping[str, str]) -> dict[str, str]:

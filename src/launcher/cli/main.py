@@ -26,7 +26,7 @@ from launcher.config.construct import decided_here
 from launcher.config.diagnose import apply_to_groups
 from launcher.config.explain import explain, log_traceback, report, user_traceback
 from launcher.config.identity import fix_name, register_hydra
-from launcher.config.lookup import Runs, continues, name_run, nearest
+from launcher.config.lookup import Runs, continues, name_run
 from launcher.config.options import TRAIN_JOB, config_path
 from launcher.config.secrets import without_environment
 from launcher.config.session import (
@@ -238,14 +238,10 @@ class Validation(Callback):
 
 
 def _find_run(config: DictConfig) -> None:
-    """Find the run that the configuration names, and print if it is another or new."""
-    runs = Runs()
-    if (run := name_run(config, runs)) is not None:
-        line: str | None = continues(config, run)
-    else:
-        line = nearest(config, runs) if config.job._target_ == TRAIN_JOB else None
-    if line is not None and not _is_later_rank():
-        print(line, file=sys.stderr, flush=True)
+    """Find the run that the configuration names, and print if it is an equivalent one."""
+    run = name_run(config, Runs())
+    if run is not None and not _is_later_rank():
+        print(continues(config, run), file=sys.stderr, flush=True)
 
 
 def _is_later_rank() -> bool:

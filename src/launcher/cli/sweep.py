@@ -18,8 +18,9 @@ from launcher.cli.composer import Composer
 from launcher.cli.parallel import Queue, outcome
 from launcher.cli.sweep_job import SweepJob, completed
 from launcher.config.construct import construct
+from launcher.config.difference import diff
 from launcher.config.explain import unwrapped, user_traceback
-from launcher.config.identity import changed_keys, register_hydra
+from launcher.config.identity import register_hydra
 from launcher.config.metric_direction import ranked
 from launcher.config.options import TRAIN_JOB
 from launcher.config.session import returned
@@ -85,7 +86,7 @@ def check_jobs(
         changes = "; ".join(dict.fromkeys(composer.continued.values()))
         print(
             f"{len(composer.continued)} of {len(jobs)} jobs continue runs of an equivalent"
-            f" configuration: {changes}"
+            f" configuration: {changes}."
         )
     return jobs
 
@@ -111,7 +112,7 @@ def _same_runs(repeats: Sequence[tuple[SweepJob, SweepJob]]) -> list[str]:
 
 def _same_run(first: SweepJob, second: SweepJob) -> str:
     """Return the message that rejects two jobs with one id, with the keys in which they differ."""
-    keys = changed_keys(first.plain, second.plain)
+    keys = diff(first.plain, second.plain)
     same = (
         f"jobs {first.index + 1} and {second.index + 1} of the sweep are the same run, {second.run}"
     )

@@ -3,7 +3,7 @@
 Only this module imports Hydra's own functions for it.
 
 Every `_target_` of a configuration is imported and called. A stored configuration that may come
-from somebody else is checked before (see `launcher.config.trust`).
+from somebody else is checked before (see `launcher.config.foreign`).
 """
 
 from collections.abc import Mapping
@@ -15,12 +15,11 @@ from hydra.utils import get_object
 from hydra.utils import instantiate as hydra_instantiate
 from omegaconf import OmegaConf
 
-from launcher.config.resolve import escaped
 from launcher.config.tree import nested
 
 UNCHECKED = getattr(hydra_utils, "UNSAFE_DISABLE_EXECUTION_CHECKS", None)
 """A setting of Hydra since 1.4: its own list of allowed targets is not used, since
-`launcher.config.trust` has decided. None if this version of Hydra has no such list."""
+`launcher.config.foreign` has decided. None if this version of Hydra has no such list."""
 
 
 def decided_here() -> AbstractContextManager[object]:
@@ -47,10 +46,10 @@ def instantiate(node: Any, path: str = "", **changes: object) -> Any:
 def construct(settings: Mapping[str, object]) -> Any:
     """Call the `_target_` with the other settings, as they are stored.
 
-    `instantiate` would resolve them once more, so that a shell line with an escaped `${HOME}`
-    would become an interpolation.
+    `instantiate` would resolve them twice, so that a shell line with an escaped `${HOME}` would
+    become an interpolation.
     """
-    stored: Any = OmegaConf.to_container(OmegaConf.create(escaped(settings)), resolve=True)
+    stored: Any = OmegaConf.to_container(OmegaConf.create(dict(settings)), resolve=True)
     arguments = {
         key: value
         for key, value in stored.items()

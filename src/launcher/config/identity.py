@@ -1,4 +1,4 @@
-"""Name and id of a run, and the differences between two configurations.
+"""Name and id of a run.
 
 Importing this registers the resolvers of conf/config.yaml. They see the whole configuration, so
 they resolve to the same value while Hydra composes, inside the run, and in a sweep's child process.
@@ -19,12 +19,10 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from launcher.config.command import for_json
 from launcher.config.lanes import without_effect
 from launcher.config.length import default_steps
-from launcher.config.messages import show
 from launcher.config.needs import METRIC_SCHEDULE, measuring, parts
 from launcher.config.plain import resolved_at, to_plain
-from launcher.config.secrets import as_stored
 from launcher.config.sections import AUTO
-from launcher.config.tree import is_interpolation, leaves, mapped
+from launcher.config.tree import is_interpolation, mapped
 from launcher.rundir.files import expanded
 
 LOCATION_PREFIXES = (
@@ -196,19 +194,9 @@ def fix_name(config: DictConfig) -> None:
     except Exception:
         return
     config.run.name, config.run.id = name, run_id
-    kept = for_json(_as_stored(written, hashed))
+    kept = for_json(hashed)
     text = json.dumps({"id": hashed_id, "identity": kept}, separators=(",", ":"))
     OmegaConf.update(config, "run.identity", text.replace("${", ESCAPED), force_add=True)
-
-
-def _as_stored(written: Mapping[str, object], hashed: Mapping[str, object]) -> dict[str, object]:
-    """The identity without values from the environment, see `launcher.config.secrets`."""
-    names = {key: key.removeprefix("run.") for key in HASHED_RUN_KEYS if key in hashed}
-    others = {key: value for key, value in hashed.items() if key not in names}
-    settings = {name: hashed[key] for key, name in names.items()}
-    stored = as_stored(written, others | {"run": settings})
-    run: Any = stored.pop("run")
-    return stored | {key: run[name] for key, name in names.items()}
 
 
 def _class_name(config: DictConfig, group: str) -> str:
@@ -220,34 +208,6 @@ def _file_name(choice: object) -> str:
     """Join `nested/option` or several options into the name of one folder."""
     parts: Iterable[object] = choice if isinstance(choice, list) else [choice]
     return "+".join(str(part).replace("/", "-") for part in parts)
-
-
-def changed_keys(saved: Mapping[str, object], present: Mapping[str, object]) -> list[str]:
-    """The keys in which two resolved configurations (plain containers) differ, sorted."""
-    before, after = leaves(saved), leaves(present)
-    return [key for key in sorted(before.keys() | after.keys()) if not _same(before, after, key)]
-
-
-def _same(before: dict[str, object], after: dict[str, object], key: str) -> bool:
-    if key not in before or key not in after:
-        return False
-    return before[key] == after[key] and isinstance(before[key], bool) == isinstance(
-        after[key], bool
-    )
-
-
-def drift(saved: Mapping[str, object], present: Mapping[str, object]) -> list[str]:
-    """A message for each key in which two resolved configurations differ."""
-    before, after = leaves(saved), leaves(present)
-    messages = []
-    for key in changed_keys(saved, present):
-        if key not in before:
-            messages.append(f"{key}={show(after[key])}: is new.")
-        elif key not in after:
-            messages.append(f"{key}: was {show(before[key])}, is gone.")
-        else:
-            messages.append(f"{key}={show(after[key])}: was {show(before[key])}.")
-    return messages
 
 
 def _resolve_id(config: DictConfig) -> str:

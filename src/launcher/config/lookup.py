@@ -9,19 +9,18 @@ from typing import Any
 from omegaconf import DictConfig
 
 from launcher.config.command import stored_identity
+from launcher.config.difference import by_choice, diff, in_a_line
 from launcher.config.equivalence import canonical, identity_key
-from launcher.config.identity import changed_keys, digest, drift, fix_name, hashed_identity, run_id
-from launcher.config.messages import as_typed, show
+from launcher.config.identity import fix_name, hashed_identity, run_id
 from launcher.config.plain import to_plain
-from launcher.config.secrets import is_expression
-from launcher.config.tree import is_interpolation, leaves, mapped
+from launcher.config.tree import is_interpolation
 from launcher.errors import ConfigError
 from launcher.rundir.folder import is_copy
-from launcher.rundir.record_format import IDENTITY_VERSION, read_record
+from launcher.rundir.record_format import IDENTITY_VERSION, stored_record
 
 MAX_SHOWN = 5
-"""Differences in a message."""
-KEPT = ("state", "best", "attempts", "identity", "identity_id")
+"""Maximum number of runs in a message."""
+KEPT = ("state", "best", "attempts", "identity", "identity_id", "choices")
 """Keys of a record that a look-up reads."""
 MAX_NEAR = 3
 """Maximum number of differing keys for a run to be near."""
@@ -73,10 +72,7 @@ def _known(folder: Path) -> Iterator[Known]:
     except OSError:
         return
     for name in names:
-        try:
-            record = read_record(folder / name / "run.json")
-        except (OSError, ValueError):
-            continue
+        record = stored_record(folder / name)
         is_named = record.get("identity") is not None and record.get("identity_id") is not None
         is_current = record.get("identity_version") == IDENTITY_VERSION
         if is_named and is_current and not is_copy(folder / name, record.get("folder")):
@@ -94,7 +90,7 @@ def name_run(config: DictConfig, runs: Runs) -> Known | None:
     if known is None or known[0] != config.run.id:
         return None
     folder = Path(directory := config.run.dir)
-    if (run := _equivalent(config, known, folder, runs)) is not None:
+    if (run := _equivalent(known, folder, runs)) is not None:
         config.run.id = run.folder.name
     if folder.name == known[0] and not is_interpolation(directory):
         # Each access would resolve it again.
@@ -102,14 +98,11 @@ def name_run(config: DictConfig, runs: Runs) -> Known | None:
     return run
 
 
-def _equivalent(
-    config: DictConfig, known: tuple[str, dict[str, Any]], folder: Path, runs: Runs
-) -> Known | None:
+def _equivalent(known: tuple[str, dict[str, Any]], folder: Path, runs: Runs) -> Known | None:
     """The run of an equivalent configuration, if the run's own folder has none yet."""
     if _has_files(folder):
         return None
     equivalent = runs.equivalent(folder.parent, identity_key(known[1]))
-    equivalent = [run for run in equivalent if _has_equal_secrets(config, run)]
     equivalent = [run for run in equivalent if run.record["identity_id"] == known[0]] or equivalent
     if len(equivalent) > 1:
         listed = ", ".join(run.folder.name for run in equivalent[:MAX_SHOWN])
@@ -128,74 +121,44 @@ def _has_files(folder: Path) -> bool:
         return False
 
 
-def _has_equal_secrets(config: DictConfig, run: Known) -> bool:
-    """Return whether the values from the environment are the same as when the run was named.
-
-    They are not stored, but with them the identity has the run's id.
-    """
-    if not any(_is_kept(path, value) for path, value in leaves(run.identity).items()):
-        return True
-    values = leaves(hashed_identity(config, to_plain(config)))
-
-    def value(stored: object, keys: tuple[object, ...]) -> Any:
-        path = ".".join(map(str, keys))
-        return values.get(path, stored) if _is_kept(path, stored) else stored
-
-    identity_id: str = run.record["identity_id"]
-    return digest(mapped(run.identity, value)) == identity_id
-
-
-def _is_kept(path: str, value: object) -> bool:
-    return isinstance(value, str | list | dict) and is_expression(
-        str(value), path.rpartition(".")[2]
-    )
-
-
 def news(config: DictConfig, run: Known) -> str:
     """Return the differences of a configuration from an equivalent one, in a line."""
     known = stored_identity(config.run)
-    messages = drift(run.identity, {} if known is None else known[1])
-    more = " ..." if len(messages) > MAX_SHOWN else ""
-    return " ".join(messages[:MAX_SHOWN]) + more
+    return in_a_line(diff(run.identity, {} if known is None else known[1]))
 
 
 def continues(config: DictConfig, run: Known) -> str:
     """Return the line that names the run which `name_run` has found."""
     changes = news(config, run)
-    return (
-        f"Continues {config.run.id}: {changes}"
-        if changes
-        else f"Continues {config.run.id}, by `runs adopt`."
-    )
+    return f"Continues {config.run.id}{f': {changes}' if changes else ', by `runs adopt`'}."
 
 
-def nearest(config: DictConfig, runs: Runs) -> str | None:
-    """Describe the run of the same name that differs in the fewest keys.
+def nearest(folder: Path, record: Mapping[str, Any]) -> str | None:
+    """Describe the run of the same name that differs in the fewest keys from a new run.
 
+    Args:
+        folder: the folder of the new run.
+        record: its run.json.
     Returns:
-        A line, or None if this run exists or no run is near.
+        A line, or None if no run is near, or the new run was named outright.
     """
-    known = stored_identity(config.run)
-    if known is None or known[0] != config.run.id or _has_files(Path(config.run.dir)):
+    if record["identity_id"] != folder.name:
         return None
-    current = leaves(canonical(known[1]))
-    near: list[tuple[int, str, list[str], Known]] = []
-    for run in runs.of(Path(config.run.dir).parent):
-        before = leaves(canonical(run.identity))
-        keys = changed_keys(before, current)
-        if 0 < len(keys) <= MAX_NEAR:
-            shown = [
-                f"{key}={as_typed(before[key])}" if key in before else f"no {key}" for key in keys
-            ]
-            near.append((-len(keys), run.started, shown, run))
+    current = canonical(record["identity"])
+    near = []
+    for run in Runs().of(folder.parent):
+        changes = diff(canonical(run.identity), current)
+        changes = by_choice(changes, run.record["choices"] or {}, record["choices"])
+        if 0 < len(changes) <= MAX_NEAR:
+            near.append((-len(changes), run.started, run, changes))
     if not near:
         return None
-    _, _, shown, run = max(near, key=lambda candidate: candidate[:2])
+    *_, run, changes = max(near, key=lambda candidate: candidate[:2])
     best = run.record["best"]
     value = "" if best is None else f", {best['metric']} {best['value']:.4g}"
     return (
-        f"New run. Nearest: {run.folder.name} ({run.record['state']}{value}), which has"
-        f" {', '.join(shown)}."
+        f"New run. The nearest is {run.folder.name} ({run.record['state']}{value});"
+        f" {in_a_line(changes)}."
     )
 
 
@@ -217,35 +180,12 @@ def check_identity(run: Mapping[Any, Any]) -> None:
     known, folder = stored_identity(run), Path(run["dir"])
     if known is None or known[0] != run["id"]:
         return
-    try:
-        record = read_record(folder / "run.json")
-    except (OSError, ValueError):
-        return
+    record = stored_record(folder)
     identity = record.get("identity")
     if identity is None or record.get("identity_version") != IDENTITY_VERSION:
         return
-    if different := _differences(identity, known[1]):
-        more = ", ..." if len(different) > MAX_SHOWN else ""
+    if different := diff(identity, known[1]):
         raise ConfigError(
-            f"run.dir='{folder}': is of another configuration"
-            f" ({', '.join(different[:MAX_SHOWN])}{more}); move it away, or start another run of"
-            " this configuration with run.tag=<word>."
+            f"run.dir='{folder}': is of another configuration ({in_a_line(different)}); move it"
+            " away, or start another run of this configuration with run.tag=<word>."
         )
-
-
-def _differences(stored: Mapping[str, object], current: Mapping[str, object]) -> list[str]:
-    """Return each key in which two identities of one id differ, with both values."""
-    before, after = leaves(stored), leaves(current)
-    keys = [
-        key
-        for key in changed_keys(stored, current)
-        if not any(
-            is_expression(str(values.get(key)), key.rpartition(".")[2])
-            for values in (before, after)
-        )
-    ]
-    return [f"{key}={_shown(before, key)} there, {_shown(after, key)} here" for key in keys]
-
-
-def _shown(values: Mapping[str, object], key: str) -> str:
-    return show(values[key]) if key in values else "missing"

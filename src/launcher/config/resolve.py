@@ -11,7 +11,7 @@ from launcher.config.identity import choices
 from launcher.config.messages import ConfigIssue, MissingValue, hint
 from launcher.config.options import composed_from, options_with
 from launcher.config.plain import resolved_at, to_plain
-from launcher.config.secrets import as_stored, is_expression
+from launcher.config.secrets import escaped, stored_config
 from launcher.config.tree import is_interpolation, join, mapped, of_the_run, walk
 
 UNRESOLVED = object()
@@ -19,8 +19,6 @@ UNRESOLVED = object()
 
 REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 UNSET = re.compile(r"Environment variable '(\w+)' not found")
-OPENING = re.compile(r"(\\*)\$\{")
-"""The beginning of an interpolation, with the backslashes before it."""
 
 
 def resolve(config: DictConfig) -> tuple[dict[str, object], list[ConfigIssue]]:
@@ -52,17 +50,16 @@ def without_unresolved(tree: dict[str, object]) -> dict[str, object]:
 def resolved(config: DictConfig) -> dict[str, Any]:
     """Return a valid configuration as it is stored.
 
-    Values from the environment are not resolved (see `launcher.config.secrets`). It has no
-    `hydra` node and no settings of a search, since a run does not depend on them.
+    It has no `hydra` node and no settings of a search, since a run does not depend on them.
     """
     return of_the_run(stored(config))
 
 
 def stored(config: DictConfig) -> dict[str, Any]:
-    """Return a valid configuration as it is stored, with all its nodes."""
+    """Return a valid configuration as it is stored (see `stored_config`), with all its nodes."""
     tree = OmegaConf.to_container(config, resolve=True)
     assert isinstance(tree, dict)
-    return as_stored(to_plain(config), {str(key): value for key, value in tree.items()})
+    return stored_config(to_plain(config), {str(key): value for key, value in tree.items()})
 
 
 def resolved_yaml(config: DictConfig) -> str:
@@ -71,37 +68,13 @@ def resolved_yaml(config: DictConfig) -> str:
 
 def as_yaml(plain: Mapping[str, object]) -> str:
     """The text of a configuration that `resolved` has returned."""
-    return OmegaConf.to_yaml(OmegaConf.create(escaped(plain)))
+    return OmegaConf.to_yaml(OmegaConf.create(dict(plain)))
 
 
 def copy_values(config: DictConfig) -> DictConfig:
     """Return a copy to change, with values in place of interpolations."""
-    copy: DictConfig = OmegaConf.create(escaped(OmegaConf.to_container(config, resolve=True)))
+    copy: DictConfig = OmegaConf.create(stored(config))
     return copy
-
-
-def escaped(tree: Any, key: object = "") -> Any:
-    """Escape a tree for storage, so that OmegaConf reads no other text as an interpolation."""
-    if isinstance(tree, Mapping):
-        return {key: escaped(value, key) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [escaped(value, key) for value in tree]
-    return (
-        OPENING.sub(r"\1\1\\${", tree)
-        if is_interpolation(tree) and not is_expression(tree, key)
-        else tree
-    )
-
-
-def unescaped(tree: Any, key: object = "") -> Any:
-    """The reverse of `escaped`. Nothing is resolved: a variable may not be set any more."""
-    if isinstance(tree, Mapping):
-        return {key: unescaped(value, key) for key, value in tree.items()}
-    if isinstance(tree, list):
-        return [unescaped(value, key) for value in tree]
-    if not is_interpolation(tree) or is_expression(tree, key):
-        return tree
-    return OPENING.sub(lambda match: "\\" * (len(match[1]) // 2) + "${", tree)
 
 
 def references(tree: object) -> dict[str, str]:

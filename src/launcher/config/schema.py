@@ -26,7 +26,7 @@ from launcher.config.other_names import ours
 from launcher.config.parts import PART
 from launcher.config.plain import to_plain
 from launcher.config.resolve import UNRESOLVED, references, resolve_tree, without_unresolved
-from launcher.config.secrets import as_stored, secret_issues, without_environment
+from launcher.config.secrets import secret_issues, stored_config, without_environment
 from launcher.config.sections import SECTIONS, CompileSettings, Top, section
 from launcher.config.signature import REQUIRED, UNKNOWN, Parameter, Signature, signature
 from launcher.config.source import NotFound, find_module
@@ -84,14 +84,15 @@ def validate_tree(config: DictConfig, written: dict[str, Any]) -> dict[str, Any]
             issues += _node(path, node, set(sources.values()) if path == "data" else set())
     issues += crosschecks(without_unresolved(tree))
     issues = _with_length_issues(issues, without_unresolved(tree), sources)
-    secrets = list(secret_issues(written))
+    stored = stored_config(written, tree)
+    secrets = list(secret_issues(written, tree, stored))
     # Another message would show the value.
     shown = {issue.key for issue in secrets}
     issues = [*secrets, *(issue for issue in issues if issue.key not in shown)]
     if issues:
         messages = map(str, _at_their_source(issues, written))
         raise ConfigError(*without_environment(messages, str(written)))
-    return as_stored(written, tree)
+    return stored
 
 
 def _with_length_issues(

@@ -13,16 +13,16 @@ from typing import Any, Literal
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from launcher.config.construct import instantiate
 from launcher.config.options import TRAIN_JOB
-from launcher.config.resolve import escaped, resolved, stored
+from launcher.config.resolve import resolved, stored
 from launcher.dispatch import forced_exit
 from launcher.dispatch.environment import check_ranks, join_ranks
-from launcher.dispatch.gpus import count_gpus
 from launcher.dispatch.job import run_job
 from launcher.dispatch.spawner import JOB, Rank, Spawner
 from launcher.errors import ConfigError
 from launcher.process import signals
+from launcher.process.gpus import count_gpus
+from launcher.remaining import is_done
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import Holder, is_held, read_holder
 from launcher.rundir.logs import announce_imports
@@ -93,12 +93,8 @@ class LocalDispatch:
         """
         started = join_ranks()
         check_ranks()
-        job = config["job"]
-        return (
-            not started
-            and job["_target_"] == TRAIN_JOB
-            and bool(instantiate(job).is_complete(config))
-        )
+        is_training = config["job"]["_target_"] == TRAIN_JOB
+        return not started and is_training and is_done(config, RunFolder(config["run"]["dir"]))
 
     def count(self, config: DictConfig) -> int:
         if config.job.get("_target_") == STARTS_RANKS:
@@ -113,7 +109,7 @@ class LocalDispatch:
 def spawn(config: DictConfig, count: int) -> object:
     """Run the job as `count` ranks; see `LocalDispatch.run`."""
     signals.check()
-    job = {"config": escaped(stored(config)), "hydra": None}
+    job: dict[str, Any] = {"config": stored(config), "hydra": None}
     if HydraConfig.initialized():
         job["hydra"] = OmegaConf.to_container(HydraConfig.get(), resolve=False)
     with private_folder() as folder:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from launcher.config.resolve import escaped
-from launcher.dispatch.gpus import count_gpus
 from launcher.process import signals
+from launcher.process.gpus import count_gpus
 from launcher.process.visible import VISIBLE, visible_devices
 
 COMMAND = (sys.executable, "-m", "launcher.cli.job")
@@ -39,7 +38,7 @@ class Pool:
         file, log = self.folder / "jobs" / f"{self._name(number)}.yaml", self._log(number)
         for path in (file, log):
             path.parent.mkdir(exist_ok=True)
-        OmegaConf.save(OmegaConf.create({"config": escaped(config), "hydra": hydra}), file)
+        OmegaConf.save(OmegaConf.create({"config": dict(config), "hydra": hydra}), file)
         self._launch(number, [*COMMAND, str(file), *self._results(number)], log)
 
     def _launch(self, number: int, command: Sequence[str], log: Path) -> None:

@@ -21,15 +21,16 @@ from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.command import command_record
 from launcher.config.explain import explain, unwrapped
+from launcher.config.lookup import nearest
 from launcher.config.plain import to_plain
-from launcher.config.resolve import escaped, stored
+from launcher.config.resolve import stored
 from launcher.config.secrets import without_environment
 from launcher.config.sections import AUTO
 from launcher.config.tree import of_the_run
 from launcher.errors import TrainingError, config_error
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.jobs.micro_batch import is_out_of_memory
-from launcher.jobs.summary import end_lines
+from launcher.jobs.summary import end_lines, is_in_sweep
 from launcher.process import deadline, signals
 from launcher.process.exits import exits_are_errors
 from launcher.process.ranks import Ranks, broadcast, on_main, report_failure, reported_failure
@@ -68,6 +69,7 @@ class AttemptLog:
         self.has_begun = self._is_restored = False
         self.trainer: Trainer | None = None
         self.machine: str | None = None
+        self.data_files: str | None = None
         self._end, self._has_ended = threading.Lock(), False
 
     # ------------------------------------------------------------------------------------ its begin
@@ -97,7 +99,15 @@ class AttemptLog:
                 self.config, "paths.outputs", default=self.folder.path.parents[1]
             )
             reproduction.keep(self.folder.path, Path(outputs), is_new)
+            self._report_nearest()
             self.on_begin()
+
+    def _report_nearest(self) -> None:
+        assert self.record is not None
+        if len(self.record.attempts) > 1 or is_in_sweep():
+            return
+        if (line := nearest(self.folder.path, self.record.data)) is not None:
+            logger.info("%s", line)
 
     def _begin(self, trainer: Trainer | None) -> None:
         """Begin the attempt of a restored trainer, or of None after a crash, in run.json."""
@@ -115,13 +125,13 @@ class AttemptLog:
                             if trainer is None
                             else trainer.strategy.name
                         ),
-                        resume=None if trainer is None else str(self.config.run.get("resume")),
                         launched=self.launched,
                         machine=self.machine,
                         micro_batch_size=(
                             None if trainer is None else trainer.strategy.plan.micro_batch_size
                         ),
                         command=command,
+                        data_files=self.data_files,
                     )
         except BaseException:
             for empty in (self.folder.hydra, self.folder.logs):
@@ -260,7 +270,7 @@ def hydra_record(config: DictConfig, folder: RunFolder) -> Iterator[RecordData]:
     from hydra.core.hydra_config import HydraConfig
 
     plain, hydra = stored(config), None
-    texts = {"config.yaml": OmegaConf.to_yaml(OmegaConf.create(escaped(of_the_run(plain))))}
+    texts = {"config.yaml": OmegaConf.to_yaml(OmegaConf.create(of_the_run(plain)))}
     if HydraConfig.initialized():
         hydra = HydraConfig.get()
         texts["overrides.yaml"] = OmegaConf.to_yaml(hydra.overrides.task)

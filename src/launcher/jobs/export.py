@@ -13,6 +13,7 @@ from launcher.jobs.stored_config import config_for
 from launcher.process.ranks import Ranks
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.logs import setup_logging
+from launcher.rundir.signing import signed_text
 
 SIZE = re.compile(r"\d+(\.\d+)? ?[KMGT]i?B", re.IGNORECASE)
 
@@ -62,6 +63,8 @@ class ExportJob:
         # Rejects a command line that contradicts it.
         model = config_for(config, path, self.trust, ["model"]).model
         config_path = path / "config.yaml"
-        text = config_path.read_text() if config_path.exists() else resolved_yaml(config)
+        text = (
+            config_path.read_text() if config_path.exists() else signed_text(resolved_yaml(config))
+        )
         step, target = self.export.write(folder, path, model, text)
         return {"step": step, "path": str(target)}

@@ -9,13 +9,14 @@ from omegaconf import DictConfig, OmegaConf
 from launcher.config.resolve import resolved
 from launcher.hooks.record import RecordHook
 from launcher.jobs.attempt import AttemptLog, saves
-from launcher.jobs.complete import nothing_to_do
 from launcher.jobs.micro_batch import with_micro_batch_size
 from launcher.jobs.summary import end_lines, start_lines, time_taken
 from launcher.process import signals
 from launcher.process.device import cpu_kernels, device_name
 from launcher.process.parent import early_kill
 from launcher.process.ranks import Ranks, on_main
+from launcher.remaining import counted_data, is_done
+from launcher.rundir.data_files import state_of_files
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.logs import setup_logging
 from launcher.rundir.provenance import MACHINE, code_state, described, machine_state
@@ -31,11 +32,13 @@ def train(config: DictConfig) -> dict[str, object] | None:
     setup_logging(None, Ranks.from_env().rank, keep=True)
     config = with_max_steps(config)
     plain = resolved(config)
-    if on_main(lambda: nothing_to_do(plain)):
+    if on_main(lambda: is_done(plain, folder)):
         return None
     code = code_state()
     follower = FollowerProcess(folder, on_main(lambda: usable_trackers(config.get("tracker"))))
     log = AttemptLog(config, folder, on_begin=follower.start)
+    # Before the data are read: a later change then shows in their fingerprint.
+    log.data_files = state_of_files(counted_data(plain))
     trainer: Trainer | None = None
     try:
         with log.recorded():

@@ -1,5 +1,6 @@
 """The configuration of a job that uses a checkpoint, whose model must fit the weights."""
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,13 +8,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.command import task_overrides
+from launcher.config.foreign import read_config
 from launcher.config.messages import show
-from launcher.config.options import composed_from
 from launcher.config.resolve import resolved_yaml
 from launcher.config.sections import AUTO
-from launcher.config.trust import Origin, names_in, names_in_files
 from launcher.errors import ConfigError
-from launcher.rundir.record_format import read_record
+from launcher.rundir.record_format import stored_record
 
 WHERE = ("job", "run", "paths", "dispatch", "device", "strategy", "tracker")
 """Keys from the command line, of where and how the job runs; all others are the checkpoint's."""
@@ -36,16 +36,11 @@ def config_for(
     # It was written by a trainer that was not composed.
     if not file.exists():
         return config
-    composed, stored, merged = (
-        OmegaConf.create(resolved_yaml(config)),
-        OmegaConf.load(file),
-        OmegaConf.load(file),
+    stored = read_config(
+        file, trust, built, "job.trust=true (for `runs VERB RUN`: --trust)", left_out=WHERE
     )
-    assert (
-        isinstance(composed, DictConfig)
-        and isinstance(stored, DictConfig)
-        and isinstance(merged, DictConfig)
-    )
+    composed, merged = OmegaConf.create(resolved_yaml(config)), copy.deepcopy(stored)
+    assert isinstance(composed, DictConfig)
     for key in WHERE:
         if key in composed:
             merged[key] = composed[key]
@@ -72,14 +67,6 @@ def config_for(
             OmegaConf.update(merged, key, now, force_add=True)
     if wrong:
         raise ConfigError(*wrong)
-    origin = Origin(file, checkpoint.parent.parent, "job.trust=true (for `runs VERB RUN`: --trust)")
-    run_overrides = [
-        *names_in(OmegaConf.to_container(composed, resolve=True)),
-        *names_in_files(composed_from({})),
-    ]
-    origin.checked(
-        merged, [key for key in built or map(str, merged) if key not in WHERE], trust, run_overrides
-    )
     return merged
 
 
@@ -94,13 +81,13 @@ def _is_same_choice(key: str, value: object, now: object, then: object, checkpoi
     """Return whether a group's option is the run's; `model=mlp` alone sets no sizes."""
     if "." in key:
         return False
-    try:
-        return bool(read_record(checkpoint.parent.parent / "run.json")["choices"][key] == value)
-    except (OSError, ValueError, KeyError):
-        targets = [
-            node.get("_target_") if isinstance(node, DictConfig) else None for node in (now, then)
-        ]
-        return targets[0] is not None and targets[0] == targets[1]
+    chosen = stored_record(checkpoint.parent.parent).get("choices", {})
+    if key in chosen:
+        return chosen[key] == value
+    targets = [
+        node.get("_target_") if isinstance(node, DictConfig) else None for node in (now, then)
+    ]
+    return targets[0] is not None and targets[0] == targets[1]
 
 
 def _short(value: object) -> str:

@@ -8,7 +8,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.checkpoint.manifest import CorruptCheckpoint
-from launcher.config.resolve import escaped, stored
+from launcher.config.resolve import stored
 from launcher.errors import ConfigError, TrainingError
 from launcher.jobs.dry_run import remove_folders_of_hydra
 from launcher.process.ranks import Ranks
@@ -122,7 +122,7 @@ def check(config: DictConfig, steps: int) -> None:
 
 def scratch_run(config: DictConfig, root: Path, nproc: object, kill_at: int | None) -> ScratchRun:
     """Return a traced copy that logs each step, and with `kill_at` saves at that step."""
-    tree = escaped(stored(config))
+    tree = stored(config)
     for hook in tree["hooks"].values():
         if hook and hook.get("_target_") == LOGGING:
             hook["interval"] = 1

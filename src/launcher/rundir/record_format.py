@@ -2,8 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,6 +35,8 @@ class BestData(TypedDict, total=False):
     metric: str
     value: float | str
     step: int
+    mode: Literal["min", "max"] | None
+    """The direction in which the metric is better."""
 
 
 class ForkedFromData(TypedDict):
@@ -66,7 +67,6 @@ class AttemptData(TypedDict, total=False):
     exit_code: int | None
     reason: str | None
     world_size: int | None
-    resume: str | None
     queued: str | None
     launched: str | None
     machine: str | None
@@ -103,6 +103,10 @@ class RecordData(TypedDict, total=False):
     identity_id: str | None
     identity_version: int | None
     folder: str | None
+    data_files: str | None
+    """See `launcher.rundir.data_files`."""
+    signature: str | None
+    """See `launcher.rundir.signing`."""
 
 
 @dataclass
@@ -125,8 +129,6 @@ class Attempt:
     exit_code: int | None = None
     reason: str | None = None
     world_size: int | None = None
-    resume: str | None = None
-    """Value of `run.resume`, once it was followed."""
     queued: str | None = None
     """Time since which it had waited for SLURM: when it was submitted, or when the previous attempt
     in the same job ended."""
@@ -183,12 +185,19 @@ def read_record(path: str | os.PathLike[str]) -> RecordData:
     return parse_record(patiently(Path(path).read_bytes))
 
 
+def stored_record(folder: str | os.PathLike[str]) -> RecordData:
+    """Read the `run.json` of a run's folder, which is empty if it cannot be read."""
+    try:
+        return read_record(f"{os.fspath(folder)}/run.json")
+    except (OSError, ValueError):
+        return {}
+
+
 def run_names(folder: Path) -> list[str]:
     """Return the names (`<name>/<id>`) of a run by its folder, and by its record if renamed."""
-    names = [run_name(folder)]
-    with suppress(OSError, ValueError):
-        record = read_record(folder / "run.json")
-        names += [f"{record['name']}/{record['id']}"] if {"name", "id"} <= record.keys() else []
+    record, names = stored_record(folder), [run_name(folder)]
+    if {"name", "id"} <= record.keys():
+        names.append(f"{record['name']}/{record['id']}")
     return list(dict.fromkeys(names))
 
 
@@ -249,12 +258,3 @@ def json_value(value: object) -> object:
     if isinstance(value, int):
         return value if abs(value) < 2**63 else str(value)
     return value if value is None or isinstance(value, str) else str(value)
-
-
-def has_followed(
-    attempts: Iterable[Mapping[str, object]], resume: str, slurm_job_id: str | None
-) -> bool:
-    """Return whether this SLURM job has followed `resume`, which is for its first launch only."""
-    return slurm_job_id is not None and any(
-        one.get("resume") == resume and one["slurm_job_id"] == slurm_job_id for one in attempts
-    )

@@ -23,7 +23,7 @@ from launcher.config.epochs import with_epochs
 from launcher.config.lanes import lane_issues, unsupported_by
 from launcher.config.needs import validation_issues
 from launcher.config.plain import settings_of
-from launcher.config.resolve import as_yaml, escaped, resolved
+from launcher.config.resolve import as_yaml, resolved
 from launcher.config.schema import without_own_keys
 from launcher.config.sections import RunSettings, TrainerSettings
 from launcher.data.iterable import length
@@ -50,6 +50,7 @@ from launcher.process.rng import seed_all, set_deterministic
 from launcher.rundir.files import expanded
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.provenance import processor
+from launcher.rundir.signing import signed_text
 from launcher.strategies.base import Strategy
 from launcher.strategies.step import StepPlan
 from launcher.trackers.base import is_tracker
@@ -85,6 +86,7 @@ def build_trainer(
         settings_of(RunSettings, config.run),
     )
     plain = resolved(config)
+    text = as_yaml(plain)
     set_deterministic(settings.deterministic)
     strategy, precision, plan = set_up_strategy(config, settings)
     compiling = compile_options(settings.compile, strategy)
@@ -136,8 +138,8 @@ def build_trainer(
             test_loader=partial(data.test_loader, **placement),
             val_names=tuple(data.val_names),
             data=data,
-            texts={"config.yaml": as_yaml(plain)},
-            fork=_fork(run, config.paths.outputs, as_yaml(plain)),
+            texts={"config.yaml": text if strategy.ranks.rank else signed_text(text)},
+            fork=_fork(run, config.paths.outputs, text),
         ),
         precision=precision,
         settings=settings if to_train else replace(settings, max_steps=1),
@@ -301,7 +303,7 @@ def _factory(node: Any) -> Callable[..., object]:
             name: part | {"_partial_": True} if isinstance(part, dict) else part
             for name, part in plain["parts"].items()
         }
-        node = escaped(plain | {"parts": parts})
+        node = plain | {"parts": parts}
     factory: Callable[..., object] = instantiate(node, _partial_=True)
     return factory
 

@@ -7,7 +7,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.construct import instantiate
 from launcher.config.length import with_steps
-from launcher.config.resolve import escaped, stored
+from launcher.config.resolve import stored
 from launcher.config.schema import without_own_keys
 from launcher.data.iterable import length
 from launcher.errors import ConfigError
@@ -34,5 +34,5 @@ def with_max_steps(config: DictConfig) -> DictConfig:
             f"trainer.max_epochs={epochs}: the training data have no length; set trainer.max_steps."
         )
     steps = total_steps(epochs, size, config.data.batch_size)
-    known: DictConfig = OmegaConf.create(escaped(with_steps(stored(config), steps)))
+    known: DictConfig = OmegaConf.create(with_steps(stored(config), steps))
     return known

@@ -18,9 +18,9 @@ from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.checkpoint.shards import ShardReader
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.construct import instantiate, target_object
+from launcher.config.foreign import read_config
 from launcher.config.session import first_line
 from launcher.config.source import NotFound, Unresolvable, locate
-from launcher.config.trust import Origin
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.init_from import RenamingReader
 from launcher.rundir.files import expanded
@@ -41,8 +41,8 @@ def load_model(
 
     `config.yaml` in the folder names the class and the arguments. The class must be importable, so
     the project's folder is the current one, or on PYTHONPATH. Building the model runs the code of
-    that class, so it must be Launcher's, torch.nn's, or a class that the project defines or names
-    in its YAML files.
+    that class, so you must have signed `config.yaml`, as each of your runs does, or it must name
+    parts of Launcher only.
 
     Args:
         run: the id of a run, the beginning of its id, its name, `<name>/<id>`, or the folder of a
@@ -121,8 +121,7 @@ def _build(file: Path, trust: bool) -> nn.Module:
         raise ConfigError(
             f"{file}: does not exist; build the model yourself, and load the tensors into it."
         )
-    config: Any = OmegaConf.load(file)
-    config = Origin(file, file.parent, "trust=True").checked(config, ["model"], trust)
+    config: Any = read_config(file, trust, ["model"], "trust=True")
     target = OmegaConf.select(config, "model._target_")
     # It logs the error too.
     log = logging.getLogger("hydra.utils")

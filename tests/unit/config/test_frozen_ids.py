@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from launcher.config.identity import run_id
-from launcher.config.resolve import escaped
+from launcher.config.secrets import stored_config
 from launcher.rundir.record_format import IDENTITY_VERSION
 from support.paths import ROOT
 
@@ -58,5 +58,5 @@ def normal(value: Any) -> Any:
 @settings(max_examples=40)
 @given(one=VALUES, other=VALUES)
 def test_configurations_have_one_id_only_if_their_values_are_equal(one: Any, other: Any) -> None:
-    first, second = ({"own": escaped(value)} for value in (one, other))
+    first, second = (stored_config({}, {"own": value}) for value in (one, other))
     assert (id_of(first) == id_of(second)) == (normal(one) == normal(other))

@@ -194,10 +194,17 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
         ),
         (
             ["run.resume=atuo"],
+            "run.resume='atuo': should be auto, never or must; did you mean run.resume=auto?",
+        ),
+        *(
             (
-                "run.resume='atuo': should be auto, never, must, best, a step or the folder of a"
-                " checkpoint; did you mean run.resume=auto?"
-            ),
+                [f"run.resume={value}"],
+                (
+                    "should be auto, never or must; `python -m launcher.runs rollback RUN"
+                    f" {step}` goes back to a checkpoint."
+                ),
+            )
+            for value, step in (("1400", 1400), ("step-00000010", 10), ("best", "best"))
         ),
         (
             ["paths.outputs='~nobody_here/x'"],
@@ -212,8 +219,8 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
             "data.files='~nobody_here/x': matches no file (looked in ",
         ),
         (
-            ["run.resume='~nobody_here/x'"],
-            "run.resume='~nobody_here/x': should be auto, never, must, best, a step or",
+            ["run.resume=/a/step-00000004"],
+            "run.resume='/a/step-00000004': should be auto, never or must.",
         ),
         (
             ["run.init_from='~nobody_here/x'"],
@@ -221,10 +228,7 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
         ),
         (
             ["run.resume="],
-            (
-                "run.resume='': should be auto, never, must, best, a step or the folder of a"
-                " checkpoint."
-            ),
+            "run.resume='': should be auto, never or must.",
         ),
         (
             ["run.init_from=/no/where"],
@@ -445,7 +449,7 @@ def test_files_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_checkpoint_to_start_from_must_exist(tmp_path: Path) -> None:
-    assert sentences(f"run.init_from={tmp_path}", f"run.resume={tmp_path}") == []
+    assert sentences(f"run.init_from={tmp_path}") == []
     (tmp_path / "gpt-text" / "abcd0123").mkdir(parents=True)
     assert sentences("run.init_from=abcd0123", f"paths.outputs={tmp_path}") == []
 

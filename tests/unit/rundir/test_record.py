@@ -91,6 +91,7 @@ def test_a_whole_life(folder, clock, monkeypatch):
         "forked_from": None,
         "logged": {"curve": "█▁", "newest": {"train/loss": [1.5, 100]}},
         "folder": str(folder.path),
+        "data_files": None,
     }
     assert attempts[0] == {
         "number": 1,
@@ -106,7 +107,6 @@ def test_a_whole_life(folder, clock, monkeypatch):
         "exit_code": 143,
         "reason": None,
         "world_size": 1,
-        "resume": None,
         "queued": None,
         "launched": None,
         "machine": None,
