@@ -70,11 +70,8 @@ def test_a_whole_life(folder, clock, monkeypatch):
         None,
         {},
     ]
-    assert [data.pop(key) for key in ("identity", "identity_id", "identity_version")] == [
-        None,
-        None,
-        None,
-    ]
+    names = ("identity", "identity_id", "identity_version", "signature")
+    assert [data.pop(key) for key in names] == [None] * 4
     assert data == {
         "format_version": 1,
         "id": "1a2b3c4d",
