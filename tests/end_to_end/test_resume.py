@@ -423,7 +423,7 @@ OTHER = ("seed=7", "optimizer.lr=1", "trainer.max_steps=60")
 @pytest.mark.parametrize(
     ("name", "overrides", "sentence"),
     [
-        ("complete", ["run.resume=99"], "run.resume=99: .* runs rollback RUN 99"),
+        ("complete", ["run.resume=99"], "run.resume=99: .*runs rollback RUN 99"),
         ("complete", ["run.resume=never"], "run.resume=never: "),
         (
             "paused",

@@ -12,6 +12,7 @@ from launcher.config.identity import drift
 from launcher.config.lanes import without_effect
 from launcher.config.plain_yaml import load
 from launcher.config.resolve import unescaped
+from launcher.config.tree import get
 from launcher.rundir.sources import imported_sources, source_changes
 
 OF_THE_ATTEMPT = (
@@ -48,10 +49,10 @@ def changes_since(
         if (file := checkpoint / name).exists() and _loaded_fast(file) != present:
             saved: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
             messages += drift(unescaped(saved), present)
-    uncounted = without_effect((config.get("trainer") or {}).get("lanes"))
+    uncounted = without_effect(get(config, "trainer.lanes"))
     ignored = OF_THE_ATTEMPT + tuple(
         f"{key}{end}"
-        for key in (*config["run"]["identity_exclude"], *uncounted)
+        for key in (*(get(config, "run.identity_exclude") or ()), *uncounted)
         for end in (".", "=", ":")
     )
     counted = [
