@@ -1,4 +1,4 @@
-"""What is left to do of a run: `remaining` is the only answer. Imports no torch."""
+"""Answer what is left to do of a run: `remaining`, for all callers. Imports no torch."""
 
 import json
 import logging
@@ -70,7 +70,7 @@ class Held:
 
     @property
     def is_here(self) -> bool:
-        """Whether it runs on this machine. Elsewhere, only a wait shows that it is alive."""
+        """It runs on this machine. Elsewhere, only a wait shows that it is alive."""
         return self.holder is not None and self.holder.is_local()
 
 
@@ -132,12 +132,8 @@ def is_done(config: Mapping[str, Any], folder: RunFolder) -> bool:
     if not isinstance(rest, Done):
         return False
     setup_logging(None)
-    if rest.reason == "completed":
-        logger.info("%s is complete already (step %d): nothing to do.", folder.path, rest.step)
-    elif rest.reason == "paused":
-        logger.info("%s is paused at step %d already: nothing to do.", folder.path, rest.step)
-    else:
-        logger.info("%s is %s: nothing to do.", folder.path, rest)
+    words = {"completed": f"complete already (step {rest.step})", "paused": f"{rest} already"}
+    logger.info("%s is %s: nothing to do.", folder.path, words.get(rest.reason, rest))
     for message in changes(config, folder):
         logger.warning("Changed since it was trained: %s", message)
     for message in _advice(config, folder, rest):
@@ -262,9 +258,9 @@ def _check_resume(config: Mapping[str, Any], folder: RunFolder) -> None:
         )
     if resume == "never" and store.steps():
         raise has_checkpoints(store)
-    # There may be one in the remote copy.
-    has_copy = get(config, "hooks.checkpointing.remote") is not None
-    if resume == "must" and not store.steps() and not has_copy:
+    # Elsewhere, only the run itself looks for one.
+    places = [get(config, f"hooks.checkpointing.{name}") for name in ("path", "remote")]
+    if resume == "must" and not store.steps() and {*places} <= {None, "checkpoints"}:
         raise has_no_checkpoint(store)
 
 

@@ -1,4 +1,4 @@
-"""What has changed since a checkpoint was written, and may change the numbers."""
+"""Changes since a checkpoint was written that may change the numbers."""
 
 import json
 from collections.abc import Mapping
