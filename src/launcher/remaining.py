@@ -1,4 +1,4 @@
-"""What is left to do of a run: `remaining` is the only answer. Imports no torch."""
+"""Answer what is left to do of a run: `remaining`, for all callers. Imports no torch."""
 
 import json
 import logging
@@ -66,7 +66,7 @@ class Held:
 
     @property
     def is_here(self) -> bool:
-        """Whether it runs on this machine. Elsewhere, only a wait shows that it is alive."""
+        """It runs on this machine. Elsewhere, only a wait shows that it is alive."""
         return self.holder is not None and self.holder.is_local()
 
 
@@ -128,29 +128,28 @@ def is_done(config: Mapping[str, Any], folder: RunFolder) -> bool:
     if not isinstance(rest, Done):
         return False
     setup_logging(None)
-    if rest.reason == "completed":
-        logger.info("%s is complete already (step %d): nothing to do.", folder.path, rest.step)
-    elif rest.reason == "paused":
-        logger.info("%s is paused at step %d already: nothing to do.", folder.path, rest.step)
-    else:
-        logger.info("%s is %s: nothing to do.", folder.path, rest)
-    for message in changes(config, folder):
+    words = {"completed": f"complete already (step {rest.step})", "paused": f"{rest} already"}
+    logger.info("%s is %s: nothing to do.", folder.path, words.get(rest.reason, rest))
+    record = RunRecord(folder)
+    # The steps of `trainer.max_epochs` follow from the data, which have not changed.
+    known = with_steps(config, record.data["max_steps"] or 0) if _counts_epochs(config) else config
+    for message in changes(known, folder):
         logger.warning("Changed since it was trained: %s", message)
-    for message in _advice(config, folder, rest):
+    for message in _advice(config, record, rest):
         logger.info("%s", message)
     return True
 
 
-def _advice(config: Mapping[str, Any], folder: RunFolder, done: Done) -> Iterator[str]:
+def _advice(config: Mapping[str, Any], record: RunRecord, done: Done) -> Iterator[str]:
     if done.reason == "completed":
-        yield from additions(config, RunRecord(folder))
+        yield from additions(config, record)
         yield "To train it again as another run, use run.tag=<word>."
     elif done.reason == "paused":
         yield "A later trainer.pause_at, or none, resumes it."
     else:
         yield (
             "To train on, use a later trainer.max_steps; python -m launcher.runs rollback"
-            f" {folder.path.name} STEP rolls it back."
+            f" {record.data['id']} STEP rolls it back."
         )
 
 
@@ -193,16 +192,21 @@ def _is_changed(config: Mapping[str, Any], record: RunRecord) -> bool:
     )
 
 
+def _counts_epochs(config: Mapping[str, Any]) -> bool:
+    """Return whether the number of steps depends on data that have not been read."""
+    trainer = config["trainer"]
+    return trainer.get("max_epochs") is not None and trainer["max_steps"] is None
+
+
 def with_known_steps(config: Mapping[str, Any], record: RunRecord) -> Mapping[str, Any]:
     """Return the configuration with the number of steps, if `trainer.max_epochs` is set.
 
     The number depends on the data, which are not read here. It is the number of the newest attempt
     if that has completed at least as many epochs of the same training, and unlimited otherwise.
     """
-    epochs = config["trainer"].get("max_epochs")
-    # The data have been read.
-    if epochs is None or config["trainer"]["max_steps"] is not None:
+    if not _counts_epochs(config):
         return config
+    epochs = config["trainer"]["max_epochs"]
     earlier = record.data["config"].get("trainer.max_epochs")
     if record.state == "completed" and earlier is not None and epochs <= earlier:
         known = with_steps(config, record.data["max_steps"] or 0)
@@ -255,9 +259,9 @@ def _check_resume(config: Mapping[str, Any], folder: RunFolder) -> None:
         )
     if resume == "never" and store.steps():
         raise has_checkpoints(store)
-    # There may be one in the remote copy.
-    has_copy = get(config, "hooks.checkpointing.remote") is not None
-    if resume == "must" and not store.steps() and not has_copy:
+    # Elsewhere, only the run itself looks for one.
+    places = [get(config, f"hooks.checkpointing.{name}") for name in ("path", "remote")]
+    if resume == "must" and not store.steps() and {*places} <= {None, "checkpoints"}:
         raise has_no_checkpoint(store)
 
 

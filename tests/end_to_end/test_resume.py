@@ -260,6 +260,18 @@ def test_a_completed_run(tmp_path: Path) -> None:
     assert "complete already" in done.output
 
 
+def test_a_completed_run_of_epochs_has_not_changed(tmp_path: Path) -> None:
+    """Its command has no number of steps, and its checkpoint has one."""
+    command = (*DIGITS, "hooks.evaluation.interval=0", "trainer.max_steps=null", "run.id=a")
+    for epochs, is_changed in ((1, False), (0.5, True)):
+        for _ in range(2 if epochs == 1 else 1):
+            done = launch(tmp_path, *command, f"trainer.max_epochs={epochs}")
+            assert done.returncode == 0, done.output
+        assert "complete already" in done.output
+        assert ("Changed since" in done.output) is is_changed
+        assert "max_steps" not in done.output
+
+
 def test_an_earlier_command_does_not_end_an_extension(tmp_path: Path) -> None:
     """It was killed, so run.json does not have its last step."""
     command = (
@@ -423,7 +435,7 @@ OTHER = ("seed=7", "optimizer.lr=1", "trainer.max_steps=60")
 @pytest.mark.parametrize(
     ("name", "overrides", "sentence"),
     [
-        ("complete", ["run.resume=99"], "run.resume=99: .* runs rollback RUN 99"),
+        ("complete", ["run.resume=99"], "run.resume=99: .*runs rollback RUN 99"),
         ("complete", ["run.resume=never"], "run.resume=never: "),
         (
             "paused",

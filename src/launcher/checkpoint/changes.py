@@ -1,4 +1,4 @@
-"""What has changed since a checkpoint was written, and may change the numbers."""
+"""Changes since a checkpoint was written that may change the numbers."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -47,7 +47,7 @@ def changes_since(
         ignored: further keys that do not count.
     """
     ignored = {*OF_THE_ATTEMPT, *ignored, *(get(config, "run.identity_exclude") or ())}
-    ignored |= without_effect((config.get("trainer") or {}).get("lanes"))
+    ignored |= without_effect(get(config, "trainer.lanes"))
     if get(config, AUTO_KEY) == AUTO:
         # An attempt replaces it by its own number.
         ignored.add(AUTO_KEY)

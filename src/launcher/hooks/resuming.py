@@ -32,7 +32,7 @@ class Choice(NamedTuple):
     path: str | None = None
     """Checkpoint to load, or None to begin at step 0."""
     is_named: bool = False
-    """Whether the user named this checkpoint, so that no other one will do."""
+    """The user named this checkpoint, so no other one is loaded."""
     is_fork: bool = False
 
 

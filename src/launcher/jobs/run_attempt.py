@@ -38,7 +38,8 @@ def train(config: DictConfig) -> dict[str, object] | None:
     follower = FollowerProcess(folder, on_main(lambda: usable_trackers(config.get("tracker"))))
     log = AttemptLog(config, folder, on_begin=follower.start)
     # Before the data are read: a later change then shows in their fingerprint.
-    log.data_files = state_of_files(counted_data(plain))
+    if log.ranks.is_main:
+        log.data_files = state_of_files(counted_data(plain))
     trainer: Trainer | None = None
     try:
         with log.recorded():

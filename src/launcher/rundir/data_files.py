@@ -1,4 +1,4 @@
-"""Whether the training data are those of a checkpoint, by their files or their fingerprint."""
+"""Compare training data, by the state of their files or by their fingerprint."""
 
 import hashlib
 import os

@@ -11,7 +11,7 @@ from launcher.checkpoint.remote import RemoteStore, run_url
 from launcher.checkpoint.store import BEST, CheckpointStore, noted
 from launcher.errors import ConfigError
 from launcher.rundir.files import abandoned_name
-from launcher.rundir.folder import RunFolder
+from launcher.rundir.folder import RunFolder, is_copy
 from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import BestData, run_names
@@ -36,6 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"'{run.label}': its run.json cannot be read; repair it first.")
     folder, store = run.folder, store_of(run)
     folder.check_links()
+    if folder.checkpoints.is_symlink() and is_copy(folder.path, run.record.get("folder")):
+        raise ConfigError(f"'{run.label}': is a copy, and its checkpoints are the original's.")
     step = step_to_keep(store, arguments.step, run.label)
     with RunLock(folder) as lock, folder.being_written():
         names, lines = roll_back(folder, store, step, RunRecord(folder, check_lock=lock.check))

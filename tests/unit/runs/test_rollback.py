@@ -143,6 +143,20 @@ def test_the_state_of_a_run_that_has_not_ended_well_stays(runs, make_run, state)
         )
 
 
+def test_a_copy_does_not_roll_its_original_back(runs, folder, tmp_path):
+    shutil.move(folder.checkpoints, tmp_path / "elsewhere")
+    folder.checkpoints.symlink_to(tmp_path / "elsewhere")
+    copy = shutil.copytree(folder.path, tmp_path / "copy", symlinks=True)
+    code, _, error = runs("rollback", copy, "10")
+    assert (code, error) == (
+        2,
+        "'gpt/1a2b': is a copy, and its checkpoints are the original's.\n",
+    )
+    assert CheckpointStore(folder.checkpoints).steps() == [*STEPS]
+    assert runs("rollback", "1a2b", "10")[0] == 0
+    assert CheckpointStore(folder.checkpoints).steps() == [5, 10]
+
+
 def test_the_remote_copy_is_rolled_back_too(runs, make_run, tmp_path):
     url = f"file://{tmp_path}/there"
     folder = make_run("gpt", "77f0", config={"hooks": {"checkpointing": {"remote": url}}})
