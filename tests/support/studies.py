@@ -8,7 +8,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from launcher.rundir.folder import RunFolder
 from launcher.search.settings import Settings
 from launcher.search.trial_store import TrialStore
-from launcher.search.trials import Trial
+from launcher.runs.trials import Trial
 
 SPACE = {
     "optimizer.lr": FloatDistribution(1e-4, 1e-1, log=True),

@@ -95,6 +95,9 @@ class ToyRunner:
     def describe_start(self, step: int) -> str:
         return "starts"
 
+    def check(self, config: dict[str, Any]) -> None:
+        pass
+
     def adopt(self, runs: Mapping[int, str]) -> None:
         pass
 

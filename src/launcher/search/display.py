@@ -7,8 +7,8 @@ from launcher.cli.live import LiveTable
 from launcher.config.metric_direction import ranked
 from launcher.runs.format import number as short
 from launcher.runs.table import GAP, Table, terminal_width
+from launcher.runs.trials import Trial
 from launcher.search.search import Search
-from launcher.search.trials import Trial
 
 STYLES = {
     "running": "green",

@@ -24,7 +24,7 @@ from launcher.rundir.files import expanded, remove_empty
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import held_here
 from launcher.rundir.lock import RunLock
-from launcher.runs.stored_study import JOURNAL, STUDIES
+from launcher.runs.trials import STUDIES
 from launcher.search.conditional import function_of
 from launcher.search.display import Display
 from launcher.search.local import LocalRunner, Runner
@@ -99,13 +99,15 @@ def sweep(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> Non
         except ConfigError:
             search.forget_unless_begun()
             raise
-        if not search.trials:
-            search.store.forget()
         conclude(search, loader)
 
     with locked(search.folder):
         note_start()
-        guarded(work, RunFolder(search.folder), Budget(max_fruitless_restarts=None))
+        try:
+            guarded(work, RunFolder(search.folder), Budget(max_fruitless_restarts=None))
+        finally:
+            if not search.trials:
+                (search.folder / RESTARTS).unlink(missing_ok=True)
 
 
 def checked_settings(probe: SweepJob, space: Space) -> Settings:
@@ -229,7 +231,5 @@ class locked:
             ) from error
 
     def __exit__(self, *exc: object) -> None:
-        if not (self.folder / JOURNAL).exists():
-            (self.folder / RESTARTS).unlink(missing_ok=True)
         self.lock.release()
         remove_empty(self.folder, self.folder.parent, self.folder.parent.parent)

@@ -19,6 +19,10 @@ class Runner(Protocol):
         ...
 
     def adopt(self, runs: Mapping[int, str]) -> None: ...
+    def check(self, config: dict[str, Any]) -> None:
+        """Raise a ConfigError if no trial of this configuration can start here."""
+        ...
+
     def start(self, number: int, config: dict[str, Any], hydra: dict[str, object]) -> None: ...
     def describe_start(self, step: int) -> str: ...
     def flush(self) -> None: ...
@@ -40,6 +44,9 @@ class LocalRunner(Pool):
 
     def adopt(self, runs: Mapping[int, str]) -> None:
         """Do nothing, since local trials end with their search."""
+
+    def check(self, config: dict[str, Any]) -> None:
+        """Do nothing, since this machine is here."""
 
     def describe_start(self, step: int) -> str:
         return f"resumes at step {step}" if step else "starts"

@@ -12,9 +12,9 @@ from launcher.cli.live import MOST_ROWS
 from launcher.config.compositions import is_group, parse
 from launcher.rundir.files import replace_file
 from launcher.runs.table import terminal_width
+from launcher.runs.trials import Trial, best_of, described
 from launcher.search.display import best_first, trial_table
 from launcher.search.search import Search
-from launcher.search.trials import Trial, best_of, described
 
 RESULTS, PRESET = "optimization_results.yaml", "best.yaml"
 

@@ -93,6 +93,11 @@ class SlurmRunner:
                 self._register(number, Submitted(folder, job.id, was_ending=job.state == ENDING))
                 self._report_phase(number, StoredRun.read(folder.path), job)
 
+    def check(self, config: dict[str, Any]) -> None:
+        """Check before the first submission, so that a command without SLURM leaves nothing."""
+        if not self.latest:
+            construct(config["dispatch"]).check()
+
     def start(self, number: int, config: dict[str, Any], hydra: dict[str, object]) -> None:
         self.due[number] = SubmittedRun(
             f"{config['run']['name']}/{config['run']['id']}", config, hydra

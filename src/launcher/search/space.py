@@ -20,7 +20,7 @@ from launcher.config.grid import listed
 from launcher.config.messages import as_typed, hint, show
 from launcher.config.tree import leaves
 from launcher.errors import ConfigError
-from launcher.runs.stored_study import Value, rounded
+from launcher.runs.trials import Value, rounded
 
 Space = dict[str, BaseDistribution]
 

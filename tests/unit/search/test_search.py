@@ -15,7 +15,7 @@ from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.runs.stored_run import StoredRun
 from launcher.search.search import Search
-from launcher.search.trials import best_of
+from launcher.runs.trials import best_of
 from support.toy_trials import ToyRunner, composed, loss, search
 
 SAMPLERS = ("tpe", "random", "qmc", "cmaes", "nsgaii")

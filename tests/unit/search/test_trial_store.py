@@ -125,9 +125,9 @@ def test_optuna_reads_what_came_of_each_trial(tmp_path: Path) -> None:
     assert [trial.user_attrs.get("run") for trial in trials] == [
         trial.run for trial in study.trials
     ]
-    seen = study.store.study.get_trials()
+    seen = study.sampling.study.get_trials()
     assert [trial.state.name for trial in seen] == ["COMPLETE", "PRUNED", "PRUNED", "FAIL"]
-    assert study.store.study.metric_names == ["val/loss"]
+    assert study.sampling.study.metric_names == ["val/loss"]
 
 
 def test_trials_of_another_program_are_learned_from_and_not_run(tmp_path: Path) -> None:

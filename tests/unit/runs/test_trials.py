@@ -6,7 +6,7 @@ import pytest
 
 from launcher.rundir.history import Curve
 from launcher.search.settings import Settings
-from launcher.search.trials import Trial, best_of
+from launcher.runs.trials import Trial, best_of
 
 
 def completed(number: int, run: str, *values: float) -> Trial:
