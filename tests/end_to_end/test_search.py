@@ -10,11 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import optuna
 import pytest
 import yaml
 
-from launcher.runs.stored_study import backend, params_of
+from launcher.runs.stored_study import StoredStudy
+from launcher.runs.trials import Trial
 from support import python
 from support.runner import ENVIRONMENT, final_state, launch, metrics
 
@@ -47,15 +47,9 @@ def start(outputs: Path, *overrides: str, **keys: Any) -> Any:
     )
 
 
-def asked(outputs: Path) -> list[dict[str, Any]]:
-    (file,) = outputs.glob("studies/*/journal.log")
-    study = optuna.load_study(
-        study_name=file.parent.name, storage=optuna.storages.JournalStorage(backend(file))
-    )
-    return [
-        {"number": each.number, "run": each.user_attrs["run"], "params": params_of(each)}
-        for each in study.trials
-    ]
+def asked(outputs: Path) -> list[Trial]:
+    (study,) = outputs.glob("studies/*")
+    return StoredStudy.read(study).trials
 
 
 def attempts(outputs: Path) -> dict[str, list[tuple[int, int | None]]]:
@@ -109,8 +103,8 @@ def test_a_search_that_is_killed_continues_as_a_copy_and_its_best_run_is_as_one_
     assert "trials so far" in text
     assert before == {path: path.read_bytes() for path in original.rglob("*") if path.is_file()}
     trials = asked(outputs)
-    assert [trial["number"] for trial in trials] == [0, 1, 2, 3], text
-    assert len({trial["run"] for trial in trials}) == 4
+    assert [trial.number for trial in trials] == [0, 1, 2, 3], text
+    assert len({trial.run for trial in trials}) == 4
     runs = attempts(outputs)
     assert len(runs) == 4
     for parts in runs.values():
@@ -126,18 +120,18 @@ def test_a_search_that_is_killed_continues_as_a_copy_and_its_best_run_is_as_one_
 
     (study,) = outputs.glob("studies/*")
     best = yaml.safe_load((study / "optimization_results.yaml").read_text())
-    (winner,) = [trial for trial in trials if trial["params"] == best["best_params"]]
-    assert attempts(outputs)[winner["run"].partition("/")[2]][-1][1] == 36
+    (winner,) = [trial for trial in trials if trial.params == best["best_params"]]
+    assert attempts(outputs)[str(winner.run).partition("/")[2]][-1][1] == 36
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
     (tmp_path / "conf" / "experiment" / "best.yaml").write_bytes((study / "best.yaml").read_bytes())
     straight = tmp_path / "straight"
     done = launch(straight, "experiment=best", "device=cpu", f"--config-dir={tmp_path / 'conf'}")
     assert done.returncode == 0, done.output
     (folder,) = (path.parent for path in straight.glob("*/*/run.json"))
-    assert folder.name == winner["run"].partition("/")[2], "the preset is another run"
+    assert folder.name == str(winner.run).partition("/")[2], "the preset is another run"
     only = tmp_path / "only"
     (only / "mlp-digits").mkdir(parents=True)
-    (outputs / winner["run"]).rename(only / winner["run"])
+    (outputs / str(winner.run)).rename(only / str(winner.run))
     assert metrics(only) == metrics(straight)
     assert final_state(only) == final_state(straight)
 

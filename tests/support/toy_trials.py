@@ -136,7 +136,7 @@ def search(
     **settings: Any,
 ) -> Search:
     keys = Settings(objectives=("val/loss",), directions=("minimize",), **settings)
-    study = folder / "studies" / "toy"
+    study = folder / "studies" / (keys.name or "toy")
     study.mkdir(parents=True, exist_ok=True)
     lines: list[str] = []
     made = Search(

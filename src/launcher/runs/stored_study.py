@@ -12,6 +12,7 @@ from launcher.config.metric_direction import is_better
 from launcher.config.session import first_line
 from launcher.errors import ConfigError
 from launcher.rundir.files import expanded
+from launcher.rundir.history import Curve
 from launcher.runs.objective import value
 from launcher.runs.stored_run import StoredRun
 from launcher.runs.trials import STUDIES, Goal, Trial, best_of, find_trials
@@ -112,57 +113,56 @@ class StoredStudy:
                 values.
             index: index of the only objective. Default None: all.
         """
-        one = slice(None) if index is None else slice(index, index + 1)
-        values = [self.values(trial, step)[one] for trial in self.trials]
-        states = ["COMPLETE" if all(map(math.isfinite, each)) else "FAIL" for each in values]
-        return self._study(self.goal.directions[one], states, values)
-
-    def _study(
-        self,
-        directions: Sequence[str],
-        states: Sequence[str],
-        values: Sequence[Sequence[float]],
-        storage: str | None = None,
-        name: str | None = None,
-    ) -> "optuna.Study":
         import optuna
 
-        study = optuna.create_study(
-            storage=storage,
-            study_name=name,
-            directions=[optuna.study.StudyDirection[each.upper()] for each in directions],
-        )
-        for trial, state, results in zip(self.trials, states, values, strict=True):
-            curve = trial.curves[0] if trial.curves else None
-            points = zip(map(int, curve.x), curve.y, strict=True) if curve is not None else ()
-            study.add_trial(
-                optuna.trial.create_trial(
-                    state=optuna.trial.TrialState[state],
-                    params=trial.params,
-                    distributions=trial.distributions,
-                    values=results if state == "COMPLETE" else None,
-                    intermediate_values=dict(points),
-                    user_attrs={"run": trial.run},
-                )
-            )
+        one = slice(None) if index is None else slice(index, index + 1)
+        study = optuna.create_study(directions=self.goal.directions[one])
+        values = [self.values(trial, step)[one] for trial in self.trials]
+        states = ["COMPLETE" if all(map(math.isfinite, each)) else "FAIL" for each in values]
+        self._add_trials(study, states, values)
         return study
 
     def export(self, url: str) -> None:
         """Write the study into a storage of Optuna, such as `optuna-dashboard` reads."""
         import optuna
 
-        states = [STATES.get(trial.status(self.goal), "RUNNING") for trial in self.trials]
-        values = [trial.values(self.goal) for trial in self.trials]
         try:
-            study = self._study(self.goal.directions, states, values, url, self.folder.name)
+            study = optuna.create_study(
+                storage=url, study_name=self.folder.name, directions=self.goal.directions
+            )
         except optuna.exceptions.DuplicatedStudyError as error:
             raise ConfigError(
                 f"--optuna={url}: has a study {self.folder.name} already; choose another URL, or"
                 " delete that study."
             ) from error
         except Exception as error:
-            raise ConfigError(f"--optuna={url}: {first_line(error)}") from error
-        study.set_metric_names(list(self.goal.objectives))
+            raise ConfigError(
+                f"--optuna={url}: cannot be written ({first_line(error).rstrip('.')}); e.g."
+                " sqlite:///study.db."
+            ) from error
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            study.set_metric_names(list(self.goal.objectives))
+        states = [STATES.get(trial.status(self.goal), "RUNNING") for trial in self.trials]
+        self._add_trials(study, states, [trial.values(self.goal) for trial in self.trials])
+
+    def _add_trials(
+        self, study: "optuna.Study", states: Sequence[str], values: Sequence[Sequence[float]]
+    ) -> None:
+        import optuna
+
+        for trial, state, results in zip(self.trials, states, values, strict=True):
+            curve = trial.curves[0] if trial.curves else Curve()
+            study.add_trial(
+                optuna.trial.create_trial(
+                    state=optuna.trial.TrialState[state],
+                    params=trial.params,
+                    distributions=trial.distributions,
+                    values=results if state == "COMPLETE" else None,
+                    intermediate_values=dict(zip(map(int, curve.x), curve.y, strict=True)),
+                    user_attrs={"run": trial.run},
+                )
+            )
 
     def importances(self, index: int = 0) -> dict[str, float]:
         """Return the importance of each parameter for an objective, at the common step."""

@@ -63,6 +63,8 @@ class Trial:
     distributions: "dict[str, BaseDistribution]" = field(default_factory=dict)
     attributes: dict[str, Any] = field(default_factory=dict)
     """What Optuna's sampler noted about the trial."""
+    shared: dict[str, Any] = field(default_factory=dict)
+    """What it noted about the study when it was asked for this trial."""
     origin: Literal["sampled", "enqueued", "known"] = "sampled"
     refusal: str | None = None
     """Why the configuration is invalid."""
@@ -83,6 +85,8 @@ class Trial:
     reason: str | None = None
     logged: tuple[str, ...] = ()
     stored: StoredRun | None = None
+    known: list[float] | None = None
+    """Its values, once they were computed."""
 
     @classmethod
     def of(cls, data: TrialData, run: StoredRun | None, goal: Goal) -> "Trial":
@@ -125,7 +129,7 @@ class Trial:
         self.state, self.step = run.record.get("state"), int(run.record.get("step") or 0)
         history = History.of(run.folder)
         self.curves = tuple(curve_of(history, objective) for objective in goal.objectives)
-        self.logged = tuple(history.metrics)
+        self.known, self.logged = None, tuple(history.metrics)
         self.reason = run.attempts[-1].get("reason") if run.attempts else None
 
     def status(self, goal: Goal) -> Status:
@@ -154,7 +158,10 @@ class Trial:
         """The value of each objective so far, or NaN for an objective without a value."""
         if not self.curves:
             return [math.nan] * len(goal.objectives)
-        return [value(curve, goal.value, goal.mode) for curve in self.curves]
+        # A search asks for the values of all its trials again and again.
+        if self.known is None:
+            self.known = [value(curve, goal.value, goal.mode) for curve in self.curves]
+        return self.known
 
     def value_at(self, step: int, goal: Goal) -> float | None:
         """Return the objective's value at a rung, or None if the trial has not reached it."""
@@ -167,7 +174,7 @@ class Trial:
         return value(self.curves[0], goal.value, goal.mode, step)
 
 
-NOT_RECORDED = ("run", "state", "step", "curves", "reason", "logged", "stored")
+NOT_RECORDED = ("run", "state", "step", "curves", "reason", "logged", "stored", "known")
 RECORDED = [each.name for each in fields(Trial) if each.name not in NOT_RECORDED]
 
 

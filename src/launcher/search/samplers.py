@@ -3,7 +3,7 @@
 import hashlib
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import optuna
@@ -12,7 +12,7 @@ from optuna.samplers import BaseSampler
 
 from launcher.errors import ConfigError
 from launcher.search.settings import Settings
-from launcher.search.space import Space, grid, point
+from launcher.search.space import Space, grid
 
 
 def seed_of(settings: Settings, number: int) -> int:
@@ -59,17 +59,3 @@ def size(settings: Settings, space: Space) -> float:
     if settings.sampler != "grid":
         return math.inf
     return len(settings.enqueue) + math.prod(map(len, grid(space).values()))
-
-
-def quasi_random(settings: Settings, space: Space) -> Iterator[dict[str, object]]:
-    """Yield the points of the sequence.
-
-    Optuna counts the points that were requested from a study, not the trials that have them.
-    """
-    study = optuna.create_study(sampler=make_sampler(settings, space))
-    # Optuna does not take the first trial from the sequence.
-    study.add_trial(
-        optuna.trial.create_trial(value=0.0, params=point(space, 0.0), distributions=space)
-    )
-    while True:
-        yield study.ask(space).params

@@ -5,20 +5,17 @@ is its number, so a search that was killed asks for the same trials again.
 """
 
 import copy
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import optuna
-from optuna.exceptions import ExperimentalWarning
-from optuna.samplers import BaseSampler, PartialFixedSampler, RandomSampler
 from optuna.storages import InMemoryStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from launcher.runs.stored_study import STATES
 from launcher.runs.trials import Trial
-from launcher.search.samplers import make_sampler, quasi_random
+from launcher.search.samplers import make_sampler
 from launcher.search.settings import Settings
 from launcher.search.space import Space
 
@@ -78,8 +75,6 @@ class Sampling:
             directions=[StudyDirection[direction.upper()] for direction in settings.directions],
         )
         self._id = self.storage.get_study_id_from_name(self.study.study_name)
-        self._sequence, self._points = quasi_random(settings, space), list[Params]()
-        self._sampled = sorted(trial.number for trial in trials if trial.origin == "sampled")
         self._enqueued: set[int] = set()
         self._rebuild({trial.number: trial for trial in trials}, enqueue)
 
@@ -96,6 +91,8 @@ class Sampling:
                         system_attrs=trial.attributes,
                     )
                 )
+                for key, value in trial.shared.items():
+                    self.storage.set_study_system_attr(self._id, key, value)
                 self.follow(trial)
             elif queue:
                 self._enqueue(number, queue.pop(0))
@@ -115,24 +112,15 @@ class Sampling:
         """
         waiting = self.study.get_trials(deepcopy=False, states=WAITING)
         number = waiting[0].number if waiting else len(self.study.get_trials(deepcopy=False))
-        self.study.sampler = self._sampler(number)
+        shared = self.storage.get_study_system_attrs(self._id)
+        self.study.sampler = make_sampler(self.settings, self.space, number)
         asked = self.study.ask(self.space)
         if extend is not None:
             extend(self._trial(number).params, asked)
         trial = self._trial(number)
-        if trial.origin == "sampled":
-            self._sampled.append(number)
+        attributes = self.storage.get_study_system_attrs(self._id)
+        trial.shared = {key: value for key, value in attributes.items() if shared.get(key) != value}
         return trial
-
-    def _sampler(self, number: int) -> BaseSampler:
-        if self.settings.sampler != "qmc":
-            return make_sampler(self.settings, self.space, number)
-        index = sum(other < number for other in self._sampled)
-        while len(self._points) <= index:
-            self._points.append(next(self._sequence))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)
-            return PartialFixedSampler(self._points[index], RandomSampler())
 
     def _trial(self, number: int) -> Trial:
         stored = self._stored(number)
@@ -141,7 +129,7 @@ class Sampling:
             stored.params,
             stored.distributions,
             stored.system_attrs,
-            "enqueued" if number in self._enqueued else "sampled",
+            origin="enqueued" if number in self._enqueued else "sampled",
         )
 
     def _stored(self, number: int) -> FrozenTrial:
