@@ -3,6 +3,7 @@ leaves."""
 
 import json
 import os
+import random
 import shutil
 import signal
 import time
@@ -134,6 +135,50 @@ def test_a_search_that_is_killed_continues_as_a_copy_and_its_best_run_is_as_one_
     (outputs / str(winner.run)).rename(only / str(winner.run))
     assert metrics(only) == metrics(straight)
     assert final_state(only) == final_state(straight)
+
+
+@pytest.mark.skipif(
+    not python.CAN_FORK, reason="children of a killed search end by a call of Linux"
+)
+def test_a_search_that_is_killed_at_random_moments_has_the_runs_of_an_undisturbed_one(
+    tmp_path: Path,
+) -> None:
+    words = ("hpo.n_trials=3", "+hpo.sampler_options.n_startup_trials=1", "hpo.max_failures=9")
+    outputs, undisturbed, moments = tmp_path / "a", tmp_path / "b", random.Random(3)
+    whole = start(undisturbed, *words)
+    for number in range(3):
+        killed = start(outputs, *words)
+        for line in killed.stdout:
+            if line.startswith(f"trial {number}: "):
+                break
+        time.sleep(moments.uniform(0, 3))
+        for pid in open_attempts(outputs)[: number == 1]:
+            os.kill(pid, signal.SIGKILL)
+            time.sleep(moments.uniform(0, 2))
+        os.kill(killed.pid, signal.SIGKILL)
+        killed.stdout.close()
+        killed.wait()
+    text, _ = start(outputs, *words).communicate(timeout=500)
+    assert "3 trials, " in text, text
+    assert (whole.communicate(timeout=500), whole.returncode)[1] == 0
+    assert [(trial.run, trial.sampled, trial.step) for trial in asked(outputs)] == [
+        (trial.run, trial.sampled, trial.step) for trial in asked(undisturbed)
+    ]
+    for trial in asked(outputs):
+        rows = [
+            [
+                (row["step"], row.get("train/loss"), row.get("val/loss"))
+                for row in map(json.loads, (folder / str(trial.run) / "metrics.jsonl").open())
+            ]
+            for folder in (outputs, undisturbed)
+        ]
+        assert rows[0] == rows[1], "steps were lost or trained twice"
+
+
+def open_attempts(outputs: Path) -> list[int]:
+    """The processes that work on a run."""
+    attempts = [json.loads(path.read_text())["attempts"] for path in outputs.glob("*/*/run.json")]
+    return [each[-1]["pid"] for each in attempts if each and each[-1]["outcome"] is None]
 
 
 @pytest.mark.parametrize(("act", "code"), [("terminate", 143), ("close", 128 + signal.SIGPIPE)])

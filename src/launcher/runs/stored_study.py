@@ -116,11 +116,17 @@ class StoredStudy:
         import optuna
 
         one = slice(None) if index is None else slice(index, index + 1)
-        study = optuna.create_study(directions=self.goal.directions[one])
+        study = optuna.create_study(directions=self._directions[one])
         values = [self.values(trial, step)[one] for trial in self.trials]
         states = ["COMPLETE" if all(map(math.isfinite, each)) else "FAIL" for each in values]
         self._add_trials(study, states, values)
         return study
+
+    @property
+    def _directions(self) -> "list[optuna.study.StudyDirection]":
+        from optuna.study import StudyDirection
+
+        return [StudyDirection[direction.upper()] for direction in self.goal.directions]
 
     def export(self, url: str) -> None:
         """Write the study into a storage of Optuna, such as `optuna-dashboard` reads."""
@@ -128,7 +134,7 @@ class StoredStudy:
 
         try:
             study = optuna.create_study(
-                storage=url, study_name=self.folder.name, directions=self.goal.directions
+                storage=url, study_name=self.folder.name, directions=self._directions
             )
         except optuna.exceptions.DuplicatedStudyError as error:
             raise ConfigError(

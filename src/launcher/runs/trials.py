@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from launcher.config.metric_direction import ranked
-from launcher.rundir.folder import run_name
+from launcher.rundir.files import patiently
+from launcher.rundir.folder import run_folders, run_name
 from launcher.rundir.history import Curve, History
-from launcher.rundir.record_format import TrialData
-from launcher.runs.find import find_runs, uncollected
+from launcher.rundir.record_format import TrialData, parse_record
+from launcher.runs.find import uncollected
 from launcher.runs.format import number as short
 from launcher.runs.objective import Which, curve_of, pareto_front, value
 from launcher.runs.stored_run import StoredRun
@@ -197,17 +198,30 @@ def rounded(value: Value, among: "BaseDistribution | None") -> Value:
 
 def find_trials(outputs: Path, study: str) -> dict[int, tuple[TrialData, StoredRun | None]]:
     """Find the trials of a study, each with its run, by number."""
-    found: list[tuple[TrialData, StoredRun | None]] = []
+    found: dict[int, tuple[TrialData, StoredRun | None]] = {}
     with uncollected():
-        for run in find_runs(outputs):
-            found += [
-                (data, run) for data in run.record.get("trials", ()) if data["study"] == study
-            ]
+        for folder in run_folders(str(outputs)):
+            if trials := _trials_of(folder, study):
+                run = StoredRun.read(folder)
+                # If a run has a copy in the folder, the first of both counts.
+                for trial in trials:
+                    found.setdefault(trial["number"], (trial, run))
     for path in (outputs / STUDIES / study / INVALID).glob("*.json"):
-        found.append((json.loads(path.read_bytes()), None))
-    # If a run has a copy in the folder, the first of both counts.
-    by_number = {data["number"]: (data, run) for data, run in reversed(found)}
-    return dict(sorted(by_number.items()))
+        trial = json.loads(path.read_bytes())
+        found.setdefault(trial["number"], (trial, None))
+    return dict(sorted(found.items()))
+
+
+def _trials_of(folder: str, study: str) -> list[TrialData]:
+    """Read the trials of a study that a run is."""
+    try:
+        content = patiently(Path(folder, "run.json").read_bytes)
+        # Most runs are of others, and parsing takes ten times longer than this.
+        if json.dumps(study).encode() not in content:
+            return []
+        return [one for one in parse_record(content).get("trials", ()) if one["study"] == study]
+    except (OSError, ValueError):
+        return []
 
 
 def best_of(trials: Sequence[Trial], goal: Goal) -> list[Trial]:

@@ -286,8 +286,8 @@ class Search:
         if job.run != trial.run:
             raise ConfigError(
                 f"{self.folder}: trial {trial.number} was run {trial.run} and would now be"
-                f" {job.run}: the configuration was changed while the study ran; undo that, or move"
-                " the study's folder away."
+                f" {job.run}: the configuration was changed while the study ran; undo that, or"
+                " search under another name with hpo.name=<name>."
             )
         config = {**job.plain, "trainer": {**job.plain["trainer"], "pause_at": trial.target}}
         self.runner.start(trial.number, config, job.hydra)

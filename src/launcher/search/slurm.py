@@ -22,7 +22,7 @@ from launcher.rundir.holder import is_held
 from launcher.rundir.record import RunRecord
 from launcher.runs.find import join_queue
 from launcher.runs.stored_run import StoredRun
-from launcher.search.local import CANCELLED
+from launcher.search.local import CANCELLED, Runner
 from launcher.slurm import scheduler, snapshot, submission
 from launcher.slurm.not_started import last_line, task_end
 from launcher.slurm.scheduler import ENDING, NoAnswer, QueuedJob, SchedulerError
@@ -55,7 +55,7 @@ class Submitted:
         return self.folder.logs / f"slurm-{self.job_id}.log"
 
 
-class SlurmRunner:
+class SlurmRunner(Runner):
     """Trains trials as SLURM jobs."""
 
     poll = 2.0
