@@ -104,12 +104,8 @@ class Trial:
 
     def as_data(self, study: str, goal: Goal) -> TrialData:
         """Return what is recorded."""
-        from optuna.distributions import distribution_to_json
-
         known: Any = {name: getattr(self, name) for name in RECORDED}
-        known["distributions"] = {
-            key: json.loads(distribution_to_json(kind)) for key, kind in self.distributions.items()
-        }
+        known["distributions"] = as_json(self.distributions)
         goals = {"objectives": [*goal.objectives], "directions": [*goal.directions]}
         return {"study": study, **goals, "value": goal.value, **known}  # type: ignore[typeddict-item]
 
@@ -177,6 +173,12 @@ class Trial:
 
 NOT_RECORDED = ("run", "state", "step", "curves", "reason", "logged", "stored", "known")
 RECORDED = [each.name for each in fields(Trial) if each.name not in NOT_RECORDED]
+
+
+def as_json(space: "Mapping[str, BaseDistribution]") -> dict[str, object]:
+    from optuna.distributions import distribution_to_json
+
+    return {key: json.loads(distribution_to_json(kind)) for key, kind in space.items()}
 
 
 @cache

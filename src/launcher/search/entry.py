@@ -24,7 +24,7 @@ from launcher.rundir.files import expanded, remove_empty
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import held_here
 from launcher.rundir.lock import RunLock
-from launcher.runs.trials import STUDIES
+from launcher.runs.trials import STUDIES, as_json
 from launcher.search.conditional import function_of
 from launcher.search.display import Display
 from launcher.search.local import LocalRunner, Runner
@@ -34,7 +34,7 @@ from launcher.search.samplers import make_sampler
 from launcher.search.search import Search
 from launcher.search.settings import SLURM, Settings, settings_of
 from launcher.search.slurm import SlurmRunner
-from launcher.search.space import Space, as_json, bare, is_setting, overrides_of, point, read_space
+from launcher.search.space import Space, bare, is_setting, overrides_of, point, read_space
 from launcher.search.warm_start import add_known_runs
 from launcher.slurm.causes import Budget
 from launcher.slurm.journal import RESTARTS
@@ -203,7 +203,12 @@ def check_keys(
 
 def study_id(probe: SweepJob, space: Space, settings: Settings) -> str:
     """Return 8 hex digits of the shared overrides, the space and the objective."""
-    what = [probe.plain["run"]["id"], as_json(space), settings.objectives, settings.directions]
+    what = [
+        probe.plain["run"]["id"],
+        as_json(dict(sorted(space.items()))),
+        settings.objectives,
+        settings.directions,
+    ]
     what += [settings.space_function] if settings.space_function is not None else []
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]
 
