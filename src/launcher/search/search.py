@@ -84,7 +84,9 @@ class Search:
         self.trials = [Trial.of(data, run, self.settings) for data, run in found.values()]
         for trial in self.trials:
             self._follow_pruner(trial)
-            if trial.as_data(self.folder.name, self.settings) != found[trial.number][0]:
+            is_changed = trial.as_data(self.folder.name, self.settings) != found[trial.number][0]
+            # A job that SLURM has may start at any moment.
+            if is_changed and trial.status(self.settings) != "open":
                 self.record(trial)
 
     def _follow_pruner(self, trial: Trial) -> None:
@@ -97,7 +99,7 @@ class Search:
     def record(self, trial: Trial, job: SweepJob | None = None) -> None:
         """Write a trial into the record of its run, before it has any effect.
 
-        While another process is on the run, only that one may write.
+        Later, if a process is on the run or will be: only that one may write then.
         """
         data = trial.as_data(self.folder.name, self.settings)
         self.unrecorded.discard(trial.number)
@@ -105,7 +107,7 @@ class Search:
             path = self.folder / INVALID / f"trial-{trial.number:04d}.json"
             path.parent.mkdir(exist_ok=True)
             replace_file(path, json.dumps(data).encode())
-        elif self._is_held(trial):
+        elif self._is_held(trial) or trial.run in self._busy_runs():
             self.unrecorded.add(trial.number)
         else:
             folder = RunFolder(self.outputs / trial.run)
@@ -171,7 +173,7 @@ class Search:
     def _next(self) -> Trial | None:
         """Choose the trial that gets a free slot: an interrupted, a promoted, or a new one."""
         busy = self.runner.running()
-        busy_runs = {trial.run for trial in self.trials if trial.number in busy}
+        busy_runs = self._busy_runs()
         for trial in self.trials:
             is_open = trial.status(self.settings) == "open" and trial.run not in busy_runs
             if is_open and not self._is_held(trial) and not self._is_pruned(trial):
@@ -193,6 +195,10 @@ class Search:
         ):
             return self._promote(best, None, "is the best of the highest rung")
         return None
+
+    def _busy_runs(self) -> set[str | None]:
+        busy = self.runner.running()
+        return {trial.run for trial in self.trials if trial.number in busy}
 
     def _asked(self) -> int:
         return sum(trial.origin != "known" for trial in self.trials)

@@ -1,6 +1,7 @@
 """The search over trials that train at once: what is asked, promoted, stopped, repeated and
 reported."""
 
+import json
 import math
 import shutil
 from collections import Counter
@@ -385,3 +386,22 @@ def test_the_runs_tell_how_the_trials_went(tmp_path: Path) -> None:
         "completed",
         "paused",
     }
+
+
+def test_a_trial_whose_run_is_trained_at_the_time_is_recorded_afterwards(tmp_path: Path) -> None:
+    """An equal trial is asked for while the first trains: its process writes the record."""
+    enqueue, names = [{"x": 0.25}, {"x": 0.25}], []
+
+    class Records(ToyRunner):
+        def ended(self) -> dict[int, int]:
+            path = tmp_path / str(study.trials[0].run) / "run.json" if study.trials else None
+            if path is not None and path.exists():
+                names.append([each["number"] for each in json.loads(path.read_text())["trials"]])
+            return super().ended()
+
+    study = search(tmp_path, Records(tmp_path), n_trials=2, parallel=2, enqueue=enqueue)
+    study.run()
+    again = search(tmp_path, runner := ToyRunner(tmp_path), n_trials=2, enqueue=enqueue)
+    assert names[0] == [0] and [trial.number for trial in again.trials] == [0, 1]
+    again.run()
+    assert runner.starts == []
