@@ -34,7 +34,7 @@ DIGITS = 6
 
 @dataclass(frozen=True)
 class Goal:
-    """What a search looks for. `directions` has one entry for each of `objectives`."""
+    """The goal of a search. `directions` has one entry for each of `objectives`."""
 
     objectives: tuple[str, ...]
     directions: tuple[str, ...]
@@ -63,9 +63,9 @@ class Trial:
     """Optuna's values, which are not rounded."""
     distributions: "dict[str, BaseDistribution]" = field(default_factory=dict)
     attributes: dict[str, Any] = field(default_factory=dict)
-    """What Optuna's sampler noted about the trial."""
+    """Notes of Optuna's sampler about the trial."""
     shared: dict[str, Any] = field(default_factory=dict)
-    """What it noted about the study when it was asked for this trial."""
+    """Its notes about the study when it was asked for this trial."""
     origin: Literal["sampled", "enqueued", "known"] = "sampled"
     refusal: str | None = None
     """Why the configuration is invalid."""

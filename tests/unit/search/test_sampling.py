@@ -1,4 +1,4 @@
-"""What is asked for: the trials of Optuna's own study, also after a search was killed anywhere."""
+"""New trials are those of Optuna's own study, also after a search was killed anywhere."""
 
 import json
 import shutil
