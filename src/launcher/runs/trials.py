@@ -86,17 +86,19 @@ class Trial:
     reason: str | None = None
     logged: tuple[str, ...] = ()
     stored: StoredRun | None = None
-    known: list[float] | None = None
+    latest: list[float] | None = None
     """Its values, once they were computed."""
 
     @classmethod
     def of(cls, data: TrialData, run: StoredRun | None, goal: Goal) -> "Trial":
         """Read a trial from a record."""
-        known: Mapping[str, Any] = data
+        recorded: Mapping[str, Any] = data
         distributions = {
             key: _distribution(json.dumps(kind)) for key, kind in data["distributions"].items()
         }
-        trial = cls(**{name: known[name] for name in RECORDED} | {"distributions": distributions})
+        trial = cls(
+            **{name: recorded[name] for name in RECORDED} | {"distributions": distributions}
+        )
         if run is not None:
             trial.run = run_name(run.folder.path)
             trial.look_at(run, goal)
@@ -104,10 +106,11 @@ class Trial:
 
     def as_data(self, study: str, goal: Goal) -> TrialData:
         """Return what is recorded."""
-        known: Any = {name: getattr(self, name) for name in RECORDED}
-        known["distributions"] = as_json(self.distributions)
-        goals = {"objectives": [*goal.objectives], "directions": [*goal.directions]}
-        return {"study": study, **goals, "value": goal.value, **known}  # type: ignore[typeddict-item]
+        data: Any = {name: getattr(self, name) for name in RECORDED}
+        data |= {"study": study, "distributions": as_json(self.distributions), "value": goal.value}
+        data |= {"objectives": [*goal.objectives], "directions": [*goal.directions]}
+        recorded: TrialData = data
+        return recorded
 
     @cached_property
     def params(self) -> dict[str, Any]:
@@ -126,7 +129,7 @@ class Trial:
         self.state, self.step = run.record.get("state"), int(run.record.get("step") or 0)
         history = History.of(run.folder)
         self.curves = tuple(curve_of(history, objective) for objective in goal.objectives)
-        self.known, self.logged = None, tuple(history.metrics)
+        self.latest, self.logged = None, tuple(history.metrics)
         self.reason = run.attempts[-1].get("reason") if run.attempts else None
 
     def status(self, goal: Goal) -> Status:
@@ -156,9 +159,9 @@ class Trial:
         if not self.curves:
             return [math.nan] * len(goal.objectives)
         # A search asks for the values of all its trials again and again.
-        if self.known is None:
-            self.known = [value(curve, goal.value, goal.mode) for curve in self.curves]
-        return self.known
+        if self.latest is None:
+            self.latest = [value(curve, goal.value, goal.mode) for curve in self.curves]
+        return self.latest
 
     def value_at(self, step: int, goal: Goal) -> float | None:
         """Return the objective's value at a rung, or None if the trial has not reached it."""
@@ -171,7 +174,7 @@ class Trial:
         return value(self.curves[0], goal.value, goal.mode, step)
 
 
-NOT_RECORDED = ("run", "state", "step", "curves", "reason", "logged", "stored", "known")
+NOT_RECORDED = ("run", "state", "step", "curves", "reason", "logged", "stored", "latest")
 RECORDED = [each.name for each in fields(Trial) if each.name not in NOT_RECORDED]
 
 
