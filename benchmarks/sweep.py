@@ -119,7 +119,8 @@ def study(what: str, count: int, quick: bool) -> float:
             outputs / "studies" / "many", outputs, settings, space, [], None, Idle(), [], 0, print
         )  # type: ignore[arg-type]
         for number, path in enumerate(sorted(outputs.glob("*/*/run.json"))):
-            trial = Trial(number, {"optimizer.lr": 1e-5 * (1 + number)}, space)
+            # Runs that failed have ended.
+            trial = Trial(number, {"optimizer.lr": 1e-5 * (1 + number)}, space, failures=2)
             record = json.loads(path.read_text())
             record["trials"] = [trial.as_data("many", settings)]
             path.write_text(json.dumps(record))
