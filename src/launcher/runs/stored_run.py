@@ -54,8 +54,8 @@ class StoredRun:
             return cls(path, {})
         choices = {group: as_typed(option) for group, option in record.pop("choices", {}).items()}
         config = record.pop("config", {})
-        for key in ("identity", "trials"):
-            record.pop(key, None)
+        record.pop("identity", None)
+        record.pop("trials", None)
         record = with_shared_keys(record)
         if "git" in record:
             record["git"] = shared(record["git"])
