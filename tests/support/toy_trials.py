@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from launcher.cli.sweep_job import SweepJob
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
+from launcher.search.local import Runner
 from launcher.search.rungs import rungs_of
 from launcher.search.search import Search
 from launcher.search.settings import Settings
@@ -26,7 +27,7 @@ def loss(x: float, step: int) -> float:
     return abs(x - 0.3) + 1 / step
 
 
-class ToyRunner:
+class ToyRunner(Runner):
     """
     Args:
         value: of `val/loss`, by x and step.
@@ -89,18 +90,6 @@ class ToyRunner:
     def why(self, number: int, code: int) -> str:
         return f"exit code {code}"
 
-    def phase(self, number: int) -> str:
-        return "running"
-
-    def describe_start(self, step: int) -> str:
-        return "starts"
-
-    def adopt(self, runs: Mapping[int, str]) -> None:
-        pass
-
-    def flush(self) -> None:
-        pass
-
     def close(self) -> None:
         pass
 
@@ -133,7 +122,7 @@ def search(
     **settings: Any,
 ) -> Search:
     keys = Settings(objectives=("val/loss",), directions=("minimize",), **settings)
-    study = folder / "studies" / "toy"
+    study = folder / "studies" / (keys.name or "toy")
     study.mkdir(parents=True, exist_ok=True)
     lines: list[str] = []
     made = Search(

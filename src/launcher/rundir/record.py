@@ -28,6 +28,7 @@ from launcher.rundir.record_format import (
     NewerRecord,
     Outcome,
     RecordData,
+    TrialData,
     iso,
     plain_number,
     read_record,
@@ -91,6 +92,7 @@ class RunRecord:
             "best": None,
             "forked_from": None,
             "logged": None,
+            "trials": [],
             "overrides": None,
             "choices": {},
             "config_dir": None,
@@ -211,6 +213,15 @@ class RunRecord:
         self._close_killed()
         self.data.update({"state": "queued", "queued": self._time()})
         self._note_command(command)
+        self._write()
+
+    def note_trial(self, trial: TrialData, command: RecordData) -> None:
+        """Note that the run is a trial, and the command of a run that has not begun."""
+        name = trial["study"], trial["number"]
+        others = [one for one in self.data["trials"] if (one["study"], one["number"]) != name]
+        self.data["trials"] = [*others, trial]
+        if self.state is None:
+            self._note_command(command)
         self._write()
 
     def revise(

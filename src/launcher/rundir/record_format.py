@@ -74,6 +74,27 @@ class AttemptData(TypedDict, total=False):
     seconds: dict[str, float] | None
 
 
+class TrialData(TypedDict):
+    """A trial of a hyperparameter search in run.json, see `launcher.runs.trials`."""
+
+    study: str
+    objectives: list[str]
+    directions: list[str]
+    value: Literal["best", "last"]
+    number: int
+    sampled: dict[str, Any]
+    distributions: dict[str, Any]
+    attributes: dict[str, Any]
+    shared: dict[str, Any]
+    origin: str
+    refusal: str | None
+    bracket: int
+    target: int | None
+    pruned: int | None
+    cancelled: bool
+    failures: int
+
+
 class RecordData(TypedDict, total=False):
     """The keys of run.json. A record of an earlier version lacks some."""
 
@@ -94,6 +115,8 @@ class RecordData(TypedDict, total=False):
     best: BestData | None
     forked_from: ForkedFromData | None
     logged: LoggedData | None
+    trials: list[TrialData]
+    """The trials of searches that the run is; equal trials share a run."""
     attempts: list[AttemptData]
     overrides: list[str] | None
     choices: dict[str, object]
@@ -168,7 +191,7 @@ def _checkable(hint: Any) -> tuple[type, ...]:
 
 RECORD_TYPES, ATTEMPT_TYPES = _types(RecordData), _types(AttemptData)
 BEST_TYPES, FORKED_FROM_TYPES = _types(BestData), _types(ForkedFromData)
-LOGGED_TYPES = _types(LoggedData)
+LOGGED_TYPES, TRIAL_TYPES = _types(LoggedData), _types(TrialData)
 
 
 class NewerRecord(ValueError):
@@ -225,6 +248,8 @@ def parse_record(content: bytes) -> RecordData:
     for override in data.get("overrides") or ():
         if not isinstance(override, str):
             raise ValueError(f"overrides has {override!r:.40}")
+    for index, trial in enumerate(data.get("trials", [])):
+        _check(trial, TRIAL_TYPES, f"trials[{index}].", every_key=True)
     for index, attempt in enumerate(data.get("attempts", [])):
         _check(attempt, ATTEMPT_TYPES, f"attempts[{index}].", every_key=True)
     return data

@@ -31,7 +31,7 @@ class StoredRun:
 
     path: str
     record: RecordData
-    """run.json without `config`, `choices` and `identity`."""
+    """run.json without `config`, `choices`, `identity` and `trials`."""
     choices: dict[str, str] = field(default_factory=dict)
     """The option of each config group: {"model": "gpt"}."""
     keys: Sequence[str] = ()
@@ -54,6 +54,7 @@ class StoredRun:
         choices = {group: as_typed(option) for group, option in record.pop("choices", {}).items()}
         config = record.pop("config", {})
         record.pop("identity", None)
+        record.pop("trials", None)
         record = with_shared_keys(record)
         if "git" in record:
             record["git"] = shared(record["git"])

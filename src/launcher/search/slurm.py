@@ -22,7 +22,7 @@ from launcher.rundir.holder import is_held
 from launcher.rundir.record import RunRecord
 from launcher.runs.find import join_queue
 from launcher.runs.stored_run import StoredRun
-from launcher.search.local import CANCELLED
+from launcher.search.local import CANCELLED, Runner
 from launcher.slurm import scheduler, snapshot, submission
 from launcher.slurm.not_started import last_line, task_end
 from launcher.slurm.scheduler import ENDING, NoAnswer, QueuedJob, SchedulerError
@@ -55,7 +55,7 @@ class Submitted:
         return self.folder.logs / f"slurm-{self.job_id}.log"
 
 
-class SlurmRunner:
+class SlurmRunner(Runner):
     """Trains trials as SLURM jobs."""
 
     poll = 2.0
@@ -92,6 +92,11 @@ class SlurmRunner:
                 folder = RunFolder((self.outputs / runs[number]).absolute())
                 self._register(number, Submitted(folder, job.id, was_ending=job.state == ENDING))
                 self._report_phase(number, StoredRun.read(folder.path), job)
+
+    def check(self, config: dict[str, Any]) -> None:
+        """Check before the first submission, so that a command without SLURM leaves nothing."""
+        if not self.latest:
+            construct(config["dispatch"]).check()
 
     def start(self, number: int, config: dict[str, Any], hydra: dict[str, object]) -> None:
         self.due[number] = SubmittedRun(
