@@ -15,7 +15,6 @@ FOR_HYDRA = (
     "hydra_help",
     "info",
     "shell_completion",
-    "package",
     "config_path",
     "experimental_rerun",
 )

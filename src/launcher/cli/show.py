@@ -12,9 +12,9 @@ from launcher.errors import ConfigError
 
 def show(words: Command, arguments: Namespace) -> None:
     """Print the configuration of a command."""
-    config = words.config()
-    HydraConfig.instance().cfg = config  # type: ignore[assignment]
-    _print(_part(config, arguments.cfg), arguments)
+    # The interpolations ${hydra:...} read it.
+    HydraConfig.instance().cfg = words.config()  # type: ignore[assignment]
+    _print(_part(words.config(), arguments.cfg), arguments)
     sys.stdout.flush()
     words.check(words.config())
 

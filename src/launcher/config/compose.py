@@ -47,15 +47,23 @@ class Composer:
         """Pickled: `deepcopy` takes four times as long."""
         self._is_group = cache(lambda text: is_group(parse(text), loader()))
 
-    def compose(self, overrides: Sequence[Override], issues: Sequence[str] = ()) -> DictConfig:
+    def compose(
+        self,
+        overrides: Sequence[Override],
+        issues: Sequence[str] = (),
+        reported: set[object] | None = None,
+    ) -> DictConfig:
         """Compose a configuration with its `hydra` node; it is not checked.
 
         Args:
             overrides: of one run.
             issues: messages about other overrides of the command.
+            reported: keys that are reported for the same groups, which gets further ones. An error
+                has no other message about them.
         Raises:
             ConfigError: with a message for every error of the overrides.
         """
+        reported = set() if reported is None else reported
         found = list(issues)
         values = [override for override in overrides if self.is_value(override)]
         chosen = [override for override in overrides if override not in values]
@@ -71,8 +79,11 @@ class Composer:
                 bad_keys.add(key)
                 if "." not in key and (group := nearest(key, loader().list_groups(""))):
                     bad_groups.add(group)
-                found.append(f"{override.input_line}: {bad_key(override, config, error)}")
-        if found:
+                known = (key, str(config.hydra.runtime.choices))
+                if known not in reported:
+                    reported.add(known)
+                    found.append(f"{override.input_line}: {bad_key(override, config, error)}")
+        if found or bad_keys:
             raise ConfigError(*dict.fromkeys([*found, *_further(config, bad_groups)]))
         record_overrides(overrides, config)
         return config
@@ -268,9 +279,12 @@ class Command:
             with_intervals=self.choice("hydra/sweeper") not in GRID_SWEEPERS,
         )
 
-    def job(self, overrides: Sequence[str], number: int = 0) -> RunConfig:
-        """Compose and check one job of a sweep."""
-        config = self.composer.compose([*self._hydra, *map(parse, overrides)])
+    def job(
+        self, overrides: Sequence[str], number: int = 0, reported: set[object] | None = None
+    ) -> RunConfig:
+        """Compose and check one job of a sweep; `reported` as in `Composer.compose`."""
+        typed = [*self._hydra, *map(parse, overrides)]
+        config = self.composer.compose(typed, reported=reported)
         config.hydra.mode = RunMode.MULTIRUN
         config.hydra.job.id, config.hydra.job.num = str(number), number
         if config.run.get("sweep") is None:

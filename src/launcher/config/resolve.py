@@ -10,7 +10,7 @@ from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseExce
 from launcher.config.identity import PLACEHOLDER, choices, without_id
 from launcher.config.messages import ConfigIssue, MissingValue, hint
 from launcher.config.options import composed_from, options_with
-from launcher.config.plain import resolved_at
+from launcher.config.plain import resolved_at, to_plain
 from launcher.config.secrets import is_expression
 from launcher.config.tree import is_interpolation, join, mapped, walk
 
@@ -103,16 +103,16 @@ class Resolver:
         """Return the whole tree, once the run has its id: `run`, and what refers to its id."""
 
         def value(known: object, keys: tuple[object, ...]) -> object:
-            refers = isinstance(known, str) and PLACEHOLDER in known
-            return self.interpolated(known, keys) if refers else known
+            if isinstance(known, str) and PLACEHOLDER in known:
+                return self.interpolated(known, keys)
+            return known
 
-        tree = {key: node for key, node in self.tree.items() if key != "hydra"}
-        return {
-            key: mapped(node, self.value, (key,))
-            if key == "run"
-            else mapped(nodes[key], value, (key,))
-            for key, node in tree.items()
-        }
+        whole = {key: mapped(node, value, (key,)) for key, node in nodes.items()}
+        if "run" in self.tree:
+            # Its name has been set since.
+            run = to_plain(self.config)["run"]
+            whole["run"] = mapped(run, self.value, ("run",))
+        return {key: whole[key] for key in self.tree if key in whole}
 
     def value(self, written: Any, keys: tuple[Any, ...]) -> Any:
         if written == "???":

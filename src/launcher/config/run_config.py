@@ -20,6 +20,7 @@ from launcher.config.lookup import (
     nearest,
     news,
 )
+from launcher.config.messages import ConfigIssue
 from launcher.config.options import TRAIN_JOB
 from launcher.config.plain import settings_of, to_plain
 from launcher.config.resolve import Resolver, escaped, unescaped
@@ -37,12 +38,17 @@ class RunConfig:
 
     plain: dict[str, Any]
     """The configuration, resolved, without Hydra's node."""
-    stored: dict[str, Any]
-    """The same as a run stores it: values from the environment are interpolations."""
+    written: dict[str, Any]
+    """The same with interpolations as they are written."""
     hydra: dict[str, Any] | None = None
     """Hydra's node, interpolations as they are written; None without a command."""
     continued: Known | None = None
     """The run of an equivalent configuration, under whose id this one continues."""
+
+    @cached_property
+    def stored(self) -> dict[str, Any]:
+        """The configuration as a run stores it: values from the environment are interpolations."""
+        return as_stored(self.written, self.plain)
 
     @cached_property
     def run(self) -> RunSettings:
@@ -55,6 +61,14 @@ class RunConfig:
     @property
     def folder(self) -> RunFolder:
         return RunFolder(Path(self.plain["run"]["dir"]))
+
+    @property
+    def seed(self) -> int:
+        return int(self.plain["seed"])
+
+    @property
+    def device(self) -> str:
+        return str(self.plain["device"])
 
     @property
     def outputs(self) -> str:
@@ -98,7 +112,7 @@ class RunConfig:
 
     def with_trees(self, change: Callable[[dict[str, Any]], Mapping[str, object]]) -> "RunConfig":
         """Return a copy whose trees are changed."""
-        return replace(self, plain=dict(change(self.plain)), stored=dict(change(self.stored)))
+        return replace(self, plain=dict(change(self.plain)), written=dict(change(self.written)))
 
     def changed(self, values: Mapping[str, object]) -> "RunConfig":
         """Return a copy with other values, by dotted key."""
@@ -122,6 +136,25 @@ def changed(tree: Mapping[str, Any], values: Mapping[str, object]) -> dict[str, 
     return copy
 
 
+def read(config: DictConfig, runs: Runs | None = None) -> tuple[RunConfig, list[ConfigIssue]]:
+    """Resolve a composed configuration, and name its run; see `check`.
+
+    Returns:
+        The configuration, and the errors of its interpolations.
+    """
+    if "hydra" in config:
+        # The interpolations ${hydra:...} read it.
+        HydraConfig.instance().cfg = config  # type: ignore[assignment]
+        config.hydra.runtime.output_dir = "${run.dir}"
+    written = to_plain(config)
+    resolver = Resolver(config, written)
+    nodes = resolver.nodes()
+    continued = None if resolver.has_issues else _name(config, written, nodes, runs)
+    plain = resolver.with_run(nodes)
+    hydra = written.pop("hydra", None)
+    return RunConfig(plain, written, hydra, continued), resolver.all_issues()
+
+
 def check(config: DictConfig, runs: Runs | None = None) -> RunConfig:
     """Check a composed configuration, and name its run.
 
@@ -131,21 +164,12 @@ def check(config: DictConfig, runs: Runs | None = None) -> RunConfig:
     Raises:
         ConfigError: with a message for every error.
     """
-    if "hydra" in config:
-        # The interpolations ${hydra:...} read it.
-        HydraConfig.instance().cfg = config  # type: ignore[assignment]
-        config.hydra.runtime.output_dir = "${run.dir}"
-    written = to_plain(config)
-    check_hydra(written)
-    resolver = Resolver(config, written)
-    plain = resolver.nodes()
-    continued = None if resolver.has_issues else _name(config, written, plain, runs)
-    plain = resolver.with_run(plain)
-    check_tree(plain, written, resolver.all_issues())
+    check_hydra(to_plain(config))
+    run, issues = read(config, runs)
+    check_tree(run.plain, {**run.written, "hydra": run.hydra or {}}, issues)
     if runs is not None:
-        check_identity(plain["run"])
-    hydra = written.pop("hydra", None)
-    return RunConfig(plain, as_stored(written, plain), hydra, continued)
+        check_identity(run.plain["run"])
+    return run
 
 
 def _name(
@@ -214,4 +238,4 @@ def _restored(tree: Mapping[str, Any], hydra: Mapping[str, Any] | None) -> RunCo
     plain = resolver.with_run(resolver.nodes())
     if issues := resolver.all_issues():
         raise ConfigError(*map(str, issues))
-    return RunConfig(plain, unescaped(tree), None if hydra is None else dict(hydra))
+    return RunConfig(plain, dict(tree), None if hydra is None else dict(hydra))

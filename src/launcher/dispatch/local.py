@@ -105,7 +105,7 @@ class LocalDispatch:
             return self.nproc
         if {strategy, job} & set(ONE_PROCESS):
             return 1
-        return max(1, count_gpus()) if config.plain["device"] in ("auto", "cuda") else 1
+        return max(1, count_gpus()) if config.device in ("auto", "cuda") else 1
 
 
 def spawn(config: RunConfig, count: int) -> object:

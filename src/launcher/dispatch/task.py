@@ -1,10 +1,17 @@
 """Passes a checked configuration to its dispatch."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import takewhile
+from pathlib import Path
+
 from launcher.config.construct import construct
 from launcher.config.run_config import RunConfig
 from launcher.dispatch.due import folder_of
 from launcher.dispatch.environment import join_ranks
+from launcher.errors import ConfigError
 from launcher.process import signals
+from launcher.rundir.files import remove_empty
 from launcher.slurm.causes import Budget
 from launcher.slurm.requeue import guarded
 
@@ -25,6 +32,24 @@ def task(run: RunConfig) -> object:
         result: object = dispatch.run(run)
         return result
 
-    if getattr(dispatch, "submits", False):
-        return work()
-    return guarded(work, folder_of(run.plain), Budget.of(run.plain["dispatch"]))
+    with _existing(run.folder.path):
+        if getattr(dispatch, "submits", False):
+            return work()
+        return guarded(work, folder_of(run.stored), Budget.of(run.plain["dispatch"]))
+
+
+@contextmanager
+def _existing(folder: Path) -> Iterator[None]:
+    """Make the run's folder, as Hydra does for its jobs; what stays empty is removed again."""
+    made = list(takewhile(lambda each: not each.exists(), (folder, *folder.parents)))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"paths.outputs: {error.filename} cannot be created ({error.strerror}); use another"
+            " folder."
+        ) from error
+    try:
+        yield
+    finally:
+        remove_empty(*made)

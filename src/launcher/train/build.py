@@ -85,7 +85,7 @@ def build_trainer(
     set_deterministic(settings.deterministic)
     strategy, precision, plan = set_up_strategy(config)
     compiling = compile_options(settings.compile, strategy)
-    seed_all(plain["seed"], strategy.ranks.rank)
+    seed_all(config.seed, strategy.ranks.rank)
     data = instantiate(without_own_keys(plain["data"]), "data")
     data.check()
     if to_train:
@@ -104,7 +104,7 @@ def build_trainer(
     loader = None
     if has_loader:
         loader = data.train_loader(
-            seed=plain["seed"], micro_batch_size=plan.micro_batch_size, **placement, **order
+            seed=config.seed, micro_batch_size=plan.micro_batch_size, **placement, **order
         )
     size = plan.micro_batch_size
     if data.val_batch_size is not None:
@@ -205,13 +205,13 @@ def set_up_strategy(config: RunConfig) -> tuple[Strategy, Precision, StepPlan]:
     ranks, plain, settings = Ranks.from_env(), config.plain, config.trainer
     precision: Precision = instantiate(plain["precision"], "precision")
     plan = step_plan(settings, plain["data"]["batch_size"], ranks.world_size, precision)
-    plan = replace(plan, seed=plain["seed"])
+    plan = replace(plan, seed=config.seed)
     strategy: Strategy = instantiate(plain["strategy"], "strategy")
     if settings.lanes is not None:
         if not vars(type(strategy)).get("supports_lanes"):
             raise ConfigError(str(unsupported_by(settings.lanes, strategy.name)))
         plan = replace(plan, lanes=settings.lanes)
-    strategy.setup(plan, precision, plain["device"])
+    strategy.setup(plan, precision, config.device)
     if settings.lanes is not None and strategy.device.type == "cpu":
         # Kernels divide their sums among threads, whose number would otherwise depend on the ranks.
         torch.set_num_threads(1)

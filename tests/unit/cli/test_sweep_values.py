@@ -26,8 +26,7 @@ class Only:
 
 class Job:
     def run(self, config):
-        from omegaconf import OmegaConf
-        print("ran", json.dumps(OmegaConf.to_container(config, resolve=True)))
+        print("ran", json.dumps(config.plain))
 """
 PRESET = "# @package _global_\ndefaults:\n  - override /model: {model}\n{more}"
 FILES = {

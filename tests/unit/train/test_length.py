@@ -5,11 +5,9 @@ from typing import Any
 
 import pytest
 
-from launcher.config.identity import run_id
-from launcher.config.schema import validate
 from launcher.errors import ConfigError
 from launcher.train.length import total_steps, with_max_steps
-from support.composition import composed
+from support.composition import composed, validate
 
 SYNTHETIC = ["data=synthetic", "data.num_samples=100", "data.batch_size=32"]
 
@@ -121,7 +119,7 @@ def test_unit_of_epochs_is_not_part_of_the_id() -> None:
         "",
         "trainer.max_steps=500",
     )
-    ids = [run_id(composed([*SYNTHETIC, *each.split()])) for each in words]
+    ids = [composed([*SYNTHETIC, *each.split()]).run.id for each in words]
     assert ids[0] == ids[1] != ids[2] == ids[3]
 
 
