@@ -54,7 +54,8 @@ def task(config: DictConfig) -> object:
     """Run a job for Hydra; it is importable, so that Hydra's launchers can send it elsewhere."""
     # Hydra has made the folder.
     made = RunFolder(config.run.dir).path
-    whole = OmegaConf.create({**to_plain(config), "hydra": to_plain(HydraConfig.get())})
+    node = OmegaConf.to_container(HydraConfig.get(), resolve=False)  # type: ignore[arg-type]
+    whole = OmegaConf.create({**to_plain(config), "hydra": node})
     try:
         run = check(whole, Runs())
     except ConfigError as error:

@@ -50,7 +50,9 @@ def execute(arguments: Namespace) -> None:
                 return show(words, arguments)
             if not (arguments.info or words.is_sweep):
                 return _run(words)
-            if not arguments.info:
+            if arguments.info:
+                words.config()
+            else:
                 from launcher.cli.sweep import sweep
 
                 # Thousands of jobs may be composed.

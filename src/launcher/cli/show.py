@@ -20,14 +20,14 @@ def show(words: Command, arguments: Namespace) -> None:
 
 
 def _part(config: DictConfig, which: str) -> DictConfig:
-    with open_dict(config):
+    with open_dict(config), open_dict(config.hydra):
         if which == "job":
             config.pop("hydra")
         elif which == "hydra":
             for key in [key for key in config if key != "hydra"]:
                 config.pop(key)
             for key in ("hydra_help", "help"):
-                config.hydra.pop(key)
+                del config.hydra[key]
     return config
 
 

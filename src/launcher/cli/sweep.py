@@ -101,8 +101,7 @@ def check_jobs(
     )
     jobs: list[SweepJob] = []
     issues: dict[str, list[Mistaken]] = {}
-    reported: set[object] = set()
-    is_valid = not words.issues
+    reported: dict[object, str] = {}
     runs: dict[str, SweepJob] = {}
     repeats: list[tuple[SweepJob, SweepJob]] = []
     for index, job_overrides in enumerate(overrides, first_index):
@@ -111,7 +110,6 @@ def check_jobs(
             config = words.job(job_overrides, index, reported)
             _check_plugins(config, words)
         except ConfigError as error:
-            is_valid = False
             for message in error.messages:
                 issues.setdefault(message, []).append((index, own))
             continue
@@ -120,7 +118,7 @@ def check_jobs(
         jobs.append(job)
         if (twin := runs.setdefault(job.plain["run"]["dir"], job)) is not job:
             repeats.append((twin, job))
-    if repeats or not is_valid:
+    if issues or repeats or words.issues:
         raise ConfigError(
             *words.issues,
             *(_located(message, of, len(overrides)) for message, of in issues.items()),

@@ -51,19 +51,19 @@ class Composer:
         self,
         overrides: Sequence[Override],
         issues: Sequence[str] = (),
-        reported: set[object] | None = None,
+        reported: dict[object, str] | None = None,
     ) -> DictConfig:
         """Compose a configuration with its `hydra` node; it is not checked.
 
         Args:
             overrides: of one run.
             issues: messages about other overrides of the command.
-            reported: keys that are reported for the same groups, which gets further ones. An error
-                has no other message about them.
+            reported: messages by key and groups, which gets further ones. Jobs of a sweep share it,
+                so that another value of a key is not another mistake.
         Raises:
             ConfigError: with a message for every error of the overrides.
         """
-        reported = set() if reported is None else reported
+        reported = {} if reported is None else reported
         found = list(issues)
         values = [override for override in overrides if self.is_value(override)]
         chosen = [override for override in overrides if override not in values]
@@ -81,9 +81,10 @@ class Composer:
                     bad_groups.add(group)
                 known = (key, str(config.hydra.runtime.choices))
                 if known not in reported:
-                    reported.add(known)
-                    found.append(f"{override.input_line}: {bad_key(override, config, error)}")
-        if found or bad_keys:
+                    problem = bad_key(override, config, error)
+                    reported[known] = f"{override.input_line}: {problem}"
+                found.append(reported[known])
+        if found:
             raise ConfigError(*dict.fromkeys([*found, *_further(config, bad_groups)]))
         record_overrides(overrides, config)
         return config
@@ -280,7 +281,7 @@ class Command:
         )
 
     def job(
-        self, overrides: Sequence[str], number: int = 0, reported: set[object] | None = None
+        self, overrides: Sequence[str], number: int = 0, reported: dict[object, str] | None = None
     ) -> RunConfig:
         """Compose and check one job of a sweep; `reported` as in `Composer.compose`."""
         typed = [*self._hydra, *map(parse, overrides)]

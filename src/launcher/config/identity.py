@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import setup_globals
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from launcher.config.command import for_json
@@ -245,6 +246,8 @@ def _resolve_path(path: object) -> str:
     return str(expanded(str(path)))
 
 
+# ${hydra:...}, in processes that do not compose too.
+setup_globals()
 register: Any = OmegaConf.register_resolver
 # Before OmegaConf 2.4 another function had this name.
 if "replace" not in signature(register).parameters:
