@@ -61,7 +61,8 @@ class ToyRunner:
             for step in range(record.step + 1, end + 1):
                 if step % EVERY == 0:
                     file.write(
-                        json.dumps({"step": step, "val/loss": self.value(config["x"], step)}) + "\n"
+                        json.dumps({"step": step, "val/loss": self.value(config.plain["x"], step)})
+                        + "\n"
                     )
         outcome = (
             "preempted"

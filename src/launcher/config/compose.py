@@ -28,6 +28,7 @@ from launcher.config.grid import GRID_SWEEPERS, expand
 from launcher.config.lookup import Runs
 from launcher.config.messages import nearest
 from launcher.config.overrides import apply_value, is_group, normalize, parse, record_overrides
+from launcher.config.plain import to_plain
 from launcher.config.run_config import RunConfig, check
 from launcher.config.session import COMPOSITION_ERRORS, loader, session
 from launcher.errors import ConfigError
@@ -262,7 +263,11 @@ class Command:
 
     def choice(self, group: str) -> object:
         """Return the option of one of Hydra's groups, or None if that is not known."""
-        return None if self.master is None else self.master.hydra.runtime.choices[group]
+        return self._choices.get(group)
+
+    @cached_property
+    def _choices(self) -> dict[str, object]:
+        return {} if self.master is None else to_plain(self.master.hydra.runtime.choices)
 
     @property
     def batch_size(self) -> int | None:

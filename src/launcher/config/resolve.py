@@ -110,7 +110,8 @@ class Resolver:
         whole = {key: mapped(node, value, (key,)) for key, node in nodes.items()}
         if "run" in self.tree:
             # Its name has been set since.
-            run = to_plain(self.config)["run"]
+            run = self.config.run
+            run = to_plain(run) if isinstance(run, DictConfig) else run
             whole["run"] = mapped(run, self.value, ("run",))
         return {key: whole[key] for key in self.tree if key in whole}
 

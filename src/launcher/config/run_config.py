@@ -164,9 +164,10 @@ def check(config: DictConfig, runs: Runs | None = None) -> RunConfig:
     Raises:
         ConfigError: with a message for every error.
     """
-    check_hydra(to_plain(config))
     run, issues = read(config, runs)
-    check_tree(run.plain, {**run.written, "hydra": run.hydra or {}}, issues)
+    written = {**run.written, "hydra": run.hydra or {}}
+    check_hydra(written)
+    check_tree(run.plain, written, issues)
     if runs is not None:
         check_identity(run.plain["run"])
     return run

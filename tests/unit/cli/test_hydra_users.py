@@ -236,7 +236,7 @@ def test_a_mistake_is_reported_before_another_launcher_starts_a_job(
     assert said(project, *words, code=2) == []
     assert capsys.readouterr().err.splitlines() == [
         "model.widht=3: no key model.widht; did you mean model.width=3?",
-        "seed='x': should be a whole number from 0 to below 4294967296.",
+        "seed='x': should be a whole number from 0 to below 4294967296 (job 2: seed=x).",
     ]
     assert not (project / "outputs").exists()
 

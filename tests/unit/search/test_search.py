@@ -336,7 +336,7 @@ def test_a_study_that_was_moved_or_copied_continues_where_its_command_says(
 
     class Records(ToyRunner):
         def start(self, number: int, config: Any) -> None:
-            places.append(config["place"])
+            places.append(config.plain["place"])
             super().start(number, config)
 
     def compose(overrides: list[str], number: int) -> SweepJob:
