@@ -91,11 +91,11 @@ def now(device: str) -> float:
 
 
 def composed(shape: Shape, device: str, steps: int, folder: str, hooks: list[str]) -> Any:
-    from launcher.config.compose import compose
+    from launcher.config.compose import configure
     from launcher.rundir.folder import RunFolder
     from launcher.train.build import build_trainer
 
-    config = compose(
+    config = configure(
         [
             "data=synthetic",
             "model=gpt",

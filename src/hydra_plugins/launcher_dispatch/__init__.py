@@ -41,9 +41,7 @@ class GridSweeperConf:
 
 @dataclass
 class OptunaSweeperConf:
-    """Launcher's own path runs it, see `launcher.search`."""
-
-    _target_: str = "hydra_plugins.launcher_dispatch.GridSweeper"
+    _target_: str = "hydra_plugins.launcher_dispatch.OptunaSweeper"
 
 
 class InstalledOptions(SearchPathPlugin):
@@ -130,6 +128,25 @@ class GridSweeper(Sweeper):
             returns += self.launcher.launch(overrides, initial_job_idx=batch[0].index)
         conclude(jobs, [result_of(returned) for returned in returns])
         return [returns]
+
+
+class OptunaSweeper(GridSweeper):
+    """Searches for the best values of keys. Its settings are `hpo.*`; see `launcher.search`."""
+
+    @staticmethod
+    def search(words: "Command", master: DictConfig) -> None:
+        """Search in place of a sweep; Launcher calls it."""
+        from launcher.errors import ConfigError
+
+        try:
+            import optuna  # noqa: F401
+        except ImportError as error:
+            raise ConfigError(
+                "hydra/sweeper=optuna: needs Optuna; pip install 'torch-launcher[optuna]'."
+            ) from error
+        from launcher.search.entry import sweep
+
+        sweep(words, master)
 
 
 def command_of(config: DictConfig) -> "Command":

@@ -15,7 +15,7 @@ from launcher.cli.parallel import Queue, outcome
 from launcher.cli.start import start
 from launcher.cli.sweep_job import SweepJob
 from launcher.config.compose import Command
-from launcher.config.construct import construct
+from launcher.config.construct import construct, target_object
 from launcher.config.explain import unwrapped, user_traceback
 from launcher.config.grid import GRID_SWEEPERS
 from launcher.config.hydra_job import Callbacks
@@ -54,9 +54,8 @@ def sweep(words: Command) -> bool:
         check_jobs(words, words.expand())
         return True
     check_hydra(to_plain(master))
-    if sweeper == "optuna":
-        from launcher.search.entry import sweep as search
-
+    search = getattr(target_object(master.hydra.sweeper._target_), "search", None)
+    if search is not None:
         with _notified(words, master):
             search(words, master)
         return True

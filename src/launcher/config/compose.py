@@ -316,6 +316,16 @@ def command(
         yield Command(overrides, config_name, mode)
 
 
+def configure(overrides: Sequence[str] = (), config_dir: str | Path | None = None) -> RunConfig:
+    """Return the checked configuration of a command line's run.
+
+    Raises:
+        ConfigError: with a message for each mistake.
+    """
+    with command(overrides, config_dir, mode=RunMode.RUN) as words:
+        return words.run()
+
+
 def compose(
     overrides: Sequence[str] = (), config_dir: str | Path | None = None, config_name: str = "config"
 ) -> DictConfig:
