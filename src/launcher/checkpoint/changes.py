@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import OmegaConf
 
 from launcher.config.difference import ABSENT, describe, diff, is_within
 from launcher.config.lanes import without_effect
 from launcher.config.plain_yaml import load
+from launcher.config.run_config import stored_tree
 from launcher.config.sections import AUTO
 from launcher.config.tree import get
 from launcher.rundir.sources import imported_sources, source_changes
@@ -54,8 +54,7 @@ def changes_since(
     messages: list[str] = []
     for name, current in (("config.yaml", config), ("code.yaml", code)):
         if (file := checkpoint / name).exists() and _loaded_fast(file) != current:
-            saved: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-            changes = diff(saved, current, ignored=ignored)
+            changes = diff(stored_tree(file), current, ignored=ignored)
             messages += describe(
                 {
                     key: values

@@ -15,7 +15,8 @@ from hydra.utils import get_object
 from hydra.utils import instantiate as hydra_instantiate
 from omegaconf import OmegaConf
 
-from launcher.config.tree import nested
+from launcher.config.secrets import escaped
+from launcher.config.tree import mapped, nested
 
 UNCHECKED = getattr(hydra_utils, "UNSAFE_DISABLE_EXECUTION_CHECKS", None)
 """A setting of Hydra since 1.4: its own list of allowed targets is not used, since
@@ -30,29 +31,28 @@ def decided_here() -> AbstractContextManager[object]:
     return context
 
 
-def instantiate(node: Any, path: str = "", **changes: object) -> Any:
-    """Build a node, inner nodes first, with some settings changed. None is returned unchanged.
+def instantiate(node: Mapping[str, Any] | None, path: str = "", **changes: object) -> Any:
+    """Build a resolved node, inner nodes first, with some settings changed. None stays None.
 
     Classes get plain containers, unless the node has a `_convert_`. Messages have the `path`.
     """
-    if path:
-        node = OmegaConf.select(OmegaConf.create(nested({path: node})), path)
-    if node is not None and "_convert_" not in node:
-        changes["_convert_"] = "all"
+    if node is None:
+        return None
+    if "_convert_" not in node:
+        changes["_convert_"] = "object"
+    # Hydra 1.3 resolves twice.
+    for _ in range(2 if UNCHECKED is None else 1):
+        node = mapped(node, lambda value, _: escaped(value) if isinstance(value, str) else value)
+    config = OmegaConf.create(nested({path or "node": node}), flags={"allow_objects": True})
     with decided_here():
-        return hydra_instantiate(node, **changes)
+        return hydra_instantiate(OmegaConf.select(config, path or "node"), **changes)
 
 
 def construct(settings: Mapping[str, object]) -> Any:
-    """Call the `_target_` with the other settings, as they are stored.
-
-    `instantiate` would resolve them twice, so that a shell line with an escaped `${HOME}` would
-    become an interpolation.
-    """
-    stored: Any = OmegaConf.to_container(OmegaConf.create(dict(settings)), resolve=True)
+    """Call the `_target_` with the other settings, which are resolved."""
     arguments = {
         key: value
-        for key, value in stored.items()
+        for key, value in settings.items()
         if key not in ("_target_", "_recursive_", "_convert_")
     }
     return target_object(str(settings["_target_"]))(**arguments)

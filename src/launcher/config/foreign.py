@@ -16,9 +16,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.config import plain_yaml
-from launcher.config.compositions import normalize, parse
 from launcher.config.messages import reason, show
 from launcher.config.options import main_folder
+from launcher.config.overrides import normalize, parse
 from launcher.config.plain import to_plain
 from launcher.config.tree import is_interpolation, nested, walk
 from launcher.errors import ConfigError
@@ -51,8 +51,8 @@ def read_config(
     built: Iterable[str] | None = None,
     trusting: str = "--trust",
     left_out: Iterable[str] = (),
-) -> DictConfig:
-    """Read the configuration of a checkpoint or an export, whose code may be run.
+) -> dict[str, Any]:
+    """Read the stored configuration of a checkpoint or an export, whose code may be run.
 
     Args:
         file: the configuration in YAML.
@@ -65,11 +65,11 @@ def read_config(
     config = OmegaConf.create(text)
     if not isinstance(config, DictConfig):
         raise ConfigError(f"{file}: is not a configuration.")
+    nodes = to_plain(config)
     if not (trust or signing.is_own_text(text)):
-        nodes = to_plain(config)
         names = set(nodes) - set(left_out) if built is None else set(built)
         check_code({name: nodes[name] for name in nodes if name in names}, file, trusting)
-    return config
+    return nodes
 
 
 def check_code(tree: object, file: Path, trusting: str = "--trust") -> None:

@@ -6,14 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import OmegaConf
 
 from launcher.config.command import stored_identity
 from launcher.config.difference import by_choice, diff, in_a_line
 from launcher.config.equivalence import canonical, identity_key
-from launcher.config.identity import fix_name, hashed_identity, run_id
-from launcher.config.plain import to_plain
-from launcher.config.tree import is_interpolation
+from launcher.config.identity import digest, hashed_identity
 from launcher.errors import ConfigError
 from launcher.rundir.folder import is_copy
 from launcher.rundir.record_format import IDENTITY_VERSION, stored_record
@@ -79,38 +77,25 @@ def _known(folder: Path) -> Iterator[Known]:
             yield Known(folder / name, {key: record.get(key) for key in KEPT})
 
 
-def name_run(config: DictConfig, runs: Runs) -> Known | None:
-    """Set a run's name, id and folder, for a new run the id of an equivalent run.
+def equivalent(folder: Path, identity: Mapping[str, Any], runs: Runs) -> Known | None:
+    """Return the run of an equivalent configuration, if the run's own folder has none yet.
 
-    Returns:
-        The equivalent run, or None if the run has the id of its own configuration or a typed id.
+    Args:
+        folder: the run's own folder, named by its id.
+        identity: the identity of the configuration.
+        runs: the runs on disk.
     """
-    fix_name(config)
-    known = stored_identity(config.run)
-    if known is None or known[0] != config.run.id:
-        return None
-    folder = Path(directory := config.run.dir)
-    if (run := _equivalent(known, folder, runs)) is not None:
-        config.run.id = run.folder.name
-    if folder.name == known[0] and not is_interpolation(directory):
-        # Each access would resolve it again.
-        config.run.dir = directory if run is None else str(run.folder)
-    return run
-
-
-def _equivalent(known: tuple[str, dict[str, Any]], folder: Path, runs: Runs) -> Known | None:
-    """The run of an equivalent configuration, if the run's own folder has none yet."""
     if _has_files(folder):
         return None
-    equivalent = runs.equivalent(folder.parent, identity_key(known[1]))
-    equivalent = [run for run in equivalent if run.record["identity_id"] == known[0]] or equivalent
-    if len(equivalent) > 1:
-        listed = ", ".join(run.folder.name for run in equivalent[:MAX_SHOWN])
+    found = runs.equivalent(folder.parent, identity_key(identity))
+    found = [run for run in found if run.record["identity_id"] == folder.name] or found
+    if len(found) > 1:
+        listed = ", ".join(run.folder.name for run in found[:MAX_SHOWN])
         raise ConfigError(
-            f"run.id={known[0]}: {len(equivalent)} runs have an equivalent configuration, {listed};"
+            f"run.id={folder.name}: {len(found)} runs have an equivalent configuration, {listed};"
             " choose one with run.id=<id>, or start another run with run.tag=<word>."
         )
-    return equivalent[0] if equivalent else None
+    return found[0] if found else None
 
 
 def _has_files(folder: Path) -> bool:
@@ -121,16 +106,16 @@ def _has_files(folder: Path) -> bool:
         return False
 
 
-def news(config: DictConfig, run: Known) -> str:
-    """Return the differences of a configuration from an equivalent one, in a line."""
-    known = stored_identity(config.run)
-    return in_a_line(diff(run.identity, {} if known is None else known[1]))
+def news(run: Mapping[str, Any], known: Known) -> str:
+    """Return the differences of a run's configuration from an equivalent one, in a line."""
+    own = stored_identity(run)
+    return in_a_line(diff(known.identity, {} if own is None else own[1]))
 
 
-def continues(config: DictConfig, run: Known) -> str:
-    """Return the line that names the run which `name_run` has found."""
-    changes = news(config, run)
-    return f"Continues {config.run.id}{f': {changes}' if changes else ', by `runs adopt`'}."
+def continuation(run: Mapping[str, Any], known: Known) -> str:
+    """Return the line that names the run under which a configuration continues."""
+    changes = news(run, known)
+    return f"Continues {run['id']}{f': {changes}' if changes else ', by `runs adopt`'}."
 
 
 def nearest(folder: Path, record: Mapping[str, Any]) -> str | None:
@@ -162,14 +147,11 @@ def nearest(folder: Path, record: Mapping[str, Any]) -> str | None:
     )
 
 
-def is_same(before: DictConfig, now: DictConfig) -> bool:
-    """Return whether two configurations have equal or equivalent identities."""
-    if run_id(before) == run_id(now):
-        return True
-    one, other = (
-        identity_key(hashed_identity(config, to_plain(config))) for config in (before, now)
-    )
-    return one == other
+def is_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Return whether two stored configurations have equal or equivalent identities."""
+    trees = [dict(tree) for tree in (before, now)]
+    one, other = (hashed_identity(OmegaConf.create(tree), tree) for tree in trees)
+    return digest(one) == digest(other) or identity_key(one) == identity_key(other)
 
 
 def check_identity(run: Mapping[Any, Any]) -> None:

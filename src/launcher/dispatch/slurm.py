@@ -9,18 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
-from hydra.core.hydra_config import HydraConfig
-from hydra.core.utils import JobReturn, JobStatus
-from omegaconf import DictConfig
-
 from launcher.config.node_range import ranks_per_node
-from launcher.config.plain import to_plain
-from launcher.config.resolve import stored
+from launcher.config.run_config import RunConfig
 from launcher.config.tree import get
 from launcher.dispatch import arrays
 from launcher.dispatch.due import why_skipped
 from launcher.dispatch.leftovers import remove_leftovers
-from launcher.dispatch.submitted_runs import SubmittedRun, report, result
+from launcher.dispatch.result import JobResult
+from launcher.dispatch.submitted_runs import SubmittedRun, report
 from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.rundir.folder import RunFolder
@@ -34,9 +30,7 @@ from launcher.types import NonNegativeInt, PositiveInt
 class Job(Protocol):
     """One job of a sweep, see `launcher.cli.sweep.SweepJob`."""
 
-    overrides: list[str]
-    plain: dict[str, object]
-    hydra: dict[str, object]
+    config: RunConfig
 
     @property
     def label(self) -> str: ...
@@ -214,7 +208,7 @@ class SlurmDispatch:
         )
         return [*modules, *(self.setup or []), *network]
 
-    def run(self, config: DictConfig) -> Any:
+    def run(self, config: RunConfig) -> Any:
         """Submit one run.
 
         Returns:
@@ -224,15 +218,12 @@ class SlurmDispatch:
             ConfigError: it cannot be submitted.
             SystemExit: it did not complete, with `wait`.
         """
-        hydra = to_plain(HydraConfig.get()) if HydraConfig.initialized() else None
-        plain = stored(config)
-        plain.pop("hydra", None)
-        (result,) = self._submit([SubmittedRun(f"{config.run.name}/{config.run.id}", plain, hydra)])
-        if result.status == JobStatus.FAILED:
+        (result,) = self._submit([SubmittedRun(config.name, config.stored, config.hydra)])
+        if result.error is not None:
             raise SystemExit(1)
-        return result.return_value
+        return result.value
 
-    def sweep(self, jobs: Sequence[Job], task: object) -> Sequence[JobReturn]:
+    def sweep(self, jobs: Sequence[Job]) -> Sequence[JobResult]:
         """Submit the runs of a sweep as arrays.
 
         Runs that are completed, running or queued are skipped.
@@ -242,12 +233,12 @@ class SlurmDispatch:
         Raises:
             ConfigError: they cannot be submitted.
         """
-        if get(jobs[0].plain, "sweep.fail_fast"):
+        if get(jobs[0].config.plain, "sweep.fail_fast"):
             raise ConfigError(
                 "sweep.fail_fast=true: is for dispatch=local; jobs of SLURM run independently."
             )
         return self._submit(
-            [SubmittedRun(job.label, job.plain, job.hydra, job.overrides) for job in jobs]
+            [SubmittedRun(job.label, job.config.stored, job.config.hydra) for job in jobs]
         )
 
     def resubmit(
@@ -313,7 +304,7 @@ class SlurmDispatch:
                 self._hand_over(due, code)
         return due
 
-    def _submit(self, runs: list[SubmittedRun], code: Path | None = None) -> list[JobReturn]:
+    def _submit(self, runs: list[SubmittedRun], code: Path | None = None) -> list[JobResult]:
         self.check()
         if self.dry_run:
             try:
@@ -322,7 +313,7 @@ class SlurmDispatch:
                 # The script can be read without a cluster.
                 print("# SLURM does not answer here, so its limits are not known.", flush=True)
             self._show([run for run in runs if run.skipped is None] or runs)
-            return [result(run, JobStatus.COMPLETED, None) for run in runs]
+            return [JobResult() for _ in runs]
         before = signals.install()
         try:
             due = self._submit_now(runs, code)
@@ -336,7 +327,7 @@ class SlurmDispatch:
             signals.check()
         finally:
             signals.restore(before)
-        return [result(run, JobStatus.COMPLETED, None) for run in runs]
+        return [JobResult() for _ in runs]
 
     def _submit_now(self, runs: list[SubmittedRun], code: Path | None) -> list[SubmittedRun]:
         """Submit the runs for which SLURM has room.

@@ -1,29 +1,27 @@
 """The configuration of a job that uses a checkpoint, whose model must fit the weights."""
 
-import copy
 from collections.abc import Sequence
 from pathlib import Path
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, OmegaConf
-
-from launcher.config.command import task_overrides
 from launcher.config.foreign import read_config
 from launcher.config.messages import show
-from launcher.config.resolve import resolved_yaml
+from launcher.config.overrides import parse
+from launcher.config.run_config import RunConfig, changed, from_stored
 from launcher.config.sections import AUTO
+from launcher.config.tree import get
 from launcher.errors import ConfigError
 from launcher.rundir.record_format import stored_record
 
 WHERE = ("job", "run", "paths", "dispatch", "device", "strategy", "tracker")
 """Keys from the command line, of where and how the job runs; all others are the checkpoint's."""
+QUOTE = "'"
 FIXED = ("model", "experiment")
 """Keys of the checkpoint that the command line must not contradict."""
 
 
 def config_for(
-    config: DictConfig, checkpoint: Path, trust: bool = False, built: Sequence[str] | None = None
-) -> DictConfig:
+    config: RunConfig, checkpoint: Path, trust: bool = False, built: Sequence[str] | None = None
+) -> RunConfig:
     """Return the checkpoint's configuration, with the keys set on the command line (`data`, say).
 
     Args:
@@ -39,42 +37,31 @@ def config_for(
     stored = read_config(
         file, trust, built, "job.trust=true (for `runs VERB RUN`: --trust)", left_out=WHERE
     )
-    composed, merged = OmegaConf.create(resolved_yaml(config)), copy.deepcopy(stored)
-    assert isinstance(composed, DictConfig)
-    for key in WHERE:
-        if key in composed:
-            merged[key] = composed[key]
+    composed = config.of_the_run
+    merged = stored | {key: composed[key] for key in WHERE if key in composed}
     wrong = []
-    for key, value in explicit_overrides():
-        top, now, then = (
-            key.split(".")[0],
-            OmegaConf.select(composed, key),
-            OmegaConf.select(stored, key),
-        )
+    for override in map(parse, config.overrides):
+        key, value = override.key_or_group, override.value()
+        top, now, then = key.split(".")[0], get(composed, key), get(stored, key)
         if (
-            top in (*WHERE, "hydra")
+            override.is_delete()
+            or top in (*WHERE, "hydra")
             or now == then
             or (key == "trainer.micro_batch_size" and now == AUTO)
             or _is_same_choice(key, value, now, then, checkpoint)
         ):
             continue
         if top in FIXED:
-            was = f"{key}={_short(then)}" if "." in key else f"another {key}"
+            was = f"{key}={show(then).strip(QUOTE)}" if "." in key else f"another {key}"
             wrong.append(
-                f"{key}={_short(value)}: the checkpoint {checkpoint} has {was}; leave {key} out."
+                f"{key}={show(value).strip(QUOTE)}: the checkpoint {checkpoint} has {was}; leave"
+                f" {key} out."
             )
         elif now is not None:
-            OmegaConf.update(merged, key, now, force_add=True)
+            merged = changed(merged, {key: now})
     if wrong:
         raise ConfigError(*wrong)
-    return merged
-
-
-def explicit_overrides() -> list[tuple[str, object]]:
-    parsed = OverridesParser.create().parse_overrides(task_overrides())
-    return [
-        (override.key_or_group, override.value()) for override in parsed if not override.is_delete()
-    ]
+    return from_stored(merged, config.hydra)
 
 
 def _is_same_choice(key: str, value: object, now: object, then: object, checkpoint: Path) -> bool:
@@ -83,12 +70,6 @@ def _is_same_choice(key: str, value: object, now: object, then: object, checkpoi
         return False
     chosen = stored_record(checkpoint.parent.parent).get("choices", {})
     if key in chosen:
-        return chosen[key] == value
-    targets = [
-        node.get("_target_") if isinstance(node, DictConfig) else None for node in (now, then)
-    ]
+        return bool(chosen[key] == value)
+    targets = [node.get("_target_") if isinstance(node, dict) else None for node in (now, then)]
     return targets[0] is not None and targets[0] == targets[1]
-
-
-def _short(value: object) -> str:
-    return show(OmegaConf.to_container(value) if OmegaConf.is_config(value) else value).strip("'")

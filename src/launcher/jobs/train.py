@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from omegaconf import DictConfig
+from launcher.config.run_config import RunConfig
 
 
 class TrainJob:
@@ -20,7 +20,7 @@ class TrainJob:
     ):
         self.objective, self.value = objective, value
 
-    def run(self, config: DictConfig) -> dict[str, object] | None:
+    def run(self, config: RunConfig) -> dict[str, object] | None:
         """Train the run to its end.
 
         Returns:

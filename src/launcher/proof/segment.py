@@ -98,13 +98,12 @@ class Segment:
         self.checkpoint = run.folder.checkpoints / step_name(end)
         self.ranks = Manifest.read(self.checkpoint).world_size
         file = self.checkpoint / "config.yaml"
-        config = read_config(file, trust, left_out=REPLACED)
-        self.config: Any = OmegaConf.to_container(config)
+        self.config: Any = read_config(file, trust, left_out=REPLACED)
         try:
             hydra: Any = OmegaConf.load(run.folder.hydra / "hydra.yaml")
-            self.hydra = hydra.hydra
+            self.hydra: Any = OmegaConf.to_container(hydra.hydra)
         except (OSError, ValueError, AttributeError):
-            self.hydra = {}
+            self.hydra = None
 
     @property
     def label(self) -> str:

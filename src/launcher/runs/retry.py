@@ -13,9 +13,10 @@ from typing import Any
 from hydra.errors import HydraException
 
 from launcher.config.command import command_record
-from launcher.config.compositions import parse
 from launcher.config.construct import construct
 from launcher.config.foreign import check_code, check_overrides, reject
+from launcher.config.overrides import parse
+from launcher.config.run_config import resolved_node
 from launcher.config.schema import check_dispatch
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
@@ -152,7 +153,8 @@ def submit(
             )
         # Paths in the configuration and the user's package are relative to it.
         with chdir(cwd or "."):
-            construct({**dispatch, "wait": False, "dry_run": dry_run}).resubmit(
+            settings = resolved_node({"dispatch": dispatch}, "dispatch")
+            construct(settings | {"wait": False, "dry_run": dry_run}).resubmit(
                 folders, code, dispatch
             )
 

@@ -62,10 +62,11 @@ def with_trackers(
         config["tracker"] = _chosen(run, overrides, trusted)
     elif not trusted:
         check_code({"tracker": config.get("tracker")}, run.folder.record_path)
-    nodes: Any = OmegaConf.create(config).get("tracker") or {}
+    nodes = config.get("tracker") or {}
+    chosen: Any = OmegaConf.to_container(OmegaConf.create(dict(nodes)))
     trackers: dict[str, Tracker] = {}
-    for name in nodes:
-        trackers |= _built(run, nodes, str(name))
+    for name in chosen:
+        trackers |= _built(run, chosen, str(name))
     for name, tracker in trackers.items():
         tracker.check(f"tracker.{name}", to_sync=True)
     return TrackedRun(run.folder, config), trackers

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from launcher.config.run_config import RunConfig
 from launcher.dispatch.pool import Pool
 
 CANCELLED = 256
@@ -18,10 +18,10 @@ class Runner:
     def adopt(self, runs: Mapping[int, str]) -> None:
         """Take over the trials that an earlier search has left running."""
 
-    def check(self, config: dict[str, Any]) -> None:
+    def check(self, config: RunConfig) -> None:
         """Raise a ConfigError if no trial of this configuration can start."""
 
-    def start(self, number: int, config: dict[str, Any], hydra: dict[str, object]) -> None:
+    def start(self, number: int, config: RunConfig) -> None:
         raise NotImplementedError
 
     def describe_start(self, step: int) -> str:

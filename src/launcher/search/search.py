@@ -10,7 +10,6 @@ from typing import Any
 import optuna
 
 from launcher.cli.sweep_job import SweepJob
-from launcher.config.command import command_record
 from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.rundir.files import remove_empty, replace_file
@@ -113,7 +112,7 @@ class Search:
             folder = RunFolder(self.outputs / trial.run)
             if not folder.path.exists():
                 self.new_runs.append(folder.create())
-            RunRecord(folder).note_trial(data, command_record(job.plain, job.hydra) if job else {})
+            RunRecord(folder).note_trial(data, job.config.record if job else {})
 
     def forget_unless_begun(self) -> None:
         """Remove the runs that this search has made and that were not started."""
@@ -247,7 +246,7 @@ class Search:
         except ConfigError as error:
             trial.refusal = error.messages[0]
         if job is not None:
-            self.runner.check(job.plain)
+            self.runner.check(job.config)
             trial.run = job.run
             twin = next((other for other in self.trials if other.run == trial.run), None)
         if twin is not None:
@@ -295,8 +294,7 @@ class Search:
                 f" {job.run}: the configuration was changed while the study ran; undo that, or"
                 " search under another name with hpo.name=<name>."
             )
-        config = {**job.plain, "trainer": {**job.plain["trainer"], "pause_at": trial.target}}
-        self.runner.start(trial.number, config, job.hydra)
+        self.runner.start(trial.number, job.config.changed({"trainer.pause_at": trial.target}))
         how = self.runner.describe_start(trial.step)
         self.say(f"trial {trial.number}: {how}: {trial.run} {' '.join(overrides_of(trial.params))}")
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from launcher.config.construct import construct
+from launcher.config.run_config import RunConfig, resolved_node
 from launcher.dispatch.slurm import SlurmDispatch
 from launcher.dispatch.submitted_runs import SubmittedRun
 from launcher.dispatch.waiting import is_open
@@ -93,15 +93,13 @@ class SlurmRunner(Runner):
                 self._register(number, Submitted(folder, job.id, was_ending=job.state == ENDING))
                 self._report_phase(number, StoredRun.read(folder.path), job)
 
-    def check(self, config: dict[str, Any]) -> None:
+    def check(self, config: RunConfig) -> None:
         """Check before the first submission, so that a command without SLURM leaves nothing."""
         if not self.latest:
-            construct(config["dispatch"]).check()
+            construct(config.plain["dispatch"]).check()
 
-    def start(self, number: int, config: dict[str, Any], hydra: dict[str, object]) -> None:
-        self.due[number] = SubmittedRun(
-            f"{config['run']['name']}/{config['run']['id']}", config, hydra
-        )
+    def start(self, number: int, config: RunConfig) -> None:
+        self.due[number] = SubmittedRun(config.name, config.stored, config.hydra)
 
     def describe_start(self, step: int) -> str:
         return f"is being submitted{f' to resume at step {step}' if step else ''}"
@@ -123,7 +121,7 @@ class SlurmRunner(Runner):
 
     def _submit(self, numbers: Sequence[int]) -> None:
         runs = [self.due[number] for number in numbers]
-        dispatch: SlurmDispatch = construct(runs[0].config["dispatch"])
+        dispatch: SlurmDispatch = construct(resolved_node(runs[0].config, "dispatch"))
         dispatch.check()
         if dispatch.snapshot and self.code is None:
             self.code = snapshot.take(submission.new_submission(runs[0].outputs))

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from hydra.errors import InstantiationException
-from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import nn
 
@@ -19,8 +18,10 @@ from launcher.checkpoint.shards import ShardReader
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.construct import instantiate, target_object
 from launcher.config.foreign import read_config
+from launcher.config.run_config import resolved_node
 from launcher.config.session import first_line
 from launcher.config.source import NotFound, Unresolvable, locate
+from launcher.config.tree import get
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.init_from import RenamingReader
 from launcher.rundir.files import expanded
@@ -121,8 +122,8 @@ def _build(file: Path, trust: bool) -> nn.Module:
         raise ConfigError(
             f"{file}: does not exist; build the model yourself, and load the tensors into it."
         )
-    config: Any = read_config(file, trust, ["model"], "trust=True")
-    target = OmegaConf.select(config, "model._target_")
+    config = read_config(file, trust, ["model"], "trust=True")
+    target = get(config, "model._target_")
     # It logs the error too.
     log = logging.getLogger("hydra.utils")
     was_disabled, log.disabled = log.disabled, True
@@ -136,7 +137,7 @@ def _build(file: Path, trust: bool) -> nn.Module:
     if not is_module:
         raise ConfigError(f"{file}: model._target_={target}: must name a torch.nn.Module.")
     try:
-        model: nn.Module = instantiate(config.model)
+        model: nn.Module = instantiate(resolved_node(config, "model"), "model")
     except InstantiationException as error:
         message = str(error)
         if "Error locating target '" not in message:

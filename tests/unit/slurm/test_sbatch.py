@@ -10,13 +10,12 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
 from launcher.config.compose import compose
 from launcher.config.construct import construct
 from launcher.config.options import TRAIN_JOB
-from launcher.config.resolve import resolve, resolved_yaml
-from launcher.config.schema import validate
+from launcher.config.resolve import as_yaml
+from launcher.config.run_config import from_stored, stored_tree
 from launcher.config.secrets import escaped
 from launcher.dispatch.slurm import SlurmDispatch
 from launcher.dispatch.submitted_runs import SubmittedRun
@@ -25,7 +24,8 @@ from launcher.rundir.folder import RunFolder
 from launcher.slurm.journal import Journal
 from launcher.slurm.sbatch import Script, seconds
 from launcher.slurm.size import GUARD
-from launcher.slurm.submission import JobNote, freeze, frozen, load_frozen
+from launcher.slurm.submission import JobNote, freeze, frozen
+from support.composition import validate
 from support.scripted_slurm import ScriptedSlurm
 
 
@@ -328,12 +328,9 @@ def test_a_setup_line_is_written_with_escaped_variables(tmp_path, line):
     assert construct(plain["dispatch"]).setup_lines() == [line]
     folder = RunFolder(tmp_path / "run")
     freeze(folder, plain, None, JobNote("/s/job-0.sh"))
-    config, _ = load_frozen(folder)
-    assert resolve(config)[0]["dispatch"]["setup"] == [line]
-    assert construct(frozen(folder)[0]["dispatch"]).setup_lines() == [line]
-    assert OmegaConf.to_container(OmegaConf.create(resolved_yaml(config)), resolve=True)[
-        "dispatch"
-    ]["setup"] == [line]
+    config = from_stored(*frozen(folder))
+    assert config.plain["dispatch"]["setup"] == [line]
+    assert from_stored(stored_tree(as_yaml(config.of_the_run))).plain["dispatch"]["setup"] == [line]
 
 
 @pytest.mark.parametrize("line", SHELL[:3])
