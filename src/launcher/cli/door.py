@@ -54,7 +54,7 @@ def task(config: DictConfig) -> object:
     """Run a job for Hydra; it is importable, so that Hydra's launchers can send it elsewhere."""
     # Hydra has made the folder.
     made = RunFolder(config.run.dir).path
-    node = OmegaConf.to_container(HydraConfig.get(), resolve=False)  # type: ignore[arg-type]
+    node = OmegaConf.to_container(HydraConfig.get(), resolve=False)
     whole = OmegaConf.create({**to_plain(config), "hydra": node})
     try:
         run = check(whole, Runs())

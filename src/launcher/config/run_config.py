@@ -41,7 +41,7 @@ class RunConfig:
     written: dict[str, Any]
     """The same with interpolations as they are written."""
     hydra: dict[str, Any] | None = None
-    """Hydra's node, interpolations as they are written; None without a command."""
+    """Hydra's node, interpolations as they are written, or None if no command composed it."""
     continued: Known | None = None
     """The run of an equivalent configuration, under whose id this one continues."""
 
@@ -86,7 +86,7 @@ class RunConfig:
 
     @property
     def of_the_run(self) -> dict[str, Any]:
-        """What a run stores, without the nodes that it does not depend on."""
+        """The configuration as it is stored, without the nodes that a run does not depend on."""
         return of_the_run(self.stored)
 
     @property

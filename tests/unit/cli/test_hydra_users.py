@@ -1,4 +1,4 @@
-"""What users of Hydra use: launchers and sweepers of other packages, callbacks, Hydra's state."""
+"""Parts of Hydra that its users use: launchers and sweepers of other packages, callbacks, Hydra's state."""
 
 import json
 import os
@@ -143,7 +143,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def said(project: Path, *words: str, code: int = 0) -> list[dict[str, Any]]:
-    """What the jobs and the callbacks of a command have said."""
+    """The lines that the jobs and the callbacks of a command have written."""
     (project / "said.jsonl").unlink(missing_ok=True)
     assert exit_code("job=mine", "model=net", *words) == code
     file = project / "said.jsonl"
