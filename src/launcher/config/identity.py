@@ -6,6 +6,7 @@ they resolve to the same value while Hydra composes, inside the run, and in a sw
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -255,5 +256,6 @@ if "replace" not in signature(register).parameters:
 register("launcher.id", lambda *, _root_: _resolve_id(_root_), replace=True)
 register("launcher.name", lambda *, _root_: run_name(_root_), replace=True)
 register("launcher.path", _resolve_path, replace=True)
+register("launcher.absolute", lambda path: os.path.abspath(path), replace=True)
 register("launcher.count", len, replace=True)
 register("launcher.steps", lambda *, _root_: _resolve_steps(_root_), replace=True)

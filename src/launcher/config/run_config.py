@@ -145,7 +145,7 @@ def read(config: DictConfig, runs: Runs | None = None) -> tuple[RunConfig, list[
     if "hydra" in config:
         # The interpolations ${hydra:...} read it.
         HydraConfig.instance().cfg = config  # type: ignore[assignment]
-        config.hydra.runtime.output_dir = "${run.dir}"
+        config.hydra.runtime.output_dir = "${launcher.absolute:${run.dir}}"
     written = to_plain(config)
     resolver = Resolver(config, written)
     nodes = resolver.nodes()
