@@ -14,7 +14,6 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import setup_globals
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
@@ -164,8 +163,6 @@ def _content(file: Path) -> object:
 def choices(config: DictConfig) -> dict[str, object]:
     """Return the chosen option of each group, empty for a configuration without Hydra."""
     chosen = OmegaConf.select(config, "hydra.runtime.choices")
-    if chosen is None and HydraConfig.initialized():
-        chosen = HydraConfig.get().runtime.choices
     return to_plain(chosen) if chosen is not None else {}
 
 
