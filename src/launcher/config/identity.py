@@ -6,6 +6,7 @@ they resolve to the same value while Hydra composes, inside the run, and in a sw
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -13,7 +14,6 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import setup_globals
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
@@ -168,8 +168,6 @@ def _content(file: Path) -> object:
 def choices(config: DictConfig) -> dict[str, object]:
     """Return the chosen option of each group, empty for a configuration without Hydra."""
     chosen = OmegaConf.select(config, "hydra.runtime.choices")
-    if chosen is None and HydraConfig.initialized():
-        chosen = HydraConfig.get().runtime.choices
     return to_plain(chosen) if chosen is not None else {}
 
 
@@ -221,5 +219,6 @@ if "replace" not in signature(register).parameters:
 register("launcher.id", lambda *, _root_: _resolve_id(_root_), replace=True)
 register("launcher.name", lambda *, _root_: run_name(_root_), replace=True)
 register("launcher.path", _resolve_path, replace=True)
+register("launcher.absolute", lambda path: os.path.abspath(path), replace=True)
 register("launcher.count", len, replace=True)
 register("launcher.steps", lambda *, _root_: _resolve_steps(_root_), replace=True)

@@ -42,7 +42,7 @@ class RunConfig:
     written: dict[str, Any]
     """The same with interpolations as they are written."""
     hydra: dict[str, Any] | None = None
-    """Hydra's node, interpolations as they are written; None without a command."""
+    """Hydra's node, interpolations as they are written, or None if no command composed it."""
     continued: Known | None = None
     """The run of an equivalent configuration, under whose id this one continues."""
 
@@ -87,7 +87,7 @@ class RunConfig:
 
     @property
     def of_the_run(self) -> dict[str, Any]:
-        """What a run stores, without the nodes that it does not depend on."""
+        """The configuration as it is stored, without the nodes that a run does not depend on."""
         return of_the_run(self.stored)
 
     @property
@@ -152,7 +152,7 @@ def read(config: DictConfig, runs: Runs | None = None) -> tuple[RunConfig, list[
     if "hydra" in config:
         # The interpolations ${hydra:...} read it.
         HydraConfig.instance().cfg = config  # type: ignore[assignment]
-        config.hydra.runtime.output_dir = "${run.dir}"
+        config.hydra.runtime.output_dir = "${launcher.absolute:${run.dir}}"
     written = to_plain(config)
     resolver = Resolver(config, written)
     nodes = resolver.nodes()

@@ -44,7 +44,7 @@ def session(
     The folders of `hydra.searchpath` come from the overrides or from the file `config_name`.
 
     Raises:
-        ConfigError: there is no folder `config_dir`.
+        ConfigError: `config_dir` is not a folder.
     """
     if config_dir is not None and not Path(config_dir).is_dir():
         raise ConfigError(f"--config-dir={config_dir}: there is no such folder.")
