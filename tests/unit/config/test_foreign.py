@@ -32,7 +32,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def checked(file: Path, node: Any, trust: bool = False, **others: Any) -> Any:
     file.write_text(yaml.safe_dump({"model": node, **others}))
-    return OmegaConf.to_container(read_config(file, trust, ["model"]), resolve=False)
+    return read_config(file, trust, ["model"])
 
 
 ALLOWED = {

@@ -426,10 +426,6 @@ def test_the_users_own_keys_are_not_passed_to_the_constructor() -> None:
         ["model=mlp", "data=digits", "+data.image_size=16", "model.hidden_dim=${data.image_size}"]
     )
     assert set(config.data) - set(without_own_keys(config.data)) == {"image_size"}
-    config = compose(
-        ["model=mlp", "data=digits", "+data.image_size=16", "data.batch_size=${trainer.max_steps}"]
-    )
-    assert without_own_keys(config.data).batch_size == config.trainer.max_steps
 
 
 def test_files_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
