@@ -70,7 +70,7 @@ def session(
 
 
 def _typed(overrides: Sequence[str]) -> list[object] | None:
-    """The folders in `hydra.searchpath` of the command line, if it is there."""
+    """The folders in `hydra.searchpath` of the command line, or None if it does not set that."""
     for text in overrides:
         if text.startswith("hydra.searchpath="):
             try:

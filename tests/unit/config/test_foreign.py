@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import yaml
-from omegaconf import OmegaConf
 
 from launcher.config.foreign import check_code, check_overrides, own_targets, read_config
 from launcher.errors import ConfigError

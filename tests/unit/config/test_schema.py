@@ -17,7 +17,7 @@ from launcher.config.sections import SECTIONS, section
 from launcher.config.signature import UNKNOWN, signature
 from launcher.config.tree import walk
 from launcher.errors import ConfigError
-from support.composition import composed, mistakes, validate
+from support.composition import composed, mistakes, run_of, validate
 from support.paths import ROOT
 from support.projects import write_project
 
@@ -426,6 +426,11 @@ def test_the_users_own_keys_are_not_passed_to_the_constructor() -> None:
         ["model=mlp", "data=digits", "+data.image_size=16", "model.hidden_dim=${data.image_size}"]
     )
     assert set(config.data) - set(without_own_keys(config.data)) == {"image_size"}
+    config = compose(
+        ["model=mlp", "data=digits", "+data.image_size=16", "data.batch_size=${trainer.max_steps}"]
+    )
+    run = run_of(config)
+    assert without_own_keys(run.plain["data"])["batch_size"] == run.trainer.max_steps
 
 
 def test_files_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
