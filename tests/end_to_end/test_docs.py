@@ -51,11 +51,8 @@ def test_several_optimizers_of_the_page_resume_bit_exactly(
 CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
 BLOCK = re.compile(r'^```(\w*)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
 """A block with a title is a file that the commands below it use."""
-PAGES = [
-    page
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    if CONSOLE.search(page.read_text())
-]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [page for page in [ROOT / "README.md", *DOCS] if CONSOLE.search(page.read_text())]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
@@ -85,7 +82,7 @@ def test_commands_print_what_the_page_shows(
             assert re.fullmatch(pattern(expected), plain(printed)), f"$ {command}\n{printed}"
 
 
-PRELOADED = {"huggingface": python.TRANSFORMERS}
+PRELOADED = {page: python.TRANSFORMERS for page in ("huggingface", "lora", "gpt124m")}
 """Modules that a page's commands import."""
 CHILDREN = {"check": (("launcher.cli.job", 4),), "search": (("launcher.cli.job", 8),)}
 """Processes that each of a page's commands starts."""
@@ -113,7 +110,7 @@ AFTER_FIRST = re.compile(r",(?![^\[]*\]).*")
 
 
 def commands() -> list[str]:
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "AGENTS.md", *DOCS]
     blocks = [block for page in pages for block in FENCED.findall(page.read_text())]
     lines = [line.strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     return sorted(
@@ -140,6 +137,31 @@ def test_commands_are_valid(command: str, tmp_path: Path, monkeypatch: pytest.Mo
         for word in words
     ]
     schema.validate(composed(words))
+
+
+EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", EXAMPLES, ids=[page.stem for page in EXAMPLES])
+def test_an_example_is_a_project_of_at_most_80_lines(page: Path) -> None:
+    text = page.read_text()
+    lines = [line for _, title, block in BLOCK.findall(text) if title for line in block.split("\n")]
+    assert len(lines) <= 80
+    assert "**What you get:**" in text.splitlines()[2]
+    assert CONSOLE.search(text), "it is run by test_commands_print_what_the_page_shows"
+
+
+def test_the_numbers_of_the_migrated_project_are_counted() -> None:
+    page = (ROOT / "docs" / "examples" / "template.md").read_text()
+    (before,) = re.findall(r"```py\n(.*?)```", page, re.DOTALL)
+    after = [block for _, title, block in BLOCK.findall(page) if title.endswith(".yaml")]
+    python, yaml = (
+        sum(bool(line.strip()) and line[0] != "#" or "@package" in line for line in block.split("\n"))
+        for block in (before, "".join(after))
+    )
+    for name in ("README.md", "docs/examples/template.md"):
+        text = (ROOT / name).read_text()
+        assert re.search(rf"\b{python} lines of Python .* become {yaml} ", text), (python, yaml)
 
 
 def pattern(expected: str) -> str:
