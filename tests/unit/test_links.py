@@ -41,7 +41,8 @@ def test_the_first_page_leads_to_every_other_page():
 def test_the_menu_of_the_site_has_every_page():
     menu = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
     listed = set(re.findall(r"([\w/-]+\.md)$", menu, re.MULTILINE))
-    made = {"contributing.md", "changelog.md", "security.md", "results.md", "slurm_lab.md"}
+    made = {"contributing.md", "changelog.md", "security.md"}
+    made |= {"results.md", "slurm_lab.md", "agents.md"}
     assert listed == made | {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
 
 
