@@ -82,7 +82,7 @@ def test_commands_print_what_the_page_shows(
             assert re.fullmatch(pattern(expected), plain(printed)), f"$ {command}\n{printed}"
 
 
-PRELOADED = {page: python.TRANSFORMERS for page in ("huggingface", "lora", "gpt124m")}
+PRELOADED = dict.fromkeys(("huggingface", "lora", "gpt124m"), python.TRANSFORMERS)
 """Modules that a page's commands import."""
 CHILDREN = {"check": (("launcher.cli.job", 4),), "search": (("launcher.cli.job", 8),)}
 """Processes that each of a page's commands starts."""
