@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from launcher.config import schema
 from support import python
@@ -139,6 +141,21 @@ def test_commands_are_valid(command: str, tmp_path: Path, monkeypatch: pytest.Mo
     schema.validate(composed(words))
 
 
+def test_the_kubernetes_job_tells_a_preemption_from_a_failure() -> None:
+    page = (ROOT / "docs" / "without_slurm.md").read_text()
+    (block,) = (block for _, title, block in BLOCK.findall(page) if title == "job.yaml")
+    job = yaml.safe_load(block)
+    actions = {
+        code: rule["action"]
+        for rule in job["spec"]["podFailurePolicy"]["rules"]
+        for code in rule.get("onExitCodes", {}).get("values", [])
+    }
+    assert actions == {128 + signal.SIGTERM: "Ignore", 1: "FailJob", 2: "FailJob"}
+    pod = job["spec"]["template"]["spec"]
+    assert pod["restartPolicy"] == "Never"
+    assert pod["terminationGracePeriodSeconds"] >= composed([]).dispatch.grace
+
+
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.md"))
 
 
@@ -156,12 +173,12 @@ def test_the_numbers_of_the_migrated_project_are_counted() -> None:
     (before,) = re.findall(r"```py\n(.*?)```", page, re.DOTALL)
     after = [block for _, title, block in BLOCK.findall(page) if title.endswith(".yaml")]
     before = re.sub(r"^#.*$", "", before, flags=re.MULTILINE)
-    python, yaml = (
+    before_lines, after_lines = (
         sum(bool(line.strip()) for line in block.split("\n")) for block in (before, "".join(after))
     )
     for name in ("README.md", "docs/examples/template.md"):
         text = (ROOT / name).read_text()
-        assert re.search(rf"\b{python} lines of Python .*become {yaml} ", text), (python, yaml)
+        assert re.search(rf"\b{before_lines} lines of Python .*become {after_lines} ", text)
 
 
 def pattern(expected: str) -> str:
