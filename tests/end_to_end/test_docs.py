@@ -103,8 +103,7 @@ def output(command: str, shell: dict[str, str], cwd: Path) -> str:
     ).stdout
 
 
-FENCED = re.compile(r"```(?:bash)?\n(.*?)```", re.DOTALL)
-ONES_OWN = re.compile(r"\.\.\.|<|--config-|my_|path/to|hydra/|--info|--help|-sc ")
+ONES_OWN = re.compile(r"=first\b|=mine\b|\.\.\.|<|--config-|my_|path/to|hydra/|--info|--help|-sc ")
 """Pattern of commands that need a reader's own files, or that only show something."""
 
 AFTER_FIRST = re.compile(r",(?![^\[]*\]).*")
@@ -112,8 +111,13 @@ AFTER_FIRST = re.compile(r",(?![^\[]*\]).*")
 
 
 def commands() -> list[str]:
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "AGENTS.md", *DOCS]
-    blocks = [block for page in pages for block in FENCED.findall(page.read_text())]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "slurm/lab/README.md"]
+    blocks = [
+        block
+        for page in pages
+        for language, title, block in BLOCK.findall(page.read_text())
+        if language in ("", "bash", "sh") and not title
+    ]
     lines = [line.strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     return sorted(
         {
