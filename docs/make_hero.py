@@ -60,7 +60,7 @@ def train_on_slurm(folder: Path, outputs: Path) -> None:
         slurm = ["dispatch=slurm", "dispatch.partition=preempt", f"paths.outputs={outputs}"]
         print(launcher("launcher", *WORDS, *SEEN, *SAVED, *slurm))
         for step in sorted((*PREEMPTED, POWER_CUT)):
-            wait_for(lambda step=step: steps_done(outputs) >= step)
+            wait_for(lambda step=step: steps_done(outputs) >= step, outputs)
             node = shell("squeue", "--noheader", "-o", "%N").strip()
             before = len(record(outputs)["attempts"])
             if step == POWER_CUT:
@@ -68,8 +68,8 @@ def train_on_slurm(folder: Path, outputs: Path) -> None:
             else:
                 job = ["-p", "main", "-w", node, "--exclusive", "-o", "/dev/null"]
                 shell("sbatch", *job, "--wrap", "sleep 1")
-            wait_for(lambda before=before: len(record(outputs)["attempts"]) > before)
-        wait_for(lambda: is_complete(outputs))
+            wait_for(lambda before=before: len(record(outputs)["attempts"]) > before, outputs)
+        wait_for(lambda: is_complete(outputs), outputs)
     finally:
         shell(LAB / "down.sh")
 
@@ -85,8 +85,10 @@ def shell(*command: object) -> str:
     ).stdout
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
+def wait_for(condition: Callable[[], bool], outputs: Path) -> None:
     while not condition():
+        if record(outputs).get("state") == "failed":
+            raise SystemExit(f"the run in {outputs} failed; see its log")
         time.sleep(0.3)
 
 
