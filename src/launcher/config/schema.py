@@ -94,15 +94,13 @@ def _with_length_issues(
 
     `scheduler.max_steps` is null until the steps of `trainer.max_epochs` are known.
     """
-    if not _trains(tree):
-        return issues
     if get(tree, "trainer.max_epochs") is not None:
         issues = [
             issue
             for issue in issues
             if not (SCHEDULE_LENGTH.fullmatch(issue.key) and get(tree, issue.key) is None)
         ]
-    found = list(length_issues(tree, sources))
+    found = list(length_issues(tree, sources)) if _trains(tree) else []
     return [issue for issue in issues if issue.key not in {other.key for other in found}] + found
 
 

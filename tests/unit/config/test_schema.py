@@ -47,6 +47,7 @@ def sentences(*overrides: str, config_dir: Path | None = None) -> list[str]:
         ["model=mlp", "data=digits"],
         ["job=evaluate", "~optimizer", "~scheduler", "~trainer.max_steps", "job.checkpoint=best"],
         ["job=export", "trainer.micro_batch_size=7"],
+        *([f"job={job}", "trainer.max_epochs=1"] for job in ("train", "evaluate", "export")),
         ["hooks=[]", "tracker=[]"],
         ["~hooks", "~tracker"],
         ["model=mlp", "data=digits", "+data.image_size=16", "model.hidden_dim=${data.image_size}"],
