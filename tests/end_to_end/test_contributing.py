@@ -1,4 +1,4 @@
-"""The examples of CONTRIBUTING.md and of docs/write_*.md: one file and one YAML each, and nothing
+"""The examples of CONTRIBUTING.md and of docs/extend.md: one file and one YAML each, and nothing
 else is edited."""
 
 import json
@@ -18,13 +18,12 @@ TITLED = re.compile(r'```(?:python|yaml) title="(\S+)"\n(.*?)```', re.DOTALL)
 @pytest.fixture
 def checkout(tmp_path):
     """A copy of the code and the configuration with the model of CONTRIBUTING.md added, and in
-    `mine/` the files of the other pages, as a user has them."""
+    `mine/` the files of the page, as a user has them."""
     for name in ("src", "conf"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     blocks = dict(BLOCK.findall((ROOT / "CONTRIBUTING.md").read_text()))
     assert len(blocks) == 2
-    pages = sorted((ROOT / "docs").glob("write_*.md"))
-    own = [block for page in pages for block in TITLED.findall(page.read_text())]
+    own = TITLED.findall((ROOT / "docs" / "extend.md").read_text())
     assert len(own) == 7
     blocks |= {f"mine/{name}": text for name, text in own}
     for name, text in blocks.items():

@@ -83,9 +83,9 @@ def test_commands_print_what_the_page_shows(
             assert re.fullmatch(pattern(expected), plain(printed)), f"$ {command}\n{printed}"
 
 
-PRELOADED = dict.fromkeys(("huggingface", "lora", "gpt124m"), python.TRANSFORMERS)
+PRELOADED = dict.fromkeys(("fine_tuning", "lora", "gpt124m"), python.TRANSFORMERS)
 """Modules that a page's commands import."""
-CHILDREN = {"check": (("launcher.cli.job", 4),), "search": (("launcher.cli.job", 8),)}
+CHILDREN = {"prove": (("launcher.cli.job", 4),), "search": (("launcher.cli.job", 8),)}
 """Processes that each of a page's commands starts."""
 
 
