@@ -12,7 +12,7 @@ from launcher.types import NonNegativeInt, PositiveInt
 
 
 class CustomData(DataSource):
-    """A user's map-style or iterable dataset; docs/data.md has a complete example.
+    """A user's map-style or iterable dataset; docs/tutorial.md has a complete example.
 
     Its configuration has `_recursive_: false`: the datasets are passed as nodes, and built when
     training needs them.

@@ -1,7 +1,6 @@
 """Samples that each source makes of its files and options, and errors for wrong ones."""
 
 import pickle
-import re
 import subprocess
 import sys
 from itertools import islice
@@ -400,27 +399,6 @@ def test_validation_has_a_collate_function_of_its_own_or_that_of_training(
     source = instantiate(config)
     assert list(source.val_loader(name=name)) == expected
     assert list(islice(source.train_loader(seed=0), 1)) == [-3]
-
-
-def test_the_documented_dataset(tmp_path, monkeypatch):
-    blocks = re.findall(
-        r"```(\w+)\n(.*?)```", (CONF.parents[1] / "docs" / "data.md").read_text(), re.DOTALL
-    )
-    code, configuration = (
-        next(text for kind, text in blocks if kind == wanted) for wanted in ("python", "yaml")
-    )
-    (tmp_path / "my_package").mkdir()
-    (tmp_path / "my_package" / "shapes.py").write_text(code)
-    monkeypatch.syspath_prepend(tmp_path)
-    mine = OmegaConf.create(configuration)
-    assert mine.pop("defaults") == ["custom"]
-    source = instantiate(OmegaConf.merge(OmegaConf.load(CONF / "custom.yaml"), mine))
-    points, kinds = next(iter(source.train_loader(seed=0)))
-    assert points.shape == (source.batch_size, source.num_features) and set(kinds.tolist()) == {
-        0,
-        1,
-    }
-    assert sum(len(kinds) for _, kinds in source.val_loader()) == 400
 
 
 def test_loaders_of_a_source():
