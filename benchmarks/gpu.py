@@ -98,7 +98,7 @@ class Marked:
 
 
 class Bench:
-    """Where and how long it is measured."""
+    """The device and the sizes of a measurement, and its rows."""
 
     def __init__(self, device: str, is_quick: bool):
         self.device, self.is_quick = device, is_quick
@@ -334,7 +334,7 @@ def gpt_1b(bench: Bench) -> None:
 
 
 def save(bench: Bench) -> None:
-    """What the first and the second save of a process cost, over a copy of the same bytes."""
+    """The cost of the first and second save of a process, over a copy of the same bytes."""
     # The first save is on disk before the second one begins.
     shape = replace(bench.shape(GPT_124M), window=8 if bench.is_quick else 80)
     first, second = shape.window + 2, 2 * shape.window + 2
@@ -450,7 +450,7 @@ def watch(command: list[str], stop_at: int | None = None) -> Watched:
 
 
 def compare(folder: Path) -> tuple[str, str]:
-    """How many logged losses are equal, and whether all tensors of the last checkpoints are."""
+    """Say how many logged losses are equal, and whether the last checkpoints are."""
     from safetensors.torch import load_file
 
     runs = sorted(path.parent for path in folder.rglob("metrics.jsonl"))
