@@ -93,6 +93,8 @@ class TrialData(TypedDict):
     pruned: int | None
     cancelled: bool
     failures: int
+    signature: str | None
+    """Of `attributes` and `shared`, see `launcher.rundir.signing`."""
 
 
 class RecordData(TypedDict, total=False):
