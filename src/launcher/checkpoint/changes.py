@@ -11,7 +11,8 @@ from omegaconf import OmegaConf
 from launcher.config.identity import drift
 from launcher.config.plain_yaml import load
 from launcher.config.resolve import unescaped
-from launcher.rundir.sources import imported_sources
+from launcher.rundir.provenance import MACHINE
+from launcher.rundir.sources import imported_sources, source_changes
 
 OF_THE_ATTEMPT = (
     "paths.outputs",
@@ -34,6 +35,17 @@ def changes_since(checkpoint: Path, config: dict[str, Any], code: dict[str, obje
             saved: object = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
             messages += drift(unescaped(saved), present)
     return [message for message in messages if not message.startswith(OF_THE_ATTEMPT)]
+
+
+def environment_changes(checkpoint: Path, texts: Mapping[str, str]) -> list[str]:
+    """Return differences in code, versions, machine and data between a checkpoint and now."""
+    messages = source_changes(stored_sources(checkpoint), imported_sources())
+    for name in ("code.yaml", MACHINE):
+        saved = yaml.safe_load((checkpoint / name).read_bytes())
+        messages += drift(saved, yaml.safe_load(texts[name]))
+    # A library that has not been imported has no version.
+    ends = ("is new.", "is gone.")
+    return [text for text in messages if not (text.startswith("versions.") and text.endswith(ends))]
 
 
 def with_sources(texts: Mapping[str, str]) -> dict[str, str]:

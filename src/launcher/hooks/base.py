@@ -94,6 +94,8 @@ class RunContext:
     """Small files to store next to each checkpoint, by name."""
     fork: Any = None
     """The `hooks.forking.Fork` that a new run starts from, or None."""
+    shared: Any = None
+    """The `hooks.shared.SharedStart` of a run with `run.share_prefix`, or None."""
     attempt: int = 1
     """Number of attempts of this run, the current one included."""
     check_lock: Callable[[], None] = lambda: None

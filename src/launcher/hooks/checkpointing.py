@@ -13,6 +13,7 @@ from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, SaveFailed, Saver, check_storable
 from launcher.checkpoint.store import CheckpointStore
 from launcher.config.checks import parse_signal, signal_issue
+from launcher.config.matters_from import always, never
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.best import Best
@@ -70,6 +71,7 @@ class CheckpointingHook(BaseHook):
     """
 
     needs: ClassVar = {"best_metric=train/*": "logging"}
+    matters_from: ClassVar = {"best_metric": always, "best_mode": always, "*": never}
 
     def __init__(
         self,
@@ -113,6 +115,7 @@ class CheckpointingHook(BaseHook):
         """The run's name, stored in each checkpoint."""
         self._built: dict[str, tuple[int, ...]] = {}
         self._check_lock, self._fork = RunContext().check_lock, RunContext().fork
+        self._shared = RunContext().shared
         self.saved_at = self._in_flight = self._observed_at = -1
         self._improved = self._is_postponed = self._is_checked = False
         self._times = RunContext().times
@@ -122,7 +125,7 @@ class CheckpointingHook(BaseHook):
     # ------------------------------------------------------------------------------------ restoring
     def bind(self, context: RunContext) -> None:
         self.texts, self._check_lock, self._fork = context.texts, context.check_lock, context.fork
-        self._times = context.times
+        self._times, self._shared = context.times, context.shared
 
     def on_start(self, trainer: TrainerView) -> None:
         self.interval.check(trainer)
@@ -135,7 +138,7 @@ class CheckpointingHook(BaseHook):
         self.store = self._store(trainer)
         self.store.check_lock = self._check_lock
         self.resuming = CheckpointRestorer(
-            self.store, self.load, self._fork, self.texts.get("config.yaml")
+            self.store, self.load, self._fork, self.texts.get("config.yaml"), self._shared
         )
         snapshot = trainer.strategy.snapshot()
         check_storable(snapshot.tensors, snapshot.meta, type(trainer.optimizer).__name__)
@@ -183,6 +186,8 @@ class CheckpointingHook(BaseHook):
 
     def on_ready(self, trainer: TrainerView) -> None:
         self.resuming.abandon_later(trainer)
+        if self.resuming.choice.is_shared and trainer.strategy.ranks.is_main:
+            self._shared.take_over(trainer.workspace, self.store)
 
     # ----------------------------------------------------------------------------------------- when
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:

@@ -250,7 +250,7 @@ def drop_lines_after(path: Path, step: int, once: bool = True) -> int:
         logger.error("%s is a folder: renamed to %s.", path, aside.name)
         return 0
     lines = content.splitlines(keepends=True)
-    steps = [_step_of(line) for line in lines]
+    steps = [step_of(line) for line in lines]
     if any(number is None for number in steps[:-1]) or (
         lines and steps[-1] is None and not lines[-1].startswith(b"{")
     ):
@@ -296,7 +296,7 @@ def last_step(path: Path) -> int:
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_LINE))
-            return int(_step_of((file.readlines() or [b""])[-1]) or 0)
+            return int(step_of((file.readlines() or [b""])[-1]) or 0)
     except FileNotFoundError:
         return 0
 
@@ -307,14 +307,14 @@ def keep_lines_after(path: Path, step: int) -> None:
     for file in (dropped_path(path), path):
         content = file.read_bytes() if file.is_file() else b""
         for line in content.splitlines(keepends=True):
-            number = _step_of(line)
+            number = step_of(line)
             if number is not None and number > step:
                 lines.setdefault(number, line)
     if lines or dropped_path(path).exists():
         replace_file(dropped_path(path), b"".join(lines.values()))
 
 
-def _step_of(line: bytes) -> float | None:
+def step_of(line: bytes) -> float | None:
     """Return the step of a line, or None if the line is not complete."""
     try:
         step = json.loads(line)["step"] if line.endswith(b"\n") else None

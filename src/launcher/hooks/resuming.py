@@ -19,6 +19,7 @@ from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import TrainerView
 from launcher.hooks.forking import KEY, Fork, own_position
+from launcher.hooks.shared import SharedStart
 from launcher.process import ranks
 from launcher.process.rng import fresh_rng
 from launcher.rundir.provenance import is_restart, slurm_job_id
@@ -36,6 +37,7 @@ class Choice(NamedTuple):
     """Checkpoint that the user named (see `request_name`), if this attempt is the first to follow
     it."""
     is_fork: bool = False
+    is_shared: bool = False
     rollbacks: Sequence[str] = ()
     """Names of the checkpoints that the run has been rolled back to, the current one included."""
 
@@ -46,6 +48,7 @@ class CheckpointRestorer:
     Args:
         load: see `launcher.hooks.checkpointing.CheckpointingHook`.
         fork: checkpoint from which the run starts if it has none of its own.
+        shared: finds a run that has trained the first steps of this one.
         config: the run's resolved configuration, or None if it has none.
     """
 
@@ -55,8 +58,10 @@ class CheckpointRestorer:
         load: str | int | Path | None,
         fork: Fork | None = None,
         config: str | None = None,
+        shared: SharedStart | None = None,
     ):
         self.store, self.load, self.fork, self.config = store, load, fork, config
+        self.shared = shared
         self.choice = Choice()
 
     @property
@@ -76,6 +81,11 @@ class CheckpointRestorer:
         if checkpoint is None:
             return None
         trainer.resumed_from = checkpoint
+        if self.choice.is_shared:
+            # It is `<name>/<id>/checkpoints/step-...`.
+            shared = "New run. Shares steps 0 to %d with %s."
+            trainer.logger.info(shared, trainer.step, checkpoint.parents[1].name)
+            return checkpoint
         how = "Forked" if self.choice.is_fork else "Resuming"
         trainer.logger.info("%s from %s (step %d).", how, checkpoint, trainer.step)
         return checkpoint
@@ -143,6 +153,8 @@ class CheckpointRestorer:
         if not problems:
             return True
         damage = CorruptCheckpoint(path.name, problems[0])
+        if self.choice.is_shared:
+            raise TrainingError(f"{path} has changed while it was read: {damage.problem}.")
         if self.choice.requested is not None:
             raise damaged(key, value, path, damage)
         if trainer.strategy.ranks.is_main:
@@ -166,6 +178,9 @@ class CheckpointRestorer:
         if choice.path is None and self.fork is not None:
             source = str(self.fork.checkpoint())
             return Choice(source, source, is_fork=True, rollbacks=[source])
+        if choice.path is None and self.shared is not None:
+            found = self.shared.find(trainer)
+            return choice if found is None else Choice(str(found), is_shared=True)
         return choice
 
     def _choose(self, trainer: TrainerView) -> Choice:

@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import json
 import logging
 import math
 import os
@@ -37,6 +38,7 @@ from launcher.hooks.init_from import InitFromHook
 from launcher.hooks.jsonl import JsonlHook
 from launcher.hooks.media import MediaHook
 from launcher.hooks.metric_schedule import MetricScheduleHook
+from launcher.hooks.shared import SharedStart, comparable
 from launcher.hooks.sources import SourcesHook
 from launcher.models.output import check_parameters, described
 from launcher.optim.fused import kernels_for_any_shard
@@ -122,6 +124,7 @@ def build_trainer(
         if isinstance(loader.dataset, Mixture):
             hooks.insert(0, SourcesHook(OmegaConf.select(config, "hooks.logging.interval") or 10))
         schedule = in_steps(schedule, loader.dataset, config.data.batch_size)
+    texts = {"config.yaml": as_yaml(plain)}
     trainer = Trainer(
         strategy=strategy,
         build_model=partial(build_model, config.model),
@@ -134,8 +137,9 @@ def build_trainer(
             test_loader=partial(data.test_loader, **placement),
             val_names=tuple(data.val_names),
             data=data,
-            texts={"config.yaml": as_yaml(plain)},
-            fork=_fork(run, config.paths.outputs, as_yaml(plain)),
+            texts=texts,
+            fork=_fork(run, config.paths.outputs, texts["config.yaml"]),
+            shared=_shared(run, plain, texts),
         ),
         precision=precision,
         settings=settings if to_train else replace(settings, max_steps=1),
@@ -377,6 +381,13 @@ def _fork(run: RunSettings, outputs: str, config: str) -> Fork | None:
     if run.fork_from is None:
         return None
     return Fork(run.fork_from, expanded(outputs), tuple(run.fork_without or ()), config)
+
+
+def _shared(run: RunSettings, plain: dict[str, Any], texts: dict[str, str]) -> SharedStart | None:
+    if not run.share_prefix or run.fork_from is not None or run.identity is None:
+        return None
+    identity = json.loads(run.identity)["identity"]
+    return SharedStart(comparable(identity, plain, plain["trainer"]["max_steps"]), texts)
 
 
 def _no_optimizer(model: nn.Module) -> torch.optim.Optimizer:

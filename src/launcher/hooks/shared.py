@@ -1,0 +1,195 @@
+"""A shared start: a new run begins with the steps that it has in common with a run on disk."""
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from launcher.checkpoint.changes import environment_changes
+from launcher.checkpoint.files import write_file
+from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint, verify
+from launcher.checkpoint.store import CheckpointStore, noted
+from launcher.checkpoint.stored import weights_digest
+from launcher.config.command import for_json
+from launcher.config.length import with_steps
+from launcher.config.matters_from import Node
+from launcher.config.tree import nested
+from launcher.hooks.base import TrainerView
+from launcher.hooks.jsonl import step_of
+from launcher.optim.common_steps import common_steps
+from launcher.rundir.files import fsync_file, replace_file
+from launcher.rundir.folder import RunFolder, checkpoint_steps, run_name, step_name
+from launcher.rundir.provenance import MACHINE, described
+from launcher.rundir.record_format import (
+    IDENTITY_VERSION,
+    AttemptData,
+    RecordData,
+    SharedData,
+    read_record,
+)
+
+LINES = ("metrics.jsonl", "media.jsonl")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A checkpoint of another run, and the folder of its best checkpoint if that is another."""
+
+    run: RunFolder
+    record: RecordData
+    step: int
+
+    @property
+    def path(self) -> Path:
+        return self.run.checkpoints / step_name(self.step)
+
+    @property
+    def best(self) -> Path:
+        best: Any = (noted(self.path) or {}).get("best") or {}
+        is_set = best.get("value") is not None
+        return self.run.checkpoints / step_name(best["step"] if is_set else self.step)
+
+
+class SharedStart:
+    """Finds the checkpoint that a new run starts from, and makes its history the run's own.
+
+    Args:
+        identity: this run's identity (see `comparable`).
+        texts: the small files of this run's checkpoints, with its configuration, code and machine.
+    """
+
+    def __init__(self, identity: Node, texts: Mapping[str, str]):
+        self.identity, self.texts = identity, texts
+        self.source: Source | None = None
+
+    def find(self, trainer: TrainerView) -> Path | None:
+        """Return the latest checkpoint that this run would have reached bitwise identical."""
+        if trainer.workspace is None or not trainer.strategy.has_plain_tensors:
+            return None
+        reported: set[Path] = set()
+        sources = self._sources(trainer.workspace)
+        for source in sorted(sources, key=lambda one: (-one.step, one.run.path)):
+            problem = self._problem(trainer, source)
+            if problem is None:
+                self.source = source
+                return source.path
+            if source.run.path not in reported:
+                reported.add(source.run.path)
+                name = source.run.path.name
+                trainer.logger.info("Shares no step %d with %s: %s", source.step, name, problem)
+        return None
+
+    def _sources(self, workspace: Path) -> Iterator[Source]:
+        """Yield the checkpoints of common steps of the runs of this name, each record read once."""
+        with os.scandir(workspace.parent) as entries:
+            names = [entry.name for entry in entries if entry.name[0] != "."]
+        for name in names:
+            if name == workspace.name:
+                continue
+            run = RunFolder(workspace.parent / name)
+            try:
+                record = read_record(run.record_path)
+            except (OSError, ValueError):
+                continue
+            identity = record.get("identity")
+            if identity is None or record.get("identity_version") != IDENTITY_VERSION:
+                continue
+            other = comparable(identity, nested(record["config"]), record.get("max_steps"))
+            if common := common_steps(self.identity, other):
+                for step in checkpoint_steps(run.checkpoints):
+                    if step <= common:
+                        yield Source(run, record, step)
+
+    def _problem(self, trainer: TrainerView, source: Source) -> str | None:
+        """Return why another run's checkpoint is not what this run would have saved, or None."""
+        batch_size = self.identity["data"]["batch_size"]
+        try:
+            manifest = Manifest.read(source.path)
+            if manifest.checkpoint_format != trainer.strategy.checkpoint_format:
+                return f"it is of strategy {manifest.strategy}."
+            if manifest.samples not in (None, source.step * batch_size):
+                return "some of its steps used further samples."
+            for attempt in source.record.get("attempts", []):
+                if problem := self._other_rounding(trainer, source.step, attempt):
+                    return problem
+            if changes := environment_changes(source.path, self.texts):
+                return changes[0]
+            # Reading the weights twice is better than a start that fails half way.
+            verify(source.path)
+            verify(source.best)
+        except (CorruptCheckpoint, UnsupportedCheckpoint, OSError) as error:
+            return f"{error}."
+        return None
+
+    def _other_rounding(self, trainer: TrainerView, step: int, attempt: AttemptData) -> str | None:
+        """Return why the steps of an attempt have other last bits than they have here, or None."""
+        start, end = attempt["start_step"], attempt.get("end_step")
+        if start >= step or end == start:
+            return None
+        here = described(yaml.safe_load(self.texts[MACHINE]))
+        if (machine := attempt.get("machine")) != here:
+            return f"it was trained on another machine: {machine}, and here is {here}."
+        plan, ranks = trainer.strategy.plan, trainer.strategy.ranks
+        there = attempt.get("world_size"), attempt.get("micro_batch_size")
+        if plan.lanes is None and there != (ranks.world_size, plan.micro_batch_size):
+            return (
+                f"it was trained on {there[0]} ranks with {there[1]} samples a pass, which differs"
+                " by rounding without trainer.lanes."
+            )
+        return None
+
+    def data(self) -> SharedData | None:
+        """Return what `run.json` records."""
+        if self.source is None:
+            return None
+        digest = weights_digest(self.source.path)
+        return {"run": self.source.run.path.name, "step": self.source.step, "digest": digest}
+
+    def take_over(self, workspace: Path, store: CheckpointStore) -> None:
+        """Copy the logged lines, and link the checkpoints, into this run's folder.
+
+        The best checkpoint comes first, so a kill between any two files leaves a run that resumes
+        from an earlier common step, or shares again.
+        """
+        assert self.source is not None
+        source, step = self.source, self.source.step
+        for name in LINES:
+            if (file := source.run.path / name).exists():
+                lines = file.read_bytes().splitlines(keepends=True)
+                # The lines of the step itself are part of the checkpoint.
+                kept = [line for line in lines if (at := step_of(line)) is not None and at < step]
+                replace_file(workspace / name, b"".join(kept))
+        for folder in source.run.path.glob("images/*"):
+            if folder.name.isdecimal() and int(folder.name) <= step:
+                shutil.copytree(folder, workspace / "images" / folder.name, dirs_exist_ok=True)
+        for path in dict.fromkeys((source.best, source.path)):
+            self._link(path, workspace, store)
+        store.relink()
+
+    def _link(self, path: Path, workspace: Path, store: CheckpointStore) -> None:
+        """Make a checkpoint this run's own: its files are links, but for the configuration."""
+        manifest = Manifest.read(path)
+        folder = store.begin(manifest.step)
+        own = write_file(folder / "config.yaml", [self.texts["config.yaml"].encode()])
+        others = [entry for entry in manifest.files if entry.name != own.name]
+        for entry in others:
+            target = folder / entry.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(path / entry.name, target)
+            # The file system has no links, or the checkpoints are on another one.
+            except OSError:
+                shutil.copyfile(path / entry.name, target)
+                fsync_file(target)
+        name, files = run_name(workspace), sorted([*others, own], key=lambda entry: entry.name)
+        store.commit(folder, replace(manifest, run=name, rollbacks=[], files=files))
+
+
+def comparable(identity: Node, config: Node, max_steps: int | None) -> dict[str, Any]:
+    """Return an identity with what else decides the lines of a run: its hooks and its length."""
+    hooks = {"hooks": for_json(config.get("hooks") or {})}
+    return {**with_steps(identity, max_steps), **hooks} if max_steps else {**identity, **hooks}

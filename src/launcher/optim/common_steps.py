@@ -1,0 +1,73 @@
+"""The number of first steps in which two runs are the same run."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from launcher.config.construct import target_object
+from launcher.config.equivalence import canonical
+from launcher.config.identity import changed_keys
+from launcher.config.matters_from import Node, Pair, Rule, is_ours
+from launcher.config.sections import TrainerSettings
+from launcher.config.tree import get, leaves
+from launcher.optim import schedulers
+
+OWNERS: dict[str, Any] = {"trainer": TrainerSettings, "scheduler": schedulers}
+"""What has the `matters_from` of nodes whose own class is not asked: a section, and a group with
+classes of torch."""
+
+
+def common_steps(one: Node, other: Node) -> int:
+    """Return the number of first steps that two runs have in common, bitwise identical.
+
+    It is 0 unless every key in which they differ has a rule (`launcher.config.matters_from`).
+
+    Args:
+        one: an identity, in which `trainer.max_steps` is a number.
+        other: another one.
+    """
+    before, after = leaves(one), leaves(other)
+    both = {key for key in before.keys() & after.keys() if before[key] != after[key]}
+    rules: dict[tuple[str, Rule], None] = {}
+    # A value that both have and that differs is not equivalent, which is slow to find out.
+    for keys in (sorted(both), changed_keys(canonical(one), canonical(other))):
+        for key in keys:
+            path, rule = _rule(key, one, other)
+            if rule is None:
+                return 0
+            rules[path, rule] = None
+    # A rule may construct parts, so each key must have one before the first is asked.
+    pair = Pair(one, other)
+    common = [rule(get(one, path), get(other, path), pair) for path, rule in rules]
+    return max(0, min([pair.steps_before_an_end, *common]))
+
+
+def _rule(key: str, one: Node, other: Node) -> tuple[str, Rule | None]:
+    """Return the rule of a key, and the path of the node whose class has it."""
+    for path, name in _parents(key):
+        nodes = [node for tree in (one, other) if (node := get(tree, path)) is not None]
+        declared = [rules for node in nodes if (rules := _declared(path, node)) is not None]
+        if declared:
+            found = {rules.get(name, rules.get("*")) for rules in declared}
+            return path, found.pop() if len(found) == 1 and len(declared) == len(nodes) else None
+    return "", None
+
+
+def _parents(key: str) -> Iterator[tuple[str, str]]:
+    """Yield each node on the way to a key, the innermost first, and the next part of the key."""
+    parts = key.split(".")
+    for depth in range(len(parts) - 1, 0, -1):
+        yield ".".join(parts[:depth]), parts[depth]
+
+
+def _declared(path: str, node: object) -> Mapping[str, Rule] | None:
+    """Return the rules of a node's class, or None if there is no class to ask.
+
+    Code of others is not imported, since an identity may be a stored one.
+    """
+    if (owner := OWNERS.get(path)) is None:
+        target = node.get("_target_") if isinstance(node, Mapping) else None
+        if not isinstance(target, str):
+            return None
+        owner = target_object(target) if is_ours(target) else None
+    rules: Mapping[str, Rule] = getattr(owner, "matters_from", {})
+    return rules
