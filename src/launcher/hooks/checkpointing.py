@@ -2,6 +2,7 @@
 
 import signal
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -20,6 +21,7 @@ from launcher.hooks.best import Best
 from launcher.hooks.interval import Interval
 from launcher.hooks.records import show
 from launcher.hooks.resuming import CheckpointRestorer
+from launcher.hooks.shared import awaited
 from launcher.hooks.state import hook_shards, hook_states
 from launcher.process import deadline, signals
 from launcher.process.rng import rng_state
@@ -115,7 +117,7 @@ class CheckpointingHook(BaseHook):
         """The run's name, stored in each checkpoint."""
         self._built: dict[str, tuple[int, ...]] = {}
         self._check_lock, self._fork = RunContext().check_lock, RunContext().fork
-        self._shared = RunContext().shared
+        self._shared, self._leaves = RunContext().shared, RunContext().leaves
         self.saved_at = self._in_flight = self._observed_at = -1
         self._improved = self._is_postponed = self._is_checked = False
         self._times = RunContext().times
@@ -125,7 +127,7 @@ class CheckpointingHook(BaseHook):
     # ------------------------------------------------------------------------------------ restoring
     def bind(self, context: RunContext) -> None:
         self.texts, self._check_lock, self._fork = context.texts, context.check_lock, context.fork
-        self._times, self._shared = context.times, context.shared
+        self._times, self._shared, self._leaves = context.times, context.shared, context.leaves
 
     def on_start(self, trainer: TrainerView) -> None:
         self.interval.check(trainer)
@@ -142,7 +144,9 @@ class CheckpointingHook(BaseHook):
         )
         snapshot = trainer.strategy.snapshot()
         check_storable(snapshot.tensors, snapshot.meta, type(trainer.optimizer).__name__)
-        self.saver = Saver(self.store, trainer.strategy.ranks, self.retention, self.write_timeout)
+        leaves, folder = self._leaves, (trainer.workspace or Path()).parent
+        retention = replace(self.retention, awaited=lambda: awaited(folder, leaves))
+        self.saver = Saver(self.store, trainer.strategy.ranks, retention, self.write_timeout)
 
     def _store(self, trainer: TrainerView) -> CheckpointStore:
         workspace = trainer.workspace or Path()
@@ -246,6 +250,7 @@ class CheckpointingHook(BaseHook):
         return (
             self.interval.is_due(trainer, step)
             or self.retention.is_permanent(step)
+            or step in self._leaves
             or self._improved
             or self._is_postponed
         )

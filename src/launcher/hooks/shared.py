@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,11 @@ from launcher.checkpoint.files import write_file
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint, verify
 from launcher.checkpoint.store import CheckpointStore, noted
 from launcher.checkpoint.stored import weights_digest
-from launcher.config.command import for_json
-from launcher.config.length import with_steps
 from launcher.config.matters_from import Node
 from launcher.config.tree import nested
 from launcher.hooks.base import TrainerView
 from launcher.hooks.jsonl import step_of
-from launcher.optim.common_steps import common_steps
+from launcher.optim.common_steps import common_steps, comparable
 from launcher.rundir.files import fsync_file, replace_file
 from launcher.rundir.folder import RunFolder, checkpoint_steps, run_name, step_name
 from launcher.rundir.provenance import MACHINE, described
@@ -189,7 +187,13 @@ class SharedStart:
         store.commit(folder, replace(manifest, run=name, rollbacks=[], files=files))
 
 
-def comparable(identity: Node, config: Node, max_steps: int | None) -> dict[str, Any]:
-    """Return an identity with what else decides the lines of a run: its hooks and its length."""
-    hooks = {"hooks": for_json(config.get("hooks") or {})}
-    return {**with_steps(identity, max_steps), **hooks} if max_steps else {**identity, **hooks}
+def awaited(folder: Path, leaves: Mapping[int, Sequence[str]]) -> list[int]:
+    """Return the steps from which a run in the folder of a name will start, and has not yet."""
+
+    def has_started(run_id: str) -> bool:
+        try:
+            return bool(read_record(folder / run_id / "run.json").get("attempts"))
+        except (OSError, ValueError):
+            return False
+
+    return [step for step, ids in leaves.items() if not all(map(has_started, ids))]

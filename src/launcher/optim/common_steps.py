@@ -1,11 +1,14 @@
 """The number of first steps in which two runs are the same run."""
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from launcher.config.command import for_json
 from launcher.config.construct import target_object
 from launcher.config.equivalence import canonical
 from launcher.config.identity import changed_keys
+from launcher.config.length import with_steps
 from launcher.config.matters_from import Node, Pair, Rule, is_ours
 from launcher.config.sections import TrainerSettings
 from launcher.config.tree import get, leaves
@@ -39,6 +42,21 @@ def common_steps(one: Node, other: Node) -> int:
     pair = Pair(one, other)
     common = [rule(get(one, path), get(other, path), pair) for path, rule in rules]
     return max(0, min([pair.steps_before_an_end, *common]))
+
+
+def comparable(identity: Node, config: Node, max_steps: int | None) -> dict[str, Any]:
+    """Return an identity with what else decides the lines of a run: its hooks and its length."""
+    hooks = {"hooks": for_json(config.get("hooks") or {})}
+    return {**with_steps(identity, max_steps), **hooks} if max_steps else {**identity, **hooks}
+
+
+def decisive(identity: Node) -> str:
+    """Return a text in which two identities differ if they have no steps in common."""
+    values = leaves(canonical(identity))
+    kept = {
+        key: value for key, value in values.items() if _rule(key, identity, identity)[1] is None
+    }
+    return json.dumps(kept, sort_keys=True, default=str)
 
 
 def _rule(key: str, one: Node, other: Node) -> tuple[str, Rule | None]:

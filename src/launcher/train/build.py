@@ -38,9 +38,10 @@ from launcher.hooks.init_from import InitFromHook
 from launcher.hooks.jsonl import JsonlHook
 from launcher.hooks.media import MediaHook
 from launcher.hooks.metric_schedule import MetricScheduleHook
-from launcher.hooks.shared import SharedStart, comparable
+from launcher.hooks.shared import SharedStart
 from launcher.hooks.sources import SourcesHook
 from launcher.models.output import check_parameters, described
+from launcher.optim.common_steps import comparable
 from launcher.optim.fused import kernels_for_any_shard
 from launcher.optim.optimizers import check_step
 from launcher.optim.parts import OptimizerParts, call_factory
@@ -140,6 +141,7 @@ def build_trainer(
             texts=texts,
             fork=_fork(run, config.paths.outputs, texts["config.yaml"]),
             shared=_shared(run, plain, texts),
+            leaves={int(step): ids for step, ids in (run.leaves or {}).items()},
         ),
         precision=precision,
         settings=settings if to_train else replace(settings, max_steps=1),
