@@ -1,0 +1,213 @@
+"""`run.share_prefix`: what two runs have in common is trained once, and ends with the same bits."""
+
+import hashlib
+import importlib
+import json
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import launcher.hooks
+from support import runner
+
+SHORT = (
+    "model=mlp",
+    "model.hidden_dim=16",
+    "model.dropout=0.1",
+    "data.batch_size=32",
+    "optimizer.lr=0.01",
+    "trainer.max_steps=20",
+    "hooks.logging.interval=3",
+    "hooks.evaluation.interval=4",
+    "hooks.evaluation.max_samples=64",
+    "hooks.checkpointing.interval=4",
+    "hooks.checkpointing.keep_interval=4",
+)
+DIGITS = "{_target_:launcher.data.digits.DigitsData,weight:1}"
+WSD = ("scheduler=wsd", "scheduler.warmup_steps=3")
+MIXTURE = (
+    *WSD,
+    "data=mixture",
+    f"data.sources={{a:{DIGITS},b:{DIGITS}}}",
+    "data.num_features=64",
+    "data.num_classes=10",
+)
+DIGITS_ALONE = ("data=digits", "scheduler=constant")
+DEFAULT = ("data=digits", *WSD)
+WEIGHTS = "weights:{a:3}"
+MATTERS = {
+    "scheduler.*": [
+        (DEFAULT, [], ["scheduler.decay_ratio=0.4"], 12),
+        (DEFAULT, ["scheduler=constant_with_warmup"], ["scheduler=wsd"], 16),
+        (
+            (*DIGITS_ALONE, "scheduler._target_=torch.optim.lr_scheduler.StepLR"),
+            ["+scheduler.step_size=9"],
+            ["+scheduler.step_size=11"],
+            8,
+        ),
+        (
+            (
+                *DIGITS_ALONE,
+                "scheduler._target_=torch.optim.lr_scheduler.OneCycleLR",
+                "+scheduler.max_lr=0.01",
+                "+scheduler.total_steps=20",
+            ),
+            [],
+            ["+scheduler.three_phase=true"],
+            4,
+        ),
+    ],
+    "trainer.max_steps": [(DEFAULT, [], ["trainer.max_steps=30"], 16)],
+    "trainer.max_epochs": [
+        (
+            (*DIGITS_ALONE, "trainer.max_steps=null", "data.batch_size=256"),
+            ["trainer.max_epochs=2"],
+            ["trainer.max_epochs=4"],
+            8,
+        )
+    ],
+    "data.stages": [
+        (MIXTURE, [], [f"data.stages=[{{at:400,{WEIGHTS}}}]"], 12),
+        (
+            (*MIXTURE, "data.exhausted=renormalise"),
+            [f"data.stages=[{{at:200,{WEIGHTS}}},{{at:500,weights:{{b:9}}}}]"],
+            [f"data.stages=[{{at:200,{WEIGHTS}}},{{at:384,weights:{{b:2}}}}]"],
+            12,
+        ),
+    ],
+    "hooks.ema.start": [
+        (
+            (*DEFAULT, "hooks=[default,ema]", "hooks.ema.interval=7"),
+            [],
+            ["hooks.ema.start=initial"],
+            4,
+        )
+    ],
+    "hooks.progress.*": [(DEFAULT, [], ["hooks.progress.interval=2"], 16)],
+    "hooks.watchdog.*": [(DEFAULT, [], ["hooks=[default,watchdog]"], 16)],
+    "hooks.export.*": [(DEFAULT, [], ["hooks=[default,export]"], 16)],
+    "hooks.profiler.*": [(DEFAULT, [], ["hooks=[default,profiler]"], 16)],
+    "hooks.nan_report.*": [(DEFAULT, [], ["hooks=[default,nan_report]"], 16)],
+    "hooks.checkpointing.*": [(DEFAULT, [], ["hooks.checkpointing.interval=3"], 16)],
+}
+"""For each key with a rule: arguments of two runs, of the first, of the second, and the step that
+the second one starts from. A key that has no effect on a run's id comes with `run.tag`."""
+
+
+def state(folder: Path) -> dict[str, str]:
+    """The last step's weights, moments, rates, counters, random state and position."""
+    latest = folder / "checkpoints" / "latest"
+    names = ["shard-00000.safetensors", "rank-00000.safetensors", "state.json"]
+    return {name: hashlib.sha256((latest / name).read_bytes()).hexdigest() for name in names}
+
+
+def record(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "run.json").read_bytes())
+
+
+def trained(folder: Path) -> int:
+    return sum(one["end_step"] - one["start_step"] for one in record(folder)["attempts"])
+
+
+def train(outputs: Path, *overrides: str) -> tuple[Path, str]:
+    """Train one run; return its folder and the output."""
+    before = set(outputs.glob("*/*/run.json"))
+    done = runner.launch(outputs, *SHORT, *overrides)
+    assert done.returncode == 0, done.output
+    (new,) = set(outputs.glob("*/*/run.json")) - before
+    return new.parent, done.output
+
+
+def assert_equal(shared: Path, alone: Path) -> None:
+    assert shared.name == alone.name
+    assert runner.metrics_of(shared) == runner.metrics_of(alone)
+    assert state(shared) == state(alone)
+
+
+CASES = [
+    pytest.param(*case, id=f"{key}-{number}")
+    for key, cases in MATTERS.items()
+    for number, case in enumerate(cases)
+]
+
+
+@pytest.mark.parametrize(("both", "first", "second", "step"), CASES)
+def test_a_shared_run_equals_the_run_trained_alone(
+    tmp_path: Path, both: tuple[str, ...], first: list[str], second: list[str], step: int
+) -> None:
+    # The id of a run does not have the hooks that only observe.
+    name, outputs = "run.name=shared", tmp_path / "shared"
+    trunk, _ = train(outputs, *both, *first, name, "run.id=trunk")
+    leaf, output = train(outputs, *both, *second, name, "run.id=leaf", "run.share_prefix=true")
+    assert f"New run. Shares steps 0 to {step} with trunk." in output
+    assert record(leaf)["shared"] | {"digest": ""} == {"run": "trunk", "step": step, "digest": ""}
+    assert trained(leaf) == record(leaf)["max_steps"] - step
+    alone, _ = train(tmp_path / "alone", *both, *second, name, "run.id=leaf")
+    assert_equal(leaf, alone)
+    assert record(alone)["shared"] is None
+    assert record(trunk)["state"] == "completed"
+
+
+def declared() -> Iterator[str]:
+    from launcher.config.sections import TrainerSettings
+    from launcher.data.mixture import MixtureData
+    from launcher.optim import schedulers
+
+    owners: dict[str, Any] = {
+        "trainer": TrainerSettings,
+        "scheduler": schedulers,
+        "data": MixtureData,
+    }
+    for found in pkgutil.iter_modules(launcher.hooks.__path__):
+        module = importlib.import_module(f"launcher.hooks.{found.name}")
+        for value in vars(module).values():
+            if isinstance(value, type) and value.__module__ == module.__name__:
+                owners[f"hooks.{found.name}"] = value
+                for key in vars(value).get("matters_from", {}):
+                    yield f"hooks.{found.name}.{key}"
+    for path in ("trainer", "scheduler", "data"):
+        for key in owners[path].matters_from:
+            yield f"{path}.{key}"
+
+
+def test_each_declared_key_is_compared() -> None:
+    has_no_steps = {"hooks.checkpointing.best_metric", "hooks.checkpointing.best_mode"}
+    assert {*declared()} == {*MATTERS} | has_no_steps
+
+
+PLANTED = """
+import sys
+from launcher.config.matters_from import never
+from launcher.config.sections import TrainerSettings
+from launcher.cli.main import main
+TrainerSettings.matters_from["max_grad_norm"] = never
+main(sys.argv[1:])
+"""
+
+
+def test_a_wrong_declaration_is_found(tmp_path: Path) -> None:
+    """The comparison above fails if a key is said not to matter, and does."""
+    other = "trainer.max_grad_norm=0.01"
+    train(tmp_path / "shared", *DEFAULT)
+    words = [
+        f"paths.outputs={tmp_path / 'shared'}",
+        *SHORT,
+        *DEFAULT,
+        other,
+        "run.share_prefix=true",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", PLANTED, *words, "run.share_prefix=true"],
+        env=runner.ENVIRONMENT,
+        capture_output=True,
+        text=True,
+    )
+    assert "Shares steps 0 to 16 with" in done.stdout + done.stderr
+    alone, _ = train(tmp_path / "alone", *DEFAULT, other)
+    with pytest.raises(AssertionError):
+        assert_equal(tmp_path / "shared" / alone.parent.name / alone.name, alone)
