@@ -1,6 +1,7 @@
 """A shared start: a new run begins with the steps that it has in common with a run on disk."""
 
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from launcher.rundir.record_format import (
     read_record,
 )
 
+ATTEMPT = re.compile(rb'"attempt": ?(-?\d+)')
 LINES = ("metrics.jsonl", "media.jsonl")
 
 
@@ -157,10 +159,7 @@ class SharedStart:
         source, step = self.source, self.source.step
         for name in LINES:
             if (file := source.run.path / name).exists():
-                lines = file.read_bytes().splitlines(keepends=True)
-                # The lines of the step itself are part of the checkpoint.
-                kept = [line for line in lines if (at := step_of(line)) is not None and at < step]
-                replace_file(workspace / name, b"".join(kept))
+                replace_file(workspace / name, b"".join(_copied(file.read_bytes(), step)))
         for folder in source.run.path.glob("images/*"):
             if folder.name.isdecimal() and int(folder.name) <= step:
                 shutil.copytree(folder, workspace / "images" / folder.name, dirs_exist_ok=True)
@@ -185,6 +184,21 @@ class SharedStart:
                 fsync_file(target)
         name, files = run_name(workspace), sorted([*others, own], key=lambda entry: entry.name)
         store.commit(folder, replace(manifest, run=name, rollbacks=[], files=files))
+
+
+def _copied(content: bytes, step: int) -> list[bytes]:
+    """Return the lines before a step, whose own lines are part of the checkpoint.
+
+    Their attempts are numbered ..., -1, 0, since the run itself begins with attempt 1.
+    """
+    lines = content.splitlines(keepends=True)
+    kept = [line for line in lines if (at := step_of(line)) is not None and at < step]
+    numbers = [int(found[1]) for line in kept if (found := ATTEMPT.search(line))]
+    newest = max(numbers, default=0)
+    return [
+        ATTEMPT.sub(lambda found: b'"attempt":%d' % (int(found[1]) - newest), line, count=1)
+        for line in kept
+    ]
 
 
 def awaited(folder: Path, leaves: Mapping[int, Sequence[str]]) -> list[int]:

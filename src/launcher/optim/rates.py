@@ -7,7 +7,7 @@ from itertools import count, islice
 import torch
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from launcher.config.construct import instantiate
+from launcher.config.construct import target_object
 from launcher.config.matters_from import Node, Pair
 from launcher.config.tree import walk
 from launcher.optim.arguments import has_required_argument
@@ -45,7 +45,7 @@ def common_rates(one: Node | None, other: Node | None, pair: Pair) -> int:
 
 def _known(node: Node) -> bool:
     targets = [str(value) for path, value in walk(node, lists=True) if path.endswith("_target_")]
-    return all(target.startswith(KNOWN) for target in targets)
+    return len(targets) == 1 and targets[0].startswith(KNOWN)
 
 
 def _built(node: Node, optimizer: Node) -> LRScheduler:
@@ -63,7 +63,8 @@ def _built(node: Node, optimizer: Node) -> LRScheduler:
         if "momentum" in optimizer
         else torch.optim.AdamW(groups)
     )
-    scheduler = instantiate(dict(node), _partial_=True)(dummy)
+    arguments = {key: value for key, value in node.items() if key[0] != "_"}
+    scheduler = target_object(node["_target_"])(dummy, **arguments)
     if not isinstance(scheduler, LRScheduler) or has_required_argument(type(scheduler), "step"):
         raise TypeError(type(scheduler).__name__)
     return scheduler
