@@ -5,6 +5,7 @@ It is compared with a hand-written loop of the same module.
 
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,14 @@ LARGE = [
     "model.num_heads=8",
 ]
 """30 million parameters."""
+VOCABULARY = [
+    "data.seq_len=512",
+    "data.vocab_size=50304",
+    "model.dim=64",
+    "model.num_layers=1",
+    "model.num_heads=2",
+]
+"""Batches of 4,096 tokens, whose logits are 786 MiB in fp32."""
 
 
 def composed(
@@ -95,6 +104,23 @@ def peak(act: Callable[[], Any]) -> float:
     return status("VmHWM") / 2**20
 
 
+def logits(chunk: str, compiles: bool = False) -> Callable[[bool], Figure]:
+    """The most memory above that before the steps, and CPU seconds a step."""
+
+    def contender(quick: bool) -> Figure:
+        if compiles and shutil.which("g++") is None:
+            raise NotRun("torch.compile needs g++")
+        loop = ByHand([*VOCABULARY, f"model.logits_chunk={chunk}"])
+        if compiles:
+            loop.model.compile()
+        loop.step()
+        before, steps, start = status("VmRSS") / 2**20, 1 if quick else 3, time.process_time()
+        highest = peak(lambda: [loop.step() for _ in range(steps)])
+        return {"MiB": highest - before, "CPU s": (time.process_time() - start) / steps}
+
+    return contender
+
+
 def step(launched: bool, compiles: bool = False, hooks: str = "[]") -> Callable[[bool], Figure]:
     """CPU milliseconds a step, after the compilation."""
 
@@ -150,5 +176,16 @@ BENCHMARKS = [
         "MiB",
         {"hand-written loop": memory_by_hand, "Launcher": memory_launched},
         goals={"Launcher": 1.05},
+    ),
+    Benchmark(
+        "logits",
+        "A step of a small gpt with a vocabulary of 50,304, 4,096 tokens: memory and time",
+        "MiB",
+        {
+            "all logits": logits("0"),
+            "chunks of 512 tokens": logits("512"),
+            "all logits, compiled": logits("0", compiles=True),
+            "chunks of 512 tokens, compiled": logits("512", compiles=True),
+        },
     ),
 ]

@@ -1,5 +1,6 @@
 """job=resume_check as a user starts it: exit codes, ranks, kill -9, and that no run is touched."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,15 @@ def test_two_ranks_that_are_killed_resume_with_equal_bits(tmp_path: Path) -> Non
         " metrics.jsonl" in done.output
     )
     assert not list(tmp_path.rglob("*"))
+
+
+@pytest.mark.skipif(find_spec("torchao") is None, reason="needs the extra fp8")
+def test_a_run_in_fp8_resumes_with_equal_bits(tmp_path: Path) -> None:
+    words = ["model=gpt", "model.num_layers=1", "data=synthetic", "data.seq_len=16"]
+    words += ["data.batch_size=4", "precision=fp8", "precision.emulate=true", "tracker=[]"]
+    words += ["model.logits_chunk=20", "hooks=[default,ema]", "job=resume_check", "job.steps=2"]
+    done = launch(tmp_path / "outputs", *words)
+    assert done.returncode == 0 and "Bitwise identical" in done.output, done.output
 
 
 def test_a_hook_without_state_is_named(tmp_path: Path) -> None:

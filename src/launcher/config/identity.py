@@ -50,6 +50,10 @@ HASHED_FILES = ("strategy.config_file",)
 HASHED_AS_NULL = {"trainer.micro_batch_size": AUTO}
 """Values that leave a number to the machine: they name the run that `null` names."""
 
+HASHED_UNLESS = {"model.logits_chunk": None, "model.liger": False}
+"""Keys that did not always exist, with the default with which they are not hashed: runs keep their
+ids."""
+
 DIGITS, DERIVED = 12, "${launcher.id:}"
 """Number of digits of an id, and the pattern of an id that is a hash."""
 
@@ -86,8 +90,8 @@ def hashed_identity(config: DictConfig, written: dict[str, Any]) -> dict[str, ob
     """Return the tree that is hashed.
 
     It is the resolved configuration without the keys of `run.identity_exclude`, and with the keys
-    of `HASHED_RUN_KEYS` that are set. Whole floats become ints (`lr=1.0` is `lr=1`), and the values
-    of `HASHED_AS_NULL` become null.
+    of `HASHED_RUN_KEYS` that are set. Whole floats become ints (`lr=1.0` is `lr=1`), the values of
+    `HASHED_AS_NULL` become null, and the defaults of `HASHED_UNLESS` are left out.
 
     Args:
         config: composed, and not resolved.
@@ -99,6 +103,9 @@ def hashed_identity(config: DictConfig, written: dict[str, Any]) -> dict[str, ob
         str(path) for path in (listed if isinstance(listed, ListConfig) else ())
     } | NEVER_HASHED
     excluded |= without_effect(OmegaConf.select(config, "trainer.lanes"))
+    excluded |= {
+        key for key, value in HASHED_UNLESS.items() if OmegaConf.select(config, key) == value
+    }
     excluded -= _steering(_without(written, excluded), config)
 
     def hashed_value(value: Any, keys: tuple[object, ...]) -> Any:

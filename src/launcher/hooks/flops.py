@@ -53,7 +53,7 @@ def forward_flops(trainer: TrainerView, batch: object) -> int:
     # These are missing in torch's own table.
     on_cpu = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}
     with (
-        in_evaluation(trainer.model),
+        in_evaluation(trainer.model, needs_outputs=False),
         uncompiled(),
         trainer.strategy.forward_context(),
         FlopCounterMode(display=False, custom_mapping=on_cpu) as counter,

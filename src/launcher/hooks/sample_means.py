@@ -97,7 +97,8 @@ class SampleMeans:
     def _summed(self, batches: Iterable[object], order: BatchOrder) -> dict[int, Sums]:
         """Return sums over this rank's batches under 0, or with lanes of each by its number."""
         parts: dict[int, Sums] = {}
-        with in_evaluation(self.model):
+        has_metrics = self.metrics is not None and bool(self.metrics.metrics)
+        with in_evaluation(self.model, needs_outputs=has_metrics):
             for turn, (batch, is_new) in enumerate(_in_step(batches)):
                 number = order.begin(batches, turn)
                 with self.context():

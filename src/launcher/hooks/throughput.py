@@ -91,7 +91,7 @@ class ThroughputHook(BaseHook):
         name = (
             torch.cuda.get_device_name(trainer.device) if trainer.device.type == "cuda" else "CPU"
         )
-        precision = trainer.strategy.precision.name
+        precision = trainer.strategy.precision.peak
         source = "hooks.throughput.peak_tflops"
         if self.peak_tflops is None:
             self.peak_tflops, source = peak_tflops(name, precision), "dense, by the data sheet"

@@ -30,6 +30,8 @@ def start_lines(trainer: Trainer, is_compiled: bool) -> Iterator[str]:
         f" {precision=!s}"
     )
     yield from model_lines(trainer.unwrapped_model, is_verbose())
+    if trainer.precision.note:
+        yield f"Precision: {trainer.precision.note}"
     yield f"Data: {data_line(trainer)}"
     # Of two values of a key the last one counts.
     overrides = {text.lstrip("+~").partition("=")[0]: text for text in task_overrides()}

@@ -26,6 +26,10 @@ class Model(nn.Module, ABC):
     is_language_model: bool = False
     """True if its loss is in nats per token, so that exp(loss) is the perplexity."""
 
+    needs_outputs: bool = True
+    """False in an evaluation that does not use `logits` and `targets`, so a model may leave them
+    out."""
+
     @abstractmethod
     def forward(self, batch: Any) -> tuple[torch.Tensor, Records]:
         """Compute loss and records of one micro-batch.

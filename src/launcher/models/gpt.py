@@ -18,7 +18,8 @@ from launcher.models.base import (
     outputs,
     same_document,
 )
-from launcher.types import PositiveFloat, PositiveInt, UnitInterval
+from launcher.models.chunked_loss import OutputLayer, chunk_size, loss_by_chunks
+from launcher.types import NonNegativeInt, PositiveFloat, PositiveInt, UnitInterval
 
 
 class GPT(Model):
@@ -47,6 +48,9 @@ class GPT(Model):
         rope_theta: base of the rotary wavelengths.
         tie_embeddings: the output layer uses the embedding's matrix.
         norm_eps: added to the mean square inside RMSNorm.
+        logits_chunk: a micro-batch with more tokens computes its logits, loss and their gradients
+            for this many tokens at a time. Default None: as many as have 2^28 logits, rounded down
+            to a power of two; 4096 for a vocabulary of 50,304. With 0, for all tokens at once.
     Raises:
         ConfigError: the sizes do not fit each other.
     """
@@ -67,6 +71,7 @@ class GPT(Model):
         rope_theta: PositiveFloat = 10000.0,
         tie_embeddings: bool = True,
         norm_eps: PositiveFloat = 1e-5,
+        logits_chunk: NonNegativeInt | None = None,
     ):
         super().__init__()
         num_kv_heads = num_kv_heads or num_heads
@@ -83,7 +88,8 @@ class GPT(Model):
         self.norm = nn.RMSNorm(dim, eps=norm_eps)
         # With tied embeddings, `forward` uses the embedding's matrix. A second parameter that
         # shares its memory would be separated by `to_empty`, and would be stored and sharded twice.
-        self.head = None if tie_embeddings else nn.Linear(dim, vocab_size, bias=False)
+        self.head = None if tie_embeddings else OutputLayer(dim, vocab_size)
+        self.logits_chunk = chunk_size(vocab_size, logits_chunk)
         table = torch.empty(seq_len, self.head_dim)
         self.register_buffer("cos", table, persistent=False)
         self.register_buffer("sin", table.clone(), persistent=False)
@@ -115,11 +121,28 @@ class GPT(Model):
                 that documents do not see each other.
         """
         input, target = next_tokens(batch)
-        logits = self.logits(input, same_document(batch))
+        x = self.hidden(input, same_document(batch))
+        if 0 < self.logits_chunk < target.numel():
+            loss, records = self._loss_by_chunks(x.flatten(0, 1), target.flatten())
+            if self.training or not self.needs_outputs:
+                return loss, records
+            return loss, records | outputs(self, self._scores(x), target)
+        logits = self._scores(x)
         loss = cross_entropy(logits.flatten(0, 1).float(), target.flatten())
         if self.training:
             return loss, {}
         return loss, {"accuracy": accuracy(logits, target)} | outputs(self, logits, target)
+
+    def _loss_by_chunks(self, x: Tensor, target: Tensor) -> tuple[Tensor, Records]:
+        size = self.logits_chunk
+        if self.head is None:
+            return loss_by_chunks(x, self.embedding.weight, target, size, not self.training)
+        loss, records = self.head(x, target, size)
+        return loss, records
+
+    def _scores(self, x: Tensor) -> Tensor:
+        scores: Tensor = F.linear(x, self.embedding.weight) if self.head is None else self.head(x)
+        return scores
 
     def num_targets(self, batch: TokenBatch) -> Tensor:
         return count_targets(next_tokens(batch)[1])
@@ -129,6 +152,10 @@ class GPT(Model):
 
         `mask` are the tokens that each token sees, bool [B, 1, T, T]; None: all earlier ones.
         """
+        return self._scores(self.hidden(input, mask))
+
+    def hidden(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Compute the input of the output layer, [B, T, dim]."""
         length = input.shape[1]
         if length > self.seq_len:
             raise ValueError(f"The input has {length} tokens, and model.seq_len is {self.seq_len}.")
@@ -136,9 +163,8 @@ class GPT(Model):
         x = F.dropout(self.embedding(input), self.dropout, self.training)
         for block in self.blocks:
             x = block(x, cos, sin, mask)
-        return F.linear(
-            self.norm(x), self.embedding.weight if self.head is None else self.head.weight
-        )
+        normalized: Tensor = self.norm(x)
+        return normalized
 
     @torch.no_grad()
     def init_weights(self) -> None:

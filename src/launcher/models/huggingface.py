@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from launcher.errors import ConfigError
+from launcher.models import liger as liger_kernels
 from launcher.models import transformers_models
 from launcher.models.base import Model, Records, accuracy, count_targets, cross_entropy, outputs
 from launcher.models.lora import FrozenWeights, Lora
@@ -39,6 +40,8 @@ class HuggingFaceModel(Model):
             layer is replaced.
         lora: train adapters instead of all weights, with `pretrained` only.
         gradient_checkpointing: recompute activations in the backward pass instead of storing them.
+        liger: in training, compute the loss of a causal_lm by liger-kernel, without the logits of
+            all tokens. It needs a GPU.
     Raises:
         ConfigError: transformers is not installed, there is no such model, configuration key or
             file, or the data do not fit the model.
@@ -61,6 +64,7 @@ class HuggingFaceModel(Model):
         num_labels: PositiveInt | None = None,
         lora: Lora | None = None,
         gradient_checkpointing: bool = False,
+        liger: bool = False,
     ):
         super().__init__()
         self.task, self.has_pretrained_weights = task, pretrained is not None
@@ -89,6 +93,9 @@ class HuggingFaceModel(Model):
                 self.model.gradient_checkpointing_enable,
             )
             enable({"use_reentrant": False})
+        self.liger = liger
+        if liger:
+            liger_kernels.apply(self.model, task)
         if lora is not None and lora.r:
             if pretrained is None:
                 raise ConfigError(
@@ -122,6 +129,8 @@ class HuggingFaceModel(Model):
         if isinstance(batch, Mapping):
             return self._own_loss(batch)
         input, target = batch
+        if self.liger and self.training:
+            return self._loss_without_logits(input, target), {}
         if self.task != "causal_lm":
             return self._own_loss({self.model.main_input_name: input, "labels": target})
         logits = self.logits(input)
@@ -148,6 +157,13 @@ class HuggingFaceModel(Model):
             correct = ((logits.detach() > 0) == (target > 0.5)).float()
             return loss, {"accuracy": correct.mean()} | outputs(self, logits, (target > 0.5).long())
         return loss, outputs(self, logits.squeeze(-1), target)
+
+    def _loss_without_logits(self, input: Tensor, target: Tensor) -> Tensor:
+        count = count_targets(target)
+        some = target.masked_fill(count == 0, 0)
+        words = {self.model.main_input_name: input, "shift_labels": some}
+        loss: Tensor = self.model(**words, **self._options()).loss
+        return loss * (count > 0)
 
     def _options(self) -> dict[str, object]:
         return {"use_cache": False} if self.task in WRITES_TEXT else {}
@@ -225,7 +241,10 @@ class HuggingFaceModel(Model):
             model.to(dtype).save_pretrained(str(folder), max_shard_size=max_shard_size, **options)
         if pretrained is not None:
             transformers_models.copy_tokenizer(str(pretrained), folder)
-        return {**settings, "lora": None} if lora.r else dict(settings)
+        changed: dict[str, object] = {"lora": None} if lora.r else {}
+        if settings.get("liger"):  # a machine without a GPU may load it
+            changed["liger"] = False
+        return {**settings, **changed}
 
     def shard_units(self) -> list[nn.Module]:
         """Return the layers that transformers does not split, else the longest list's."""

@@ -1,9 +1,11 @@
 """Number formats of a model's computations, and the scaler that fp16 needs."""
 
+import logging
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import torch
+from torch import nn
 
 from launcher.errors import ConfigError
 from launcher.types import PositiveFloat, PositiveInt
@@ -29,17 +31,29 @@ class Precision:
         growth_interval: for fp16 only, the steps without overflow until the scale doubles.
     """
 
+    note: str = ""
+    """What the summary of a run says about a model that `convert` has changed."""
+
     def __init__(
         self,
         name: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32",
         init_scale: PositiveFloat = 65536.0,
         growth_interval: PositiveInt = 2000,
     ):
-        self.name = name
+        self.name: str = name
+        # With its peak, the operations of a second are compared.
+        self.peak: str = name
         self.dtype = DTYPES[name]
         self.is_mixed = self.dtype is not torch.float32
         self.init_scale = init_scale
         self.growth_interval = growth_interval
+
+    def convert(self, model: nn.Module) -> nn.Module:
+        """Replace layers of a new model, whose parameters keep their names."""
+        return model
+
+    def check_compile(self, is_compiled: bool, logger: logging.Logger) -> None:
+        """Warn if the format is of no use without a compiled model."""
 
     @property
     def needs_scaler(self) -> bool:

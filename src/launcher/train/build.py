@@ -91,6 +91,8 @@ def build_trainer(
     set_deterministic(settings.deterministic)
     strategy, precision, plan = set_up_strategy(config, settings)
     compiling = compile_options(settings.compile, strategy)
+    if to_train:
+        precision.check_compile(compiling is not None, logger)
     seed_all(config.seed, strategy.ranks.rank)
     data = instantiate(without_own_keys(config.data))
     data.check()
@@ -128,7 +130,7 @@ def build_trainer(
     texts = {"config.yaml": as_yaml(plain)}
     trainer = Trainer(
         strategy=strategy,
-        build_model=partial(build_model, config.model),
+        build_model=lambda: precision.convert(build_model(config.model)),
         build_optimizer=_optimizer_factory(config.optimizer, plan) if to_train else _no_optimizer,
         build_scheduler=partial(build_scheduler, schedule) if schedule else None,
         data_loader=() if loader is None else loader,

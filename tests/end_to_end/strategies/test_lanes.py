@@ -1,6 +1,7 @@
 """With lanes, the same bits on any number of ranks and under any strategy that adds gradients."""
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,10 @@ MIXTURE = [
     " val_dataset: {_target_: support.indexed.Indexed, size: 9}},"
     " b: {_target_: support.indexed.Indexed, size: 7, weight: 0.3}}",
 ]  # fmt: skip
+FP8 = [
+    "precision=fp8", "precision.emulate=true", "model.dim=32", "model.num_layers=1",
+    "model.logits_chunk=5", "model.tie_embeddings=false",
+]  # fmt: skip
 RUNS: dict[str, tuple[list[str], list[str]]] = {
     "gpt, dropout": (["model.dropout=0.1", "model.num_layers=1"], []),  # the chain's
     "gpt, bf16, epochs": (
@@ -64,6 +69,8 @@ RUNS: dict[str, tuple[list[str], list[str]]] = {
     "llama": (LLAMA, ["fsdp x2"]),
     "stream, validation sets": (STREAM, ["ddp x2"]),
     "mixture": (MIXTURE, ["fsdp x2"]),
+    "gpt, chunks of logits": (["model.logits_chunk=5", "precision=bf16"], ["fsdp x2"]),
+    **({"gpt, fp8": (FP8, ["fsdp x2"])} if find_spec("torchao") else {}),
 }
 """Overrides, and the layouts that are compared with one rank: some layouts for each run, since each
 part of a run meets each kind of layout in one of them."""

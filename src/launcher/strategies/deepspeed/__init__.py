@@ -132,6 +132,11 @@ class DeepSpeedStrategy(NativeStrategy):
     # --------------------------------------------------------------------------------------- set-up
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
         process.require()
+        if precision.name == "fp8":
+            raise ConfigError(
+                "precision=fp8: strategy=deepspeed does not support it; use strategy=fsdp, or"
+                " precision=bf16."
+            )
         super().setup(plan, precision, device)
         config = (
             self.options(on_gpu=self.device.type == "cuda")
