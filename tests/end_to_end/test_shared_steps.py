@@ -4,6 +4,8 @@ import hashlib
 import importlib
 import json
 import pkgutil
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -211,3 +213,76 @@ def test_a_wrong_declaration_is_found(tmp_path: Path) -> None:
     alone, _ = train(tmp_path / "alone", *DEFAULT, other)
     with pytest.raises(AssertionError):
         assert_equal(tmp_path / "shared" / alone.parent.name / alone.name, alone)
+
+
+@pytest.fixture(scope="module")
+def one_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the run `shared/trunk`, whose best checkpoint at step 12 is that of step 12."""
+    outputs = tmp_path_factory.mktemp("one") / "outputs"
+    train(outputs, *DEFAULT, "run.name=shared", "run.id=trunk")
+    return outputs
+
+
+def leave(one_run: Path, outputs: Path, *overrides: str, change: Any = None) -> tuple[Path, str]:
+    """Start a run with another decay next to a copy of the trunk."""
+    shutil.copytree(one_run, outputs, symlinks=True)
+    if change is not None:
+        change(outputs / "shared" / "trunk")
+    words = (*DEFAULT, "scheduler.decay_ratio=0.4", "run.name=shared", "run.id=leaf", *overrides)
+    return train(outputs, *words, "run.share_prefix=true")
+
+
+def attempt_has(**values: object) -> Any:
+    def change(folder: Path) -> None:
+        data = record(folder)
+        data["attempts"][0] |= values
+        (folder / "run.json").write_text(json.dumps(data))
+
+    return change
+
+
+def has_other_code(folder: Path) -> None:
+    for file in folder.glob("checkpoints/step-*/code.yaml"):
+        file.write_text(file.read_text().replace("torch-launcher", "x") + "x: 1\n")
+
+
+def has_lost_its_weights(folder: Path) -> None:
+    (folder / "checkpoints" / "step-00000012" / "shard-00000.safetensors").write_bytes(b"")
+
+
+def has_lost_its_best(folder: Path) -> None:
+    """The best checkpoint up to step 12 is one that was deleted since."""
+    for file in folder.glob("checkpoints/step-*/rank-00000.json"):
+        state = json.loads(file.read_bytes())
+        (notes,) = (
+            each["checkpointing"] for each in state["hooks"].values() if "checkpointing" in each
+        )
+        notes["best"]["step"] = 5
+        file.write_text(json.dumps(state))
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "said"),
+    [
+        (attempt_has(machine="a GPU"), [], "it was trained on another machine: a GPU"),
+        (attempt_has(world_size=2), [], "it was trained on 2 ranks"),
+        (attempt_has(micro_batch_size=16), [], "with 16 samples a pass"),
+        (has_other_code, [], "x: was 1, is gone"),
+        (has_lost_its_best, [], "step-00000005: manifest.json is missing"),
+        (None, ["hooks.logging.interval=4"], None),
+        (None, ["hooks.checkpointing.best_metric=train/loss"], None),
+        (None, ["run.tag=again"], None),
+        (None, ["data.num_workers=1"], "New run. Shares steps 0 to 12"),
+        (has_lost_its_weights, [], "New run. Shares steps 0 to 8"),
+    ],
+)
+def test_what_is_not_the_same_is_not_shared(
+    one_run: Path, tmp_path: Path, change: Any, words: list[str], said: str | None
+) -> None:
+    leaf, output = leave(one_run, tmp_path / "outputs", *words, change=change)
+    shared = re.search(r"New run. Shares steps 0 to (\d+)", output)
+    assert trained(leaf) == 20 - (int(shared[1]) if shared else 0)
+    if said is None:
+        assert "Shares" not in output and record(leaf)["shared"] is None
+    else:
+        assert said in output

@@ -37,7 +37,7 @@ LINES = ("metrics.jsonl", "media.jsonl")
 
 @dataclass(frozen=True)
 class Source:
-    """A checkpoint of another run, and the folder of its best checkpoint if that is another."""
+    """A checkpoint of another run."""
 
     run: RunFolder
     record: RecordData
@@ -48,10 +48,11 @@ class Source:
         return self.run.checkpoints / step_name(self.step)
 
     @property
-    def best(self) -> Path:
+    def paths(self) -> list[Path]:
+        """The checkpoint that was the best one at the step, if any, and the checkpoint itself."""
         best: Any = (noted(self.path) or {}).get("best") or {}
-        is_set = best.get("value") is not None
-        return self.run.checkpoints / step_name(best["step"] if is_set else self.step)
+        step = self.step if best.get("value") is None else best["step"]
+        return list(dict.fromkeys((self.run.checkpoints / step_name(step), self.path)))
 
 
 class SharedStart:
@@ -119,8 +120,8 @@ class SharedStart:
             if changes := environment_changes(source.path, self.texts):
                 return changes[0]
             # Reading the weights twice is better than a start that fails half way.
-            verify(source.path)
-            verify(source.best)
+            for path in source.paths:
+                verify(path)
         except (CorruptCheckpoint, UnsupportedCheckpoint, OSError) as error:
             return f"{error}."
         return None
@@ -163,7 +164,7 @@ class SharedStart:
         for folder in source.run.path.glob("images/*"):
             if folder.name.isdecimal() and int(folder.name) <= step:
                 shutil.copytree(folder, workspace / "images" / folder.name, dirs_exist_ok=True)
-        for path in dict.fromkeys((source.best, source.path)):
+        for path in source.paths:
             self._link(path, workspace, store)
         store.relink()
 
