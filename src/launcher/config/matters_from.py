@@ -1,4 +1,4 @@
-"""What a class says in `matters_from`: from which step on each of its keys changes a run.
+"""The rules of `matters_from`, by which a class says from which step on its keys change a run.
 
 `matters_from` maps a key to a rule, and `*` to the rule of all keys. A rule gets the class's
 settings in two identities (None where one has no such part) and both identities, and returns the

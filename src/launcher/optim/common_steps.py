@@ -15,8 +15,7 @@ from launcher.config.tree import get, join, leaves
 from launcher.optim import schedulers
 
 OWNERS: dict[str, Any] = {"trainer": TrainerSettings, "scheduler": schedulers}
-"""What has the `matters_from` of nodes whose own class is not asked: a section, and a group with
-classes of torch."""
+"""The owners of `matters_from` for a section, and for a group with classes of torch."""
 
 
 def common_steps(one: Node, other: Node) -> int:

@@ -23,7 +23,7 @@ SOME_RATES = (1.0, 1e-3, 0.37)
 def common_rates(one: Node | None, other: Node | None, pair: Pair) -> int:
     """Return the first steps in which two schedules give the same rates.
 
-    It is 0 for schedules that follow a metric, and for those of several optimizers.
+    It is 0 for schedules that follow a metric, and for schedules of several optimizers.
     """
     optimizer = pair.one["optimizer"]
     if one is None or other is None or "parts" in optimizer or not (_known(one) and _known(other)):

@@ -7,10 +7,11 @@ import pytest
 
 from launcher.cli.branches import described, plan
 from launcher.optim.common_steps import common_steps
+from support.paths import ROOT
 
 
-def run(steps: int, ratio: float, seed: int = 0) -> dict[str, Any]:
-    wsd = {"_target_": "launcher.optim.schedulers.wsd", "warmup_steps": 5, "max_steps": steps}
+def run(steps: int, ratio: float, seed: int = 0, warmup: int = 5) -> dict[str, Any]:
+    wsd = {"_target_": "launcher.optim.schedulers.wsd", "warmup_steps": warmup, "max_steps": steps}
     return {
         "seed": seed,
         "trainer": {"max_steps": steps},
@@ -37,6 +38,11 @@ def test_the_plan_of_a_sweep() -> None:
     assert [branch.index for branch in branches] == [3, 4, 5, 0, 1, 2]
     assert branches[0].leaves == {161: [4], 121: [5], 91: [0], 81: [1], 61: [2]}
     assert described(branches) == "6 runs, 900 steps; shared: 385 are trained"
+
+
+def test_the_plan_of_the_page() -> None:
+    runs = [run(steps, ratio, warmup=50) for ratio in (0.1, 0.2, 0.4) for steps in (1000, 2000)]
+    assert described(plan(runs)) in (ROOT / "docs" / "shared_steps.md").read_text()
 
 
 @pytest.mark.parametrize("order", [1, -1])

@@ -1,4 +1,4 @@
-"""In how many first steps two runs are the same run, without training either."""
+"""The first steps in which two runs are the same run, without training either."""
 
 import warnings
 from itertools import pairwise
@@ -179,7 +179,7 @@ def test_the_rates_of_common_steps_are_equal(
 
 
 def test_common_steps_are_the_depth_of_a_tree() -> None:
-    """What two runs share with a third they share with each other, as in a tree."""
+    """Two runs share with each other what both share with a third, as in a tree."""
     runs = [
         identity(steps, {"decay_ratio": ratio}) for steps in (100, 200) for ratio in (0.1, 0.2, 0.4)
     ]
