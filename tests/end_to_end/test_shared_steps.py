@@ -97,8 +97,8 @@ MATTERS = {
     "hooks.nan_report.*": [(DEFAULT, [], ["hooks=[default,nan_report]"], 16)],
     "hooks.checkpointing.*": [(DEFAULT, [], ["hooks.checkpointing.interval=3"], 16)],
 }
-"""Cases for each key with a rule: arguments of two runs, of the first, of the second, and the step that
-the second one starts from. A key that has no effect on a run's id comes with `run.tag`."""
+"""Cases for each key with a rule: arguments of two runs, of the first, of the second, and the step
+that the second one starts from."""
 
 
 def state(folder: Path) -> dict[str, str]:

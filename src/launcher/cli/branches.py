@@ -1,8 +1,7 @@
 """The plan of a sweep with `run.share_prefix`: a tree, in which each run leaves another one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 from typing import Any
 
 
@@ -26,54 +25,30 @@ class Branch:
 
 
 def plan(identities: Sequence[dict[str, Any]]) -> list[Branch]:
-    """Return the branches in the order in which they start: a trunk comes before its leaves.
+    """Return the branches in the order in which they start.
 
-    What two runs share with a third they share with each other, so any order trains the fewest
-    steps. The run with the longest trunk starts first, and of equal ones the longest run.
+    The run with the longest trunk starts first, and of equal ones the longest run. Each leaves the
+    first of the runs before it with which it has the most in common. In any order the fewest steps
+    are trained, since two runs share with each other what both share with a third.
 
     Args:
         identities: see `launcher.optim.common_steps.comparable`.
     """
     # Torch is imported late: only this needs it before a job starts.
-    from launcher.optim.common_steps import common_steps, decisive
+    from launcher.optim.common_steps import common_steps
 
+    jobs = range(len(identities))
+    common = {(a, b): common_steps(identities[a], identities[b]) for a in jobs for b in jobs[:a]}
+    common |= {(b, a): steps for (a, b), steps in common.items()}
+    most = [max((common[job, other] for other in jobs if other != job), default=0) for job in jobs]
     lengths = [identity["trainer"]["max_steps"] or 0 for identity in identities]
-    alike: dict[str, list[int]] = {}
-    for index, identity in enumerate(identities):
-        alike.setdefault(decisive(identity), []).append(index)
-    common = {
-        (one, other): common_steps(identities[one], identities[other])
-        for members in alike.values()
-        for one, other in combinations(members, 2)
-    }
-    common |= {(other, one): steps for (one, other), steps in common.items()}
-    trees = [_tree(members, common, lengths) for members in alike.values()]
-    trees.sort(key=lambda tree: -max(branch.start for branch in tree))
-    return [branch for tree in trees for branch in tree]
-
-
-def _tree(
-    members: Sequence[int], common: Mapping[tuple[int, int], int], lengths: Sequence[int]
-) -> list[Branch]:
-    def longest(nearest: Mapping[int, tuple[int, int]]) -> int:
-        return max(nearest, key=lambda index: (nearest[index][0], lengths[index], -index))
-
-    shared = {
-        index: (max((common[index, other] for other in members if other != index), default=0), 0)
-        for index in members
-    }
-    first = longest(shared)
-    tree = {first: Branch(first, lengths[first])}
-    nearest = {index: (common[first, index], first) for index in members if index != first}
-    while nearest:
-        index = longest(nearest)
-        start, trunk = nearest.pop(index)
-        tree[index] = Branch(index, lengths[index], trunk if start else None, start)
-        if start:
-            tree[trunk].leaves.setdefault(start, []).append(index)
-        for other, (most, _) in nearest.items():
-            if common[index, other] > most:
-                nearest[other] = common[index, other], index
+    tree: dict[int, Branch] = {}
+    for job in sorted(jobs, key=lambda job: (-most[job], -lengths[job])):
+        trunk = max(tree, key=lambda other: common[job, other], default=None)
+        start = 0 if trunk is None else common[job, trunk]
+        tree[job] = Branch(job, lengths[job], trunk if start else None, start)
+        if trunk is not None and start:
+            tree[trunk].leaves.setdefault(start, []).append(job)
     return list(tree.values())
 
 

@@ -1,6 +1,5 @@
 """The number of first steps in which two runs are the same run."""
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ from launcher.config.identity import changed_keys
 from launcher.config.length import with_steps
 from launcher.config.matters_from import Node, Pair, Rule, is_ours
 from launcher.config.sections import TrainerSettings
-from launcher.config.tree import get, join, leaves
+from launcher.config.tree import get, join
 from launcher.optim import schedulers
 
 OWNERS: dict[str, Any] = {"trainer": TrainerSettings, "scheduler": schedulers}
@@ -58,15 +57,6 @@ def _quickly_changed(one: Node, other: Node, path: str = "") -> Iterator[str]:
                 yield from _quickly_changed(value, other[key], here)
             else:
                 yield here
-
-
-def decisive(identity: Node) -> str:
-    """Return a text in which two identities differ if they have no steps in common."""
-    values = leaves(canonical(identity))
-    kept = {
-        key: value for key, value in values.items() if _rule(key, identity, identity)[1] is None
-    }
-    return json.dumps(kept, sort_keys=True, default=str)
 
 
 def _rule(key: str, one: Node, other: Node) -> tuple[str, Rule | None]:

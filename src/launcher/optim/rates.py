@@ -50,19 +50,9 @@ def _known(node: Node) -> bool:
 
 def _built(node: Node, optimizer: Node) -> LRScheduler:
     """Build a schedule on an optimizer of numbers, with each rate that the real one may have."""
-    configured = [
-        value
-        for path, value in walk(optimizer, lists=True)
-        if path.endswith("lr") and isinstance(value, float | int)
-    ]
-    groups = [
-        {"params": [torch.zeros(1)], "lr": float(rate)} for rate in (*configured, *SOME_RATES)
-    ]
-    dummy: torch.optim.Optimizer = (
-        torch.optim.SGD(groups, lr=1.0, momentum=0.9)
-        if "momentum" in optimizer
-        else torch.optim.AdamW(groups)
-    )
+    rates = [value for path, value in walk(optimizer, lists=True) if path.endswith("lr")]
+    groups = [{"params": [torch.zeros(1)], "lr": rate} for rate in (*rates, *SOME_RATES)]
+    dummy = torch.optim.AdamW(groups)
     arguments = {key: value for key, value in node.items() if key[0] != "_"}
     scheduler = target_object(node["_target_"])(dummy, **arguments)
     if not isinstance(scheduler, LRScheduler) or has_required_argument(type(scheduler), "step"):
