@@ -21,28 +21,28 @@ RANKS = 2
 def by_hand(strategy: str, folder: Path, turns: Turns) -> list[float]:
     """Return a rank's CPU milliseconds a step, of each turn."""
     import torch.distributed as dist
-    from hydra.utils import instantiate
     from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel
     from torch.nn.utils import clip_grad_norm_
 
-    from launcher.config.compose import compose
+    from launcher.config.compose import configure
+    from launcher.config.construct import instantiate
     from launcher.train.build import build_optimizer
 
     rank = int(os.environ["RANK"])
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS
     )
-    config = compose(["data=synthetic", "model=gpt", f"data.batch_size={BATCH}", *SMALL])
-    model = instantiate(config.model)
+    config = configure(["data=synthetic", "model=gpt", f"data.batch_size={BATCH}", *SMALL])
+    model = instantiate(config.plain["model"], "model")
     if strategy == "ddp":
         model = DistributedDataParallel(model, gradient_as_bucket_view=True)
     else:
         for block in model.blocks:
             fully_shard(block)
         fully_shard(model)
-    optimizer = build_optimizer(config.optimizer, model)
-    data = instantiate(config.data)
+    optimizer = build_optimizer(config.plain["optimizer"], model)
+    data = instantiate(config.plain["data"], "data")
     batches = iter(
         data.train_loader(seed=0, micro_batch_size=BATCH // RANKS, rank=rank, world_size=RANKS)
     )

@@ -37,12 +37,12 @@ def composed(
     settings: list[str], steps: int, hooks: str = "[default]", strategy: str = "none"
 ) -> Any:
     """A trainer as `python -m launcher` builds it, and its temporary folder."""
-    from launcher.config.compose import compose
+    from launcher.config.compose import configure
     from launcher.rundir.folder import RunFolder
     from launcher.train.build import build_trainer
 
     folder = tempfile.TemporaryDirectory()
-    config = compose(
+    config = configure(
         [
             "data=synthetic",
             "model=gpt",

@@ -107,11 +107,11 @@ class Bench:
 
     def composed(self, shape: Shape, folder: str, *settings: str) -> Any:
         """A trainer as `python -m launcher` builds it."""
-        from launcher.config.compose import compose
+        from launcher.config.compose import configure
         from launcher.rundir.folder import RunFolder
         from launcher.train.build import build_trainer
 
-        config = compose(
+        config = configure(
             [
                 *shape.overrides, "run.name=benchmark", "run.id=benchmark", "~scheduler",
                 f"device={self.device}", f"paths.outputs={folder}", *settings,

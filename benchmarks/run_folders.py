@@ -17,11 +17,7 @@ from hydra.types import RunMode
 
 from launcher.cli.sweep import check_jobs
 from launcher.config.command import command_record
-from launcher.config.compose import compose
-from launcher.config.identity import fix_name
-from launcher.config.plain import to_plain
-from launcher.config.schema import validate
-from launcher.config.session import loader, session
+from launcher.config.compose import command, configure
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.metrics import summary
 from launcher.rundir.provenance import VERSIONED, code_state
@@ -53,14 +49,12 @@ def make(outputs: Path, count: int) -> None:
 def make_sweep(outputs: Path, words: list[str], count: int) -> None:
     """The runs of `-m WORDS seed=range(COUNT)`, all complete, each with a checkpoint."""
     words = [*words, f"trainer.max_steps={STEPS[-1]}", f"paths.outputs={outputs}"]
-    with session(None):
-        master = loader().load_configuration(
-            "config", [*words, f"seed=range({count})"], RunMode.MULTIRUN
-        )
-        jobs = check_jobs(loader(), master, [[*words, f"seed={seed}"] for seed in range(count)])
+    swept = [*words, f"seed=range({count})"]
+    with command(swept, mode=RunMode.MULTIRUN) as typed:
+        jobs = check_jobs(typed, typed.expand())
     code = dump(code_state(also=VERSIONED))
     for index, job in enumerate(jobs):
-        write(job.plain, job.hydra, 2 * index)  # an odd one may have failed
+        write(job.config.stored, job.config.hydra or {}, 2 * index)  # an odd one may have failed
         checkpoint = RunFolder(job.folder).checkpoints / f"step-{STEPS[-1]:08}"
         checkpoint.mkdir(parents=True)
         (checkpoint / "config.yaml").write_text(
@@ -76,9 +70,8 @@ def dump(value: Any) -> str:
 
 def base(outputs: Path, model: str) -> tuple[dict[str, Any], dict[str, Any]]:
     data = "digits" if model == "mlp" else "synthetic"
-    config = compose([f"model={model}", f"data={data}", f"paths.outputs={outputs}"])
-    fix_name(config)
-    return validate(config), to_plain(config.hydra)
+    config = configure([f"model={model}", f"data={data}", f"paths.outputs={outputs}"])
+    return config.stored, config.hydra or {}
 
 
 def write(config: dict[str, Any], hydra: dict[str, Any], index: int) -> None:

@@ -62,7 +62,7 @@ def measure(folder: Path) -> dict[str, Any]:
     import torch._dynamo  # what strategies import when they are built is no memory of the model's
     import torch.distributed.fsdp
 
-    from launcher.config.compose import compose
+    from launcher.config.compose import configure
     from launcher.hooks.base import BaseHook
     from launcher.rundir.folder import RunFolder
     from launcher.train.build import build_trainer
@@ -75,7 +75,7 @@ def measure(folder: Path) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     overrides = json.loads((folder / "overrides.json").read_text())
-    config = compose(overrides)
+    config = configure(overrides)
     before = status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # reset the high-water mark
     gradients = Gradients()

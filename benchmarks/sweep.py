@@ -33,21 +33,16 @@ def checked(count: int, quick: bool) -> float:
     from hydra.types import RunMode
 
     from launcher.cli.sweep import check_jobs
-    from launcher.config.session import loader, session
+    from launcher.config.compose import command
     from launcher.process import collector
 
     count = count // 50 if quick else count
-    with session(None):
-        master = loader().load_configuration("config", GROUPS, RunMode.MULTIRUN)
+    with command(GROUPS, mode=RunMode.MULTIRUN) as words:
         # The command does both: what its imports have made is never scanned.
         collector.pause()
         collector.resume()
         start = time.process_time()
-        check_jobs(
-            loader(),
-            master,
-            [[*GROUPS, f"seed={seed}", "optimizer.lr=0.1"] for seed in range(count)],
-        )
+        check_jobs(words, [[*GROUPS, f"seed={seed}", "optimizer.lr=0.1"] for seed in range(count)])
         return (time.process_time() - start) / count * 1000
 
 

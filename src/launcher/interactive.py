@@ -12,38 +12,28 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.utils import JobStatus
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
 
 from launcher.cli.flags import with_own_folder
 from launcher.cli.parallel import Queue
 from launcher.cli.sweep import check_jobs
 from launcher.cli.sweep_job import SweepJob
-from launcher.config import schema
-from launcher.config.compose import compose as compose_config
-from launcher.config.compose import explicit
-from launcher.config.compositions import normalize, parse
+from launcher.config.compose import Command, command
 from launcher.config.construct import construct
-from launcher.config.diagnose import diagnose
 from launcher.config.explain import explain
-from launcher.config.grid import GRID_SWEEPERS, expand
-from launcher.config.lookup import Runs, check_identity, continues, name_run, nearest
-from launcher.config.options import TRAIN_JOB
-from launcher.config.plain import to_plain
-from launcher.config.resolve import escaped
-from launcher.config.session import COMPOSITION_ERRORS, loader, session
-from launcher.config.tree import get, of_the_run
+from launcher.config.grid import GRID_SWEEPERS
+from launcher.config.hydra_job import run_job
+from launcher.config.overrides import normalize, parse
+from launcher.config.run_config import RunConfig
+from launcher.config.tree import get
 from launcher.dispatch.task import task
 from launcher.errors import ConfigError, TrainingError
 from launcher.process import deadline, signals
-from launcher.rundir.files import expanded
-from launcher.rundir.folder import RunFolder
 from launcher.rundir.logs import without_launcher_logging
 from launcher.runs.items import Items
 from launcher.runs.stored_run import StoredRun
@@ -61,13 +51,12 @@ class Run:
         self,
         overrides: Sequence[str],
         config_dir: str | Path | None,
-        config: dict[str, Any],
-        hydra: dict[str, Any],
+        config: RunConfig,
         note: str | None = None,
     ):
         self._overrides, self._config_dir, self._note = list(overrides), config_dir, note
-        self._hydra = hydra
-        self.config = config
+        self._config = config
+        self.config = config.plain
         """The configuration, checked and resolved, as dicts and lists."""
 
     def __repr__(self) -> str:
@@ -86,7 +75,7 @@ class Run:
     @property
     def folder(self) -> Path:
         """The folder of the run."""
-        return expanded(self.config["run"]["dir"])
+        return self._config.folder.path
 
     @property
     def state(self) -> str:
@@ -119,7 +108,7 @@ class Run:
             TrainingError: training failed for a reason that needs no traceback.
             KeyboardInterrupt: it was interrupted, and the state is durable.
         """
-        if self.config["job"]["_target_"] != TRAIN_JOB:
+        if not self._config.trains:
             raise ConfigError(f"{self._option('job')}: train() needs job=train; leave it out.")
         if hasattr(construct(self.config["dispatch"]), "sweep"):
             raise ConfigError(
@@ -128,8 +117,8 @@ class Run:
             )
         if self._note is not None:
             print(self._note, file=sys.stderr, flush=True)
-        with _as_command(self._hydra):
-            _run(self.config)
+        with _as_command():
+            _run(self._config)
         return self.metrics
 
     def submit(self) -> str | None:
@@ -143,8 +132,8 @@ class Run:
         """
         if not hasattr(construct(self.config["dispatch"]), "sweep"):
             return compose(*self._overrides, SLURM, config_dir=self._config_dir).submit()
-        with _as_command(self._hydra):
-            _run(self.config)
+        with _as_command():
+            _run(self._config)
         return self._stored.job_id
 
     def load_model(self, checkpoint: str = "latest", weights: str | None = None) -> "nn.Module":
@@ -154,7 +143,7 @@ class Run:
         return load_model(self.folder, checkpoint, weights)
 
     def _option(self, group: str) -> str:
-        return f"{group}={get(self._hydra, f'runtime.choices.{group}')}"
+        return f"{group}={self._config.choices[group]}"
 
 
 class Sweep(Items[Run]):
@@ -203,14 +192,14 @@ class Sweep(Items[Run]):
     def _parallel(self, slots: int, fail_fast: bool) -> dict[str, BaseException]:
         def is_done(job: SweepJob) -> bool:
             dispatch = construct(job.plain["dispatch"])
-            return bool(dispatch.is_complete(of_the_run(job.plain)))
+            return bool(dispatch.is_complete(job.config.of_the_run))
 
-        with _as_command(self[0]._hydra):
+        with _as_command():
             results = Queue(self._jobs, slots, is_done, fail_fast).run()
         return {
             job.run: RuntimeError(StoredRun.read(job.folder).failure or "see its log")
             for job, result in zip(self._jobs, results, strict=True)
-            if result.status == JobStatus.FAILED
+            if result.error is not None
         }
 
     def submit(self) -> list[str | None]:
@@ -222,8 +211,8 @@ class Sweep(Items[Run]):
         dispatch = construct(self[0].config["dispatch"])
         if not hasattr(dispatch, "sweep"):
             raise ConfigError(f"{self[0]._option('dispatch')}: submit() needs {SLURM}.")
-        with _as_command(self[0]._hydra):
-            dispatch.sweep(self._jobs, task)
+        with _as_command():
+            dispatch.sweep(self._jobs)
         return [run._stored.job_id for run in self]
 
 
@@ -241,23 +230,14 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> Run:
         ConfigError: with a message for each mistake.
     """
     folder = _folder(config_dir)
-    checked = _checked(overrides)
-    try:
-        config = compose_config(checked, folder)
-    except ConfigError as error:
-        if swept := [word for word in checked if _is_swept(word)]:
+    typed = _typed(overrides)
+    with _session(typed, folder, RunMode.RUN) as words:
+        if swept := [word for word in typed if _is_swept(word)]:
             raise ConfigError(
                 f"{swept[0]}: several values make a sweep; use launcher.sweep([...])."
-            ) from error
-        raise
-    runs = Runs()
-    schema.validate(config)
-    run = name_run(config, runs)
-    note = continues(config, run) if run is not None else nearest(config, runs)
-    tree = to_plain(config)
-    plain = schema.validate_tree(config, tree)
-    check_identity(plain["run"])
-    return Run(overrides, config_dir, plain, tree["hydra"], note)
+            )
+        config = words.run()
+    return Run(overrides, config_dir, config, config.describe(words.runs))
 
 
 def sweep(overrides: Sequence[str], config_dir: str | Path | None = None) -> Sweep:
@@ -270,30 +250,30 @@ def sweep(overrides: Sequence[str], config_dir: str | Path | None = None) -> Swe
         ConfigError: with a message for each mistake in any of them.
     """
     folder = _folder(config_dir)
-    normalized = [normalize(override) for override in _checked(overrides)]
-    try:
-        jobs = _jobs(normalized, folder)
-    except COMPOSITION_ERRORS as error:
-        if messages := explain(error) or diagnose(normalized, folder, "config", True):
-            raise ConfigError(*messages) from error
-        jobs = _jobs(explicit(normalized, folder, "config"), folder)
+    with _session(_typed(overrides), folder, RunMode.MULTIRUN) as words:
+        jobs = check_jobs(words, words.expand())
+        if (sweeper := words.choice("hydra/sweeper")) not in GRID_SWEEPERS:
+            raise ConfigError(f"hydra/sweeper={sweeper}: a search runs on the command line.")
     if any(job.plain["dispatch"] != jobs[0].plain["dispatch"] for job in jobs):
         raise ConfigError("dispatch: all runs of a sweep must have the same dispatch.")
-    runs = [Run(job.overrides, config_dir, job.plain, job.hydra) for job in jobs]
+    runs = [Run(job.overrides, config_dir, job.config) for job in jobs]
     return Sweep(runs, jobs)
 
 
-def _jobs(overrides: Sequence[str], folder: str | Path | None) -> list[SweepJob]:
-    with session(folder, overrides):
-        master = loader().load_configuration("config", list(overrides), RunMode.MULTIRUN)
-        sweeper = master.hydra.runtime.choices["hydra/sweeper"]
-        if sweeper not in GRID_SWEEPERS:
-            raise ConfigError(f"hydra/sweeper={sweeper}: a search runs on the command line.")
-        schema.check_hydra(master)
-        return check_jobs(loader(), master, expand([parse(word) for word in overrides]))
+@contextmanager
+def _session(
+    overrides: Sequence[str], folder: str | Path | None, mode: RunMode
+) -> Iterator[Command]:
+    """Read overrides as `command` does, and restore Hydra's configuration afterwards."""
+    before = HydraConfig.instance().cfg
+    try:
+        with command(overrides, folder, mode=mode) as words:
+            yield words
+    finally:
+        HydraConfig.instance().cfg = before
 
 
-def _checked(overrides: Sequence[str]) -> list[str]:
+def _typed(overrides: Sequence[str]) -> list[str]:
     """Check that overrides are texts, and that the program does not use Hydra itself."""
     if GlobalHydra.instance().is_initialized():
         raise ConfigError(
@@ -323,16 +303,14 @@ def _folder(config_dir: str | Path | None) -> str | Path | None:
     return config_dir
 
 
-def _run(plain: dict[str, Any]) -> None:
-    config = OmegaConf.create(escaped(plain))
-    assert isinstance(config, DictConfig)
+def _run(config: RunConfig) -> None:
     try:
-        task(config)
+        run_job(config, task)
     except signals.SignalExit:
         raise
     # A rank failed, and its error is printed.
     except SystemExit as stop:
-        reason = StoredRun.read(RunFolder(plain["run"]["dir"]).path).failure
+        reason = StoredRun.read(config.folder.path).failure
         raise TrainingError(reason or f"exit code {stop.code}") from None
     except Exception as error:
         if messages := explain(error):
@@ -341,16 +319,12 @@ def _run(plain: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _as_command(hydra: dict[str, object]) -> Iterator[None]:
+def _as_command() -> Iterator[None]:
     """Act as the process of a command within the context.
 
-    Signals stop the run, SIGINT as KeyboardInterrupt, and Hydra's node is the command's. Afterwards
-    the previous state is restored.
+    Signals stop the run, SIGINT as KeyboardInterrupt. Afterwards the previous handlers are
+    restored.
     """
-    node, HydraConfig.instance().cfg = (
-        HydraConfig.instance().cfg,
-        OmegaConf.create({"hydra": hydra}),  # type: ignore[assignment]
-    )
     restore_signals = _signals_installed()
     try:
         with without_launcher_logging():
@@ -363,7 +337,6 @@ def _as_command(hydra: dict[str, object]) -> Iterator[None]:
         raise
     finally:
         restore_signals()
-        HydraConfig.instance().cfg = node
 
 
 def _signals_installed() -> Callable[[], None]:

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from launcher.config import schema
 from support import python
-from support.composition import composed
+from support.composition import composed, validate
 from support.paths import ROOT
 
 
@@ -139,7 +138,7 @@ def test_commands_are_valid(command: str, tmp_path: Path, monkeypatch: pytest.Mo
         f"'{word}'" if re.match(r"run.(id|init_from)=\d", word) else AFTER_FIRST.sub("", word)
         for word in words
     ]
-    schema.validate(composed(words))
+    validate(composed(words))
 
 
 def pattern(expected: str) -> str:

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config.schema import validate
 from launcher.errors import ConfigError
 from launcher.jobs.predict import PredictJob
 from support import python
-from support.composition import composed
+from support.composition import composed, validate
 from support.runner import launch, run_folder, start
 
 COUNT = 203

@@ -1,40 +1,58 @@
 """Configurations of many tests, ten times faster than `compose`: those that choose the same groups
 share a composition.
 
-`tests/unit/cli/test_composer.py` shows that they are equal to those of a command line.
+`tests/unit/cli/test_sweep_jobs.py` shows that they are equal to those of a command line.
 """
 
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from launcher.cli.composer import Composer
-from launcher.config.compose import compose
-from launcher.config.compositions import normalize
-from launcher.config.lookup import Known, Runs
-from launcher.config.session import COMPOSITION_ERRORS, loader, session
+from launcher.config.compose import Command, Composer
+from launcher.config.lookup import Runs
+from launcher.config.run_config import RunConfig, check, read
+from launcher.config.session import session
+from launcher.errors import ConfigError
 
 
 def composed(overrides: Sequence[str] = (), config_dir: Path | None = None) -> DictConfig:
     """Compose as `launcher.config.compose.compose` does."""
-    try:
-        return _composer(config_dir).compose([normalize(override) for override in overrides], 0)
-    except COMPOSITION_ERRORS:
-        return compose(overrides, config_dir)  # raises what is wrong with them
-
-
-class NoRuns(Runs):
-    """No runs are looked up: those of the current folder would decide ids."""
-
-    def of(self, folder: Path) -> list[Known]:
-        return []
+    with session(config_dir, overrides):
+        command = Command(overrides, mode=RunMode.RUN)
+        command.composer = _composer(config_dir)
+        return command.config()
 
 
 @cache
 def _composer(config_dir: Path | None) -> Composer:
-    with session(config_dir):
-        own = loader()
-        return Composer(own, own.load_configuration("config", [], RunMode.MULTIRUN), NoRuns())
+    return Composer()
+
+
+def validate(config: DictConfig) -> dict[str, Any]:
+    """The configuration as it is stored, or a ConfigError with its mistakes."""
+    return check(config).stored
+
+
+def mistakes(
+    overrides: Sequence[str], config_dir: Path | None = None, config_name: str = "config"
+) -> list[str]:
+    """The messages about a command line."""
+    try:
+        with session(config_dir, overrides, config_name):
+            Command(overrides, config_name).run()
+    except ConfigError as error:
+        return error.messages
+    return []
+
+
+def run_of(config: DictConfig | Sequence[str], runs: Runs | None = None) -> RunConfig:
+    """The configuration of a run, which need not be valid."""
+    return read(config if isinstance(config, DictConfig) else composed(config), runs)[0]
+
+
+def id_of(*overrides: str) -> str:
+    return str(composed(overrides).run.id)

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
-from omegaconf import OmegaConf
 
+from launcher.config.run_config import RunConfig
 from launcher.jobs.attempt import AttemptLog
 from launcher.process import deadline, signals
 from launcher.rundir.folder import RunFolder
@@ -121,14 +121,13 @@ def work() -> None:
 
 
 signals.install()
-config: Any = OmegaConf.create(
-    {
-        "run": {"dir": sys.argv[1]},
-        "trainer": {"max_steps": 10},
-        "dispatch": {},
-        "paths": {"outputs": "outputs"},
-    }
-)
+tree: dict[str, Any] = {
+    "run": {"name": "gpt", "id": "1a2b", "dir": sys.argv[1]},
+    "trainer": {"max_steps": 10},
+    "dispatch": {},
+    "paths": {"outputs": "outputs"},
+}
+config = RunConfig(tree, tree)
 if point in CALLS or point == DISARMED:
     threading.Thread(target=watch_calls, daemon=True).start()
 at_forced_exit("the job is left")

@@ -283,8 +283,7 @@ def serve() -> None:
     for name in LAUNCHER:
         importlib.import_module(name)
     # The grammar and the plugins of Hydra, and the signatures of the classes: a tenth of a second.
-    from launcher.config.schema import validate
-    from support.composition import composed
+    from support.composition import composed, validate
 
     validate(composed(["model=mlp", "data=digits"]))
     # torch would unregister its operators one by one at each child's end.

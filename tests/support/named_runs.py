@@ -2,29 +2,23 @@
 
 from pathlib import Path
 
-from omegaconf import DictConfig
-
 from launcher.config.command import command_record
-from launcher.config.identity import fix_name
-from launcher.config.resolve import stored
-from launcher.rundir.folder import RunFolder
+from launcher.config.run_config import RunConfig
 from launcher.rundir.record import RunRecord
-from support.composition import composed
+from support.composition import run_of
 
 
-def config_of(outputs: Path, *overrides: str) -> DictConfig:
-    config = composed(["model=mlp", "data=digits", f"paths.outputs={outputs}", *overrides])
-    fix_name(config)
-    return config
+def config_of(outputs: Path, *overrides: str) -> RunConfig:
+    return run_of(["model=mlp", "data=digits", f"paths.outputs={outputs}", *overrides])
 
 
-def begin(config: DictConfig) -> RunRecord:
-    record = RunRecord(RunFolder(config.run.dir).create())
+def begin(config: RunConfig) -> RunRecord:
+    record = RunRecord(config.folder.create())
     record.begin_attempt(
         start_step=0,
         max_steps=1,
         world_size=1,
         strategy="none",
-        command=command_record(stored(config), None),
+        command=command_record(config.stored, None),
     )
     return record

@@ -26,7 +26,7 @@ class MyJob:
         self.outcome = outcome
 
     def run(self, config):
-        print(f"running {config.run.name}/{config.run.id} seed={config.seed}")
+        print(f"running {config.name} seed={config.seed}")
         if self.outcome == "rejects":
             raise ConfigError("data.files='x': is empty.", "model.width=3: is odd.")
         if self.outcome == "crashes":
@@ -36,9 +36,10 @@ class MyJob:
         if self.outcome == "is stopped":
             raise SignalExit(15)
         if self.outcome == "cannot build":
-            from hydra.utils import instantiate
+            from launcher.config.construct import instantiate
 
-            instantiate(config.model)
+            instantiate(config.plain["model"], "model")
+        (config.folder.path / "done").touch()
 '''
 
 FILES = {

@@ -9,6 +9,7 @@ from typing import Any
 from optuna.distributions import FloatDistribution
 
 from launcher.cli.sweep_job import SweepJob
+from launcher.config.run_config import RunConfig
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
@@ -45,11 +46,11 @@ class ToyRunner:
         self.codes: dict[int, int] = {}
         self.poll = 0.0
 
-    def start(self, number: int, config: dict[str, Any], hydra: dict[str, Any]) -> None:
+    def start(self, number: int, config: RunConfig) -> None:
         self.starts.append(number)
-        folder = RunFolder(self.outputs / config["run"]["name"] / config["run"]["id"]).create()
+        folder = RunFolder(self.outputs / config.name).create()
         record = RunRecord(folder)
-        end = min(config["trainer"]["pause_at"] or MAX_STEPS, MAX_STEPS)
+        end = min(config.plain["trainer"]["pause_at"] or MAX_STEPS, MAX_STEPS)
         code = self.breaks(number, self.starts.count(number))
         if code:
             end = (record.step + end) // 2
@@ -60,7 +61,8 @@ class ToyRunner:
             for step in range(record.step + 1, end + 1):
                 if step % EVERY == 0:
                     file.write(
-                        json.dumps({"step": step, "val/loss": self.value(config["x"], step)}) + "\n"
+                        json.dumps({"step": step, "val/loss": self.value(config.plain["x"], step)})
+                        + "\n"
                     )
         outcome = (
             "preempted"
@@ -111,10 +113,10 @@ def composed(overrides: list[str], number: int) -> SweepJob:
     x = float(values["x"])
     if x > 0.9:
         raise ConfigError(f"x={x}: is too large.")
-    job = SweepJob(number, overrides, None)  # type: ignore[arg-type]
     identity = hashlib.sha256(" ".join([str(x), values.get("y", "")]).encode()).hexdigest()[:8]
-    job.plain = {"run": {"name": "toy", "id": identity}, "trainer": {"pause_at": None}, "x": x}
-    return job
+    run = {"name": "toy", "id": identity, "dir": identity}
+    plain = {"run": run, "trainer": {"pause_at": None}, "x": x}
+    return SweepJob(number, overrides, RunConfig(plain, plain))
 
 
 def suggest_y(config: Any, trial: Any) -> None:

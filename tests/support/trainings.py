@@ -23,7 +23,7 @@ from launcher.strategies.ddp import settle_buckets
 from launcher.train.build import build_trainer
 from launcher.train.composed import Trainer
 from launcher.train.trainer import BaseTrainer
-from support.composition import composed
+from support.composition import composed, run_of
 
 SYNTHETIC = [
     "data=synthetic", "data.seq_len=12", "data.vocab_size=19", "data.num_samples=64",
@@ -69,7 +69,7 @@ class Journal(BaseHook):
 
 
 def build(folder: Path, overrides: list[str], journal: BaseHook) -> Trainer:
-    return build_trainer(compose(*overrides), RunFolder(folder), [journal])
+    return build_trainer(run_of(compose(*overrides)), RunFolder(folder), [journal])
 
 
 @cache

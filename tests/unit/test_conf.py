@@ -9,9 +9,8 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.options import groups, main_folder
-from launcher.config.schema import validate
 from launcher.config.signature import signature
-from support.composition import composed
+from support.composition import composed, validate
 
 FOLDER = Path(str(main_folder()))
 OPTIONS = [(group, option) for group, names in groups([FOLDER]).items() for option in names]

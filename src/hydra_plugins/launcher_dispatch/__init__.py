@@ -1,19 +1,21 @@
-"""Hydra plugins for sweeps (`-m`).
+"""Hydra's plugins: the options `hydra/sweeper=grid` and `=optuna`, and `hydra/launcher=dispatch`.
 
-They are `hydra/sweeper=grid` and `=optuna`, and `hydra/launcher=dispatch`.
+Launcher runs its own sweeps without them. They connect its jobs to the sweepers and launchers of
+other packages.
 
 Every Hydra application of the environment imports this, so `launcher.cli.sweep` is imported on use.
 """
 
 from collections.abc import Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from io import StringIO
+from typing import TYPE_CHECKING
 
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
-from hydra.core.utils import JobReturn, setup_globals
+from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.plugins.sweeper import Sweeper
@@ -21,7 +23,8 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 if TYPE_CHECKING:
-    from launcher.cli.sweep_job import SweepJob
+    from launcher.config.compose import Command
+    from launcher.dispatch.result import JobResult
 
 
 @dataclass
@@ -65,42 +68,37 @@ class InstalledOptions(SearchPathPlugin):
 
 
 class DispatchLauncher(Launcher):
-    """Passes the jobs of a sweep to the dispatch of the configuration."""
+    """Passes the jobs of another package's sweeper to the dispatch of the configuration."""
 
     def __init__(self) -> None:
-        self.config: DictConfig | None = None
-        self.context: HydraContext | None = None
-        self.task: TaskFunction | None = None
-        self.checked: dict[tuple[str, ...], SweepJob] = {}
-        """Jobs that the sweeper has checked, by their overrides."""
+        self.words: Command | None = None
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
-        self.config, self.context, self.task = config, hydra_context, task_function
+        self.words = command_of(config)
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
         from launcher.cli.sweep import check_jobs, run_jobs
 
-        assert self.config is not None and self.context is not None and self.task is not None
-        setup_globals()
-        if all(tuple(overrides) in self.checked for overrides in job_overrides):
-            jobs = [self.checked[tuple(overrides)] for overrides in job_overrides]
-        # This is a sweeper that launches batch after batch.
-        else:
-            jobs = check_jobs(
-                self.context.config_loader, self.config, job_overrides, initial_job_idx
-            )
-        return run_jobs(jobs, self.task, self.context)
+        assert self.words is not None
+        jobs = check_jobs(self.words, job_overrides, initial_job_idx)
+        returns = []
+        for job, result in zip(jobs, run_jobs(jobs), strict=True):
+            returned = JobReturn(overrides=job.overrides)
+            is_failed = result.error is not None
+            returned.status = JobStatus.FAILED if is_failed else JobStatus.COMPLETED
+            returned.return_value = result.error if is_failed else result.value
+            returns.append(returned)
+        return returns
 
 
 class GridSweeper(Sweeper):
-    """Runs every combination of the values, like Hydra's basic sweeper.
+    """Runs every combination of the values by another package's launcher.
 
-    It checks all of them before the first starts or anything is written. A job that fails does not
-    stop the others.
+    All are checked before the first starts or anything is written.
 
     Args:
         max_batch_size: hand at most this many jobs to the launcher at a time. Default None: all.
@@ -108,54 +106,38 @@ class GridSweeper(Sweeper):
     """
 
     def __init__(self, max_batch_size: int | None = None, params: dict[str, str] | None = None):
-        self.max_batch_size, self.params = max_batch_size, dict(params or {})
-        self.config: DictConfig | None = None
+        self.words: Command | None = None
         self.launcher: Launcher | None = None
-        self.loader: Any = None
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
-        self.config, self.loader = config, hydra_context.config_loader
+        self.words = command_of(config)
         self.launcher = Plugins.instance().instantiate_launcher(
             config=config, hydra_context=hydra_context, task_function=task_function
         )
 
     def sweep(self, arguments: list[str]) -> object:
-        from launcher.cli.sweep import check_jobs, conclude
-        from launcher.config.grid import expand
+        from launcher.cli.sweep import batches, check_jobs, conclude
 
-        assert self.config is not None and self.launcher is not None
-        parser = OverridesParser.create(config_loader=self.loader)
-        params = [f"{key}={value}" for key, value in self.params.items()]
-        overrides = expand(parser.parse_overrides([*params, *arguments]))
-        jobs = check_jobs(self.loader, self.config, overrides)
-        if isinstance(self.launcher, DispatchLauncher):
-            self.launcher.checked = {tuple(job.overrides): job for job in jobs}
-        results: list[JobReturn] = []
-        size = self.max_batch_size or max(1, len(overrides))
-        for start in range(0, len(overrides), size):
-            results += self.launcher.launch(overrides[start : start + size], initial_job_idx=start)
-        conclude(jobs, results)
-        return [results]
+        assert self.words is not None and self.launcher is not None
+        jobs = check_jobs(self.words, self.words.expand())
+        returns: list[JobReturn] = []
+        for batch in batches(self.words, jobs):
+            overrides = [job.overrides for job in batch]
+            returns += self.launcher.launch(overrides, initial_job_idx=batch[0].index)
+        conclude(jobs, [result_of(returned) for returned in returns])
+        return [returns]
 
 
-class OptunaSweeper(Sweeper):
+class OptunaSweeper(GridSweeper):
     """Searches for the best values of keys. Its settings are `hpo.*`; see `launcher.search`."""
 
-    def __init__(self) -> None:
-        self.config: DictConfig | None = None
-        self.loader: Any = None
-
-    def setup(
-        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
-    ) -> None:
-        self.config, self.loader = config, hydra_context.config_loader
-
-    def sweep(self, arguments: list[str]) -> None:
+    @staticmethod
+    def search(words: "Command", master: DictConfig) -> None:
+        """Search in place of a sweep; Launcher calls it."""
         from launcher.errors import ConfigError
 
-        assert self.config is not None
         try:
             import optuna  # noqa: F401
         except ImportError as error:
@@ -164,8 +146,26 @@ class OptunaSweeper(Sweeper):
             ) from error
         from launcher.search.entry import sweep
 
-        setup_globals()
-        sweep(self.loader, self.config, arguments)
+        sweep(words, master)
+
+
+def command_of(config: DictConfig) -> "Command":
+    """Return the command that Hydra has composed, in Hydra's session."""
+    from launcher.config.compose import Command
+
+    overrides = config.hydra.overrides
+    return Command([*overrides.hydra, *overrides.task], config.hydra.job.config_name)
+
+
+def result_of(returned: JobReturn) -> "JobResult":
+    from launcher.dispatch.result import JobResult
+
+    try:
+        # Hydra prints a line about a failed job before it raises the job's exception.
+        with redirect_stderr(StringIO()):
+            return JobResult(returned.return_value)
+    except BaseException as error:
+        return JobResult(error=error)
 
 
 store = ConfigStore.instance()

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import OmegaConf
 
 from launcher.config.identity import drift
 from launcher.config.plain_yaml import load
-from launcher.config.resolve import unescaped
+from launcher.config.run_config import stored_tree
 from launcher.rundir.provenance import MACHINE
 from launcher.rundir.sources import imported_sources, source_changes
 
@@ -32,8 +31,7 @@ def changes_since(checkpoint: Path, config: dict[str, Any], code: dict[str, obje
     messages: list[str] = []
     for name, present in (("config.yaml", config), ("code.yaml", code)):
         if (file := checkpoint / name).exists() and _loaded_fast(file) != present:
-            saved: object = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-            messages += drift(unescaped(saved), present)
+            messages += drift(stored_tree(file), present)
     return [message for message in messages if not message.startswith(OF_THE_ATTEMPT)]
 
 

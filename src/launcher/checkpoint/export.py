@@ -8,12 +8,12 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import torch
-from omegaconf import OmegaConf
 
 from launcher.checkpoint.shards import ShardReader, write_tensors
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.construct import target_object
-from launcher.config.plain import to_plain
+from launcher.config.resolve import as_yaml
+from launcher.config.run_config import resolved_node, stored_tree
 from launcher.errors import ConfigError
 from launcher.rundir.files import fsync_file, fsync_folder, replace_file, replacing
 from launcher.rundir.folder import RunFolder
@@ -34,13 +34,12 @@ class Export:
     dtype: Literal["fp32", "bf16", "fp16"] | None = None
     max_shard_size: str = "5GB"
 
-    def write(self, folder: RunFolder, checkpoint: Path, model: Any, text: str) -> tuple[int, Path]:
+    def write(self, folder: RunFolder, checkpoint: Path, text: str) -> tuple[int, Path]:
         """Write the full tensors by name, however they were sharded, and a configuration.
 
         Args:
             folder: of the run that gets the export.
             checkpoint: the folder of a checkpoint.
-            model: the node `model` of its configuration.
             text: its configuration, which is written next to the tensors.
         Returns:
             The step, and the file, or the folder of several files.
@@ -49,18 +48,19 @@ class Export:
         tensors = self._tensors(stored)
         with folder.being_written():
             folder.export.mkdir(exist_ok=True)
-            settings: Any = OmegaConf.to_container(model, resolve=True)
+            config = stored_tree(text)
+            settings = resolved_node(config, "model")
             extra, tied = stored.meta.get(EXTRA, {}), stored.meta.get(TIED, {})
             target, written = write_model(
                 folder.export, settings, tensors, extra, self.max_shard_size, tied
             )
             if written != settings:
-                exported, as_written = OmegaConf.create(text), to_plain(model)
-                exported.model = {
-                    key: as_written[key] if key in as_written and value == settings[key] else value
+                stored_model = config["model"]
+                model = {
+                    key: stored_model[key] if value == settings.get(key) else value
                     for key, value in written.items()
                 }
-                text = OmegaConf.to_yaml(exported)
+                text = as_yaml({**config, "model": model})
             replace_file(folder.export / "config.yaml", text.encode())
         files = [target] if target.is_file() else sorted(target.glob("model*.safetensors"))
         count = len(ShardReader(files).names())

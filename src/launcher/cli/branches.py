@@ -1,8 +1,11 @@
 """The plan of a sweep with `run.share_prefix`: a tree, in which each run leaves another one."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from launcher.cli.sweep_job import SweepJob
+from launcher.config.command import stored_identity
 
 
 @dataclass
@@ -22,6 +25,31 @@ class Branch:
     trunk: int | None = None
     start: int = 0
     leaves: dict[int, list[int]] = field(default_factory=dict)
+
+
+def in_order(jobs: Sequence[SweepJob]) -> list[SweepJob]:
+    """Print the plan; return the jobs in its order, each with its trunk and its leaves."""
+    from launcher.optim.common_steps import comparable
+
+    identities = []
+    for job in jobs:
+        _, identity = stored_identity(job.plain["run"]) or (None, {})
+        # Only runs of one name are looked at.
+        named = {"name": job.config.run.name, **identity}
+        identities.append(comparable(named, job.config.of_the_run, None))
+    branches = plan(identities)
+    print(described(branches), flush=True)
+    planned: dict[int, SweepJob] = {}
+    for branch in branches:
+        job = jobs[branch.index]
+        leaves = {
+            str(step): [jobs[leaf].config.run.id for leaf in indices]
+            for step, indices in branch.leaves.items()
+        }
+        config = job.config.changed({"run.leaves": leaves}) if leaves else job.config
+        trunk = None if branch.trunk is None else planned[branch.trunk]
+        planned[branch.index] = replace(job, config=config, trunk=trunk, start=branch.start)
+    return list(planned.values())
 
 
 def plan(identities: Sequence[dict[str, Any]]) -> list[Branch]:

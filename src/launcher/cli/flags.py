@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NoReturn
 
-from launcher.config.compositions import normalize
 from launcher.config.options import own_folder
 from launcher.errors import ConfigError
 
@@ -14,15 +13,12 @@ COMMANDS = ("run", "multirun", "cfg", "info", "shell_completion")
 """Flags that exclude each other."""
 FOR_HYDRA = (
     "hydra_help",
-    "cfg",
     "info",
     "shell_completion",
-    "package",
     "config_path",
     "experimental_rerun",
 )
-"""Flags that Hydra's own `main` serves. It composes the configuration once more than a run or a
-sweep needs."""
+"""Flags that Hydra's own `main` serves."""
 
 
 class FlagParser(ArgumentParser):
@@ -60,8 +56,8 @@ def read(argv: Sequence[str]) -> Namespace:
     """Parse the flags, which may be anywhere among the overrides.
 
     Returns:
-        The flags, the overrides in Hydra's form, and `for_hydra`: the other arguments if
-            Hydra's own `main` serves the command, None for a run or a sweep.
+        The flags and the overrides, `flags`: the other arguments as they are typed, and
+            `for_hydra`: whether Hydra's own `main` serves the command.
     """
     if "--version" in argv:
         print(f"torch-launcher {version('torch-launcher')}")
@@ -80,8 +76,8 @@ def read(argv: Sequence[str]) -> Namespace:
         parser.error("--config-dir is empty: a variable of the shell may be unset")
     for override in arguments.overrides:
         words.remove(override)
-    arguments.overrides = [normalize(override) for override in arguments.overrides]
-    arguments.for_hydra = words if any(getattr(arguments, name) for name in FOR_HYDRA) else None
+    arguments.flags = words
+    arguments.for_hydra = any(getattr(arguments, name) for name in FOR_HYDRA)
     return arguments
 
 

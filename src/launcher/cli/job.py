@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from launcher.dispatch.rank import begin_as_child, read_job
+from launcher.dispatch.rank import begin_as_child
 from launcher.process import exits
 
 
@@ -24,9 +24,10 @@ def main() -> None:
 
 def run(file: Path) -> object:
     """Run the job of a file; return what it returns, or raise a SystemExit."""
-    from launcher.cli.main import task
+    from launcher.cli.start import start
+    from launcher.config.run_config import load_job
 
-    return task(read_job(file))
+    return start(load_job(file))
 
 
 if __name__ == "__main__":

@@ -8,13 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hydra.core.utils import JobReturn, JobStatus
-
 from launcher.cli.live import LiveTable
-from launcher.cli.sweep_job import SweepJob, completed
+from launcher.cli.sweep_job import SweepJob
 from launcher.config.options import TRAIN_JOB
 from launcher.dispatch.local import private_folder
 from launcher.dispatch.pool import Pool
+from launcher.dispatch.result import JobResult
 from launcher.process import signals
 from launcher.rundir.folder import RunFolder, step_name
 from launcher.runs.format import number as short
@@ -71,10 +70,10 @@ class Queue:
     ):
         self.jobs, self.slots, self.is_done, self.fail_fast = jobs, slots, is_done, fail_fast
         self.waiting = deque(range(len(jobs)))
-        self.results: dict[int, JobReturn] = {}
+        self.results: dict[int, JobResult] = {}
         self.display = LiveTable()
 
-    def run(self) -> list[JobReturn]:
+    def run(self) -> list[JobResult]:
         """Run all jobs; return their results in order.
 
         Raises:
@@ -97,9 +96,7 @@ class Queue:
 
     @property
     def failed(self) -> list[int]:
-        return [
-            index for index, result in self.results.items() if result.status == JobStatus.FAILED
-        ]
+        return [index for index, result in self.results.items() if result.error is not None]
 
     def _work(self, pool: JobPool) -> None:
         while self.waiting or pool.running():
@@ -127,18 +124,17 @@ class Queue:
     def _start(self, pool: JobPool, index: int) -> None:
         job = self.jobs[index]
         if self.is_done(job):
-            self.results[index] = completed(job)
+            self.results[index] = JobResult()
             self.display.say(f"{job.label}: completed")
             return
         self.display.say(f"{job.label}: starts")
-        pool.start(index, job.plain, job.hydra)
+        pool.start(index, job.config)
 
     def _settle(self, pool: JobPool, index: int, code: int) -> None:
-        job, result = self.jobs[index], completed(self.jobs[index])
+        job = self.jobs[index]
         pool.keep_output(index, RunFolder(job.folder))
         if code == 0:
-            result.return_value = pool.value(index)
-            self.results[index] = result
+            self.results[index] = JobResult(pool.value(index))
             self.display.say(f"{job.label}: completed{outcome(job)}")
             return
         text = _recorded(job) or pool.why(index, code)
@@ -147,8 +143,7 @@ class Queue:
         )
         if code == 2:
             error.add_note(text)
-        result.status, result.return_value = JobStatus.FAILED, error
-        self.results[index] = result
+        self.results[index] = JobResult(error=error)
         # No log has these lines.
         for line in [] if code == 2 or job.folder.is_dir() else pool.last_lines(index):
             self.display.say(line)

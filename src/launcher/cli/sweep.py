@@ -1,29 +1,33 @@
 """The jobs of a sweep, which are all checked before the first one starts.
 
-The plugins in `hydra_plugins.launcher_dispatch` call this. A dispatch with a method `sweep(jobs,
-task) -> Sequence[JobReturn]` gets the whole list (for an array of jobs on a cluster). Otherwise
-they run here, one by one.
+A dispatch with a method `sweep(jobs) -> Sequence[JobResult]` gets the whole list (for an array of
+jobs on a cluster). Otherwise they run here, one by one.
 """
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
-from hydra.core.config_loader import ConfigLoader
-from hydra.core.utils import JobReturn, JobStatus, run_job
-from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from launcher.cli.composer import Composer
+from launcher.cli.branches import in_order
 from launcher.cli.parallel import Queue, outcome
-from launcher.cli.sweep_job import SweepJob, completed
-from launcher.config.construct import construct
+from launcher.cli.start import start
+from launcher.cli.sweep_job import SweepJob
+from launcher.config.compose import Command
+from launcher.config.construct import construct, target_object
 from launcher.config.explain import unwrapped, user_traceback
-from launcher.config.identity import changed_keys, register_hydra
+from launcher.config.grid import GRID_SWEEPERS
+from launcher.config.hydra_job import Callbacks
+from launcher.config.identity import changed_keys
 from launcher.config.metric_direction import ranked
 from launcher.config.options import TRAIN_JOB
-from launcher.config.session import returned
-from launcher.config.tree import get, of_the_run
+from launcher.config.plain import to_plain
+from launcher.config.run_config import RunConfig
+from launcher.config.schema import check_hydra
+from launcher.config.tree import get
+from launcher.dispatch.result import JobResult
 from launcher.errors import ConfigError, TrainingError
 from launcher.process import signals
 from launcher.runs.filters import number
@@ -32,73 +36,120 @@ from launcher.runs.objective import OWN_SWEEPERS
 from launcher.runs.stored_run import StoredRun
 from launcher.runs.table import terminal_width
 
+Mistaken = tuple[int, list[str]]
+"""The number of a job with an error, and the overrides that not all jobs share."""
 MAX_REPEATS = 3
 """Maximum number of pairs of jobs with one id in a message."""
 
 
-def check_jobs(
-    loader: ConfigLoader,
-    master: DictConfig,
-    overrides: Sequence[Sequence[str]],
-    first_index: int = 0,
-) -> list[SweepJob]:
-    """Compose and validate the jobs of a sweep.
+def sweep(words: Command) -> bool:
+    """Run the jobs of a command; return whether it has no launcher or sweeper of another package.
 
     Raises:
-        hydra.errors.HydraException: some overrides do not compose.
+        ConfigError: with a message for each mistake in any job.
     """
-    register_hydra()
-    composer = Composer(loader, master)
+    sweeper, launcher = words.choice("hydra/sweeper"), words.choice("hydra/launcher")
+    master = words.master
+    if master is None:
+        # The jobs say why.
+        check_jobs(words, words.expand())
+        return True
+    check_hydra(to_plain(master))
+    search = getattr(target_object(master.hydra.sweeper._target_), "search", None)
+    if search is not None:
+        with _notified(words, master):
+            search(words, master)
+        return True
+    if sweeper not in GRID_SWEEPERS:
+        return False
+    jobs = check_jobs(words, words.expand())
+    if launcher != "dispatch":
+        return False
+    with _notified(words, master):
+        conclude(jobs, [result for batch in batches(words, jobs) for result in run_jobs(batch)])
+    return True
+
+
+def batches(words: Command, jobs: Sequence[SweepJob]) -> list[Sequence[SweepJob]]:
+    """Divide the jobs by `hydra.sweeper.max_batch_size`."""
+    size = words.batch_size or max(1, len(jobs))
+    return [jobs[start : start + size] for start in range(0, len(jobs), size)]
+
+
+@contextmanager
+def _notified(words: Command, master: DictConfig) -> Iterator[None]:
+    """Call the user's callbacks around the sweep."""
+    callbacks = Callbacks(master)
+    name = words.composer.config_name
+    callbacks.call("on_multirun_start", config_name=name)
+    yield
+    callbacks.call("on_multirun_end", config_name=name)
+
+
+def check_jobs(
+    words: Command, overrides: Sequence[Sequence[str]], first_index: int = 0
+) -> list[SweepJob]:
+    """Compose and check the jobs of a sweep.
+
+    Raises:
+        ConfigError: with a message for each mistake in any job.
+    """
     common = (
         frozenset.intersection(*map(frozenset, overrides))
         if len(overrides) > 1
         else frozenset[str]()
     )
     jobs: list[SweepJob] = []
-    issues: dict[str, list[SweepJob]] = {}
+    issues: dict[str, list[Mistaken]] = {}
+    reported: dict[object, str] = {}
     runs: dict[str, SweepJob] = {}
     repeats: list[tuple[SweepJob, SweepJob]] = []
     for index, job_overrides in enumerate(overrides, first_index):
-        job = SweepJob(
-            index, list(job_overrides), composer, common=common, count=first_index + len(overrides)
-        )
-        jobs.append(job)
+        own = [override for override in job_overrides if override not in common]
         try:
-            job.check()
+            config = words.job(job_overrides, index, reported)
+            _check_plugins(config, words)
         except ConfigError as error:
             for message in error.messages:
-                issues.setdefault(message, []).append(job)
+                issues.setdefault(message, []).append((index, own))
             continue
-        for group in ("hydra/sweeper", "hydra/launcher"):
-            choice = job.hydra["runtime"]["choices"][group]
-            if choice != master.hydra.runtime.choices[group]:
-                message = f"{group}={choice}: an option that is swept cannot choose it; type it."
-                issues.setdefault(message, []).append(job)
+        count = first_index + len(overrides)
+        job = SweepJob(index, list(job_overrides), config, common, count)
+        jobs.append(job)
         if (twin := runs.setdefault(job.plain["run"]["dir"], job)) is not job:
             repeats.append((twin, job))
-    if issues or repeats:
+    if issues or repeats or words.issues:
         raise ConfigError(
-            *(_located(message, of, len(jobs)) for message, of in issues.items()),
+            *words.issues,
+            *(_located(message, of, len(overrides)) for message, of in issues.items()),
             *_same_runs(repeats),
         )
-    if composer.continued:
-        changes = "; ".join(dict.fromkeys(composer.continued.values()))
+    if continued := list(filter(None, (job.config.news for job in jobs))):
         print(
-            f"{len(composer.continued)} of {len(jobs)} jobs continue runs of an equivalent"
-            f" configuration: {changes}"
+            f"{len(continued)} of {len(jobs)} jobs continue runs of an equivalent"
+            f" configuration: {'; '.join(dict.fromkeys(continued))}"
         )
     return jobs
 
 
-def _located(message: str, jobs: Sequence[SweepJob], count: int) -> str:
+def _check_plugins(config: RunConfig, words: Command) -> None:
+    for group in ("hydra/sweeper", "hydra/launcher"):
+        choice = config.choices[group]
+        if choice != words.choice(group):
+            raise ConfigError(
+                f"{group}={choice}: an option that is swept cannot choose it; type it."
+            )
+
+
+def _located(message: str, jobs: Sequence[Mistaken], count: int) -> str:
     """Return the message with the first job that it is about, unless it is about all."""
-    overrides = jobs[0].own_overrides
+    index, overrides = jobs[0]
     if len(jobs) >= count or any(
         message.startswith(override.lstrip("+")) for override in overrides
     ):
         return message
     others = f" and {len(jobs) - 1} more" if len(jobs) > 1 else ""
-    return f"{message.rstrip('.')} (job {jobs[0].index + 1}{others}: {' '.join(overrides)})."
+    return f"{message.rstrip('.')} (job {index + 1}{others}: {' '.join(overrides)})."
 
 
 def _same_runs(repeats: Sequence[tuple[SweepJob, SweepJob]]) -> list[str]:
@@ -126,9 +177,7 @@ def _same_run(first: SweepJob, second: SweepJob) -> str:
     )
 
 
-def run_jobs(
-    jobs: Sequence[SweepJob], task: TaskFunction, context: HydraContext
-) -> Sequence[JobReturn]:
+def run_jobs(jobs: Sequence[SweepJob]) -> list[JobResult]:
     """Run the jobs through their dispatch; a failing job does not stop the others.
 
     Raises:
@@ -140,40 +189,41 @@ def run_jobs(
         raise ConfigError(
             "dispatch: all jobs of a sweep must have the same dispatch; sweep over other keys."
         )
+    if all(job.config.run.share_prefix and job.config.trains for job in jobs):
+        planned = in_order(jobs)
+        results = dict(zip((job.index for job in planned), _run_jobs(planned), strict=True))
+        return [results[job.index] for job in jobs]
+    return _run_jobs(jobs)
+
+
+def _run_jobs(jobs: Sequence[SweepJob]) -> list[JobResult]:
     dispatch = construct(jobs[0].plain["dispatch"])
     if hasattr(dispatch, "sweep"):
-        results: Sequence[JobReturn] = dispatch.sweep(jobs, task)
-        return results
+        return list(dispatch.sweep(jobs))
     is_complete: IsComplete | None = getattr(dispatch, "is_complete", None)
     fail_fast = bool(get(jobs[0].plain, "sweep.fail_fast"))
     slots = min(len(jobs), dispatch.slots()) if hasattr(dispatch, "slots") else 1
+
+    def is_done(job: SweepJob) -> bool:
+        return is_complete is not None and _is_done(job, is_complete)
+
     if slots > 1:
-        return Queue(
-            jobs,
-            slots,
-            lambda job: is_complete is not None and _is_done(job, is_complete),
-            fail_fast,
-        ).run()
-    return _run_in_turn(jobs, task, context, is_complete, fail_fast)
+        return Queue(jobs, slots, is_done, fail_fast).run()
+    return _run_in_turn(jobs, is_done, fail_fast)
 
 
 IsComplete = Callable[[Mapping[str, object]], bool]
 
 
 def _run_in_turn(
-    jobs: Sequence[SweepJob],
-    task: TaskFunction,
-    context: HydraContext,
-    is_complete: IsComplete | None,
-    fail_fast: bool = False,
-) -> list[JobReturn]:
-    results: list[JobReturn] = []
+    jobs: Sequence[SweepJob], is_done: Callable[[SweepJob], bool], fail_fast: bool
+) -> list[JobResult]:
+    results: list[JobResult] = []
     for job in jobs:
         try:
             signals.check()
             print(f"{job.label}: starts", flush=True)
-            is_done = is_complete is not None and _is_done(job, is_complete)
-            result = completed(job) if is_done else _run(job, task, context)
+            result = JobResult() if is_done(job) else _run(job)
         except SystemExit as stop:
             print(
                 f"{job.label}: stopped, and {len(jobs) - len(results) - 1} more not started",
@@ -181,10 +231,9 @@ def _run_in_turn(
             )
             raise stop
         results.append(result)
-        is_completed = result.status == JobStatus.COMPLETED
-        text = f"completed{outcome(job)}" if is_completed else reason(job, result)
+        text = f"completed{outcome(job)}" if result.error is None else reason(job, result)
         print(f"{job.label}: {text}", flush=True)
-        if fail_fast and result.status == JobStatus.FAILED:
+        if fail_fast and result.error is not None:
             print(
                 f"sweep.fail_fast: {len(jobs) - len(results)} not started",
                 file=sys.stderr,
@@ -200,50 +249,43 @@ def _is_done(job: SweepJob, is_complete: IsComplete) -> bool:
     It starts all the same for another package's sweeper, for `job.objective`, and for a user's
     callback.
     """
-    plain, hydra = job.plain, job.hydra
+    plain = job.plain
     is_own = (
-        hydra["runtime"]["choices"]["hydra/sweeper"] in OWN_SWEEPERS
-        and get(plain, "job.objective") is None
+        job.config.choices["hydra/sweeper"] in OWN_SWEEPERS and get(plain, "job.objective") is None
     )
     if (
         not is_own
-        or len(hydra["callbacks"]) > 1
+        or get(job.config.hydra, "callbacks")
         or StoredRun.read(job.folder).record.get("state") != "completed"
     ):
         return False
     try:
-        return is_complete(of_the_run(plain))
+        return is_complete(job.config.of_the_run)
     except Exception:
         # It is reported when the job starts.
         return False
 
 
-def _run(job: SweepJob, task: TaskFunction, context: HydraContext) -> JobReturn:
-    """Run one job by Hydra's own `run_job`; an exit that no signal caused is its result."""
+def _run(job: SweepJob) -> JobResult:
+    """Run one job; an exit that no signal caused is its result."""
     try:
-        result = run_job(
-            task_function=task,
-            config=job.config,
-            job_dir_key="hydra.sweep.dir",
-            job_subdir_key="hydra.sweep.subdir",
-            hydra_context=context,
-        )
+        return JobResult(start(job.config))
     except SystemExit as stop:
         if isinstance(stop, signals.SignalExit) or (
             isinstance(stop.code, int) and stop.code >= 128
         ):
             raise
-        result = JobReturn(overrides=job.overrides, cfg=job.config)
-        result.status, result.return_value = JobStatus.FAILED, stop
-    error = returned(result)
-    if result.status == JobStatus.FAILED and not isinstance(error, (SystemExit, TrainingError)):
-        print(user_traceback(error), end="", file=sys.stderr, flush=True)
-    return result
+        return JobResult(error=stop)
+    except Exception as error:
+        if not isinstance(error, TrainingError):
+            print(user_traceback(error), end="", file=sys.stderr, flush=True)
+        return JobResult(error=error)
 
 
-def reason(job: SweepJob, result: JobReturn) -> str:
+def reason(job: SweepJob, result: JobResult) -> str:
     """Return the reason of a job's failure in a line."""
-    error = unwrapped(returned(result))
+    assert result.error is not None
+    error = unwrapped(result.error)
     if not isinstance(error, SystemExit):
         return f"failed: {type(error).__name__}: {first_line(str(error))}"
     if notes := getattr(error, "__notes__", None):
@@ -274,13 +316,13 @@ def show_ranking(jobs: Sequence[SweepJob]) -> None:
     table(in_order, time.time(), terminal_width()).print()
 
 
-def conclude(jobs: Sequence[SweepJob], results: Sequence[JobReturn]) -> None:
+def conclude(jobs: Sequence[SweepJob], results: Sequence[JobResult]) -> None:
     """Print the ranking; exit with code 1 and a table of the failed jobs, if there are any."""
     show_ranking(jobs)
     failed = [
         (job, result)
         for job, result in zip(jobs, results, strict=False)
-        if result.status == JobStatus.FAILED
+        if result.error is not None
     ]
     if failed:
         width = max(len(job.label) for job, _ in failed)

@@ -31,17 +31,21 @@ def decided_here() -> AbstractContextManager[object]:
     return context
 
 
-def instantiate(node: Any, path: str = "", **changes: object) -> Any:
-    """Build a node, inner nodes first, with some settings changed. None is returned unchanged.
+def instantiate(node: Mapping[str, Any] | None, path: str = "", **changes: object) -> Any:
+    """Build a resolved node, inner nodes first, with some settings changed. None stays None.
 
     Classes get plain containers, unless the node has a `_convert_`. Messages have the `path`.
     """
-    if path:
-        node = OmegaConf.select(OmegaConf.create(nested({path: node})), path)
-    if node is not None and "_convert_" not in node:
-        changes["_convert_"] = "all"
+    if node is None:
+        return None
+    if "_convert_" not in node:
+        changes["_convert_"] = "object"
+    node = escaped(node)
+    # Hydra 1.3 resolves twice.
+    node = escaped(node) if UNCHECKED is None else node
+    config = OmegaConf.create(nested({path or "node": node}), flags={"allow_objects": True})
     with decided_here():
-        return hydra_instantiate(node, **changes)
+        return hydra_instantiate(OmegaConf.select(config, path or "node"), **changes)
 
 
 def construct(settings: Mapping[str, object]) -> Any:

@@ -1,38 +1,23 @@
-"""Finds every error of a command line.
-
-Hydra stops at the first one. `diagnose` applies the overrides one by one, reports each that fails,
-and validates the rest.
-"""
+"""Messages about overrides that cannot be read, or do not apply to a configuration."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from shlex import quote
-from typing import Any
 
-from hydra import compose as hydra_compose
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig
 
-from launcher.config.compositions import (
-    Compositions,
-    apply_values,
-    parameters,
-    parse,
-    record_overrides,
-)
-from launcher.config.grid import GRID_SWEEPERS, expand
 from launcher.config.messages import hint, nearest, show
 from launcher.config.options import composed_from, options_with
 from launcher.config.other_names import ours
+from launcher.config.overrides import parameters, parse, select
 from launcher.config.plain import to_plain
 from launcher.config.resolve import references
-from launcher.config.schema import bad_searchpath, validate
-from launcher.config.session import COMPOSITION_ERRORS, first_line, loader, session
-from launcher.errors import ConfigError
+from launcher.config.schema import bad_searchpath
+from launcher.config.session import first_line, loader
 
 SEVERAL = re.compile(r"^[^\s'\"\[{(]*\s+[~+]*[\w./@]+=")
 """A value that ends at a blank, before another override."""
@@ -44,47 +29,9 @@ OPTIONAL = ("scheduler", "hooks", "tracker")
 """Groups that a run may do without."""
 
 
-def diagnose(
-    overrides: Sequence[str],
-    config_dir: str | Path | None = None,
-    config_name: str = "config",
-    multirun: bool = False,
-) -> list[str]:
-    """Return a message for each error of a command line."""
-    if config_dir is not None and not Path(config_dir).is_dir():
-        return [f"--config-dir={config_dir}: there is no such folder."]
-    issues: list[str] = []
-    readable = _readable(overrides, multirun, issues)
-    with session(config_dir, readable, config_name):
-        # A glob needs the loader of the session.
-        arguments = [text for text in readable if not text.startswith("hydra.searchpath=")]
-        parsed = [replace(parse(text), config_loader=loader()) for text in arguments]
-        diagnosis = _Diagnosis(config_name, issues)
-        try:
-            jobs = expand(parsed, with_intervals=diagnosis.searches(parsed))
-        except ConfigError as error:
-            return issues + error.messages
-        seen: set[str] = set()
-        for job in jobs:
-            if not job or not seen.issuperset(job):
-                seen.update(job)
-                diagnosis.examine(job)
-    return list(dict.fromkeys(issues))
-
-
-def apply_to_groups(overrides: Sequence[str], config: DictConfig) -> None:
-    """Apply the values of a command line to the composition of its groups, in Hydra's session."""
-    parsed = [parse(text) for text in overrides]
-    diagnosis = _Diagnosis("config", [])
-    diagnosis.apply([value for value in parsed if diagnosis.compositions.is_value(value)], config)
-    if diagnosis.issues:
-        diagnosis.validate(config)
-        raise ConfigError(*dict.fromkeys(diagnosis.issues))
-    record_overrides(parsed, config)
-
-
-def _readable(overrides: Sequence[str], multirun: bool, issues: list[str]) -> list[str]:
-    readable = []
+def read_overrides(overrides: Sequence[str], is_sweep: bool, issues: list[str]) -> list[Override]:
+    """Parse overrides; messages about those that cannot be read are added to `issues`."""
+    parsed = []
     for text in overrides:
         if text.startswith("="):
             issues.append(
@@ -92,21 +39,21 @@ def _readable(overrides: Sequence[str], multirun: bool, issues: list[str]) -> li
             )
             continue
         try:
-            parsed = parse(text)
+            # A glob needs the loader.
+            override = replace(parse(text), config_loader=loader())
         except (HydraException, ValueError) as error:
             issues.append(_unreadable(text, error))
             continue
-        if parsed.is_sweep_override() and not multirun:
-            key = parsed.get_key_element()
-            value = text.partition("=")[2]
+        if override.is_sweep_override() and not is_sweep:
+            key, value = override.get_key_element(), text.partition("=")[2]
             issues.append(
                 f"{text}: several values make a sweep, which needs -m; a list is {key}=[{value}]."
             )
-        elif parsed.key_or_group == "hydra.searchpath" and not isinstance(parsed.value(), list):
-            issues.append(str(bad_searchpath(parsed.value())))
+        elif override.key_or_group == "hydra.searchpath" and not isinstance(override.value(), list):
+            issues.append(str(bad_searchpath(override.value())))
         else:
-            readable.append(text)
-    return readable
+            parsed.append(override)
+    return parsed
 
 
 def _unreadable(text: str, error: Exception) -> str:
@@ -152,99 +99,7 @@ def _is_readable(text: str) -> bool:
     return True
 
 
-class _Diagnosis:
-    """Collects the errors of a sweep's jobs."""
-
-    def __init__(self, config_name: str, issues: list[str]):
-        self.config_name, self.issues = config_name, issues
-        self.bad_keys: set[str] = set()
-        """Keys that are already reported; later jobs leave them out."""
-        self.bad_groups: set[str] = set()
-        """Groups whose chosen option is already reported."""
-        self.compositions = Compositions(
-            lambda overrides: hydra_compose(config_name, overrides, return_hydra_config=True),
-            loader(),
-        )
-
-    def searches(self, overrides: Sequence[Override]) -> bool:
-        """Return whether the sweeper takes intervals; an option may have chosen it."""
-        groups = [each for each in overrides if self.compositions.is_group(each)]
-        fixed = [str(each.input_line) for each in groups if not each.is_sweep_override()]
-        try:
-            choices = self.compositions.groups(fixed).hydra.runtime.choices
-        except COMPOSITION_ERRORS:
-            return True
-        return choices["hydra/sweeper"] not in GRID_SWEEPERS
-
-    def examine(self, overrides: Sequence[str]) -> None:
-        """Apply the overrides of a job, groups first, then validate what applies."""
-        parsed = [parse(text) for text in overrides]
-        groups = [override for override in parsed if self.compositions.is_group(override)]
-        options = self._choose(groups)
-        if options is None:
-            return
-        config = self.compositions.groups(options)
-        self.apply([override for override in parsed if override not in groups], config)
-        self.validate(config)
-
-    def apply(self, values: Sequence[Override], config: DictConfig) -> None:
-        """Apply those values that apply."""
-        for override in values:
-            if override.key_or_group in self.bad_keys:
-                continue
-            try:
-                apply_values([override], config)
-            except COMPOSITION_ERRORS as error:
-                self.bad_keys.add(override.key_or_group)
-                if (
-                    group := nearest(override.key_or_group, loader().list_groups(""))
-                ) and "." not in override.key_or_group:
-                    self.bad_groups.add(group)
-                self.issues.append(f"{override.input_line}: {_bad_key(override, config, error)}")
-
-    def validate(self, config: DictConfig) -> None:
-        try:
-            validate(config)
-        except ConfigError as error:
-            self.issues += [
-                message for message in error.messages if not self._follows_from_a_group(message)
-            ]
-
-    def _follows_from_a_group(self, message: str) -> bool:
-        """Return whether a message is about the default option of a group that the user has set."""
-        return any(re.search(rf"\b{re.escape(group)}[.=]", message) for group in self.bad_groups)
-
-    def _choose(self, groups: Sequence[Override]) -> list[str] | None:
-        """Return the options that compose, or None if not even the defaults do."""
-        options: list[str] = []
-        for override in groups:
-            if issue := _unknown_option(override):
-                self.issues.append(f"{override.input_line}: {issue}")
-                self.bad_groups.add(override.key_or_group)
-            else:
-                options.append(str(override.input_line))
-        try:
-            self.compositions.groups(options)
-            return options
-        except COMPOSITION_ERRORS:
-            pass
-        try:
-            self.compositions.groups([])
-        except COMPOSITION_ERRORS as error:
-            self.issues.append(_broken_base(self.config_name, error))
-            return None
-        good: list[str] = []
-        for text in options:
-            try:
-                self.compositions.groups([*good, text])
-                good.append(text)
-            except COMPOSITION_ERRORS as error:
-                self.issues.append(f"{text}: {_bad_option(error, text)}")
-                self.bad_groups.add(parse(text).key_or_group.partition("/")[0])
-        return good
-
-
-def _broken_base(config_name: str, error: Exception) -> str:
+def broken_base(config_name: str, error: Exception) -> str:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file == config_name:
         names = loader().repository.get_group_options("", ObjectType.CONFIG)
         return (
@@ -253,7 +108,7 @@ def _broken_base(config_name: str, error: Exception) -> str:
     return first_line(error)
 
 
-def _unknown_option(override: Override) -> str | None:
+def unknown_option(override: Override) -> str | None:
     """Explain why a group does not have the chosen options; return None if it has them."""
     group, value = override.key_or_group, override.value()
     if value is None:
@@ -278,7 +133,7 @@ def _unknown_option(override: Override) -> str | None:
     return None
 
 
-def _bad_option(error: Exception, text: str) -> str:
+def bad_option(error: Exception, text: str) -> str:
     """Explain why an option of a group does not compose."""
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         folder, _, name = error.missing_cfg_file.rpartition("/")
@@ -302,17 +157,17 @@ def _bad_option(error: Exception, text: str) -> str:
     return message
 
 
-def _bad_key(override: Override, config: DictConfig, error: Exception) -> str:
+def bad_key(override: Override, config: DictConfig, error: Exception) -> str:
     """Explain why an override of a value does not apply."""
     key = override.key_or_group
     if message := ours(key):
         return message
-    if override.is_add() and _select(config, key) is not None:
+    if override.is_add() and select(config, key) is not None:
         return "the key exists already; remove the +."
     parts = key.split(".")
     for index, part in enumerate(parts):
         path = ".".join(parts[:index])
-        node = _select(config, path) if path else config
+        node = select(config, path) if path else config
         if isinstance(node, ListConfig):
             if part.isdecimal() and int(part) < len(node):
                 continue
@@ -334,7 +189,7 @@ def _bad_key(override: Override, config: DictConfig, error: Exception) -> str:
             f"{key} has no key {match[1]}; set it alone with +{key}.{match[1]}=..., or make an"
             " option of your own."
         )
-    return _wrong_type(key, _select(config, key), first_line(cause))
+    return _wrong_type(key, select(config, key), first_line(cause))
 
 
 def _wrong_type(key: str, current: object, message: str) -> str:
@@ -347,10 +202,6 @@ def _wrong_type(key: str, current: object, message: str) -> str:
     return f"{message.rstrip('.')}{example}."
 
 
-def _select(config: DictConfig, path: str) -> Any:
-    return OmegaConf.select(config, path, throw_on_missing=False, throw_on_resolution_failure=False)
-
-
 def _unknown_key(override: Override, config: DictConfig) -> str:
     """Return the message for a first part that is neither a group nor a top-level key."""
     name, dot, rest = override.key_or_group.partition(".")
@@ -360,7 +211,7 @@ def _unknown_key(override: Override, config: DictConfig) -> str:
         return f"no option of {name} is chosen; choose one with {name}=..."
     if near := nearest(name, keys + groups):
         return f"no key {name}; did you mean {_rewritten(override, near + dot + rest)}?"
-    parts = {key: node for key in keys if isinstance(node := _select(config, key), DictConfig)}
+    parts = {key: node for key in keys if isinstance(node := select(config, key), DictConfig)}
     if below := nearest(name, [str(key) for node in parts.values() for key in node]):
         echoes = references(to_plain(config))
         owners = [
@@ -373,7 +224,7 @@ def _unknown_key(override: Override, config: DictConfig) -> str:
 
 def _unknown_part(override: Override, path: str, part: str, config: DictConfig) -> str:
     """Return the message for a key that its node does not have."""
-    node = _select(config, path)
+    node = select(config, path)
     keys, taken = [str(key) for key in node], parameters(node)
     if others := options_with(composed_from(to_plain(config)), path, part):
         have = "has" if len(others) == 1 else "have"

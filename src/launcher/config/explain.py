@@ -4,7 +4,6 @@ import os
 import sys
 import sysconfig
 import traceback
-from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,10 +12,8 @@ from hydra.errors import InstantiationException
 
 from launcher.config import schema
 from launcher.config.construct import target_object
-from launcher.config.diagnose import diagnose
-from launcher.config.options import own_folder
 from launcher.config.secrets import without_environment
-from launcher.config.session import COMPOSITION_ERRORS, first_line
+from launcher.config.session import first_line
 from launcher.config.source import NotFound, Unresolvable, locate
 from launcher.config.tree import join
 from launcher.errors import TrainingError, config_error
@@ -44,41 +41,15 @@ def report(messages: Sequence[str]) -> None:
     print(printable("\n".join(messages)), file=sys.stderr, flush=True)
 
 
-def explain(error: BaseException, arguments: Namespace | None = None) -> list[str]:
-    """Return the messages for an exception that the user can fix; empty for other exceptions.
-
-    With the `arguments` of the command line, Hydra's own errors are explained too.
-    """
+def explain(error: BaseException) -> list[str]:
+    """Return the messages for an exception that the user can fix; empty for other exceptions."""
     if (rejected := config_error(error)) is not None:
         return without_environment(rejected.messages)
     if isinstance(error, InstantiationException) and (
         message := _not_located(error) or _is_abstract(error)
     ):
         return [message]
-    if arguments is None or not isinstance(error, COMPOSITION_ERRORS):
-        return []
-    if arguments.shell_completion:
-        return [f"{first_line(error).rstrip('.')}; e.g. -sc install=bash."]
-    if arguments.config_path and "Primary config" in str(error):
-        return [
-            f"--config-path={arguments.config_path}: there is no such folder of configurations; to"
-            " add options of your own, use --config-dir=FOLDER."
-        ]
-    messages = diagnose(
-        arguments.overrides, arguments.config_dir, arguments.config_name, arguments.multirun
-    )
-    hidden = own_folder() if arguments.config_dir is not None else None
-    if (
-        hidden is not None
-        and Path(arguments.config_dir).resolve() != hidden.resolve()
-        and any(": no option " in message for message in messages)
-    ):
-        messages.append(
-            f"--config-dir={arguments.config_dir}: takes the place of {hidden.name}/, whose options"
-            " are not used; for both, leave it out and add"
-            f" hydra.searchpath=[file://{Path(arguments.config_dir).resolve()}]."
-        )
-    return messages
+    return []
 
 
 def _not_located(error: InstantiationException) -> str | None:

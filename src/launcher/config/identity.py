@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import setup_globals
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from launcher.config.command import for_json
@@ -24,7 +25,7 @@ from launcher.config.needs import METRIC_SCHEDULE, measuring, parts
 from launcher.config.plain import resolved_at, to_plain
 from launcher.config.secrets import as_stored
 from launcher.config.sections import AUTO
-from launcher.config.tree import is_interpolation, leaves, mapped
+from launcher.config.tree import is_interpolation, leaves, mapped, value_at
 from launcher.rundir.files import expanded
 
 LOCATION_PREFIXES = (
@@ -57,15 +58,13 @@ ids."""
 DIGITS, DERIVED = 12, "${launcher.id:}"
 """Number of digits of an id, and the pattern of an id that is a hash."""
 
+PLACEHOLDER = "<id>"
+"""The value of `run.id` in values that are hashed, and refer to it."""
+
 ESCAPED = "$\\u007b"
 """`${` in JSON, so that OmegaConf takes no text of an identity for an interpolation."""
 
 _computing = False
-
-
-def run_id(config: DictConfig) -> str:
-    """Return the first 12 hex digits of a hash over `hashed_identity`."""
-    return digest(hashed_identity(config, to_plain(config)))
 
 
 def digest(hashed: Mapping[str, object]) -> str:
@@ -75,8 +74,8 @@ def digest(hashed: Mapping[str, object]) -> str:
 
 
 @contextmanager
-def _no_recursion() -> Iterator[None]:
-    """A hashed value that refers to `run.id` indirectly sees a constant instead of recursing."""
+def without_id() -> Iterator[None]:
+    """Let values that refer to a derived `run.id` see a constant, since they decide it."""
     global _computing
     _computing = True
     try:
@@ -85,8 +84,10 @@ def _no_recursion() -> Iterator[None]:
         _computing = False
 
 
-@_no_recursion()
-def hashed_identity(config: DictConfig, written: dict[str, Any]) -> dict[str, object]:
+@without_id()
+def hashed_identity(
+    config: DictConfig, written: dict[str, Any], plain: Mapping[str, object] | None = None
+) -> dict[str, object]:
     """Return the tree that is hashed.
 
     It is the resolved configuration without the keys of `run.identity_exclude`, and with the keys
@@ -96,6 +97,7 @@ def hashed_identity(config: DictConfig, written: dict[str, Any]) -> dict[str, ob
     Args:
         config: composed, and not resolved.
         written: the same as plain containers, interpolations as written.
+        plain: the same resolved `without_id`, if that is known.
     """
     # The schema rejects everything but a list.
     listed = OmegaConf.select(config, "run.identity_exclude")
@@ -112,8 +114,10 @@ def hashed_identity(config: DictConfig, written: dict[str, Any]) -> dict[str, ob
         if is_interpolation(value):
             if any(prefix in value for prefix in LOCATION_PREFIXES):
                 return value
-            value = resolved_at(config, keys)
+            value = resolved_at(config, keys) if plain is None else value_at(plain, keys)
             if isinstance(value, dict | list):
+                # In it, locations are hashed as written too.
+                value = resolved_at(config, keys)
                 return mapped(_without(value, excluded, keys), hashed_value, keys)
         if isinstance(value, str):
             key = ".".join(map(str, keys))
@@ -181,24 +185,11 @@ def run_name(config: DictConfig) -> str:
     )
 
 
-def fix_name(config: DictConfig) -> None:
-    """Replace the interpolations of the run's name and id by their values, and set `run.identity`.
-
-    Each access would hash the configuration again, and a stored configuration no longer has the
-    interpolations that are hashed as written. If they do not resolve, validation reports why.
-    """
-    try:
-        written = to_plain(config)
-        hashed = hashed_identity(config, written)
-        hashed_id = digest(hashed)
-        name = config.run.name
-        run_id = hashed_id if written["run"]["id"] == DERIVED else config.run.id
-    except Exception:
-        return
-    config.run.name, config.run.id = name, run_id
+def identity_text(hashed_id: str, written: Mapping[str, object], hashed: dict[str, Any]) -> str:
+    """Return the text of `run.identity`: the id and the tree that is hashed, without secrets."""
     kept = for_json(_as_stored(written, hashed))
     text = json.dumps({"id": hashed_id, "identity": kept}, separators=(",", ":"))
-    OmegaConf.update(config, "run.identity", text.replace("${", ESCAPED), force_add=True)
+    return text.replace("${", ESCAPED)
 
 
 def _as_stored(written: Mapping[str, object], hashed: Mapping[str, object]) -> dict[str, object]:
@@ -251,7 +242,7 @@ def drift(saved: Mapping[str, object], present: Mapping[str, object]) -> list[st
 
 
 def _resolve_id(config: DictConfig) -> str:
-    return "<id>" if _computing else run_id(config)
+    return PLACEHOLDER if _computing else digest(hashed_identity(config, to_plain(config)))
 
 
 def _resolve_steps(config: DictConfig) -> int | None:
@@ -262,16 +253,8 @@ def _resolve_path(path: object) -> str:
     return str(expanded(str(path)))
 
 
-def register_hydra() -> None:
-    """Let `${hydra:...}` resolve before a job starts too, in place of Hydra's own resolver."""
-
-    def resolve(path: str, *, _root_: DictConfig) -> object:
-        node: Any = _root_.hydra if "hydra" in _root_ else HydraConfig.get()
-        return OmegaConf.select(node, path)
-
-    register("hydra", resolve, replace=True)
-
-
+# ${hydra:...}, in processes that do not compose too.
+setup_globals()
 register: Any = OmegaConf.register_resolver
 # Before OmegaConf 2.4 another function had this name.
 if "replace" not in signature(register).parameters:

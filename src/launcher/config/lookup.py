@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import OmegaConf
 
 from launcher.config.command import stored_identity
 from launcher.config.equivalence import canonical, identity_key
-from launcher.config.identity import changed_keys, digest, drift, fix_name, hashed_identity, run_id
+from launcher.config.identity import changed_keys, digest, drift, hashed_identity
 from launcher.config.messages import as_typed, show
-from launcher.config.plain import to_plain
+from launcher.config.resolve import escaped
 from launcher.config.secrets import is_expression
-from launcher.config.tree import is_interpolation, leaves, mapped
+from launcher.config.tree import leaves, mapped
 from launcher.errors import ConfigError
 from launcher.rundir.folder import is_copy
 from launcher.rundir.record_format import IDENTITY_VERSION, read_record
@@ -83,41 +83,29 @@ def _known(folder: Path) -> Iterator[Known]:
             yield Known(folder / name, {key: record.get(key) for key in KEPT})
 
 
-def name_run(config: DictConfig, runs: Runs) -> Known | None:
-    """Set a run's name, id and folder, for a new run the id of an equivalent run.
-
-    Returns:
-        The equivalent run, or None if the run has the id of its own configuration or a typed id.
-    """
-    fix_name(config)
-    known = stored_identity(config.run)
-    if known is None or known[0] != config.run.id:
-        return None
-    folder = Path(directory := config.run.dir)
-    if (run := _equivalent(config, known, folder, runs)) is not None:
-        config.run.id = run.folder.name
-    if folder.name == known[0] and not is_interpolation(directory):
-        # Each access would resolve it again.
-        config.run.dir = directory if run is None else str(run.folder)
-    return run
-
-
-def _equivalent(
-    config: DictConfig, known: tuple[str, dict[str, Any]], folder: Path, runs: Runs
+def equivalent(
+    folder: Path, identity: Mapping[str, Any], hashed: Mapping[str, object], runs: Runs
 ) -> Known | None:
-    """The run of an equivalent configuration, if the run's own folder has none yet."""
+    """Return the run of an equivalent configuration, if the run's own folder has none yet.
+
+    Args:
+        folder: the run's own folder, named by its id.
+        identity: the identity of the configuration as it is stored.
+        hashed: the same with values from the environment.
+        runs: the runs on disk.
+    """
     if _has_files(folder):
         return None
-    equivalent = runs.equivalent(folder.parent, identity_key(known[1]))
-    equivalent = [run for run in equivalent if _has_equal_secrets(config, run)]
-    equivalent = [run for run in equivalent if run.record["identity_id"] == known[0]] or equivalent
-    if len(equivalent) > 1:
-        listed = ", ".join(run.folder.name for run in equivalent[:MAX_SHOWN])
+    found = runs.equivalent(folder.parent, identity_key(identity))
+    found = [run for run in found if _has_equal_secrets(hashed, run)]
+    found = [run for run in found if run.record["identity_id"] == folder.name] or found
+    if len(found) > 1:
+        listed = ", ".join(run.folder.name for run in found[:MAX_SHOWN])
         raise ConfigError(
-            f"run.id={known[0]}: {len(equivalent)} runs have an equivalent configuration, {listed};"
+            f"run.id={folder.name}: {len(found)} runs have an equivalent configuration, {listed};"
             " choose one with run.id=<id>, or start another run with run.tag=<word>."
         )
-    return equivalent[0] if equivalent else None
+    return found[0] if found else None
 
 
 def _has_files(folder: Path) -> bool:
@@ -128,14 +116,14 @@ def _has_files(folder: Path) -> bool:
         return False
 
 
-def _has_equal_secrets(config: DictConfig, run: Known) -> bool:
+def _has_equal_secrets(hashed: Mapping[str, object], run: Known) -> bool:
     """Return whether the values from the environment are the same as when the run was named.
 
     They are not stored, but with them the identity has the run's id.
     """
     if not any(_is_kept(path, value) for path, value in leaves(run.identity).items()):
         return True
-    values = leaves(hashed_identity(config, to_plain(config)))
+    values = leaves(hashed)
 
     def value(stored: object, keys: tuple[object, ...]) -> Any:
         path = ".".join(map(str, keys))
@@ -151,62 +139,59 @@ def _is_kept(path: str, value: object) -> bool:
     )
 
 
-def news(config: DictConfig, run: Known) -> str:
-    """Return the differences of a configuration from an equivalent one, in a line."""
-    known = stored_identity(config.run)
-    messages = drift(run.identity, {} if known is None else known[1])
+def news(run: Mapping[str, Any], known: Known) -> str:
+    """Return the differences of a run's configuration from an equivalent one, in a line."""
+    own = stored_identity(run)
+    messages = drift(known.identity, {} if own is None else own[1])
     more = " ..." if len(messages) > MAX_SHOWN else ""
     return " ".join(messages[:MAX_SHOWN]) + more
 
 
-def continues(config: DictConfig, run: Known) -> str:
-    """Return the line that names the run which `name_run` has found."""
-    changes = news(config, run)
+def continuation(run: Mapping[str, Any], known: Known) -> str:
+    """Return the line that names the run under which a configuration continues."""
+    changes = news(run, known)
     return (
-        f"Continues {config.run.id}: {changes}"
+        f"Continues {run['id']}: {changes}"
         if changes
-        else f"Continues {config.run.id}, by `runs adopt`."
+        else f"Continues {run['id']}, by `runs adopt`."
     )
 
 
-def nearest(config: DictConfig, runs: Runs) -> str | None:
+def nearest(run: Mapping[str, Any], runs: Runs) -> str | None:
     """Describe the run of the same name that differs in the fewest keys.
 
     Returns:
         A line, or None if this run exists or no run is near.
     """
-    known = stored_identity(config.run)
-    if known is None or known[0] != config.run.id or _has_files(Path(config.run.dir)):
+    own, folder = stored_identity(run), Path(run["dir"])
+    if own is None or own[0] != run["id"] or _has_files(folder):
         return None
-    current = leaves(canonical(known[1]))
+    current = leaves(canonical(own[1]))
     near: list[tuple[int, str, list[str], Known]] = []
-    for run in runs.of(Path(config.run.dir).parent):
-        before = leaves(canonical(run.identity))
+    for known in runs.of(folder.parent):
+        before = leaves(canonical(known.identity))
         keys = changed_keys(before, current)
         if 0 < len(keys) <= MAX_NEAR:
             shown = [
                 f"{key}={as_typed(before[key])}" if key in before else f"no {key}" for key in keys
             ]
-            near.append((-len(keys), run.started, shown, run))
+            near.append((-len(keys), known.started, shown, known))
     if not near:
         return None
-    _, _, shown, run = max(near, key=lambda candidate: candidate[:2])
-    best = run.record["best"]
+    _, _, shown, other = max(near, key=lambda candidate: candidate[:2])
+    best = other.record["best"]
     value = "" if best is None else f", {best['metric']} {best['value']:.4g}"
     return (
-        f"New run. Nearest: {run.folder.name} ({run.record['state']}{value}), which has"
+        f"New run. Nearest: {other.folder.name} ({other.record['state']}{value}), which has"
         f" {', '.join(shown)}."
     )
 
 
-def is_same(before: DictConfig, now: DictConfig) -> bool:
-    """Return whether two configurations have equal or equivalent identities."""
-    if run_id(before) == run_id(now):
-        return True
-    one, other = (
-        identity_key(hashed_identity(config, to_plain(config))) for config in (before, now)
-    )
-    return one == other
+def is_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Return whether two stored configurations have equal or equivalent identities."""
+    trees = [escaped(tree) for tree in (before, now)]
+    one, other = (hashed_identity(OmegaConf.create(tree), tree) for tree in trees)
+    return digest(one) == digest(other) or identity_key(one) == identity_key(other)
 
 
 def check_identity(run: Mapping[Any, Any]) -> None:

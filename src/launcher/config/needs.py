@@ -5,9 +5,9 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from launcher.config import plain_yaml
-from launcher.config.compositions import COLLECTIONS
 from launcher.config.messages import ConfigIssue, show
 from launcher.config.options import main_folder, options
+from launcher.config.overrides import COLLECTIONS
 from launcher.config.signature import attribute, signature
 from launcher.config.source import NotFound
 from launcher.config.tree import get

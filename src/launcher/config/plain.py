@@ -1,10 +1,10 @@
 """A configuration's values as plain containers and as settings."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from omegaconf import Container, DictConfig, OmegaConf
+from omegaconf import Container, OmegaConf
 
 T = TypeVar("T")
 
@@ -25,13 +25,11 @@ def resolved_at(config: Any, keys: Iterable[object]) -> object:
     )
 
 
-def settings_of(kind: type[T], node: DictConfig) -> T:
+def settings_of(kind: type[T], node: Mapping[str, Any]) -> T:
     """Convert a valid node to a class of `launcher.config.sections`.
 
     Keys that an earlier version has not stored have their defaults, and users may add keys to
     some nodes.
     """
-    values = OmegaConf.to_container(node, resolve=True)
-    assert isinstance(values, dict)
-    known = [field.name for field in fields(kind) if field.name in values]  # type: ignore[arg-type]
-    return kind(**{name: values[name] for name in known})
+    known = [field.name for field in fields(kind) if field.name in node]  # type: ignore[arg-type]
+    return kind(**{name: node[name] for name in known})

@@ -7,12 +7,12 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
-from launcher.config.identity import choices
+from launcher.config.identity import PLACEHOLDER, choices, without_id
 from launcher.config.messages import ConfigIssue, MissingValue, hint
 from launcher.config.options import composed_from, options_with
 from launcher.config.plain import resolved_at, to_plain
-from launcher.config.secrets import as_stored, is_expression
-from launcher.config.tree import is_interpolation, join, mapped, of_the_run, walk
+from launcher.config.secrets import is_expression
+from launcher.config.tree import is_interpolation, join, mapped, walk
 
 UNRESOLVED = object()
 """Replaces a value that is already reported, so that no other rule reports it."""
@@ -21,23 +21,6 @@ REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 UNSET = re.compile(r"Environment variable '(\w+)' not found")
 OPENING = re.compile(r"(\\*)\$\{")
 """The beginning of an interpolation, with the backslashes before it."""
-
-
-def resolve(config: DictConfig) -> tuple[dict[str, object], list[ConfigIssue]]:
-    """Return the configuration without Hydra's node, and the errors of its interpolations."""
-    return resolve_tree(config, to_plain(config))
-
-
-def resolve_tree(
-    config: DictConfig, tree: Mapping[str, object]
-) -> tuple[dict[str, object], list[ConfigIssue]]:
-    """Resolve a configuration whose plain containers are known; see `resolve`."""
-    written = {key: value for key, value in tree.items() if key != "hydra"}
-    resolver = _Resolver(config, tree)
-    # The key run.id hashes everything, so it resolves only if everything else does, and comes last.
-    order = sorted(written, key=lambda key: key == "run")
-    tree = {key: mapped(written[key], resolver.value, (key,)) for key in order}
-    return {key: tree[key] for key in written}, resolver.all_issues()
 
 
 def without_unresolved(tree: dict[str, object]) -> dict[str, object]:
@@ -49,35 +32,9 @@ def without_unresolved(tree: dict[str, object]) -> dict[str, object]:
     }
 
 
-def resolved(config: DictConfig) -> dict[str, Any]:
-    """Return a valid configuration as it is stored.
-
-    Values from the environment are not resolved (see `launcher.config.secrets`). It has no
-    `hydra` node and no settings of a search, since a run does not depend on them.
-    """
-    return of_the_run(stored(config))
-
-
-def stored(config: DictConfig) -> dict[str, Any]:
-    """Return a valid configuration as it is stored, with all its nodes."""
-    tree = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(tree, dict)
-    return as_stored(to_plain(config), {str(key): value for key, value in tree.items()})
-
-
-def resolved_yaml(config: DictConfig) -> str:
-    return as_yaml(resolved(config))
-
-
 def as_yaml(plain: Mapping[str, object]) -> str:
-    """The text of a configuration that `resolved` has returned."""
+    """The text of a configuration as it is stored."""
     return OmegaConf.to_yaml(OmegaConf.create(escaped(plain)))
-
-
-def copy_values(config: DictConfig) -> DictConfig:
-    """Return a copy to change, with values in place of interpolations."""
-    copy: DictConfig = OmegaConf.create(escaped(OmegaConf.to_container(config, resolve=True)))
-    return copy
 
 
 def escaped(tree: Any, key: object = "") -> Any:
@@ -112,7 +69,14 @@ def references(tree: object) -> dict[str, str]:
     return {path: match[1] for path, match in matches if match}
 
 
-class _Resolver:
+class Resolver:
+    """Resolves a composed configuration, and collects the errors of its interpolations.
+
+    Args:
+        config: the configuration.
+        tree: the same as plain containers, interpolations as written.
+    """
+
     def __init__(self, config: DictConfig, tree: Mapping[str, object]):
         self.config, self.tree = config, tree
         self.issues: list[ConfigIssue] = []
@@ -121,6 +85,35 @@ class _Resolver:
         that is missing."""
         self.unresolved: list[str] = []
         """Keys that refer to a key that does not resolve; without another error, in a circle."""
+
+    def nodes(self) -> dict[str, Any]:
+        """Resolve all nodes but `run`, whose id is a hash of the others, and Hydra's."""
+        with without_id():
+            return {
+                key: mapped(value, self.value, (key,))
+                for key, value in self.tree.items()
+                if key not in ("run", "hydra")
+            }
+
+    @property
+    def has_issues(self) -> bool:
+        return bool(self.issues or self.lacking or self.unresolved)
+
+    def with_run(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the whole tree, once the run has its id: `run`, and what refers to its id."""
+
+        def value(known: object, keys: tuple[object, ...]) -> object:
+            if isinstance(known, str) and PLACEHOLDER in known:
+                return self.interpolated(known, keys)
+            return known
+
+        whole = {key: mapped(node, value, (key,)) for key, node in nodes.items()}
+        if "run" in self.tree:
+            # Its name has been set since.
+            run = self.config.run
+            run = to_plain(run) if isinstance(run, DictConfig) else run
+            whole["run"] = mapped(run, self.value, ("run",))
+        return {key: whole[key] for key in self.tree if key in whole}
 
     def value(self, written: Any, keys: tuple[Any, ...]) -> Any:
         if written == "???":
@@ -139,7 +132,7 @@ class _Resolver:
         try:
             value = resolved_at(self.config, keys)
         except OmegaConfBaseException as error:
-            if not (keys[0] == "run" and (self.issues or self.lacking or self.unresolved)):
+            if not (keys[0] == "run" and self.has_issues):
                 self.note(".".join(map(str, keys)), written, error)
             return UNRESOLVED
         return mapped(value, self.value, keys) if isinstance(value, dict | list) else value

@@ -6,27 +6,25 @@ read from its source. Rules across several keys are in `launcher.config.checks`.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.types import Override
-from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.checks import NO_TRAINING, crosschecks
-from launcher.config.compositions import COLLECTIONS, parse
 from launcher.config.epochs import number_of_epochs, with_epochs
 from launcher.config.fits import describe, fits, is_finite
 from launcher.config.length import SCHEDULE_LENGTH, length_issues
 from launcher.config.messages import ConfigIssue, MissingValue, WrongType, as_typed, hint, show
 from launcher.config.options import composed_from, options
 from launcher.config.other_names import ours
+from launcher.config.overrides import COLLECTIONS, parse
 from launcher.config.parts import PART
-from launcher.config.plain import to_plain
-from launcher.config.resolve import UNRESOLVED, references, resolve_tree, without_unresolved
-from launcher.config.secrets import as_stored, secret_issues, without_environment
+from launcher.config.resolve import UNRESOLVED, references, without_unresolved
+from launcher.config.secrets import secret_issues, without_environment
 from launcher.config.sections import SECTIONS, CompileSettings, Top, section
 from launcher.config.signature import REQUIRED, UNKNOWN, Parameter, Signature, signature
 from launcher.config.source import NotFound, find_module
@@ -60,25 +58,20 @@ SOURCE_WEIGHT = Parameter("weight", NonNegativeFloat, 1.0)
 INSTANTIATION = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")
 
 
-def validate(config: DictConfig) -> dict[str, Any]:
-    """Check a composed configuration, with or without its `hydra` node.
+def check_tree(
+    tree: dict[str, Any], written: dict[str, Any], unresolved: list[ConfigIssue]
+) -> None:
+    """Check a resolved configuration.
 
-    Returns:
-        The resolved configuration as it is stored (see `launcher.config.secrets`), without
-            Hydra's node.
+    Args:
+        tree: the configuration. `UNRESOLVED` is in place of values that do not resolve.
+        written: the same with interpolations as written, and Hydra's node.
+        unresolved: errors of the interpolations.
     Raises:
         ConfigError: with a message for every error.
     """
-    return validate_tree(config, to_plain(config))
-
-
-def validate_tree(config: DictConfig, written: dict[str, Any]) -> dict[str, Any]:
-    """Check a configuration whose plain containers are known, with interpolations as written."""
-    _check_hydra(written)
-    tree, issues = resolve_tree(config, written)
     sources = references({key: written[key] for key in tree})
-    issues += _sections(tree, _trains(tree))
-    issues += _groups(tree, written)
+    issues = [*unresolved, *_sections(tree, _trains(tree)), *_groups(tree, written)]
     for path, node in [("", tree), *walk(tree, lists=True)]:
         if isinstance(node, dict) and isinstance(node.get("_target_"), str):
             issues += _node(path, node, set(sources.values()) if path == "data" else set())
@@ -91,7 +84,6 @@ def validate_tree(config: DictConfig, written: dict[str, Any]) -> dict[str, Any]
     if issues:
         messages = map(str, _at_their_source(issues, written))
         raise ConfigError(*without_environment(messages, str(written)))
-    return as_stored(written, tree)
 
 
 def _with_length_issues(
@@ -120,12 +112,8 @@ def check_dispatch(tree: dict[str, Any]) -> None:
         raise ConfigError(*map(str, issues))
 
 
-def check_hydra(config: DictConfig) -> None:
-    """Check Hydra's own keys, if the configuration has them."""
-    _check_hydra(to_plain(config))
-
-
-def _check_hydra(tree: dict[str, object]) -> None:
+def check_hydra(tree: Mapping[str, object]) -> None:
+    """Check Hydra's own keys, interpolations as written, if a configuration has them."""
     hydra = tree.get("hydra", {})
     issues = []
     for key, expected in HYDRA_KEYS.items():
@@ -158,7 +146,7 @@ def _check_hydra(tree: dict[str, object]) -> None:
         raise ConfigError(*map(str, issues))
 
 
-def _swept_again(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+def _swept_again(tree: Mapping[str, object]) -> Iterator[ConfigIssue]:
     """Report a further value of a key that is swept, since the sweep would be dropped."""
     known: dict[str, Override] = {}
     for override in map(parse, get(tree, "hydra.overrides.task") or ()):
@@ -170,7 +158,7 @@ def _swept_again(tree: dict[str, object]) -> Iterator[ConfigIssue]:
             yield ConfigIssue(str(override.input_line), None, text)
 
 
-def _several_options(tree: dict[str, object]) -> Iterator[ConfigIssue]:
+def _several_options(tree: Mapping[str, object]) -> Iterator[ConfigIssue]:
     """Report several options of a group that has one, which Hydra would merge."""
     for text in get(tree, "hydra.overrides.task") or ():
         override = parse(text)
@@ -192,7 +180,7 @@ def bad_searchpath(value: object) -> ConfigIssue:
     )
 
 
-def _hidden_options(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
+def _hidden_options(tree: Mapping[str, Any]) -> Iterator[ConfigIssue]:
     """Report chosen options that several folders have: Hydra silently uses the first."""
     folders = composed_from(tree)
     choices = get(tree, "hydra.runtime.choices") if len(folders) > 1 else None
@@ -210,15 +198,12 @@ def _hidden_options(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
                     yield ConfigIssue(str(group), str(option), text)
 
 
-def without_own_keys(node: DictConfig) -> DictConfig:
+def without_own_keys(node: Mapping[str, Any]) -> dict[str, Any]:
     """Return a resolved node without keys of the user's own, to which only other keys refer."""
     spec = signature(str(node.get("_target_")))
     if spec is None or spec.takes_more:
-        return node
-    values: Any = OmegaConf.to_container(node, resolve=True)
-    return OmegaConf.create(
-        {key: value for key, value in values.items() if key in (*spec.names, *INSTANTIATION)}
-    )
+        return dict(node)
+    return {key: value for key, value in node.items() if key in (*spec.names, *INSTANTIATION)}
 
 
 def _at_their_source(issues: list[ConfigIssue], written: dict[str, object]) -> list[ConfigIssue]:

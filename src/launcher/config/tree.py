@@ -1,6 +1,6 @@
 """Walking over configurations as plain containers."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 
@@ -18,6 +18,13 @@ def get(tree: object, path: str) -> Any:
     """Return the value at a dotted path, or None if there is none."""
     for key in path.split("."):
         tree = tree.get(key) if isinstance(tree, Mapping) else None
+    return tree
+
+
+def value_at(tree: Any, keys: Iterable[Any]) -> Any:
+    """Return the value under nested keys and indices."""
+    for key in keys:
+        tree = tree[key]
     return tree
 
 

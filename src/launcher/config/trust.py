@@ -27,9 +27,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from launcher.config import plain_yaml
-from launcher.config.compositions import parse
 from launcher.config.messages import reason, show
 from launcher.config.options import installed, main_folder, own_folder
+from launcher.config.overrides import parse
 from launcher.config.schema import target_not_found
 from launcher.config.source import Definition, Module, NotFound, Unresolvable, find_module, locate
 from launcher.config.tree import is_interpolation, join

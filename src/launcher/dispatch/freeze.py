@@ -8,11 +8,8 @@ import os
 import sys
 from pathlib import Path
 
-from launcher.config import schema
-from launcher.config.compose import compose
+from launcher.config.compose import command
 from launcher.config.explain import explain, report
-from launcher.config.lookup import Runs, check_identity, continues, name_run
-from launcher.config.plain import to_plain
 from launcher.dispatch.due import folder_of, why_skipped
 from launcher.errors import ConfigError
 from launcher.rundir.provenance import slurm_job_id
@@ -39,13 +36,12 @@ def main() -> int:
 
 def prepare(overrides: list[str]) -> Path | None:
     """Compose, check and freeze a run; return its folder, or None if it is already complete."""
-    config = compose(overrides)
-    if (run := name_run(config, Runs())) is not None:
-        print(continues(config, run), file=sys.stderr, flush=True)
-    plain = schema.validate(config)
-    check_identity(plain["run"])
-    folder = folder_of(plain)
-    taken = why_skipped(plain, folder, {})
+    with command(overrides) as words:
+        config = words.run()
+    if config.continued is not None:
+        print(config.describe(words.runs), file=sys.stderr, flush=True)
+    folder = folder_of(config.stored)
+    taken = why_skipped(config.stored, folder, {})
     if taken == "running":
         raise ConfigError(
             f"run.dir='{folder.path}': is running; wait for it or stop it, or use run.tag=again."
@@ -56,8 +52,8 @@ def prepare(overrides: list[str]) -> Path | None:
     job = slurm_job_id()
     freeze(
         folder,
-        plain,
-        to_plain(config.hydra),
+        config.stored,
+        config.hydra,
         None if job is None else JobNote(script="", job_id=job),
     )
     return folder.path

@@ -2,9 +2,8 @@
 
 import importlib
 
-from omegaconf import DictConfig
-
 from launcher.config.construct import instantiate
+from launcher.config.run_config import RunConfig
 from launcher.dispatch import forced_exit
 from launcher.process import deadline
 from launcher.process.exits import exits_are_errors
@@ -14,15 +13,15 @@ IMPORTS = 120.0
 begins."""
 
 
-def run_job(config: DictConfig) -> object:
+def run_job(config: RunConfig) -> object:
     """Run the job of a configuration, and return its value."""
     deadline.progress(IMPORTS)
     # These import torch.
     importlib.import_module("launcher.train.build")
     from launcher.process import ranks
 
-    forced_exit.arm(config.dispatch)
+    forced_exit.arm(config.plain["dispatch"])
     with exits_are_errors():
-        value = instantiate(config.job).run(config)
+        value = instantiate(config.plain["job"]).run(config)
     ranks.wait_for_readers()
     return value

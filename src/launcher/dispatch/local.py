@@ -10,12 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
-
 from launcher.config.construct import instantiate
 from launcher.config.options import TRAIN_JOB
-from launcher.config.resolve import escaped, resolved, stored
+from launcher.config.run_config import RunConfig
 from launcher.dispatch import forced_exit
 from launcher.dispatch.environment import check_ranks, join_ranks
 from launcher.dispatch.gpus import count_gpus
@@ -69,7 +66,7 @@ class LocalDispatch:
             )
         return slots
 
-    def run(self, config: DictConfig) -> object:
+    def run(self, config: RunConfig) -> object:
         """Run the job; return the value that it returns on rank 0.
 
         Raises:
@@ -77,12 +74,12 @@ class LocalDispatch:
             signals.SignalExit: a signal ended it, and the state is durable.
             SystemExit: a rank failed. Its error is printed, and all ranks have ended.
         """
-        if self.is_complete(resolved(config)):
+        if self.is_complete(config.of_the_run):
             return None
         count = 1 if join_ranks() else self.count(config)
         if count > 1:
             return spawn(config, count)
-        forced_exit.arm(config.dispatch)
+        forced_exit.arm(config.plain["dispatch"])
         announce_imports()
         return run_job(config)
 
@@ -100,30 +97,28 @@ class LocalDispatch:
             and bool(instantiate(job).is_complete(config))
         )
 
-    def count(self, config: DictConfig) -> int:
-        if config.job.get("_target_") == STARTS_RANKS:
+    def count(self, config: RunConfig) -> int:
+        job, strategy = (config.plain[group]["_target_"] for group in ("job", "strategy"))
+        if job == STARTS_RANKS:
             return 1
         if self.nproc != "auto":
             return self.nproc
-        if {config.strategy.get("_target_"), config.job.get("_target_")} & set(ONE_PROCESS):
+        if {strategy, job} & set(ONE_PROCESS):
             return 1
         return max(1, count_gpus()) if config.device in ("auto", "cuda") else 1
 
 
-def spawn(config: DictConfig, count: int) -> object:
+def spawn(config: RunConfig, count: int) -> object:
     """Run the job as `count` ranks; see `LocalDispatch.run`."""
     signals.check()
-    job = {"config": escaped(stored(config)), "hydra": None}
-    if HydraConfig.initialized():
-        job["hydra"] = OmegaConf.to_container(HydraConfig.get(), resolve=False)
     with private_folder() as folder:
-        OmegaConf.save(OmegaConf.create(job), folder / JOB)
+        config.save(folder / JOB)
         announce_imports(f"Loading torch in {count} processes")
         spawner = Spawner(COMMAND, count, folder)
         ranks = spawner.run()
         cause = spawner.cause()
         if cause is not None:
-            _fail(RunFolder(config.run.dir), cause, ranks, folder)
+            _fail(config.folder, cause, ranks, folder)
     stopped = next((rank for rank in ranks if rank.report.get("kind") == "stopped"), None)
     if stopped is not None:
         raise signals.SignalExit(stopped.report["signum"], stopped.process.returncode)

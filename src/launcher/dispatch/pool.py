@@ -7,9 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
-from launcher.config.resolve import escaped
+from launcher.config.run_config import RunConfig
 from launcher.dispatch.gpus import count_gpus
 from launcher.process import signals
 from launcher.process.visible import VISIBLE, visible_devices
@@ -34,12 +32,12 @@ class Pool:
         self.slots: list[int | None] = [None] * slots
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
 
-    def start(self, number: int, config: Mapping[str, object], hydra: Mapping[str, object]) -> None:
-        """Start a job, checked and resolved, in a free slot."""
+    def start(self, number: int, config: RunConfig) -> None:
+        """Start a job in a free slot."""
         file, log = self.folder / "jobs" / f"{self._name(number)}.yaml", self._log(number)
         for path in (file, log):
             path.parent.mkdir(exist_ok=True)
-        OmegaConf.save(OmegaConf.create({"config": escaped(config), "hydra": hydra}), file)
+        config.save(file)
         self._launch(number, [*COMMAND, str(file), *self._results(number)], log)
 
     def _launch(self, number: int, command: Sequence[str], log: Path) -> None:

@@ -16,7 +16,6 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from launcher.dispatch.spawner import JOB, SIGNAL
 from launcher.process import collector, deadline, exits, signals
@@ -93,31 +92,17 @@ def work(folder: Path) -> tuple[dict[str, object], int]:
 
 def run(path: Path) -> object:
     from launcher.config.explain import log_traceback
+    from launcher.config.run_config import load_job
     from launcher.dispatch import forced_exit
     from launcher.dispatch.job import run_job
-    from launcher.rundir.folder import RunFolder
 
-    config = read_job(path)
-    forced_exit.arm(config.dispatch)
+    config = load_job(path)
+    forced_exit.arm(config.plain["dispatch"])
     try:
         return run_job(config)
     except Exception as error:
-        log_traceback(error, RunFolder(config.run.dir), int(os.environ["RANK"]))
+        log_traceback(error, config.folder, int(os.environ["RANK"]))
         raise
-
-
-def read_job(path: Path) -> Any:
-    """Read the configuration of a job, and set Hydra's node."""
-    from hydra.core.hydra_config import HydraConfig
-    from omegaconf import OmegaConf
-
-    from launcher.config import identity  # noqa: F401 - registers the resolvers
-
-    job = OmegaConf.load(path)
-    if job.hydra is not None:
-        HydraConfig.instance().cfg = OmegaConf.create({"hydra": job.hydra})  # type: ignore[assignment]
-    # The copy has no parent node.
-    return OmegaConf.create(OmegaConf.to_container(job.config))
 
 
 def end_with_parent(parent: int) -> None:

@@ -10,18 +10,14 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
-from hydra.core.hydra_config import HydraConfig
-from hydra.core.utils import JobReturn, JobStatus
-from omegaconf import DictConfig
-
 from launcher.config.node_range import ranks_per_node
-from launcher.config.plain import to_plain
-from launcher.config.resolve import stored
+from launcher.config.run_config import RunConfig
 from launcher.config.tree import get
 from launcher.dispatch import arrays
 from launcher.dispatch.due import why_skipped
 from launcher.dispatch.leftovers import remove_leftovers
-from launcher.dispatch.submitted_runs import SubmittedRun, report, result
+from launcher.dispatch.result import JobResult
+from launcher.dispatch.submitted_runs import SubmittedRun, report
 from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.rundir.folder import RunFolder
@@ -35,9 +31,9 @@ from launcher.types import NonNegativeInt, PositiveInt
 class Job(Protocol):
     """One job of a sweep, see `launcher.cli.sweep.SweepJob`."""
 
-    overrides: list[str]
-    plain: dict[str, object]
-    hydra: dict[str, object]
+    config: RunConfig
+    trunk: "Job | None"
+    """The job whose run it leaves, which comes before it."""
 
     @property
     def label(self) -> str: ...
@@ -215,7 +211,7 @@ class SlurmDispatch:
         )
         return [*modules, *(self.setup or []), *network]
 
-    def run(self, config: DictConfig) -> Any:
+    def run(self, config: RunConfig) -> Any:
         """Submit one run.
 
         Returns:
@@ -225,15 +221,12 @@ class SlurmDispatch:
             ConfigError: it cannot be submitted.
             SystemExit: it did not complete, with `wait`.
         """
-        hydra = to_plain(HydraConfig.get()) if HydraConfig.initialized() else None
-        plain = stored(config)
-        plain.pop("hydra", None)
-        (result,) = self._submit([SubmittedRun(f"{config.run.name}/{config.run.id}", plain, hydra)])
-        if result.status == JobStatus.FAILED:
+        (result,) = self._submit([SubmittedRun(config.name, config.stored, config.hydra)])
+        if result.error is not None:
             raise SystemExit(1)
-        return result.return_value
+        return result.value
 
-    def sweep(self, jobs: Sequence[Job], task: object) -> Sequence[JobReturn]:
+    def sweep(self, jobs: Sequence[Job]) -> Sequence[JobResult]:
         """Submit the runs of a sweep as arrays.
 
         Runs that are completed, running or queued are skipped.
@@ -243,13 +236,16 @@ class SlurmDispatch:
         Raises:
             ConfigError: they cannot be submitted.
         """
-        if get(jobs[0].plain, "sweep.fail_fast"):
+        if get(jobs[0].config.plain, "sweep.fail_fast"):
             raise ConfigError(
                 "sweep.fail_fast=true: is for dispatch=local; jobs of SLURM run independently."
             )
-        return self._submit(
-            [SubmittedRun(job.label, job.plain, job.hydra, job.overrides) for job in jobs]
-        )
+        runs: dict[int, SubmittedRun] = {}
+        for job in jobs:
+            trunk = None if job.trunk is None else runs[id(job.trunk)]
+            run = SubmittedRun(job.label, job.config.stored, job.config.hydra, trunk=trunk)
+            runs[id(job)] = run
+        return self._submit(list(runs.values()))
 
     def resubmit(
         self, folders: Sequence[RunFolder], snapshot: Path | None, dispatch: Mapping[str, object]
@@ -308,7 +304,7 @@ class SlurmDispatch:
                 self._hand_over(due, code, queue)
         return due
 
-    def _submit(self, runs: list[SubmittedRun], code: Path | None = None) -> list[JobReturn]:
+    def _submit(self, runs: list[SubmittedRun], code: Path | None = None) -> list[JobResult]:
         self.check()
         if self.dry_run:
             try:
@@ -317,7 +313,7 @@ class SlurmDispatch:
                 # The script can be read without a cluster.
                 print("# SLURM does not answer here, so its limits are not known.", flush=True)
             self._show([run for run in runs if run.skipped is None] or runs)
-            return [result(run, JobStatus.COMPLETED, None) for run in runs]
+            return [JobResult() for _ in runs]
         before = signals.install()
         try:
             due = self._submit_now(runs, code)
@@ -331,7 +327,7 @@ class SlurmDispatch:
             signals.check()
         finally:
             signals.restore(before)
-        return [result(run, JobStatus.COMPLETED, None) for run in runs]
+        return [JobResult() for _ in runs]
 
     def _submit_now(self, runs: list[SubmittedRun], code: Path | None) -> list[SubmittedRun]:
         """Submit the runs for which SLURM has room.
@@ -393,7 +389,9 @@ class SlurmDispatch:
                 alike = takewhile(lambda run: run.trunk is rest[0].trunk, rest)
                 chunk = list(islice(alike, max_tasks * self.runs_per_job))
                 path, depends = folder / f"job-{part}.sh", rest[0].dependency(queue)
-                script.flags["dependency"] = ",".join(filter(None, (first, before, depends))) or None
+                script.flags["dependency"] = (
+                    ",".join(filter(None, (first, before, depends))) or None
+                )
                 try:
                     job = arrays.submit(script, chunk, path, num_jobs > 1, self._jobs_at_once, code)
                 except (submission.LimitReached, submission.NotAnswered) as reached:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from launcher.config.run_config import from_stored
 from launcher.dispatch import forced_exit
 from launcher.dispatch.pool import Pool
 from launcher.dispatch.slurm_task import close, ranks_of
@@ -26,7 +27,7 @@ from launcher.slurm.not_started import record_silent_end, silent_end
 from launcher.slurm.requeue import guarded
 from launcher.slurm.sbatch import SCRIPT
 from launcher.slurm.shared_job import is_open, own_record, runs_of, state_in
-from launcher.slurm.submission import load_frozen
+from launcher.slurm.submission import frozen
 
 COMMAND = (sys.executable, "-u", "-m", "launcher.dispatch.slurm_task")
 PAUSE = 1.0
@@ -48,11 +49,11 @@ def main() -> int:
     if not runs:
         print("All runs of this job have ended: nothing to do.", flush=True)
         return _has_failed(folder, script)
-    config, _ = load_frozen(runs[0])
-    forced_exit.arm(config.dispatch)
-    pool = RunPool(runs, config.dispatch.runs_per_job, ranks_of(config))
+    dispatch = from_stored(*frozen(runs[0])).plain["dispatch"]
+    forced_exit.arm(dispatch)
+    pool = RunPool(runs, dispatch["runs_per_job"], ranks_of(dispatch))
     try:
-        code = guarded(pool.run, folder, Budget.of(config.dispatch))
+        code = guarded(pool.run, folder, Budget.of(dispatch))
         return code or _has_failed(folder, script)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)

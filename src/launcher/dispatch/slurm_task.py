@@ -100,39 +100,37 @@ def named_folder(folder: Any) -> Path | None:
 
 
 def work(folder: Any) -> object:
-    from hydra.core.hydra_config import HydraConfig
-
-    from launcher.config import identity  # noqa: F401 - registers the resolvers
+    from launcher.config.hydra_job import hydra_job
+    from launcher.config.run_config import from_stored
     from launcher.dispatch import forced_exit
     from launcher.dispatch.environment import join_ranks
     from launcher.dispatch.job import run_job
     from launcher.dispatch.local import spawn
     from launcher.slurm.causes import Budget
     from launcher.slurm.requeue import guarded
-    from launcher.slurm.submission import load_frozen
+    from launcher.slurm.submission import frozen
 
-    config, hydra = load_frozen(folder)
-    if hydra is not None:
-        HydraConfig.instance().cfg = hydra  # type: ignore[assignment]  # `set_config` needs Hydra's typed node
+    config = from_stored(*frozen(folder))
+    dispatch = config.plain["dispatch"]
     alone = not join_ranks()
-    forced_exit.arm(config.dispatch)
+    forced_exit.arm(dispatch)
 
     def job() -> object:
         # Several ranks leave together, at the first decision of rank 0 (`ranks.on_main`).
         if alone:
             signals.check()
-        count = ranks_of(config) if "LAUNCHER_PARENT" in os.environ else 1
+        count = ranks_of(dispatch) if "LAUNCHER_PARENT" in os.environ else 1
         return spawn(config, count) if count > 1 else run_job(config)
 
-    is_own = folder.path.absolute() == Path(config.run.dir).absolute()
-    return guarded(
-        job if is_own else lambda: recorded(folder, job), folder, Budget.of(config.dispatch)
-    )
+    is_own = folder.path.absolute() == config.folder.path.absolute()
+    with hydra_job(config):
+        return guarded(
+            job if is_own else lambda: recorded(folder, job), folder, Budget.of(dispatch)
+        )
 
 
-def ranks_of(config: Mapping[str, Any]) -> int:
+def ranks_of(dispatch: Mapping[str, Any]) -> int:
     """Return the number of ranks of one of several runs of a job."""
-    dispatch = config["dispatch"]
     return ranks_per_node(
         dispatch["tasks_per_node"], dispatch["gpus_per_node"], dispatch["runs_per_job"]
     )

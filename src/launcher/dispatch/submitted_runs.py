@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra.core.utils import JobReturn, JobStatus
-
 from launcher.dispatch.due import JOBS, folder_of
 from launcher.rundir.files import expanded
 from launcher.slurm.scheduler import QueuedJob
@@ -24,7 +22,6 @@ class SubmittedRun:
     label: str
     config: Mapping[str, Any]
     hydra: Mapping[str, Any] | None
-    overrides: Sequence[str] = ()
     skipped: str | None = None
     job_id: str | None = None
     limit: str | None = None
@@ -87,10 +84,3 @@ def report(runs: Sequence[SubmittedRun], due: Sequence[SubmittedRun], waits: boo
         if waits:
             then = "are submitted later" if is_silent else "are submitted as other jobs end"
         print(f"{len(rest)} not submitted yet, since SLURM {why}; {then}.", flush=True)
-
-
-def result(run: SubmittedRun, status: JobStatus, value: object) -> JobReturn:
-    """Return a run's result for Hydra's sweepers. The value of a failed run is its exception."""
-    job_return = JobReturn(overrides=run.overrides)
-    job_return.status, job_return.return_value = status, value
-    return job_return

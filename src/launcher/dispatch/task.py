@@ -1,48 +1,55 @@
-"""Hydra's entry point for each job, which passes the configuration to its dispatch."""
+"""Passes a checked configuration to its dispatch."""
 
-import os
-from contextlib import suppress
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import takewhile
+from pathlib import Path
 
-from omegaconf import DictConfig
-
-from launcher.config import schema
 from launcher.config.construct import construct
-from launcher.config.lookup import Runs, check_identity, name_run
-from launcher.config.resolve import resolved
+from launcher.config.run_config import RunConfig
 from launcher.dispatch.due import folder_of
 from launcher.dispatch.environment import join_ranks
+from launcher.errors import ConfigError
 from launcher.process import signals
-from launcher.rundir.folder import RunFolder
+from launcher.rundir.files import remove_empty
 from launcher.slurm.causes import Budget
 from launcher.slurm.requeue import guarded
 
 
-def task(config: DictConfig) -> Any:
-    """Validate a configuration that nothing has validated, and run it through its dispatch."""
+def task(run: RunConfig) -> object:
+    """Run a configuration through its dispatch, and return the value of its job."""
     # In a process of a Hydra launcher, which has its own handlers.
     if not signals.installed():
         signals.install()
-    # A launcher of another package has composed it. Launcher's own have checked it.
-    if config.run.get("identity") is None:
-        schema.validate(config)
-        made = config.run.dir
-        if name_run(config, Runs()) is not None:
-            # It is not empty.
-            with suppress(OSError):
-                os.rmdir(made)
-    check_identity(config.run)
-    RunFolder(config.run.dir).check_links()
+    run.folder.check_links()
     # Several ranks must exit together, so they check once they can agree.
     alone = not join_ranks()
-    plain = resolved(config)
-    dispatch = construct(plain["dispatch"])
+    dispatch = construct(run.plain["dispatch"])
 
     def work() -> object:
         if alone:
             signals.check()
-        return dispatch.run(config)
+        result: object = dispatch.run(run)
+        return result
 
-    if getattr(dispatch, "submits", False):
-        return work()
-    return guarded(work, folder_of(plain), Budget.of(config.dispatch))
+    with _existing(run.folder.path):
+        if getattr(dispatch, "submits", False):
+            return work()
+        return guarded(work, folder_of(run.stored), Budget.of(run.plain["dispatch"]))
+
+
+@contextmanager
+def _existing(folder: Path) -> Iterator[None]:
+    """Make the run's folder, as Hydra does for its jobs; what stays empty is removed again."""
+    made = list(takewhile(lambda each: not each.exists(), (folder, *folder.parents)))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"paths.outputs: {error.filename} cannot be created ({error.strerror}); use another"
+            " folder."
+        ) from error
+    try:
+        yield
+    finally:
+        remove_empty(*made)

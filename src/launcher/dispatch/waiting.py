@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from hydra.core.utils import JobReturn, JobStatus
-
+from launcher.dispatch.result import JobResult
 from launcher.dispatch.slurm_task import RESULT
-from launcher.dispatch.submitted_runs import SubmittedRun, result
+from launcher.dispatch.submitted_runs import SubmittedRun
 from launcher.process import signals
 from launcher.rundir.logs import console
 from launcher.runs import listing
@@ -54,7 +53,7 @@ def wait_for(
     runs: Sequence[SubmittedRun],
     sleep: Callable[[float], None] = time.sleep,
     submit_rest: Callable[[list[SubmittedRun]], None] = lambda rest: None,
-) -> list[JobReturn]:
+) -> list[JobResult]:
     """Wait until no run is in SLURM's queue or must still be submitted.
 
     Args:
@@ -130,14 +129,14 @@ def is_open(label: str, stored: StoredRun, queue: Queue, missing: dict[str, int]
     )
 
 
-def _result(run: SubmittedRun, stored: StoredRun) -> JobReturn:
+def _result(run: SubmittedRun, stored: StoredRun) -> JobResult:
     if stored.state in ("completed", "paused"):
         result_path = stored.folder.path / RESULT
         value = {key: value for key, (value, _) in stored.metrics.items()}
         if result_path.exists():
             value = json.loads(result_path.read_bytes())
-        return result(run, JobStatus.COMPLETED, value)
+        return JobResult(value)
     reason = (
         stored.attempts[-1].get("reason") if stored.attempts else None
     ) or f"see {stored.folder.logs}"
-    return result(run, JobStatus.FAILED, RuntimeError(f"{stored.state}: {reason}"))
+    return JobResult(error=RuntimeError(f"{stored.state}: {reason}"))

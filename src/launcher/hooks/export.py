@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from omegaconf import OmegaConf
-
 from launcher.checkpoint.export import Export
 from launcher.checkpoint.find import find_checkpoint
 from launcher.config.matters_from import never
@@ -63,4 +61,4 @@ class ExportHook(BaseHook):
         path = find_checkpoint(folder.checkpoints, step, f"{KEY}.checkpoint")
         text = (path / "config.yaml").read_text()
         self._check_lock()
-        self.export.write(folder, path, OmegaConf.create(text).model, text)
+        self.export.write(folder, path, text)

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from launcher.checkpoint.find import find_checkpoint
 from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.config.run_config import stored_tree
 from launcher.errors import ConfigError
 from launcher.hooks.base import TrainerView
 from launcher.hooks.init_from import RenamingReader
@@ -100,10 +99,8 @@ def own_position(training_state: Settings, rank_state: Settings | None) -> Any:
 
 def _parts(config: Path | str) -> dict[str, object]:
     """Return `optimizer` and `scheduler` of a configuration."""
-    plain: Any = OmegaConf.to_container(
-        OmegaConf.load(config) if isinstance(config, Path) else OmegaConf.create(config)
-    )
-    return {name: plain.get(name) for name in ("optimizer", "scheduler")}
+    stored = stored_tree(config)
+    return {name: stored.get(name) for name in ("optimizer", "scheduler")}
 
 
 def _target(node: object) -> str:

@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from omegaconf import OmegaConf
-
 from launcher.checkpoint.find import (
     damaged,
     find_checkpoint,
@@ -286,8 +284,9 @@ class CheckpointRestorer:
         if self.config is None or not file.exists():
             return True
         from launcher.config.lookup import is_same
+        from launcher.config.run_config import stored_tree
 
-        return is_same(OmegaConf.load(file), OmegaConf.create(self.config))  # type: ignore[arg-type]
+        return is_same(stored_tree(file), stored_tree(self.config))
 
     def _restore(self, trainer: TrainerView, stored: StoredCheckpoint) -> None:
         expected, actual = trainer.strategy.checkpoint_format, stored.manifest.checkpoint_format

@@ -17,15 +17,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from launcher.config.command import command_record
 from launcher.config.explain import explain, unwrapped
-from launcher.config.plain import to_plain
-from launcher.config.resolve import escaped, stored
+from launcher.config.resolve import as_yaml
+from launcher.config.run_config import RunConfig
 from launcher.config.secrets import without_environment
 from launcher.config.sections import AUTO
-from launcher.config.tree import of_the_run
 from launcher.errors import TrainingError, config_error
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.jobs.micro_batch import is_out_of_memory
@@ -58,7 +57,7 @@ class AttemptLog:
     `on_begin` is called on rank 0 once the attempt has begun.
     """
 
-    def __init__(self, config: DictConfig, folder: RunFolder, on_begin: Callable[[], None]):
+    def __init__(self, config: RunConfig, folder: RunFolder, on_begin: Callable[[], None]):
         self.config, self.folder, self.on_begin = config, folder, on_begin
         self.ranks = Ranks.from_env()
         self.lock = RunLock(folder, sleep=_sleep, on_lost=give_up) if self.ranks.is_main else None
@@ -93,10 +92,7 @@ class AttemptLog:
         setup_logging(self.folder.log_path(self.ranks.rank), self.ranks.rank)
         if self.ranks.is_main:
             is_new = self.trainer is None or self.trainer.step == 0
-            outputs = OmegaConf.select(
-                self.config, "paths.outputs", default=self.folder.path.parents[1]
-            )
-            reproduction.keep(self.folder.path, Path(outputs), is_new)
+            reproduction.keep(self.folder.path, Path(self.config.outputs), is_new)
             self.on_begin()
 
     def _begin(self, trainer: Trainer | None) -> None:
@@ -108,14 +104,14 @@ class AttemptLog:
                 with hydra_record(self.config, self.folder) as command:
                     self.record.begin_attempt(
                         start_step=self.record.step if trainer is None else trainer.step,
-                        max_steps=self.config.trainer.max_steps,
+                        max_steps=self.config.trainer.max_steps or 0,
                         world_size=self.ranks.world_size,
                         strategy=(
-                            str(self.config.strategy._target_).rpartition(".")[2]
+                            str(self.config.plain["strategy"]["_target_"]).rpartition(".")[2]
                             if trainer is None
                             else trainer.strategy.name
                         ),
-                        resume=None if trainer is None else str(self.config.run.get("resume")),
+                        resume=None if trainer is None else str(self.config.run.resume),
                         launched=self.launched,
                         machine=self.machine,
                         micro_batch_size=(
@@ -177,7 +173,7 @@ class AttemptLog:
         then = "resumes from there" if self._saves else "starts at step 0 again"
         logger.info("Stopped by %s at step %d; the same command %s.", name, self._step, then)
         self.end("preempted", self._step, signal=name, exit_code=int(stop.code or 0))
-        for line in end_lines(self.record, self.config.paths.outputs, sys.stdout):
+        for line in end_lines(self.record, self.config.outputs, sys.stdout):
             logger.info(line)
 
     def _failed(self, error: BaseException) -> None:
@@ -193,14 +189,14 @@ class AttemptLog:
         error = unwrapped(error)
         # Use another rank's error, if this one only follows from it.
         reason = reported_failure() or f"{type(error).__name__}: {error}"
-        (reason,) = without_environment([reason], str(self.config))
+        (reason,) = without_environment([reason], str(self.config.stored))
         if not self._is_begun_for(code):
             self._rejected(reason, code)
             return
         if code == 1:
             logger.error("Failed at step %d: %s", self._step, reason)
             if is_out_of_memory(reason):
-                is_auto = self.config.trainer.get("micro_batch_size") == AUTO
+                is_auto = self.config.trainer.micro_batch_size == AUTO
                 logger.error(LESS_MEMORY, "" if is_auto else AUTO_SIZE)
         self.end("failed", self._step, exit_code=code, reason=reason[:500])
 
@@ -252,26 +248,22 @@ def saves(trainer: Trainer) -> bool:
 
 
 @contextmanager
-def hydra_record(config: DictConfig, folder: RunFolder) -> Iterator[RecordData]:
+def hydra_record(config: RunConfig, folder: RunFolder) -> Iterator[RecordData]:
     """Write `.hydra/config.yaml` (resolved), `overrides.yaml` and `hydra.yaml`, for Hydra's tools.
 
     They get their names at the end of the context, unless it raises. Its value is for run.json.
     """
-    from hydra.core.hydra_config import HydraConfig
-
-    plain, hydra = stored(config), None
-    texts = {"config.yaml": OmegaConf.to_yaml(OmegaConf.create(escaped(of_the_run(plain))))}
-    if HydraConfig.initialized():
-        hydra = HydraConfig.get()
-        texts["overrides.yaml"] = OmegaConf.to_yaml(hydra.overrides.task)
-        texts["hydra.yaml"] = OmegaConf.to_yaml(OmegaConf.create({"hydra": hydra}))
+    texts = {"config.yaml": as_yaml(config.of_the_run)}
+    if config.hydra is not None:
+        texts["overrides.yaml"] = OmegaConf.to_yaml(OmegaConf.create(config.overrides))
+        texts["hydra.yaml"] = OmegaConf.to_yaml(OmegaConf.create({"hydra": config.hydra}))
     folder.hydra.mkdir(exist_ok=True)
     with ExitStack() as files:
         for name, text in texts.items():
             temporary = files.enter_context(replacing(folder.hydra / name))
             temporary.write_text(text)
             fsync_file(temporary)
-        yield command_record(plain, None if hydra is None else to_plain(hydra))
+        yield command_record(config.stored, config.hydra)
 
 
 def _sleep(seconds: float) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
 
+from launcher.config.run_config import RunConfig
 from launcher.errors import TrainingError, config_error
 from launcher.hooks.base import BaseHook, TrainerView, TrainState
 from launcher.hooks.memory import max_memory
@@ -27,7 +27,7 @@ class CheckJob:
     and parameters without a gradient.
     """
 
-    def run(self, config: DictConfig) -> dict[str, object]:
+    def run(self, config: RunConfig) -> dict[str, object]:
         """Check the run and print what it needs.
 
         Raises:
@@ -37,9 +37,8 @@ class CheckJob:
         rank = ranks.Ranks.from_env().rank
         setup_logging(None, rank)
         trainer = trial_trainer(config)
-        vocab_size, num_classes = (
-            OmegaConf.select(config, f"model.{key}") for key in ("vocab_size", "num_classes")
-        )
+        model = config.plain["model"]
+        vocab_size, num_classes = model.get("vocab_size"), model.get("num_classes")
         watch = _Watch(vocab_size, num_classes, scales=trainer.precision.needs_scaler)
         for line in model_lines(trainer.unwrapped_model, by_module=True):
             logger.info(line)

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Literal
 
-from omegaconf import OmegaConf
-
 from launcher.checkpoint.changes import changes_since, stored_sources
 from launcher.checkpoint.find import (
     checkpoint_path,
@@ -24,7 +22,6 @@ from launcher.config.command import command_record, task_overrides
 from launcher.config.lanes import without_effect
 from launcher.config.length import with_steps
 from launcher.config.lookup import is_same
-from launcher.config.resolve import escaped
 from launcher.config.tree import get, nested
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
@@ -158,9 +155,7 @@ def asks_for_more(config: Mapping[str, Any], folder: RunFolder, record: RunRecor
 def is_changed(config: Mapping[str, Any], record: RunRecord) -> bool:
     """Return whether the newest attempt's configuration, as far as it counts, was another one."""
     before, now = record.data["config"], command_record(config, None)["config"]
-    return bool(before) and not is_same(
-        *(OmegaConf.create(escaped(nested(values))) for values in (before, now))
-    )
+    return bool(before) and not is_same(nested(before), nested(now))
 
 
 def with_known_steps(config: Mapping[str, Any], record: RunRecord) -> Mapping[str, object]:

@@ -10,11 +10,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
-from omegaconf import DictConfig, OmegaConf
-
 from launcher.checkpoint.manifest import NAME as MANIFEST
 from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.config.run_config import RunConfig
 from launcher.errors import ConfigError
 from launcher.hooks.evaluation import EvaluationHook
 from launcher.hooks.metrics import Table, split_tables
@@ -65,7 +64,7 @@ class EvaluateJob:
                 " one of them out."
             )
 
-    def run(self, config: DictConfig) -> dict[str, float]:
+    def run(self, config: RunConfig) -> dict[str, float]:
         """Print the metrics: a table on a terminal, elsewhere a JSON line.
 
         The line has the checkpoint, its step and the metrics. It is also appended to the run's
@@ -78,7 +77,7 @@ class EvaluateJob:
         Raises:
             ConfigError: there is no such checkpoint, it is damaged, or its data have no such set.
         """
-        folder, ranks = RunFolder(config.run.dir), Ranks.from_env()
+        folder, ranks = config.folder, Ranks.from_env()
         setup_logging(None, ranks.rank)
         if self.follow:
             on_main(lambda: wait_for_checkpoint(folder))
@@ -160,9 +159,9 @@ class EvaluateJob:
             logger.info("%s was deleted before it was evaluated.", model.path)
         return metrics
 
-    def _request(self, config: DictConfig) -> str:
+    def _request(self, config: RunConfig) -> str:
         """Return a digest of what metrics depend on, apart from the checkpoint."""
-        plain: Any = OmegaConf.to_container(config, resolve=True)
+        plain = config.plain
         hook = (plain.get("hooks") or {}).get("evaluation") or {}
         parts = {name: hook.get(name) for name in ("metrics", "max_samples", "loader")}
         parts |= {"split": self.split, "weights": self.weights, "data": plain["data"]}

@@ -3,15 +3,13 @@
 import re
 from typing import Literal
 
-from omegaconf import DictConfig
-
 from launcher.checkpoint.export import Export
 from launcher.checkpoint.find import find_checkpoint
-from launcher.config.resolve import resolved_yaml
+from launcher.config.resolve import as_yaml
+from launcher.config.run_config import RunConfig
 from launcher.errors import ConfigError
 from launcher.jobs.stored_config import config_for
 from launcher.process.ranks import Ranks
-from launcher.rundir.folder import RunFolder
 from launcher.rundir.logs import setup_logging
 
 SIZE = re.compile(r"\d+(\.\d+)? ?[KMGT]i?B", re.IGNORECASE)
@@ -45,7 +43,7 @@ class ExportJob:
         self.checkpoint, self.trust = checkpoint, trust
         self.export = Export("job", weights, dtype, max_shard_size)
 
-    def run(self, config: DictConfig) -> dict[str, object]:
+    def run(self, config: RunConfig) -> dict[str, object]:
         """Write the export.
 
         Raises:
@@ -57,11 +55,11 @@ class ExportJob:
         # One process is enough.
         if not ranks.is_main:
             return {}
-        folder = RunFolder(config.run.dir)
+        folder = config.folder
         path = find_checkpoint(folder.checkpoints, self.checkpoint, "job.checkpoint")
         # Rejects a command line that contradicts it.
-        model = config_for(config, path, self.trust, ["model"]).model
+        config_for(config, path, self.trust, ["model"])
         config_path = path / "config.yaml"
-        text = config_path.read_text() if config_path.exists() else resolved_yaml(config)
-        step, target = self.export.write(folder, path, model, text)
+        text = config_path.read_text() if config_path.exists() else as_yaml(config.of_the_run)
+        step, target = self.export.write(folder, path, text)
         return {"step": step, "path": str(target)}

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from omegaconf import DictConfig
 
-from launcher.config.resolve import copy_values
+from launcher.config.run_config import RunConfig
 from launcher.data.plain import unchanged
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView, TrainState
@@ -217,7 +216,7 @@ class LRFindJob:
         }
         self.folder = Path(folder)
 
-    def run(self, config: DictConfig) -> dict[str, object] | None:
+    def run(self, config: RunConfig) -> dict[str, object] | None:
         """Find the learning rate, and write and print the result.
 
         Returns:
@@ -244,20 +243,16 @@ class LRFindJob:
         return result.to_dict()
 
 
-def _on_one_process(config: DictConfig, world_size: int) -> DictConfig:
+def _on_one_process(config: RunConfig, world_size: int) -> RunConfig:
     """Return a configuration of the same step, which accumulates the work of the ranks."""
     # The strategy reads it.
     os.environ["WORLD_SIZE"] = "1"
-    config = copy_values(config)
-    config.strategy = {"_target_": "launcher.strategies.none.NoStrategy"}
-    has_lanes = config.trainer.get("lanes") is not None
-    if (
-        not has_lanes
-        and config.trainer.micro_batch_size is None
-        and config.data.batch_size % world_size == 0
-    ):
-        config.trainer.micro_batch_size = config.data.batch_size // world_size
-    return config
+    config = config.changed({"strategy": {"_target_": "launcher.strategies.none.NoStrategy"}})
+    batch_size, trainer = config.plain["data"]["batch_size"], config.trainer
+    has_size = trainer.lanes is not None or trainer.micro_batch_size is not None
+    if has_size or batch_size % world_size:
+        return config
+    return config.changed({"trainer.micro_batch_size": batch_size // world_size})
 
 
 def _report(result: LRFinderResult, written: list[str]) -> None:

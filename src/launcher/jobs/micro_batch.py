@@ -7,10 +7,9 @@ been set: same weights, random state and samples.
 import gc
 
 import torch
-from omegaconf import DictConfig
 
 from launcher.config.checks import batch_issue
-from launcher.config.resolve import copy_values
+from launcher.config.run_config import RunConfig
 from launcher.config.sections import AUTO
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView, TrainState
@@ -30,11 +29,11 @@ def is_out_of_memory(error: str) -> bool:
     return any(words in error for words in OUT_OF_MEMORY)
 
 
-def with_micro_batch_size(config: DictConfig, folder: RunFolder) -> DictConfig:
+def with_micro_batch_size(config: RunConfig, folder: RunFolder) -> RunConfig:
     """Return the configuration with a number in place of `auto`, the same on all ranks."""
-    if config.trainer.get("micro_batch_size") != AUTO:
+    if config.trainer.micro_batch_size != AUTO:
         return config
-    batch_size, world_size = config.data.batch_size, Ranks.from_env().world_size
+    batch_size, world_size = config.plain["data"]["batch_size"], Ranks.from_env().world_size
     if issue := batch_issue(batch_size, world_size):
         raise ConfigError(str(issue))
     share = batch_size // world_size
@@ -52,10 +51,8 @@ def with_micro_batch_size(config: DictConfig, folder: RunFolder) -> DictConfig:
     return with_size(config, size)
 
 
-def with_size(config: DictConfig, micro_batch_size: int) -> DictConfig:
-    config = copy_values(config)
-    config.trainer.micro_batch_size = micro_batch_size
-    return config
+def with_size(config: RunConfig, micro_batch_size: int) -> RunConfig:
+    return config.changed({"trainer.micro_batch_size": micro_batch_size})
 
 
 def halved(size: int, share: int) -> int:
@@ -81,14 +78,13 @@ def earlier_size(folder: RunFolder, share: int, world_size: int) -> tuple[int, b
     return share, False
 
 
-def first_error(config: DictConfig, folder: RunFolder, size: int) -> str:
+def first_error(config: RunConfig, folder: RunFolder, size: int) -> str:
     """Make two steps; return the first rank's out-of-memory error, or no text.
 
     This rank's error is raised if it is another one, if `size` is 1, or if other ranks still wait
     for this one in a collective.
     """
-    config = with_size(config, size)
-    config.hooks, config.tracker = {}, {}
+    config = with_size(config, size).changed({"hooks": {}, "tracker": {}})
     try:
         trainer = build_trainer(config, folder)
         try:

@@ -17,9 +17,9 @@ from typing import BinaryIO
 import numpy as np
 import orjson
 import torch
-from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
+from launcher.config.run_config import RunConfig
 from launcher.data.iterable import is_stream, length
 from launcher.errors import ConfigError
 from launcher.hooks.base import Records
@@ -78,7 +78,7 @@ class PredictJob:
         self.file, self.batch_size = file, batch_size
         self.columns = None if columns is None else [name for name in COLUMNS if name in columns]
 
-    def run(self, config: DictConfig) -> dict[str, object]:
+    def run(self, config: RunConfig) -> dict[str, object]:
         """Write the predictions, which appear once they are complete.
 
         A line about them is printed, and added to the run's `predictions.jsonl`.
@@ -87,12 +87,14 @@ class PredictJob:
             ConfigError: there is no such checkpoint or no new data, or the model's `forward`
                 returns no logits.
         """
-        folder, ranks = RunFolder(config.run.dir), Ranks.from_env()
+        folder, ranks = config.folder, Ranks.from_env()
         setup_logging(None, ranks.rank)
         model = open_model(config, self.checkpoint, self.weights, self.trust, has_loader=False)
         dataset, count = _new_samples(model.trainer)
-        default = model.config.trainer.get("micro_batch_size") or model.config.data.batch_size
-        size = self.batch_size or default
+        data, micro_batch_size = model.config.plain["data"], model.config.trainer.micro_batch_size
+        # Its checkpoint has a number in place of `auto`.
+        assert not isinstance(micro_batch_size, str)
+        size = self.batch_size or micro_batch_size or data["batch_size"]
         request = self._request(model, dataset, count, size)
         target, log = self._target(model.config, folder), folder.path / LOG
         parts = target.with_name(f".{target.name}.parts")
@@ -125,17 +127,17 @@ class PredictJob:
             "batch_size": size,
             "samples": count,
             "data": getattr(dataset, "fingerprint", None),
-            "predict": OmegaConf.to_container(model.config, resolve=True)["data"]["predict"],  # type: ignore[index, call-overload]
+            "predict": model.config.plain["data"]["predict"],
             "precision": model.trainer.precision.name,
             "torch": torch.__version__,
         }
         return sha256(json.dumps(depends_on).encode()).hexdigest()[:12]
 
-    def _target(self, config: DictConfig, folder: RunFolder) -> Path:
+    def _target(self, config: RunConfig, folder: RunFolder) -> Path:
         if self.file is not None:
             return expanded(self.file).absolute()
-        named = config.data.predict
-        named = named[0] if OmegaConf.is_list(named) else named
+        named = config.plain["data"]["predict"]
+        named = named[0] if isinstance(named, list) else named
         name = Path(named).stem if isinstance(named, str) else "predictions"
         return folder.path.absolute() / "predictions" / f"{name.replace('*', '_')}{ENDING}"
 

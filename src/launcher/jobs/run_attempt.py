@@ -4,9 +4,9 @@ import sys
 from collections.abc import Mapping
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
-from launcher.config.resolve import resolved
+from launcher.config.run_config import RunConfig
 from launcher.hooks.record import RecordHook
 from launcher.jobs.attempt import AttemptLog, saves
 from launcher.jobs.complete import nothing_to_do
@@ -16,7 +16,6 @@ from launcher.process import signals
 from launcher.process.device import cpu_kernels, device_name
 from launcher.process.parent import early_kill
 from launcher.process.ranks import Ranks, on_main
-from launcher.rundir.folder import RunFolder
 from launcher.rundir.logs import setup_logging
 from launcher.rundir.provenance import MACHINE, code_state, described, machine_state
 from launcher.trackers.base import build_trackers
@@ -26,23 +25,22 @@ from launcher.train.composed import Trainer
 from launcher.train.length import with_max_steps
 
 
-def train(config: DictConfig) -> dict[str, object] | None:
-    folder = RunFolder(config.run.dir)
+def train(config: RunConfig) -> dict[str, object] | None:
+    folder = config.folder
     setup_logging(None, Ranks.from_env().rank, keep=True)
     config = with_max_steps(config)
-    plain = resolved(config)
-    if on_main(lambda: nothing_to_do(plain)):
+    if on_main(lambda: nothing_to_do(config.of_the_run)):
         return None
     code = code_state()
-    follower = FollowerProcess(folder, on_main(lambda: usable_trackers(config.get("tracker"))))
+    follower = FollowerProcess(
+        folder, on_main(lambda: usable_trackers(config.plain.get("tracker")))
+    )
     log = AttemptLog(config, folder, on_begin=follower.start)
     trainer: Trainer | None = None
     try:
         with log.recorded():
-            chosen = with_micro_batch_size(config, folder)
-            if chosen is not config:
-                log.config, config, plain = chosen, chosen, resolved(chosen)
-            recorder = RecordHook(plain, code, log.begin)
+            log.config = config = with_micro_batch_size(config, folder)
+            recorder = RecordHook(config.of_the_run, code, log.begin)
             trainer = build_trainer(config, folder, [recorder])
             trainer.context.texts["code.yaml"] = OmegaConf.to_yaml(code)
             fingerprint = getattr(
@@ -65,7 +63,7 @@ def train(config: DictConfig) -> dict[str, object] | None:
                     "hooks has no checkpointing: this run saves nothing, so it cannot be resumed,"
                     " evaluated or exported, and the same command trains it again from step 0."
                 )
-            if warning := early_kill(config.dispatch.get("grace")):
+            if warning := early_kill(config.plain["dispatch"].get("grace")):
                 logger.warning(warning)
             trainer.train()
             report_end(log, trainer)
@@ -91,7 +89,7 @@ def report_end(log: AttemptLog, trainer: Trainer) -> None:
         f"{how}%s.", trainer.step, "" if log.record is None else f" after {time_taken(log.record)}"
     )
     if log.record is not None:
-        for line in end_lines(log.record, log.config.paths.outputs, sys.stdout):
+        for line in end_lines(log.record, log.config.outputs, sys.stdout):
             logger.info(line)
 
 

@@ -3,27 +3,29 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
-from launcher.config.command import task_overrides
 from launcher.config.messages import show
 from launcher.config.options import composed_from
-from launcher.config.resolve import resolved_yaml
+from launcher.config.overrides import parse
+from launcher.config.resolve import escaped
+from launcher.config.run_config import RunConfig, changed, from_stored, stored_tree
 from launcher.config.sections import AUTO
+from launcher.config.tree import get
 from launcher.config.trust import Origin, names_in, names_in_files
 from launcher.errors import ConfigError
 from launcher.rundir.record_format import read_record
 
 WHERE = ("job", "run", "paths", "dispatch", "device", "strategy", "tracker")
 """Keys from the command line, of where and how the job runs; all others are the checkpoint's."""
+QUOTE = "'"
 FIXED = ("model", "experiment")
 """Keys of the checkpoint that the command line must not contradict."""
 
 
 def config_for(
-    config: DictConfig, checkpoint: Path, trust: bool = False, built: Sequence[str] | None = None
-) -> DictConfig:
+    config: RunConfig, checkpoint: Path, trust: bool = False, built: Sequence[str] | None = None
+) -> RunConfig:
     """Return the checkpoint's configuration, with the keys set on the command line (`data`, say).
 
     Args:
@@ -36,58 +38,35 @@ def config_for(
     # It was written by a trainer that was not composed.
     if not file.exists():
         return config
-    composed, stored, merged = (
-        OmegaConf.create(resolved_yaml(config)),
-        OmegaConf.load(file),
-        OmegaConf.load(file),
-    )
-    assert (
-        isinstance(composed, DictConfig)
-        and isinstance(stored, DictConfig)
-        and isinstance(merged, DictConfig)
-    )
-    for key in WHERE:
-        if key in composed:
-            merged[key] = composed[key]
+    composed, stored = config.of_the_run, stored_tree(file)
+    merged = stored | {key: composed[key] for key in WHERE if key in composed}
     wrong = []
-    for key, value in explicit_overrides():
-        top, now, then = (
-            key.split(".")[0],
-            OmegaConf.select(composed, key),
-            OmegaConf.select(stored, key),
-        )
+    for override in map(parse, config.overrides):
+        key, value = override.key_or_group, override.value()
+        top, now, then = key.split(".")[0], get(composed, key), get(stored, key)
         if (
-            top in (*WHERE, "hydra")
+            override.is_delete()
+            or top in (*WHERE, "hydra")
             or now == then
             or (key == "trainer.micro_batch_size" and now == AUTO)
             or _is_same_choice(key, value, now, then, checkpoint)
         ):
             continue
         if top in FIXED:
-            was = f"{key}={_short(then)}" if "." in key else f"another {key}"
+            was = f"{key}={show(then).strip(QUOTE)}" if "." in key else f"another {key}"
             wrong.append(
-                f"{key}={_short(value)}: the checkpoint {checkpoint} has {was}; leave {key} out."
+                f"{key}={show(value).strip(QUOTE)}: the checkpoint {checkpoint} has {was}; leave"
+                f" {key} out."
             )
         elif now is not None:
-            OmegaConf.update(merged, key, now, force_add=True)
+            merged = changed(merged, {key: now})
     if wrong:
         raise ConfigError(*wrong)
     origin = Origin(file, checkpoint.parent.parent, "job.trust=true (for `runs VERB RUN`: --trust)")
-    run_overrides = [
-        *names_in(OmegaConf.to_container(composed, resolve=True)),
-        *names_in_files(composed_from({})),
-    ]
-    origin.checked(
-        merged, [key for key in built or map(str, merged) if key not in WHERE], trust, run_overrides
-    )
-    return merged
-
-
-def explicit_overrides() -> list[tuple[str, object]]:
-    parsed = OverridesParser.create().parse_overrides(task_overrides())
-    return [
-        (override.key_or_group, override.value()) for override in parsed if not override.is_delete()
-    ]
+    run_overrides = [*names_in(config.plain), *names_in_files(composed_from({}))]
+    nodes = [key for key in built or map(str, merged) if key not in WHERE]
+    origin.checked(OmegaConf.create(escaped(merged)), nodes, trust, run_overrides)
+    return from_stored(merged, config.hydra)
 
 
 def _is_same_choice(key: str, value: object, now: object, then: object, checkpoint: Path) -> bool:
@@ -97,11 +76,5 @@ def _is_same_choice(key: str, value: object, now: object, then: object, checkpoi
     try:
         return bool(read_record(checkpoint.parent.parent / "run.json")["choices"][key] == value)
     except (OSError, ValueError, KeyError):
-        targets = [
-            node.get("_target_") if isinstance(node, DictConfig) else None for node in (now, then)
-        ]
+        targets = [node.get("_target_") if isinstance(node, dict) else None for node in (now, then)]
         return targets[0] is not None and targets[0] == targets[1]
-
-
-def _short(value: object) -> str:
-    return show(OmegaConf.to_container(value) if OmegaConf.is_config(value) else value).strip("'")

@@ -3,15 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from omegaconf import DictConfig
-
 from launcher.checkpoint.find import find_checkpoint
 from launcher.checkpoint.stored import StoredCheckpoint
+from launcher.config.run_config import RunConfig
 from launcher.config.sections import AUTO
 from launcher.errors import ConfigError, TrainingError
 from launcher.jobs.stored_config import config_for
 from launcher.process.ranks import on_main
-from launcher.rundir.folder import RunFolder
 from launcher.train.build import build_trainer
 from launcher.train.composed import Trainer
 
@@ -20,14 +18,14 @@ from launcher.train.composed import Trainer
 class StoredModel:
     """A trainer with the weights of a checkpoint, and the configuration and step of that."""
 
-    config: DictConfig
+    config: RunConfig
     trainer: Trainer
     path: Path
     step: int
 
 
 def open_model(
-    config: DictConfig,
+    config: RunConfig,
     checkpoint: str | int,
     weights: str | None,
     trust: bool,
@@ -42,14 +40,14 @@ def open_model(
         trust: run whatever code the checkpoint's configuration names.
         has_loader: build the loader of the training data too.
     """
-    folder = RunFolder(config.run.dir)
+    folder = config.folder
     path = Path(
         on_main(lambda: str(find_checkpoint(folder.checkpoints, checkpoint, "job.checkpoint")))
     )
     config = config_for(config, path, trust)
-    if config.trainer.get("micro_batch_size") == AUTO:
+    if config.trainer.micro_batch_size == AUTO:
         # It was written by a trainer that was not composed.
-        config.trainer.micro_batch_size = None
+        config = config.changed({"trainer.micro_batch_size": None})
     trainer = build_trainer(config, folder, to_train=False, has_loader=has_loader)
     stored = StoredCheckpoint(path)
     stored.use_weights(weights)

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from omegaconf import DictConfig
-
+from launcher.config.run_config import RunConfig
 from launcher.jobs.complete import check_resume, nothing_to_do, why_done
 
 
@@ -44,7 +43,7 @@ class TrainJob:
         """Check that training would accept `run.resume`."""
         check_resume(config)
 
-    def run(self, config: DictConfig) -> dict[str, object] | None:
+    def run(self, config: RunConfig) -> dict[str, object] | None:
         """Train the run to its end.
 
         Returns:

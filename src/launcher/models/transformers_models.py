@@ -10,7 +10,6 @@ from typing import Any
 from urllib.error import HTTPError
 
 import torch
-from omegaconf import OmegaConf
 
 from launcher.config.messages import nearest, reason
 from launcher.errors import ConfigError
@@ -245,8 +244,6 @@ def library() -> Any:
 
 def plain(config: object) -> dict[str, Any]:
     """Return a configuration node as a dictionary; a bare name becomes `model_type`."""
-    if OmegaConf.is_config(config):
-        config = OmegaConf.to_container(config, resolve=True)
     return dict(config) if isinstance(config, Mapping) else {"model_type": config}
 
 

@@ -4,17 +4,12 @@ import os
 import tempfile
 from pathlib import Path
 
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
-
 from launcher.checkpoint.manifest import CorruptCheckpoint
-from launcher.config.resolve import escaped, stored
+from launcher.config.run_config import RunConfig
 from launcher.errors import ConfigError, TrainingError
-from launcher.jobs.dry_run import remove_folders_of_hydra
 from launcher.process.ranks import Ranks
 from launcher.proof.diff import Comparison
 from launcher.proof.scratch_run import CHECKPOINTING, ScratchRun, Stop
-from launcher.rundir.folder import RunFolder
 from launcher.rundir.logs import setup_logging
 from launcher.train.build import logger
 from launcher.types import PositiveInt
@@ -38,7 +33,7 @@ class ResumeCheckJob:
     def __init__(self, steps: PositiveInt = 5, kill: bool = False, scratch: str | None = None):
         self.stop, self.scratch = Stop(steps, kill), scratch
 
-    def run(self, config: DictConfig) -> dict[str, object] | None:
+    def run(self, config: RunConfig) -> dict[str, object] | None:
         """Train both copies and compare them.
 
         Returns:
@@ -50,10 +45,11 @@ class ResumeCheckJob:
         ranks = Ranks.from_env()
         setup_logging(None, ranks.rank)
         check(config, self.stop.after)
-        remove_folders_of_hydra(RunFolder(config.run.dir))
         if not ranks.is_main:
             return None
-        nproc = ranks.world_size if ranks.world_size > 1 else config.dispatch.get("nproc", 1)
+        nproc = (
+            ranks.world_size if ranks.world_size > 1 else config.plain["dispatch"].get("nproc", 1)
+        )
         try:
             with tempfile.TemporaryDirectory(prefix="launcher-check-", dir=self.scratch) as scratch:
                 return self._check(config, Path(scratch), nproc)
@@ -66,7 +62,7 @@ class ResumeCheckJob:
                 f" ({error.strerror or error}); set job.scratch to another folder."
             ) from error
 
-    def _check(self, config: DictConfig, scratch: Path, nproc: object) -> dict[str, object]:
+    def _check(self, config: RunConfig, scratch: Path, nproc: object) -> dict[str, object]:
         stop, end = self.stop, 2 * self.stop.after
         straight = scratch_run(config, scratch / "straight", nproc, None)
         stopped = scratch_run(config, scratch / "stopped", nproc, stop.after if stop.kill else None)
@@ -100,13 +96,15 @@ class ResumeCheckJob:
         return {"stopped_at": at, "tensors": tensors, "lines": lines}
 
 
-def check(config: DictConfig, steps: int) -> None:
-    if not any(hook and hook.get("_target_") == CHECKPOINTING for hook in config.hooks.values()):
+def check(config: RunConfig, steps: int) -> None:
+    if not any(
+        hook and hook.get("_target_") == CHECKPOINTING for hook in config.plain["hooks"].values()
+    ):
         raise ConfigError(
             "job=resume_check: hooks has no checkpointing, so this run cannot be resumed; add the"
             " hook."
         )
-    max_steps = config.trainer.get("max_steps")
+    max_steps = config.trainer.max_steps
     if max_steps is not None and max_steps < 2 * steps:
         raise ConfigError(
             f"job.steps={steps}: trains {2 * steps} steps, more than trainer.max_steps={max_steps};"
@@ -120,16 +118,13 @@ def check(config: DictConfig, steps: int) -> None:
         )
 
 
-def scratch_run(config: DictConfig, root: Path, nproc: object, kill_at: int | None) -> ScratchRun:
+def scratch_run(config: RunConfig, root: Path, nproc: object, kill_at: int | None) -> ScratchRun:
     """Return a traced copy that logs each step, and with `kill_at` saves at that step."""
-    tree = escaped(stored(config))
-    for hook in tree["hooks"].values():
-        if hook and hook.get("_target_") == LOGGING:
-            hook["interval"] = 1
-    hydra = (
-        OmegaConf.to_container(HydraConfig.get(), resolve=False)
-        if HydraConfig.initialized()
-        else {}
-    )
+    logging = {
+        f"hooks.{name}.interval": 1
+        for name, hook in config.plain["hooks"].items()
+        if hook and hook.get("_target_") == LOGGING
+    }
     label = f"job=resume_check, {root.name}"
-    return ScratchRun(root, tree, hydra, nproc, label, is_traced=True, save_at=kill_at)
+    tree = config.changed(logging).stored
+    return ScratchRun(root, tree, config.hydra, nproc, label, is_traced=True, save_at=kill_at)

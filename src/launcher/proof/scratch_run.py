@@ -55,7 +55,7 @@ class ScratchRun(Traced):
 
     Args:
         root: the folder for all files of the copy, which is made.
-        config: the configuration of the run, escaped as it is stored (see `resolve.escaped`).
+        config: the configuration of the run, as it is stored.
         hydra: Hydra's node that was recorded with it.
         ranks: `dispatch.nproc`.
         label: name of the copy in messages.
@@ -68,7 +68,7 @@ class ScratchRun(Traced):
         self,
         root: Path,
         config: Mapping[str, Any],
-        hydra: object,
+        hydra: Mapping[str, Any] | None,
         ranks: object,
         label: str,
         origin: str = "",
@@ -102,41 +102,41 @@ class ScratchRun(Traced):
 
         `poll` is called until the training has ended.
         """
-        from omegaconf import OmegaConf
+        from launcher.config.run_config import save_job
 
         file, log = self.root / "job.yaml", self.root / "log"
-        OmegaConf.save(OmegaConf.create(self._job(end, stop)), file)
+        save_job(file, self._settings(end, stop), self.hydra)
         code = run_job(file, log, poll)
         is_stopped = stop is not None and (stop.kill or code == STOPPED)
         if not (is_stopped and self.folder.newest_step()):
             check_ended(code, log, self.label, self.origin)
         return code
 
-    def _job(self, end: int, stop: Stop | None) -> dict[str, Any]:
-        from omegaconf import OmegaConf
+    def _settings(self, end: int, stop: Stop | None) -> dict[str, Any]:
+        from launcher.config.run_config import changed
 
-        config: Any = OmegaConf.create(dict(self.config))
-        config.paths.outputs, config.run.dir = str(self.outputs), str(self.folder.path)
-        # The folder is the copy's own, so there is no other configuration to compare with.
-        config.run.resume, config.run.identity = "auto", None
-        config.tracker = {}
-        config.dispatch = {
-            "_target_": "launcher.dispatch.local.LocalDispatch",
-            "nproc": self.ranks,
-            "grace": None,
+        hooks = {name: dict(hook) for name, hook in self.config["hooks"].items() if hook}
+        for name, hook in hooks.items():
+            if "path" in hook and is_outside(self.folder.path, hook["path"]):
+                hook["path"] = str(name)
+            if "load" in hook:
+                hook["load"] = "auto"
+            if hook.get("_target_") == CHECKPOINTING and self.save_at is not None:
+                hook["keep_steps"] = [self.save_at]
+        dispatch = {"nproc": self.ranks, "grace": None}
+        values = {
+            "paths.outputs": str(self.outputs),
+            "run.dir": str(self.folder.path),
+            "run.resume": "auto",
+            # The folder is the copy's own, so there is no other configuration to compare with.
+            "run.identity": None,
+            "tracker": {},
+            "dispatch": {"_target_": "launcher.dispatch.local.LocalDispatch", **dispatch},
+            "job": {"_target_": "launcher.jobs.train.TrainJob"},
+            "trainer.pause_at": end,
+            "hooks": hooks | dict(self._hooks(stop)),
         }
-        config.job = {"_target_": "launcher.jobs.train.TrainJob"}
-        config.trainer.pause_at = end
-        for name, hook in config.hooks.items():
-            if hook and "path" in hook and is_outside(self.folder.path, hook.path):
-                hook.path = str(name)
-            if hook and "load" in hook:
-                hook.load = "auto"
-            if hook and hook.get("_target_") == CHECKPOINTING and self.save_at is not None:
-                hook.keep_steps = [self.save_at]
-        for name, node in self._hooks(stop):
-            config.hooks[name] = node
-        return {"config": config, "hydra": self.hydra}
+        return changed(self.config, values)
 
     def _hooks(self, stop: Stop | None) -> Iterator[tuple[str, dict[str, object]]]:
         if self.is_traced:

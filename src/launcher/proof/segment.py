@@ -94,6 +94,8 @@ class Segment:
     def __init__(self, run: StoredRun, start: int, end: int, root: Path, trust: bool):
         from omegaconf import OmegaConf
 
+        from launcher.config.run_config import stored_tree
+
         self.run, self.start, self.end, self.root = run, start, end, root
         self.checkpoint = run.folder.checkpoints / step_name(end)
         self.ranks = Manifest.read(self.checkpoint).world_size
@@ -101,12 +103,12 @@ class Segment:
         config: Any = OmegaConf.load(file)
         built = [key for key in map(str, config) if key not in REPLACED]
         Origin(file, run.folder.path).checked(config, built, trust)
-        self.config: Any = OmegaConf.to_container(config)
+        self.config = stored_tree(file)
         try:
             hydra: Any = OmegaConf.load(run.folder.hydra / "hydra.yaml")
-            self.hydra = hydra.hydra
+            self.hydra: Any = OmegaConf.to_container(hydra.hydra)
         except (OSError, ValueError, AttributeError):
-            self.hydra = {}
+            self.hydra = None
 
     @property
     def label(self) -> str:

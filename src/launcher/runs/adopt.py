@@ -4,16 +4,13 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from omegaconf import DictConfig
 from rich.text import Text
 
-from launcher.config import schema
 from launcher.config.command import stored_identity
-from launcher.config.compose import compose
-from launcher.config.identity import fix_name
-from launcher.config.lookup import Runs, check_identity, name_run
+from launcher.config.compose import command
 from launcher.config.messages import as_typed
 from launcher.config.options import own_folder
+from launcher.config.run_config import RunConfig, check
 from launcher.config.tree import flat
 from launcher.errors import ConfigError
 from launcher.rundir.files import path_argument
@@ -50,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     run = find_run(arguments.run, arguments.outputs)
     before = identity_of(run.folder.record_path, run.label)
     config = configured(run, arguments.overrides, arguments.config_dir)
-    known = stored_identity(config.run)
+    known = stored_identity(config.plain["run"])
     # The configuration is valid.
     assert known is not None
     now = flat(known[1])
@@ -68,25 +65,23 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def configured(run: StoredRun, overrides: Sequence[str], config_dir: Path | None) -> DictConfig:
-    parent = run.folder.path.parent
+def configured(run: StoredRun, overrides: Sequence[str], config_dir: Path | None) -> RunConfig:
+    own = run.folder.path.resolve()
     if OUTPUTS not in map(key_of, overrides):
         overrides = [*overrides, f"{OUTPUTS}={quoted(str(outputs_of(run.folder.path, run.name)))}"]
-    config = compose(overrides, config_dir or own_folder())
-    fix_name(config)
-    schema.validate(config)
-    if Path(config.run.dir).parent.resolve() != parent.resolve():
-        raise ConfigError(
-            f"run.name={config.run.name}: '{run.label}' has another name, by which it is looked up;"
-            f" add run.name={run.name}."
-        )
-    folder = Path(config.run.dir)
-    if folder.resolve() == run.folder.path.resolve():
-        return config
-    check_identity(config.run)
-    equivalent = name_run(config, Runs())
-    taken = folder if folder.exists() else None if equivalent is None else equivalent.folder
-    if taken is not None and taken.resolve() != run.folder.path.resolve():
+    with command(overrides, config_dir or own_folder()) as words:
+        config = check(words.config())
+        folder = config.folder.path
+        if folder.parent.resolve() != own.parent:
+            raise ConfigError(
+                f"run.name={config.run.name}: '{run.label}' has another name, by which it is looked"
+                f" up; add run.name={run.name}."
+            )
+        if folder.resolve() == own:
+            return config
+        continued = words.run().continued
+    taken = folder if folder.exists() else None if continued is None else continued.folder
+    if taken is not None and taken.resolve() != own:
         raise ConfigError(
             f"'{run.label}': {taken} is the run of this configuration already; move it away, or add"
             " run.tag=<word>."

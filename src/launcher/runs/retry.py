@@ -13,8 +13,8 @@ from typing import Any
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
-from launcher.config.compositions import parse
 from launcher.config.construct import construct
+from launcher.config.overrides import parse
 from launcher.config.resolve import escaped
 from launcher.config.schema import check_dispatch
 from launcher.config.trust import Origin, names_in

@@ -7,11 +7,11 @@ from pathlib import Path
 from hydra.errors import HydraException
 
 from launcher.config.compose import compose
-from launcher.config.compositions import normalize, parse
 from launcher.config.messages import reason
 from launcher.config.options import own_folder
+from launcher.config.overrides import normalize, parse
 from launcher.config.plain import to_plain
-from launcher.config.resolve import resolve
+from launcher.config.resolve import Resolver
 from launcher.config.trust import Origin, names_in_files, names_typed
 from launcher.errors import ConfigError
 from launcher.runs.stored_run import StoredRun
@@ -30,9 +30,11 @@ def check_words(run: StoredRun, typed: Sequence[str], words: Sequence[str]) -> N
     folder = config_folder(run)
     config = compose(words, folder or own_folder())
     # The command rejects interpolations that do not resolve.
-    tree, _ = resolve(config)
+    written = to_plain(config)
+    resolver = Resolver(config, written)
+    tree = resolver.with_run(resolver.nodes())
     names = [*names_typed(typed), *names_in_files([folder])]
-    origin_of(run).check(tree, to_plain(config), names, retype=True)
+    origin_of(run).check(tree, written, names, retype=True)
 
 
 def config_folder(run: StoredRun) -> Path | None:

@@ -70,11 +70,12 @@ def with_trackers(
     checked = origin.checked(
         OmegaConf.create({**escaped(config), "tracker": nodes}), ["tracker"], trust, typed
     )
+    chosen: Any = OmegaConf.to_container(checked.tracker)
     if overrides:
-        config["tracker"] = OmegaConf.to_container(checked.tracker)
+        config["tracker"] = chosen
     trackers: dict[str, Tracker] = {}
-    for name in checked.tracker:
-        trackers |= _built(run, checked.tracker, str(name))
+    for name in chosen:
+        trackers |= _built(run, chosen, str(name))
     for name, tracker in trackers.items():
         tracker.check(f"tracker.{name}", to_sync=True)
     return TrackedRun(run.folder, config), trackers

@@ -1,4 +1,4 @@
-"""`hydra/sweeper=optuna`, which makes a search from Hydra's arguments."""
+"""`hydra/sweeper=optuna`, which makes a search of a command."""
 
 import hashlib
 import json
@@ -6,18 +6,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hydra.core.config_loader import ConfigLoader
 from omegaconf import DictConfig, OmegaConf
 from optuna.distributions import FloatDistribution
 
-from launcher.cli.composer import Composer
-from launcher.cli.main import note_start
 from launcher.cli.sweep import check_jobs
 from launcher.cli.sweep_job import SweepJob
+from launcher.config.compose import Command
 from launcher.config.construct import construct
 from launcher.config.messages import hint
 from launcher.config.options import TRAIN_JOB
-from launcher.config.session import COMPOSITION_ERRORS, first_line
+from launcher.config.session import loader
 from launcher.config.tree import leaves, walk
 from launcher.errors import ConfigError
 from launcher.rundir.files import expanded, remove_empty
@@ -45,24 +43,21 @@ SHARES = 0.0, 1.0, 0.5
 LOCAL = "launcher.dispatch.local.LocalDispatch"
 
 
-def sweep(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> None:
+def sweep(words: Command, master: DictConfig) -> None:
     """Search until the study has all its trials.
 
     Raises:
         signals.SignalExit: a signal came, and the trials have saved.
         SystemExit: no trial has completed.
     """
-    ranges: Any = OmegaConf.to_container(
-        OmegaConf.select(master, "hpo.space") or OmegaConf.create()
-    )
-    space, fixed = read_space(
-        loader, arguments, ranges, bool(OmegaConf.select(master, "hpo.space_function"))
-    )
+    hpo: Any = OmegaConf.to_container(master.hpo)
+    ranges, arguments = hpo.get("space") or {}, words.typed
+    space, fixed = read_space(loader(), arguments, ranges, bool(hpo.get("space_function")))
     fixed_settings = [text for text in arguments if is_setting(text)]
     try:
-        probe = probed(loader, master, [*fixed, *fixed_settings], space)
-    except COMPOSITION_ERRORS:
-        check_keys(loader, master, fixed, leaves(ranges))
+        probe = probed(words, [*fixed, *fixed_settings], space)
+    except ConfigError:
+        check_keys(words, fixed, leaves(ranges))
         raise
     if (dispatch := probe.plain["dispatch"]["_target_"]) not in (LOCAL, SLURM):
         raise ConfigError(
@@ -75,11 +70,11 @@ def sweep(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> Non
             " leave it out."
         )
     if dispatch == SLURM and probe.plain["dispatch"]["dry_run"]:
-        construct(probe.plain["dispatch"]).sweep([probe], None)
+        construct(probe.plain["dispatch"]).sweep([probe])
         return
     settings = checked_settings(probe, space)
     display = Display()
-    search = make_search(Composer(loader, master), probe, settings, space, fixed, display)
+    search = make_search(words, probe, settings, space, fixed, display)
 
     def work() -> None:
         search.load()
@@ -101,10 +96,9 @@ def sweep(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> Non
             raise
         if not search.trials:
             search.store.forget()
-        conclude(search, loader)
+        conclude(search, words.composer)
 
     with locked(search.folder):
-        note_start()
         guarded(work, RunFolder(search.folder), Budget(max_fruitless_restarts=None))
 
 
@@ -122,7 +116,7 @@ def checked_settings(probe: SweepJob, space: Space) -> Settings:
 
 
 def make_search(
-    composer: Composer,
+    words: Command,
     probe: SweepJob,
     settings: Settings,
     space: Space,
@@ -131,21 +125,14 @@ def make_search(
 ) -> Search:
     """Make the search of a command."""
     rungs = rungs_of(settings, probe.plain)
-    name = composer.sweep = (
+    name = words.sweep = (
         f"{settings.name or probe.plain['run']['name']}-{study_id(probe, space, settings)}"
     )
     outputs = expanded(probe.plain["paths"]["outputs"])
     folder = outputs / STUDIES / name
 
     def compose(overrides: list[str], number: int) -> SweepJob:
-        job = SweepJob(number, overrides, composer)
-        try:
-            job.check()
-        # The function hpo.space_function suggests a key that does not exist.
-        except COMPOSITION_ERRORS as error:
-            composer.check_values(overrides)
-            raise ConfigError(first_line(error)) from error
-        return job
+        return SweepJob(number, overrides, words.job(overrides, number))
 
     is_local = probe.plain["dispatch"]["_target_"] == LOCAL
     runner: Runner = (
@@ -162,12 +149,12 @@ def make_search(
     )
 
 
-def probed(loader: ConfigLoader, master: DictConfig, fixed: list[str], space: Space) -> SweepJob:
+def probed(words: Command, fixed: list[str], space: Space) -> SweepJob:
     """Return a job with a value from each range, which shows the common part of all trials."""
     issues: list[ConfigError] = []
     for share in SHARES:
         try:
-            (job,) = check_jobs(loader, master, [[*fixed, *overrides_of(point(space, share))]])
+            (job,) = check_jobs(words, [[*fixed, *overrides_of(point(space, share))]])
             return job
         except ConfigError as error:
             issues.append(error)
@@ -186,14 +173,12 @@ def _with_range(message: str, space: Space) -> str:
     return f"{key}={ends}: with {message}"
 
 
-def check_keys(
-    loader: ConfigLoader, master: DictConfig, fixed: list[str], keys: Iterable[str]
-) -> None:
+def check_keys(words: Command, fixed: list[str], keys: Iterable[str]) -> None:
     """Check that the configuration has the keys of the space."""
-    (job,) = check_jobs(loader, master, [fixed])
+    (job,) = check_jobs(words, [fixed])
     known = [path for path, _ in walk(job.plain)]
     for key in keys:
-        if bare(key) == key and key not in known and not loader.get_group_options(key):
+        if bare(key) == key and key not in known and not loader().get_group_options(key):
             raise ConfigError(
                 f"hpo.space: {key} is not a key of the configuration{hint(key, known)}"
             )

@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from launcher.cli.composer import NOT_IN_NAME
 from launcher.cli.live import MOST_ROWS
-from launcher.config.compositions import is_group, parse
+from launcher.config.compose import NOT_IN_NAME, Composer
+from launcher.config.overrides import parse
 from launcher.rundir.files import replace_file
 from launcher.runs.table import terminal_width
 from launcher.search.display import best_first, trial_table
@@ -19,7 +19,7 @@ from launcher.search.trials import Trial, best_of, described
 RESULTS, PRESET = "optimization_results.yaml", "best.yaml"
 
 
-def conclude(search: Search, loader: object) -> None:
+def conclude(search: Search, composer: Composer) -> None:
     """Print and write the results, or raise a SystemExit if no trial has completed."""
     settings = search.settings
     counts: dict[str, int] = {}
@@ -36,7 +36,7 @@ def conclude(search: Search, loader: object) -> None:
     if not best:
         print("No trial has completed.", file=sys.stderr, flush=True)
         raise SystemExit(1)
-    write_results(search, best, loader)
+    write_results(search, best, composer)
     for trial in best:
         print(f"Best: trial {trial.number}, {described(trial, search.settings)}, run {trial.run}")
         print(f"  {shlex.join(f'{key}={value}' for key, value in trial.params.items())}")
@@ -46,7 +46,7 @@ def conclude(search: Search, loader: object) -> None:
     )
 
 
-def write_results(search: Search, best: Sequence[Trial], loader: object) -> None:
+def write_results(search: Search, best: Sequence[Trial], composer: Composer) -> None:
     """Write `optimization_results.yaml`, as Hydra's Optuna sweeper does, and the best preset."""
     settings = search.settings
     solutions = [
@@ -61,7 +61,7 @@ def write_results(search: Search, best: Sequence[Trial], loader: object) -> None
     else:
         results["solutions"] = solutions
     replace_file(search.folder / RESULTS, yaml.safe_dump(results, sort_keys=False).encode())
-    replace_file(search.folder / PRESET, preset(best[0], search, loader).encode())
+    replace_file(search.folder / PRESET, preset(best[0], search, composer).encode())
 
 
 def plain(params: dict[str, object]) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def plain(params: dict[str, object]) -> dict[str, Any]:
     }
 
 
-def preset(trial: Trial, search: Search, loader: Any) -> str:
+def preset(trial: Trial, search: Search, composer: Composer) -> str:
     """The content of a file for `conf/experiment/` that trains the trial's run."""
     defaults: list[object] = []
     values: dict[str, Any] = {}
@@ -80,7 +80,7 @@ def preset(trial: Trial, search: Search, loader: Any) -> str:
         key, value = override.key_or_group, override.value()
         if override.is_delete() or key.startswith(NOT_IN_NAME):
             continue
-        if is_group(override, loader):
+        if not composer.is_value(override):
             defaults.append(str(value) if key == "experiment" else {f"override /{key}": value})
         else:
             put(values, key, value)

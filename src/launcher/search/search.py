@@ -246,8 +246,7 @@ class Search:
                 f" {job.run}: the configuration was changed while the study ran; undo that, or move"
                 " the study's folder away."
             )
-        config = {**job.plain, "trainer": {**job.plain["trainer"], "pause_at": trial.target}}
-        self.runner.start(trial.number, config, job.hydra)
+        self.runner.start(trial.number, job.config.changed({"trainer.pause_at": trial.target}))
         how = self.runner.describe_start(trial.step)
         self.say(f"trial {trial.number}: {how}: {trial.run} {' '.join(overrides_of(trial.params))}")
 

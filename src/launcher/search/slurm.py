@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from launcher.config.construct import construct
+from launcher.config.run_config import RunConfig
 from launcher.dispatch.slurm import SlurmDispatch
 from launcher.dispatch.submitted_runs import SubmittedRun
 from launcher.dispatch.waiting import is_open
@@ -93,10 +93,8 @@ class SlurmRunner:
                 self._register(number, Submitted(folder, job.id, was_ending=job.state == ENDING))
                 self._report_phase(number, StoredRun.read(folder.path), job)
 
-    def start(self, number: int, config: dict[str, Any], hydra: dict[str, object]) -> None:
-        self.due[number] = SubmittedRun(
-            f"{config['run']['name']}/{config['run']['id']}", config, hydra
-        )
+    def start(self, number: int, config: RunConfig) -> None:
+        self.due[number] = SubmittedRun(config.name, config.stored, config.hydra)
 
     def describe_start(self, step: int) -> str:
         return f"is being submitted{f' to resume at step {step}' if step else ''}"

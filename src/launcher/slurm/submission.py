@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from launcher.config.command import command_record
 from launcher.errors import ConfigError
@@ -37,9 +37,6 @@ from launcher.slurm import scheduler
 from launcher.slurm.sbatch import runs_path
 from launcher.slurm.scheduler import QueuedJob, SchedulerError
 from launcher.slurm.size import GUARD
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
 FROZEN = "submission.json"
 
@@ -211,19 +208,6 @@ def frozen_code(folder: RunFolder) -> tuple[str | None, str | None]:
     """Return the folder in which the command was typed, and the folder of its snapshot."""
     saved = json.loads((folder.path / FROZEN).read_bytes())
     return saved.get("cwd"), saved.get("snapshot")
-
-
-def load_frozen(folder: RunFolder) -> "tuple[DictConfig, DictConfig | None]":
-    """Read `frozen` as OmegaConf configurations, with Hydra's node below the key `hydra`."""
-    # The import takes 0.1 s, which listing runs need not spend.
-    from omegaconf import OmegaConf
-
-    from launcher.config.resolve import escaped
-
-    config, hydra = frozen(folder)
-    return OmegaConf.create(escaped(config)), (
-        None if hydra is None else OmegaConf.create({"hydra": hydra})
-    )
 
 
 def queue_of(folders: Iterable[RunFolder]) -> dict[str, QueuedJob]:

@@ -249,4 +249,8 @@ def is_tracker(node: Any) -> bool:
 def build_trackers(nodes: Any, names: Iterable[str] | None = None) -> dict[str, Tracker]:
     """Build the trackers of the group `tracker`: those with these names, or all."""
     chosen = [name for name in nodes or () if names is None or name in names]
-    return {name: instantiate(nodes[name]) for name in chosen if is_tracker(nodes[name])}
+    return {
+        name: instantiate(nodes[name], f"tracker.{name}")
+        for name in chosen
+        if is_tracker(nodes[name])
+    }

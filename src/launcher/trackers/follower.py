@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from launcher.config.resolve import escaped
 from launcher.errors import ConfigError
 from launcher.process.identity import process_start
 from launcher.process.signals import HANDLED
@@ -257,7 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     set_up_logging(folder)
     run = TrackedRun(folder)
     lock = FollowerLock(folder)
-    trackers = build_trackers(escaped(run.config.get("tracker")), names)
+    trackers = build_trackers(run.config.get("tracker"), names)
     hangs = (
         HANGS_WITH_ARTIFACTS if any(tracker.artifacts for tracker in trackers.values()) else HANGS
     )

@@ -2,11 +2,10 @@
 
 import hashlib
 import inspect
-import json
 import logging
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
@@ -15,18 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from launcher.config.checks import batch_issue
+from launcher.config.command import stored_identity
 from launcher.config.construct import instantiate
 from launcher.config.epochs import with_epochs
 from launcher.config.lanes import lane_issues, unsupported_by
 from launcher.config.needs import validation_issues
-from launcher.config.plain import settings_of
-from launcher.config.resolve import as_yaml, escaped, resolved
+from launcher.config.resolve import as_yaml
+from launcher.config.run_config import RunConfig
 from launcher.config.schema import without_own_keys
 from launcher.config.sections import RunSettings, TrainerSettings
+from launcher.config.tree import get
 from launcher.data.iterable import length
 from launcher.data.mixture_dataset import Mixture
 from launcher.errors import ConfigError
@@ -67,7 +67,7 @@ COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def build_trainer(
-    config: DictConfig,
+    config: RunConfig,
     folder: RunFolder,
     extra_hooks: list[BaseHook] | None = None,
     to_train: bool = True,
@@ -83,27 +83,20 @@ def build_trainer(
             no state, and there is no schedule.
         has_loader: False: the training data are not read.
     """
-    settings, run = (
-        settings_of(TrainerSettings, config.trainer),
-        settings_of(RunSettings, config.run),
-    )
-    plain = resolved(config)
+    plain, settings, run = config.plain, config.trainer, config.run
+    text = as_yaml(config.of_the_run)
     set_deterministic(settings.deterministic)
-    strategy, precision, plan = set_up_strategy(config, settings)
+    strategy, precision, plan = set_up_strategy(config)
     compiling = compile_options(settings.compile, strategy)
     if to_train:
         precision.check_compile(compiling is not None, logger)
     seed_all(config.seed, strategy.ranks.rank)
-    data = instantiate(without_own_keys(config.data))
+    data = instantiate(without_own_keys(plain["data"]), "data")
     data.check()
     if to_train:
         _check_validation(plain, data)
-    schedule: Any = (
-        OmegaConf.to_container(config.scheduler, resolve=True)
-        if to_train and config.get("scheduler")
-        else None
-    )
-    hooks = [*(extra_hooks or []), *_hooks(config, settings, run, schedule)]
+    schedule: Any = (plain.get("scheduler") or None) if to_train else None
+    hooks = [*(extra_hooks or []), *_hooks(config, schedule)]
     placement = {
         "rank": strategy.ranks.rank,
         "world_size": strategy.ranks.world_size,
@@ -125,13 +118,13 @@ def build_trainer(
     placement |= {"batch_size": size, **chunks}
     if loader is not None:
         if isinstance(loader.dataset, Mixture):
-            hooks.insert(0, SourcesHook(OmegaConf.select(config, "hooks.logging.interval") or 10))
-        schedule = in_steps(schedule, loader.dataset, config.data.batch_size)
-    texts = {"config.yaml": as_yaml(plain)}
+            hooks.insert(0, SourcesHook(get(plain, "hooks.logging.interval") or 10))
+        schedule = in_steps(schedule, loader.dataset, plain["data"]["batch_size"])
+    texts = {"config.yaml": text}
     trainer = Trainer(
         strategy=strategy,
-        build_model=lambda: precision.convert(build_model(config.model)),
-        build_optimizer=_optimizer_factory(config.optimizer, plan) if to_train else _no_optimizer,
+        build_model=lambda: precision.convert(build_model(plain["model"])),
+        build_optimizer=_optimizer_factory(plain["optimizer"], plan) if to_train else _no_optimizer,
         build_scheduler=partial(build_scheduler, schedule) if schedule else None,
         data_loader=() if loader is None else loader,
         hooks=hooks,
@@ -141,8 +134,8 @@ def build_trainer(
             val_names=tuple(data.val_names),
             data=data,
             texts=texts,
-            fork=_fork(run, config.paths.outputs, texts["config.yaml"]),
-            shared=_shared(run, plain, texts),
+            fork=_fork(run, config.outputs, text),
+            shared=_shared(config, texts),
             leaves={int(step): ids for step, ids in (run.leaves or {}).items()},
         ),
         precision=precision,
@@ -216,14 +209,12 @@ def _keep_compiled() -> None:
     os.environ[COMPILED] = str(folder)
 
 
-def set_up_strategy(
-    config: DictConfig, settings: TrainerSettings
-) -> tuple[Strategy, Precision, StepPlan]:
-    ranks = Ranks.from_env()
-    precision: Precision = instantiate(config.precision)
-    plan = step_plan(settings, config.data.batch_size, ranks.world_size, precision)
+def set_up_strategy(config: RunConfig) -> tuple[Strategy, Precision, StepPlan]:
+    ranks, plain, settings = Ranks.from_env(), config.plain, config.trainer
+    precision: Precision = instantiate(plain["precision"], "precision")
+    plan = step_plan(settings, plain["data"]["batch_size"], ranks.world_size, precision)
     plan = replace(plan, seed=config.seed)
-    strategy: Strategy = instantiate(config.strategy)
+    strategy: Strategy = instantiate(plain["strategy"], "strategy")
     if settings.lanes is not None:
         if not vars(type(strategy)).get("supports_lanes"):
             raise ConfigError(str(unsupported_by(settings.lanes, strategy.name)))
@@ -270,45 +261,42 @@ def step_plan(
     )
 
 
-def build_model(node: DictConfig) -> nn.Module:
-    model = instantiate(node)
+def build_model(node: Mapping[str, Any]) -> nn.Module:
+    model = instantiate(node, "model")
     if not isinstance(model, nn.Module):
         raise ConfigError(
-            f"model._target_={node._target_}: should make a torch.nn.Module; it made"
+            f"model._target_={node['_target_']}: should make a torch.nn.Module; it made"
             f" {described(model)}."
         )
     check_parameters(model)
     return model
 
 
-def build_optimizer(node: DictConfig, model: nn.Module) -> torch.optim.Optimizer:
+def build_optimizer(node: Mapping[str, Any], model: nn.Module) -> torch.optim.Optimizer:
     """Call the configured optimizer factory.
 
     It gets the model if that is the name of its first parameter, else the trainable parameters, as
     torch's own optimizers take them.
     """
-    optimizer: torch.optim.Optimizer = call_factory(_factory(node), model)
+    optimizer: torch.optim.Optimizer = call_factory(_factory(node, "optimizer"), model)
     if not hasattr(optimizer, "param_groups"):
         raise ConfigError(
-            f"optimizer._target_={node._target_}: should make a torch.optim.Optimizer; it made "
+            f"optimizer._target_={node['_target_']}: should make a torch.optim.Optimizer; it made "
             f"{described(optimizer)}."
         )
-    check_step(optimizer, f"optimizer._target_={node._target_}")
+    check_step(optimizer, f"optimizer._target_={node['_target_']}")
     return optimizer
 
 
-def _factory(node: Any) -> Callable[..., object]:
+def _factory(node: Mapping[str, Any], path: str) -> Callable[..., object]:
     """Return the configured factory; its `parts` are factories too, with or without `_partial_`."""
-    if isinstance(node.get("parts"), dict | DictConfig):
-        plain: Any = node
-        if OmegaConf.is_config(node):
-            plain = OmegaConf.to_container(node, resolve=True)
+    if isinstance(node.get("parts"), dict):
         parts = {
             name: part | {"_partial_": True} if isinstance(part, dict) else part
-            for name, part in plain["parts"].items()
+            for name, part in node["parts"].items()
         }
-        node = escaped(plain | {"parts": parts})
-    factory: Callable[..., object] = instantiate(node, _partial_=True)
+        node = {**node, "parts": parts}
+    factory: Callable[..., object] = instantiate(node, path, _partial_=True)
     return factory
 
 
@@ -320,13 +308,13 @@ def build_scheduler(options: dict[str, Any], optimizer: torch.optim.Optimizer) -
         return SchedulerParts(
             {name: build_scheduler(options, part) for name, part in optimizer.parts.items()}
         )
-    factory = _factory(options)
+    factory = _factory(options, "scheduler")
     if (
         metric is not None
         and "mode" in inspect.signature(getattr(factory, "func", factory)).parameters
     ):
         options["mode"] = schedule_metric(metric, options.get("mode", "auto")).mode
-    scheduler: object = _factory(options)(optimizer)
+    scheduler: object = _factory(options, "scheduler")(optimizer)
     name = type(scheduler).__name__
     if not hasattr(scheduler, "step"):
         target = options["_target_"]
@@ -361,7 +349,7 @@ def in_steps(schedule: object, dataset: object, batch_size: int) -> object:
 
 
 def _optimizer_factory(
-    node: DictConfig, plan: StepPlan
+    node: Mapping[str, Any], plan: StepPlan
 ) -> Callable[[nn.Module], torch.optim.Optimizer]:
     def build(model: nn.Module) -> torch.optim.Optimizer:
         with kernels_for_any_shard() if plan.lanes is not None else nullcontext():
@@ -387,36 +375,35 @@ def _fork(run: RunSettings, outputs: str, config: str) -> Fork | None:
     return Fork(run.fork_from, expanded(outputs), tuple(run.fork_without or ()), config)
 
 
-def _shared(run: RunSettings, plain: dict[str, Any], texts: dict[str, str]) -> SharedStart | None:
-    if not run.share_prefix or run.fork_from is not None or run.identity is None:
+def _shared(config: RunConfig, texts: dict[str, str]) -> SharedStart | None:
+    run, plain = config.run, config.of_the_run
+    known = stored_identity(config.plain["run"])
+    if not run.share_prefix or run.fork_from is not None or known is None:
         return None
-    identity = json.loads(run.identity)["identity"]
-    return SharedStart(comparable(identity, plain, plain["trainer"]["max_steps"]), texts)
+    return SharedStart(comparable(known[1], plain, plain["trainer"]["max_steps"]), texts)
 
 
 def _no_optimizer(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.0)
 
 
-def _hook(key: str, node: DictConfig) -> BaseHook:
-    hook: BaseHook = instantiate(node)
+def _hook(key: str, node: Mapping[str, Any]) -> BaseHook:
+    hook: BaseHook = instantiate(node, key)
     check_hook(hook, key)
     return hook
 
 
-def _hooks(
-    config: DictConfig, settings: TrainerSettings, run: RunSettings, schedule: dict[str, Any] | None
-) -> list[BaseHook]:
+def _hooks(config: RunConfig, schedule: dict[str, Any] | None) -> list[BaseHook]:
     """Build the configured hooks, those that write metrics and media, and those that keys need."""
     hooks, others = (
         [
             _hook(f"{group}.{name}", node)
-            for name, node in (config.get(group) or {}).items()
+            for name, node in (config.plain.get(group) or {}).items()
             if node is not None and not is_tracker(node)
         ]
         for group in ("hooks", "tracker")
     )
-    jsonl = JsonlHook(keep_dropped=len(others) < len(config.get("tracker") or ()))
+    jsonl = JsonlHook(keep_dropped=len(others) < len(config.plain.get("tracker") or ()))
     others = [
         hook for hook in others if not (isinstance(hook, JsonlHook) and hook.path == jsonl.path)
     ]
@@ -426,14 +413,15 @@ def _hooks(
         jsonl,
         *others,
     ]
+    run = config.run
     if run.init_from is not None:
         hooks.insert(
-            0, InitFromHook(expanded(run.init_from), Path(config.paths.outputs), run.init_strict)
+            0, InitFromHook(expanded(run.init_from), Path(config.outputs), run.init_strict)
         )
     if schedule and schedule.get("metric") is not None:
         hooks.append(
             MetricScheduleHook(schedule_metric(schedule["metric"], schedule.get("mode", "auto")))
         )
-    if settings.max_epochs is not None:
+    if config.trainer.max_epochs is not None:
         hooks.append(EpochSummaryHook())
     return hooks

@@ -137,7 +137,8 @@ def _build(file: Path, trust: bool) -> nn.Module:
     if not is_module:
         raise ConfigError(f"{file}: model._target_={target}: must name a torch.nn.Module.")
     try:
-        model: nn.Module = instantiate(config.model)
+        node: Any = OmegaConf.to_container(config.model)
+        model: nn.Module = instantiate(node, "model")
     except InstantiationException as error:
         message = str(error)
         if "Error locating target '" not in message:

@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 import yaml
-from omegaconf import DictConfig
 
-from launcher.cli.main import main, read, task
+from launcher.cli.main import main, read
+from launcher.cli.start import start
 from launcher.config import session
 from launcher.config.compose import compose
 from launcher.config.explain import log_traceback, user_traceback
+from launcher.config.run_config import RunConfig
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
+from support.composition import run_of
 from support.projects import exit_code, launcher, write_project
 
 HEAVY = ("torch", "hydra", "omegaconf")
@@ -82,14 +84,12 @@ def test_an_invalid_configuration_is_printed_with_its_faults(
 
 
 def test_a_completed_run_returns_its_metrics_again(folder: Path) -> None:
-    config = compose(
-        ["model=mlp", "data=digits", "device=cpu", "trainer.max_steps=1", "hooks=[evaluation]"]
-    )
-    first = task(config)
-    assert "val/loss" in first
-    assert task(config) == {name: first[name] for name in first}
-    config.job.objective = "val/loss"
-    assert task(config) == first["val/loss"]
+    words = ["model=mlp", "data=digits", "device=cpu", "trainer.max_steps=1", "hooks=[evaluation]"]
+    config = run_of(words)
+    first = start(config)
+    assert isinstance(first, dict) and "val/loss" in first
+    assert start(config) == first
+    assert start(config.changed({"job.objective": "val/loss"})) == first["val/loss"]
 
 
 @pytest.mark.parametrize(
@@ -197,8 +197,8 @@ def test_bad_input_is_one_sentence_for_each_fault_and_nothing_is_written(
 ) -> None:
     assert exit_code(*command.split()) == 2
     printed = capsys.readouterr()
-    for line, start in zip(printed.err.splitlines(), BAD[command], strict=True):
-        assert line.startswith(start)
+    for line, beginning in zip(printed.err.splitlines(), BAD[command], strict=True):
+        assert line.startswith(beginning)
     assert printed.out == ""
     assert list(folder.iterdir()) == []
 
@@ -365,7 +365,6 @@ def test_the_configuration_of_the_wheel_composes_in_the_same_way(
     import shutil
 
     from launcher.config import session
-    from launcher.config.compose import compose
     from launcher.config.options import config_path
 
     shutil.copytree(config_path(), tmp_path / "packed_conf")
@@ -384,10 +383,10 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Seed and steps of the jobs that would run."""
     jobs: list[tuple[int, int]] = []
 
-    def note(config: DictConfig) -> None:
+    def note(config: RunConfig) -> None:
         jobs.append((config.seed, config.trainer.max_steps))
 
-    monkeypatch.setattr("launcher.dispatch.task.task", note)
+    monkeypatch.setattr("launcher.cli.start.task", note)
     return jobs
 
 

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra.core.utils import JobReturn, JobStatus
-from omegaconf import OmegaConf
 
 from launcher.cli import sweep as sweep_module
 from launcher.cli.sweep import reason, show_ranking
 from launcher.config.options import TRAIN_JOB
+from launcher.dispatch.result import JobResult
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
 from support.projects import exit_code, write_project
@@ -108,19 +107,19 @@ def test_the_runs_of_a_sweep_are_ranked(
 
 
 @pytest.mark.parametrize(
-    ("more", "hydra_starts_them"),
+    ("more", "starts_them"),
     [
         ([], False),
         (["job.objective=val/loss"], True),  # a sweeper looks at the value
         (["+hydra.callbacks.mine._target_=hydra.experimental.callback.Callback"], True),
     ],
 )
-def test_hydra_starts_no_job_for_a_complete_run_unless_somebody_looks(
+def test_no_job_starts_for_a_complete_run_unless_somebody_looks(
     project: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     more: list[str],
-    hydra_starts_them: bool,
+    starts_them: bool,
 ) -> None:
     words = [
         "--config-dir",
@@ -133,13 +132,11 @@ def test_hydra_starts_no_job_for_a_complete_run_unless_somebody_looks(
         "seed=1,2",
     ]
     started: list[Any] = []
-    monkeypatch.setattr(
-        sweep_module, "run_job", lambda config, **_: started.append(config) or done()
-    )
+    monkeypatch.setattr(sweep_module, "start", lambda config: started.append(config))
     exit_code(*words)
     assert len(started) == 2
     for config in started:
-        folder = RunFolder(config.run.dir).create()
+        folder = config.folder.create()
         checkpoint = folder.checkpoints / "step-00000001"
         checkpoint.mkdir(parents=True)
         (checkpoint / "manifest.json").write_text("{}")
@@ -150,7 +147,7 @@ def test_hydra_starts_no_job_for_a_complete_run_unless_somebody_looks(
         folder.metrics_path.write_text('{"step": 1, "val/loss": 0.5}\n')
     capsys.readouterr()
     assert exit_code(*words) == 0
-    assert len(started) == (4 if hydra_starts_them else 2)
+    assert len(started) == (4 if starts_them else 2)
     lines = [
         line.rpartition(": ")[2]
         for line in capsys.readouterr().out.splitlines()
@@ -159,17 +156,9 @@ def test_hydra_starts_no_job_for_a_complete_run_unless_somebody_looks(
     assert lines == ["starts", "completed"] * 2
 
 
-def done() -> JobReturn:
-    result = JobReturn()
-    result.status = JobStatus.COMPLETED
-    return result
-
-
 def test_a_rank_that_failed_elsewhere_gives_its_reason(tmp_path: Path) -> None:
-    result = JobReturn(overrides=[], cfg=OmegaConf.create())
-    result.status, result.return_value = JobStatus.FAILED, SystemExit(1)
     job: Any = Job(tmp_path / "a", None, "failed")
-    assert reason(job, result) == "failed: it failed"
+    assert reason(job, JobResult(error=SystemExit(1))) == "failed: it failed"
 
 
 def test_a_signal_stops_the_sweep(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,8 +26,7 @@ class Only:
 
 class Job:
     def run(self, config):
-        from omegaconf import OmegaConf
-        print("ran", json.dumps(OmegaConf.to_container(config, resolve=True)))
+        print("ran", json.dumps(config.plain))
 """
 PRESET = "# @package _global_\ndefaults:\n  - override /model: {model}\n{more}"
 FILES = {
@@ -81,6 +80,7 @@ def ran(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]
     ("optimizer=sgd,muon optimizer.momentum=0.5,0.9", "optimizer.momentum", [0.5, 0.9] * 2),
     ("model=only,only2 model.depth=3", "model.depth", [3, 3]),
     ("experiment=a,b model.width=8", "model.width", [8, 8]),
+    ("optimizer=sgd,muon ~optimizer.nesterov", "optimizer.nesterov", [None, None]),
     ("experiment=a,b model.opts={x:1}", "model.opts", [{"x": 1}] * 2),
     ("experiment=a,b model.opts.x=1", "model.opts", [{"x": 1}] * 2),
     # Mappings of one key are merged.
@@ -125,7 +125,9 @@ def test_hydras_choices_resolve_in_a_single_run(
     ("hydra/sweeper=basic seed=1,2 seed=3,4", "seed=3,4: seed has values already (seed=1,2)"),
     ("hydra/sweeper=optuna seed=1,2 seed=3,4", "seed=3,4: seed has values already (seed=1,2)"),
     ("model=net,only model.depth=3", "no key model.depth; model=only, only2 have it"),
-    ("optimizer=sgd,muon ~optimizer.nesterov", "make options without the key."),
+    ("optimizer=sgd,adam optimizer.momentum=0.5", "(job 2: optimizer=adam)."),
+    ("optimizer=sgd,adam,muon ~optimizer.nesterov", "(job 2: optimizer=adam)."),
+    ("hydra/launcher=basic,dispatch", "Hydra's own keys cannot be swept."),
     ("model=net model.opts={x:1} model.opts={y:2} seed=1,2", "has no key y; set it alone"),
     ("experiment=search,a", "hydra/sweeper=optuna: an option that is swept cannot choose it"),
     ("experiment=search", "there is nothing to search"),  # the preset's sweeper says so

@@ -8,11 +8,12 @@ from hydra import compose as hydra_compose
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
+from launcher.config.compose import Composer
 from launcher.config.compose import compose as launcher_compose
-from launcher.config.compositions import Compositions
-from launcher.config.diagnose import diagnose
-from launcher.config.session import loader, session
+from launcher.config.overrides import parse
+from launcher.config.session import session
 from launcher.errors import ConfigError
+from support.composition import mistakes
 
 
 def compose(words: list[str]) -> DictConfig:
@@ -50,8 +51,10 @@ def test_composition_equals_hydras(words: list[str], tmp_path: Path) -> None:
     folder = tmp_path if "+more=mine" in words else None
     words = [word.replace("{folder}", str(tmp_path)) for word in words]
     with session(folder):
-        expected, compositions = compose(words), Compositions(compose, loader())
-        for config in (compositions.config(words) for _ in range(2)):
+        expected = compose(words)
+    with session(folder, words):
+        composer = Composer()
+        for config in (composer.compose(list(map(parse, words))) for _ in range(2)):
             assert OmegaConf.to_container(config) == OmegaConf.to_container(expected)
             assert list(config) == list(expected) and flags(config) == flags(expected)
 
@@ -67,9 +70,10 @@ def test_composition_equals_hydras(words: list[str], tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_override_that_hydra_rejects_is_rejected(words: list[str]) -> None:
     with session(None):
-        for composed in (compose, Compositions(compose, loader()).config):
-            with pytest.raises(HydraException):
-                composed(words)
+        with pytest.raises(HydraException):
+            compose(words)
+        with pytest.raises(ConfigError):
+            Composer().compose(list(map(parse, words)))
 
 
 def test_value_replaces_one_that_does_not_resolve(tmp_path: Path) -> None:
@@ -79,11 +83,8 @@ def test_value_replaces_one_that_does_not_resolve(tmp_path: Path) -> None:
     )
     words = ["+more=broken", "model.dim=64"]
     with session(tmp_path):
-        assert (
-            Compositions(compose, loader()).config(words).model.dim
-            == compose(words).model.dim
-            == 64
-        )
+        ours = Composer().compose(list(map(parse, words)))
+        assert ours.model.dim == compose(words).model.dim == 64
 
 
 @pytest.mark.parametrize("words", [
@@ -103,11 +104,11 @@ def test_an_argument_of_the_constructor_needs_no_plus(words: list[str]) -> None:
     assert ours["hydra"]["overrides"]["task"] == [
         word for word in words if not word.startswith("hydra.")
     ]
-    assert diagnose(words) == []
+    assert mistakes(words) == []
 
 
 def test_a_key_that_no_constructor_has_is_an_error() -> None:
     with pytest.raises(ConfigError):
         launcher_compose(["precision.nothing=3"])
     words = ["precision.nothing=3", "trainer.nothing=3", "nothing.key=1", "data.dataset.x=1"]
-    assert len(diagnose(["model=mlp", "data=digits", *words])) == 4
+    assert len(mistakes(["model=mlp", "data=digits", *words])) == 4

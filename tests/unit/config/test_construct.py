@@ -11,7 +11,8 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from launcher.config.construct import construct, instantiate
 from launcher.config.equivalence import canonical
-from launcher.config.resolve import stored
+from launcher.config.plain import to_plain
+from launcher.config.secrets import as_stored
 
 
 def test_stored_settings_get_the_environment_and_keep_shell_variables(
@@ -26,7 +27,8 @@ def test_stored_settings_get_the_environment_and_keep_shell_variables(
         "time": 5,
     }
     config = OmegaConf.create({"dispatch": dispatch, "my": {"account": "a-${oc.env:MINE}"}})
-    built = construct(stored(config)["dispatch"])
+    resolved = OmegaConf.to_container(config, resolve=True)
+    built = construct(as_stored(to_plain(config), resolved)["dispatch"])
     assert (built.partition, built.account, built.time) == ("short", "a-short", 5)
     assert built.setup == ["cd ${HOME}/short", "echo ${MINE}"]
 
@@ -54,12 +56,10 @@ INNER, OUTER = f"{__name__}.Inner", f"{__name__}.Outer"
     ([{"_target_": INNER, "width": 2}], [Inner(2)]),
     ({"a": [{"_target_": INNER}], "b": {"_target_": INNER}}, {"a": [Inner()], "b": Inner()}),
     ({"_target_": OUTER, "value": [{"_target_": INNER}]}, Outer([Inner()])),
-    ("${other}", [7]),
 ])  # fmt: skip
 @pytest.mark.parametrize("more", [{}, {"_partial_": True}])
 def test_classes_get_plain_containers_and_objects(value: Any, expected: Any, more: Any) -> None:
-    config = OmegaConf.create({"part": {"_target_": OUTER, "value": value, **more}, "other": [7]})
-    built = instantiate(config.part)
+    built = instantiate({"_target_": OUTER, "value": value, **more})
     got = built().value if more else built.value
     assert got == expected and "Config" not in str(types(got))
 
@@ -71,7 +71,7 @@ def types(value: Any) -> Any:
 
 def test_a_node_that_is_not_built_is_plain() -> None:
     node = {"_target_": OUTER, "_recursive_": False, "value": {"_target_": INNER}, "other": [1]}
-    built = instantiate(OmegaConf.create(node))
+    built = instantiate(node)
     assert (type(built.value), type(built.other)) == (dict, list)
     assert instantiate(built.value, "data.dataset") == Inner()
 
@@ -84,6 +84,15 @@ def test_another_conversion_may_be_chosen() -> None:
     assert json.dumps(vars(instantiate(node))) == '{"value": [1], "other": {"a": 1}}'
     plain = {key: value for key, value in node.items() if key != "_convert_"}
     assert canonical({"model": node}) == canonical({"model": plain})
+
+
+@pytest.mark.parametrize("text", ["${HOME}", "\\${HOME}", "a\\\\${x}", "${oc.env}", "$x {y}"])
+@pytest.mark.parametrize("convert", ["object", "all", "partial"])
+def test_a_text_that_looks_like_an_interpolation_stays(text: str, convert: str) -> None:
+    inner = {"_target_": OUTER, "value": text}
+    node = {"_target_": OUTER, "_convert_": convert, "value": [text, inner], "other": {"a": text}}
+    built = instantiate(node)
+    assert (built.value[0], built.value[1].value, built.other["a"]) == (text, text, text)
 
 
 def test_the_message_has_the_path_of_the_part() -> None:

@@ -3,8 +3,12 @@
 from pathlib import Path
 
 import pytest
+from hydra.types import RunMode
 
-from launcher.config.diagnose import diagnose
+from launcher.cli.sweep import check_jobs
+from launcher.config.compose import command
+from launcher.errors import ConfigError
+from support.composition import mistakes
 
 FILES = {
     "experiment/keys.yaml": "model:\n  dim: 64\n",
@@ -83,8 +87,10 @@ def test_glob_of_options_is_expanded(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
     for name in ("keys", "kept", "other"):
         (tmp_path / "experiment" / f"{name}.yaml").write_text("model:\n  dim: 64\n")
-    (message,) = diagnose(["experiment=glob(ke*)"], tmp_path, multirun=True)
-    assert "its file should begin with `# @package _global_`" in message
+    with command(["experiment=glob(ke*)"], tmp_path, mode=RunMode.MULTIRUN) as words:
+        assert words.expand() == [["experiment=keys"]]
+        with pytest.raises(ConfigError, match="its file should begin with `# @package _global_`"):
+            check_jobs(words, words.expand())
 
 
 @pytest.mark.parametrize("command", MISTAKES)
@@ -92,7 +98,7 @@ def test_mistake_gives_its_own_message_alone(command: str, tmp_path: Path) -> No
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    messages = diagnose(command.split(), tmp_path)
+    messages = mistakes(command.split(), tmp_path)
     assert len(messages) == len(MISTAKES[command]), messages
     for message, start in zip(messages, MISTAKES[command], strict=True):
         assert message.startswith(start)
@@ -100,7 +106,7 @@ def test_mistake_gives_its_own_message_alone(command: str, tmp_path: Path) -> No
 
 def test_several_overrides_in_one_argument_are_named_as_that(tmp_path: Path) -> None:
     for text in ("model=mlp data=digits", "seed=1 +model.depth=2 trainer.max_steps=3"):
-        assert diagnose([text], tmp_path) == [
+        assert mistakes([text], tmp_path) == [
             f"{text}: is one argument with several overrides; type them without these quotes."
         ]
 
@@ -113,9 +119,9 @@ def test_options_of_a_search_path_in_the_users_own_configuration_are_known(tmp_p
     )
     (tmp_path / "mine.yaml").write_text(own)
     words = ["model=mine", "data=digits", "seed=x"]
-    (message,) = diagnose(words, tmp_path, "mine")
+    (message,) = mistakes(words, tmp_path, "mine")
     assert message.startswith("seed='x': should be")
     # A typed one takes the place of the file's.
-    assert diagnose([*words, "hydra.searchpath=[]"], tmp_path, "mine")[0].startswith(
+    assert mistakes([*words, "hydra.searchpath=[]"], tmp_path, "mine")[0].startswith(
         "model=mine: no option mine; "
     )

@@ -9,8 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from launcher.config.identity import run_id
+from launcher.config.command import stored_identity
+from launcher.config.identity import digest, hashed_identity
+from launcher.config.plain import to_plain
 from launcher.config.resolve import escaped
+from launcher.config.run_config import read
 from launcher.rundir.record_format import IDENTITY_VERSION
 from support.paths import ROOT
 
@@ -20,7 +23,13 @@ FROZEN = yaml.safe_load(
 
 
 def id_of(config: dict[str, Any]) -> str:
-    return run_id(OmegaConf.merge(OmegaConf.create(FROZEN["base"]), OmegaConf.create(config)))  # type: ignore[arg-type]
+    """The id of a configuration, which is the same before and after it is resolved."""
+    merged: Any = OmegaConf.merge(OmegaConf.create(FROZEN["base"]), OmegaConf.create(config))
+    unresolved = digest(hashed_identity(merged, to_plain(merged)))
+    run, issues = read(merged)
+    known = stored_identity(run.plain["run"])
+    assert not issues and known is not None and known[0] == unresolved
+    return unresolved
 
 
 def test_the_frozen_ids_are_those_of_this_version() -> None:

@@ -1,19 +1,17 @@
 """A run is named by its configuration."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf, open_dict
 
 from launcher.config.compose import compose
-from launcher.config.identity import drift, hashed_identity, run_id
+from launcher.config.identity import drift, hashed_identity
 from launcher.config.plain import to_plain
+from launcher.config.run_config import from_stored
 from launcher.hooks.base import BaseHook
 from launcher.hooks.early_stopping import EarlyStoppingHook
-from support.composition import composed
+from support.composition import composed, run_of
 from support.paths import ROOT
 
 
@@ -176,25 +174,11 @@ def test_the_name_is_the_experiment_or_the_choices() -> None:
     assert compose(["experiment=digits_mlp", "run.name=mine"]).run.name == "mine"
 
 
-@pytest.fixture
-def in_task() -> Iterator[DictConfig]:
-    """A configuration as the task gets it: Hydra's node taken out, and known to `HydraConfig`."""
-    config = compose(["model=mlp", "data=digits"])
-    HydraConfig.instance().set_config(config)
-    with open_dict(config):
-        del config["hydra"]
-    yield config
-    HydraConfig.instance().cfg = None
-
-
-def test_the_task_sees_the_same_name_and_id(in_task: DictConfig) -> None:
-    assert in_task.run.name == "mlp-digits"
-    assert in_task.run.id == id_of("model=mlp", "data=digits")
-
-
-def test_a_resolved_configuration_keeps_name_and_id(in_task: DictConfig) -> None:
-    frozen = OmegaConf.create(OmegaConf.to_container(in_task, resolve=True))
-    assert (frozen.run.id, frozen.run.dir) == (in_task.run.id, in_task.run.dir)
+def test_a_stored_configuration_keeps_name_and_id() -> None:
+    run = run_of(["model=mlp", "data=digits"])
+    again = from_stored(run.stored, run.hydra)
+    assert (again.run, again.plain, again.stored) == (run.run, run.plain, run.stored)
+    assert run.name == f"mlp-digits/{id_of('model=mlp', 'data=digits')}"
 
 
 def test_identity_leaves_the_run_and_hydra_out() -> None:
@@ -202,7 +186,6 @@ def test_identity_leaves_the_run_and_hydra_out() -> None:
     hashed = hashed_identity(config, to_plain(config))
     assert not {"run", "hydra", "job", "paths"} & hashed.keys()
     assert {"seed", "data", "model", "optimizer", "trainer"} <= hashed.keys()
-    assert run_id(config) == config.run.id
 
 
 def test_drift_has_a_sentence_for_each_key() -> None:

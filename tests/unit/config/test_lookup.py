@@ -4,29 +4,31 @@ import json
 import re
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from launcher.config import lookup
 from launcher.config.command import stored_identity
-from launcher.config.identity import HASHED_RUN_KEYS, fix_name
-from launcher.config.lookup import Runs, check_identity, name_run, nearest, news
-from launcher.config.resolve import escaped, stored
+from launcher.config.identity import HASHED_RUN_KEYS
+from launcher.config.lookup import Runs, check_identity
+from launcher.config.resolve import escaped
+from launcher.config.run_config import RunConfig, from_stored, load_job, read
 from launcher.errors import ConfigError
-from support.composition import composed
+from support.composition import run_of
 from support.named_runs import begin, config_of
 from support.paths import ROOT
 
 
-def named(outputs: Path, *overrides: str) -> tuple[DictConfig, str | None]:
+def named(outputs: Path, *overrides: str) -> tuple[RunConfig, str | None]:
     """A configuration with the run that it finds, and the id of an equivalent one."""
-    config = composed(["model=mlp", "data=digits", f"paths.outputs={outputs}", *overrides])
-    run = name_run(config, Runs())
-    return config, None if run is None else run.folder.name
+    words = ["model=mlp", "data=digits", f"paths.outputs={outputs}", *overrides]
+    config = run_of(words, Runs())
+    return config, None if config.continued is None else config.continued.folder.name
 
 
 def replace(folder: Path, **changes: Any) -> None:
@@ -36,13 +38,14 @@ def replace(folder: Path, **changes: Any) -> None:
 
 def test_the_run_of_the_same_configuration_is_accepted(tmp_path: Path) -> None:
     config = config_of(tmp_path)
-    check_identity(config.run)
+    check_identity(config.plain["run"])
     data = begin(config).data
     assert (
-        data["identity_version"] == 1 and data["identity"]["optimizer"]["lr"] == config.optimizer.lr
+        data["identity_version"] == 1
+        and data["identity"]["optimizer"]["lr"] == config.plain["optimizer"]["lr"]
     )
-    check_identity(config.run)
-    check_identity(config_of(tmp_path, "device=cpu", "hooks.logging.interval=3").run)
+    check_identity(config.plain["run"])
+    check_identity(config_of(tmp_path, "device=cpu", "hooks.logging.interval=3").plain["run"])
 
 
 def test_another_configuration_in_the_folder_is_rejected_with_the_difference(
@@ -55,7 +58,7 @@ def test_another_configuration_in_the_folder_is_rejected_with_the_difference(
     del identity["seed"]
     replace(Path(config.run.dir), identity=identity)
     with pytest.raises(ConfigError) as caught:
-        check_identity(config.run)
+        check_identity(config.plain["run"])
     (sentence,) = caught.value.messages
     assert (
         sentence
@@ -65,17 +68,17 @@ def test_another_configuration_in_the_folder_is_rejected_with_the_difference(
     )
     # Named outright.
     check_identity(
-        config_of(tmp_path, "seed=3", f"run.id={config.run.id}", "model.dropout=0.5").run
+        config_of(tmp_path, "seed=3", f"run.id={config.run.id}", "model.dropout=0.5").plain["run"]
     )
     replace(Path(config.run.dir), identity_version=0)
-    check_identity(config.run)
+    check_identity(config.plain["run"])
 
 
 def test_id_of_a_run_stays_when_it_resumes_with_other_values(tmp_path: Path) -> None:
     first = config_of(tmp_path)
     begin(first).end_attempt("preempted", end_step=0)
     begin(config_of(tmp_path, f"run.id={first.run.id}", "model.dropout=0.5"))
-    check_identity(first.run)
+    check_identity(first.plain["run"])
 
 
 @pytest.mark.parametrize("value", ["5", "x", "1e3"])
@@ -88,10 +91,10 @@ def test_values_from_the_environment_are_not_stored_and_not_compared(
     )
     text = json.dumps(begin(config).data)
     assert f"a-{value}" not in text and "a-${oc.env:OWN_VALUE}" in text
-    check_identity(config.run)
+    check_identity(config.plain["run"])
     same = config_of(tmp_path, f"+trainer.own=['{value}']", f"+data.own=a-{value}")
     if same.run.id == config.run.id:  # the id is a hash of the values
-        check_identity(same.run)
+        check_identity(same.plain["run"])
 
 
 @pytest.mark.parametrize("written", ["${oc.env:OWN_VALUE}", "a-${data.own}", "${..data.own}"])
@@ -103,9 +106,8 @@ def test_hashed_settings_of_a_run_are_not_stored_with_values_of_the_environment(
     for value in ("word-of-mine", "other"):
         monkeypatch.setenv("OWN_VALUE", value)
         words = ["model=mlp", "data=digits", f"paths.outputs={tmp_path}", f"++{key}='{written}'"]
-        config = composed([*words, "+data.own='${oc.env:OWN_VALUE}'"])
-        name_run(config, Runs())
-        known = stored_identity(config.run)
+        config = run_of([*words, "+data.own='${oc.env:OWN_VALUE}'"], Runs())
+        known = stored_identity(config.plain["run"])
         assert known is not None and "${oc.env:OWN_VALUE}" in known[1][key]
         assert value not in json.dumps(known[1])
         ids.add(known[0])
@@ -144,16 +146,9 @@ def test_the_runs_of_a_name_are_read_once_for_all_jobs(
     monkeypatch.setattr(lookup, "read_record", lambda path: paths.append(path) or read(path))
     runs = Runs()
     for seed in range(20):
-        config = composed(
-            [
-                "model=mlp",
-                "data=digits",
-                f"paths.outputs={tmp_path}",
-                "~model.dropout",
-                f"seed={seed}",
-            ]
-        )
-        assert (name_run(config, runs) is None) == (seed >= 4)
+        words = ["model=mlp", "data=digits", f"paths.outputs={tmp_path}", "~model.dropout"]
+        config = run_of([*words, f"seed={seed}"], runs)
+        assert (config.continued is None) == (seed >= 4)
     assert len(paths) == len(set(paths)) == 4
 
 
@@ -217,19 +212,17 @@ def test_new_keys_and_the_nearest_run_are_one_line_each(tmp_path: Path) -> None:
     replace(
         Path(first.run.dir), state="completed", best={"metric": "val/loss", "value": 1.5, "step": 1}
     )
-    runs = Runs()
-    config = composed(["model=mlp", "data=digits", f"paths.outputs={tmp_path}", "seed=3"])
-    run = name_run(config, runs)
-    assert run is not None and news(config, run) == "model.dropout=0: is new."
-    assert nearest(config, runs) is None
+    config, _ = named(tmp_path, "seed=3")
+    assert config.news == "model.dropout=0: is new."
+    assert config.describe(Runs()) == f"Continues {first.run.id}: model.dropout=0: is new."
     config, _ = named(tmp_path, "optimizer.lr=0.5", "seed=4")
     line = (
         f"New run. Nearest: {first.run.id} (completed, val/loss 1.5), which has optimizer.lr=0.003,"
         " seed=3."
     )
-    assert nearest(config, Runs()) == line
-    assert nearest(named(tmp_path, "optimizer=sgd")[0], Runs()) is None  # differs in many keys
-    assert nearest(named(tmp_path / "empty")[0], Runs()) is None
+    assert config.describe(Runs()) == line
+    assert named(tmp_path, "optimizer=sgd")[0].describe(Runs()) is None  # differs in many keys
+    assert named(tmp_path / "empty")[0].describe(Runs()) is None
 
 
 JSON = st.recursive(
@@ -243,13 +236,15 @@ JSON = st.recursive(
 
 @given(tree=JSON)
 def test_an_identity_survives_every_form_in_which_a_configuration_is_stored(tree: Any) -> None:
-    run = {"id": "${launcher.id:}", "name": "n", "identity_exclude": []}
+    run = {"id": "${launcher.id:}", "name": "n", "dir": "d", "identity_exclude": []}
     config: Any = OmegaConf.create({"own": escaped(tree), "run": run})
-    fix_name(config)
-    before = stored_identity(config.run)
-    assert before is not None and before[0] == config.run.id
-    frozen = json.loads(json.dumps(stored(config)))  # as a submission has it
-    again: Any = OmegaConf.create(escaped(frozen))
-    assert stored_identity(again.run) == before
-    from_yaml: Any = OmegaConf.create(OmegaConf.to_yaml(again))  # as ranks get it
-    assert stored_identity(from_yaml.run) == before
+    named, _ = read(config)
+    before = stored_identity(named.plain["run"])
+    assert before is not None and before[0] == named.run.id
+    frozen = json.loads(json.dumps(named.stored))  # as a submission has it
+    assert stored_identity(from_stored(frozen).plain["run"]) == before
+    with TemporaryDirectory() as folder:  # as ranks get it
+        named.save(Path(folder) / "job.yaml")
+        again = load_job(Path(folder) / "job.yaml")
+    assert stored_identity(again.plain["run"]) == before
+    assert repr(again.plain) == repr(named.plain) and repr(again.stored) == repr(named.stored)

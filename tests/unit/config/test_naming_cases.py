@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from launcher.config import equivalence, lookup
-from launcher.config.lookup import Runs, name_run
+from launcher.config.lookup import Runs
 from launcher.config.signature import signature
 from launcher.config.source import bindings, find_module, tree
 from launcher.runs.__main__ import main
-from support.composition import composed
+from support.composition import run_of
 from support.named_runs import begin, config_of
 from support.paths import ROOT
 
@@ -48,9 +48,7 @@ class Case:
             f"paths.outputs={self.outputs}",
             "model._target_=naming_code.Net",
         ]
-        config = composed([*words, *overrides])
-        name_run(config, Runs())
-        return str(config.run.id)
+        return run_of([*words, *overrides], Runs()).run.id
 
 
 def code_is_edited(case: Case) -> bool:

@@ -11,10 +11,10 @@ from launcher.config.checks import crosschecks
 from launcher.config.compose import compose
 from launcher.config.needs import LOGGED, metric_issues, need_issues
 from launcher.config.options import main_folder, options
-from launcher.config.resolve import resolve
 from launcher.config.signature import attribute
 from launcher.hooks.base import BaseHook
 from launcher.hooks.early_stopping import EarlyStoppingHook
+from support.composition import run_of
 
 PACKAGE = Path(launcher.__file__).parent
 HOOKS = sorted({*options([main_folder()], "hooks")} - {"default"})
@@ -44,9 +44,8 @@ DERIVED = {"_target_": f"{__name__}.Derived"}
 @pytest.fixture(scope="module")
 def composed() -> dict[str, Any]:
     """With all hooks that there are."""
-    return resolve(
-        compose(["model=mlp", "data=digits", "run.name=a", f"hooks=[{','.join(HOOKS)}]"])
-    )[0]
+    words = ["model=mlp", "data=digits", "run.name=a", f"hooks=[{','.join(HOOKS)}]"]
+    return run_of(compose(words)).plain
 
 
 def tree(composed: dict[str, Any], names: str, **changes: Any) -> dict[str, Any]:

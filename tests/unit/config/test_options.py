@@ -8,10 +8,10 @@ import pytest
 
 from launcher.cli.completion import candidates
 from launcher.cli.help import folders_of, help_text, print_help
-from launcher.config import schema
 from launcher.config.compose import compose
 from launcher.config.options import groups, installed
 from launcher.errors import ConfigError
+from support.composition import validate
 
 NUMBERS = itertools.count()
 
@@ -40,7 +40,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_package_brings_options(package: str, tmp_path: Path) -> None:
     assert installed() == {f"{package}.conf": tmp_path / package / "conf"}
     config = compose(["model=line", "model.out_features=4"])
-    schema.validate(config)
+    validate(config)
     assert config.model == {"_target_": "torch.nn.Linear", "in_features": 2, "out_features": 4}
     assert "line" in next(
         line for line in help_text(folders_of([])).splitlines() if line.strip().startswith("model:")
@@ -54,7 +54,7 @@ def test_an_option_of_the_same_name_is_rejected(package: str, tmp_path: Path) ->
     with pytest.raises(
         ConfigError, match=r"model=mlp: also an option of .*conf, which would be used instead of"
     ):
-        schema.validate(compose(["model=mlp", "data=digits"]))
+        validate(compose(["model=mlp", "data=digits"]))
 
 
 def test_a_folder_that_does_not_exist_is_named(package: str, tmp_path: Path) -> None:

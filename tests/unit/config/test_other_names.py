@@ -4,14 +4,14 @@ import pytest
 from omegaconf import OmegaConf
 
 from launcher.config.compose import compose
-from launcher.config.diagnose import diagnose
 from launcher.config.other_names import ELSEWHERE
+from support.composition import mistakes
 
 
 @pytest.mark.parametrize("prefix", ["", "+", "trainer.", "+trainer."])
 def test_a_name_of_another_trainer_names_ours(prefix: str) -> None:
     found = {
-        message.lstrip("+") for message in diagnose([f"{prefix}{name}=1" for name in ELSEWHERE])
+        message.lstrip("+") for message in mistakes([f"{prefix}{name}=1" for name in ELSEWHERE])
     }
     key = prefix.lstrip("+")
     assert found == {

@@ -11,14 +11,13 @@ from omegaconf import OmegaConf
 
 from launcher.config import session
 from launcher.config.compose import compose
-from launcher.config.diagnose import diagnose
 from launcher.config.fits import fits
-from launcher.config.schema import _keys, _typed, validate, without_own_keys
+from launcher.config.schema import _keys, _typed, without_own_keys
 from launcher.config.sections import SECTIONS, section
 from launcher.config.signature import UNKNOWN, signature
 from launcher.config.tree import walk
 from launcher.errors import ConfigError
-from support.composition import composed
+from support.composition import composed, mistakes, validate
 from support.paths import ROOT
 from support.projects import write_project
 
@@ -552,14 +551,14 @@ def test_the_best_value_of_an_objective_needs_a_direction(words: str, is_rejecte
 
 def test_several_options_of_a_group_that_has_one_are_rejected() -> None:
     overrides = [f"{group}=[{chosen}]" for group, chosen in OPTIONS_OF_ONE.items()]
-    assert diagnose(overrides) == [
+    assert mistakes(overrides) == [
         f"{group}=[{chosen}]: a run has one {group}; choose one, or sweep: -m {group}={chosen}."
         for group, chosen in OPTIONS_OF_ONE.items()
     ]
 
 
 def test_lists_of_one_option_of_hooks_and_of_values_are_accepted() -> None:
-    assert diagnose(["optimizer=[adamw]", "hooks=[default,ema]", "optimizer.betas=[0.8,0.9]"]) == []
+    assert mistakes(["optimizer=[adamw]", "hooks=[default,ema]", "optimizer.betas=[0.8,0.9]"]) == []
 
 
 INFINITE = (float("inf"), float("-inf"), float("nan"))

@@ -8,11 +8,17 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from launcher.config.messages import show
-from launcher.config.resolve import escaped, stored, unescaped
+from launcher.config.plain import to_plain
+from launcher.config.resolve import escaped, unescaped
 from launcher.config.secrets import as_stored, secret_issues, without_environment
 from launcher.rundir.secret_patterns import SECRET_TEXT, is_secret
 
 VALUE = "s3cret-value-0123456789"
+
+
+def stored(config: Any) -> dict[str, Any]:
+    resolved: Any = OmegaConf.to_container(config, resolve=True)
+    return as_stored(to_plain(config), resolved)
 
 
 def stored_of(tree: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:

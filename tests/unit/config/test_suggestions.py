@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from launcher.config.compose import compose
-from launcher.config.diagnose import diagnose
-from launcher.config.schema import validate
 from launcher.errors import ConfigError
+from support.composition import mistakes, validate
 
 PACKAGE = """
 from dataclasses import dataclass
@@ -84,7 +83,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 ])  # fmt: skip
 def test_a_suggestion_can_be_typed(typed: str, suggested: str | None, folder: Path) -> None:
     others = [] if typed.startswith("model=") else ["model=net"]
-    messages = diagnose([*others, "data=digits", typed], folder)
+    messages = mistakes([*others, "data=digits", typed], folder)
     assert messages and all(typed not in message.partition(typed)[2] for message in messages)
     if suggested is None:
         assert "did you mean" not in messages[0] and "quote a text" not in messages[0]
@@ -92,7 +91,7 @@ def test_a_suggestion_can_be_typed(typed: str, suggested: str | None, folder: Pa
     (message,) = messages
     assert suggested in message or shlex.quote(suggested) in message
     if "=" in suggested:
-        assert diagnose([*others, "data=digits", suggested], folder) == []
+        assert mistakes([*others, "data=digits", suggested], folder) == []
 
 
 @pytest.mark.parametrize("words", [
@@ -105,7 +104,7 @@ def test_a_suggestion_can_be_typed(typed: str, suggested: str | None, folder: Pa
 def test_a_part_may_be_made_of_an_argument(words: str, folder: Path) -> None:
     config = compose(["model=net", "data=digits", *words.split()], folder)
     validate(config)
-    assert diagnose(["model=net", "data=digits", *words.split()], folder) == []
+    assert mistakes(["model=net", "data=digits", *words.split()], folder) == []
 
 
 @pytest.mark.parametrize(("words", "expected"), [

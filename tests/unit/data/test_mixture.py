@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from launcher.config.schema import validate
 from launcher.data.loader import ResumableLoader
 from launcher.data.mixture import MixtureData
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.train.build import build_trainer
-from support.composition import composed
+from support.composition import composed, run_of, validate
 
 POINTS = "support.modules.Points"
 SOURCES = {
@@ -49,7 +48,7 @@ def train(folder: Path, max_steps: int, *overrides: str) -> list[dict[str, Any]]
         f"trainer.max_steps={max_steps}",
         "hooks.logging.interval=1", "hooks.evaluation.interval=4", *overrides,
     ]  # fmt: skip
-    build_trainer(composed(given), RunFolder(folder)).train()
+    build_trainer(run_of(given), RunFolder(folder)).train()
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [
         {key: value for key, value in line.items() if "time" not in key and key != "attempt"}

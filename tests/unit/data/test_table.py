@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from launcher.config.schema import validate
 from launcher.data.table import TableData
 from launcher.errors import ConfigError
-from support.composition import composed
+from support.composition import composed, validate
 from support.runner import launch, metrics
 
 COLUMNS = ["rooms", "area", "price"]

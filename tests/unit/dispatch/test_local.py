@@ -6,8 +6,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
 
+from launcher.config.run_config import RunConfig
 from launcher.dispatch.local import OWNER, LocalDispatch, private_folder
 from launcher.errors import ConfigError
 from launcher.rundir.holder import Holder
@@ -19,7 +19,8 @@ def test_left_over_variables_are_refused_before_anything_is_built(
     for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    config = OmegaConf.create({"strategy": {}, "job": {"_target_": "never.built"}, "device": "cpu"})
+    tree = {"strategy": {}, "job": {"_target_": "never.built"}, "device": "cpu"}
+    config = RunConfig(tree, tree)
     with pytest.raises(ConfigError, match="WORLD_SIZE=2"):
         LocalDispatch().run(config)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.cli.parallel import JobPool
+from launcher.config.run_config import RunConfig
 from launcher.dispatch import pool as pool_module
 from launcher.dispatch.local import LocalDispatch
 from launcher.dispatch.pool import Pool, devices, gpu_share
@@ -62,10 +63,10 @@ def test_jobs_get_gpus_and_the_next_one_takes_the_free_slot(
     )
     pool = JobPool(tmp_path, 2)
     for number in (0, 1):
-        pool.start(number, {"seed": number}, {})
+        pool.start(number, RunConfig({"seed": number}, {}))
     assert pool.running() == {0, 1}
     assert wait(pool, lambda codes: len(codes) == 2) == {0: 0, 1: 0}
-    pool.start(2, {}, {})
+    pool.start(2, RunConfig({}, {}))
     wait(pool, lambda codes: 2 in codes)
     assert [pool.value(number) for number in range(4)] == [[0, 1], [2, 3], [0, 1], None]
 
@@ -77,7 +78,7 @@ def test_ends_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     program(monkeypatch, code)
     pool = Pool(tmp_path, 4)
     for number in range(4):
-        pool.start(number, {}, {})
+        pool.start(number, RunConfig({}, {}))
     codes = wait(pool, lambda codes: len(codes) == 4)
     assert codes == {0: 0, 1: 1, 2: 2, 3: -9}
     assert [pool.why(number, codes[number]) for number in (1, 2, 3)] == [
@@ -98,7 +99,7 @@ def test_close_lets_all_of_them_save(tmp_path: Path, monkeypatch: pytest.MonkeyP
     program(monkeypatch, code)
     pool = Pool(tmp_path, 3)
     for number in range(3):
-        pool.start(number, {}, {})
+        pool.start(number, RunConfig({}, {}))
     wait(pool, lambda codes: len([*tmp_path.glob("jobs/*.ready")]) == 3)
     assert pool.close() == {0: 143, 1: 143, 2: 143}
     assert len([*tmp_path.glob("jobs/*.saved")]) == 3

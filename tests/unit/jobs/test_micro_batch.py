@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
-from launcher.config.identity import run_id
 from launcher.errors import ConfigError
 from launcher.jobs.micro_batch import (
     earlier_size,
@@ -17,7 +15,7 @@ from launcher.jobs.micro_batch import (
     with_micro_batch_size,
 )
 from launcher.rundir.folder import RunFolder
-from support.composition import composed
+from support.composition import composed, run_of
 
 SMALL = [
     "model=gpt", "model.dim=16", "model.num_layers=1", "model.num_heads=2", "data=synthetic",
@@ -40,7 +38,7 @@ def test_each_size_divides_the_share_and_is_at_most_half_of_the_last(share: int)
 def test_the_size_is_not_part_of_the_id() -> None:
     def of(value: str) -> str:
         words = ["run.name=a", *SMALL, f"trainer.micro_batch_size={value}"]
-        return run_id(OmegaConf.create(composed(words)))
+        return str(composed(words).run.id)
 
     assert of("auto") == of("null") != of("5")
 
@@ -75,9 +73,9 @@ def test_the_newest_attempt_with_as_many_ranks_is_followed(
     folder.record_path.write_text(json.dumps({"attempts": found}))
     assert earlier_size(folder, 60, 1) == expected
     if expected[1]:
-        config = with_micro_batch_size(composed(AUTO), folder)
+        config = with_micro_batch_size(run_of(AUTO), folder)
         assert config.trainer.micro_batch_size == expected[0]
-    assert with_micro_batch_size(composed(SMALL), folder).trainer.micro_batch_size is None
+    assert with_micro_batch_size(run_of(SMALL), folder).trainer.micro_batch_size is None
 
 
 def test_a_batch_that_the_ranks_do_not_divide_is_rejected(
@@ -85,7 +83,7 @@ def test_a_batch_that_the_ranks_do_not_divide_is_rejected(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "7")
     with pytest.raises(ConfigError, match="is not divisible by 7 ranks"):
-        with_micro_batch_size(composed(AUTO), RunFolder(tmp_path / "a" / "b"))
+        with_micro_batch_size(run_of(AUTO), RunFolder(tmp_path / "a" / "b"))
 
 
 @pytest.mark.parametrize(

@@ -5,18 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config.lookup import Runs, name_run
+from launcher.config.lookup import Runs
 from launcher.errors import ConfigError
-from support.composition import composed
+from support.composition import run_of
 from support.named_runs import begin, config_of
 
 COMMAND = ("model=mlp", "data=digits")
 
 
 def found(outputs: Path, *overrides: str) -> str:
-    config = composed([*COMMAND, f"paths.outputs={outputs}", *overrides])
-    name_run(config, Runs())
-    return str(config.run.id)
+    return run_of([*COMMAND, f"paths.outputs={outputs}", *overrides], Runs()).run.id
 
 
 @pytest.fixture
@@ -85,4 +83,4 @@ def test_the_folder_of_the_first_configuration_is_known_to_be_anothers(
 
     runs("adopt", adopted, "--", *COMMAND, "seed=7")
     with pytest.raises(ConfigError, match="seed=7 there, 0 here"):
-        check_identity(config_of(outputs).run)
+        check_identity(config_of(outputs).plain["run"])

@@ -6,12 +6,11 @@ import shutil
 
 import pytest
 
-from launcher.config.schema import validate
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
 from launcher.slurm.scheduler import QueuedJob, _tasks
 from launcher.slurm.submission import FROZEN, JobNote, freeze
-from support.composition import composed
+from support.composition import composed, validate
 from support.submitted import note_job
 
 

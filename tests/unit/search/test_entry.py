@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 from optuna.distributions import FloatDistribution
 
-from launcher.config.compositions import normalize
+from launcher.config.overrides import normalize
 from launcher.config.session import loader, session
 from launcher.errors import ConfigError
 from launcher.search.entry import locked

@@ -90,10 +90,10 @@ def test_trials_follow_a_pruner_that_changed(
 
 def test_a_trial_that_was_asked_for_and_not_started_is_started(tmp_path: Path) -> None:
     class Dies(ToyRunner):
-        def start(self, number: int, config: Any, hydra: Any) -> None:
+        def start(self, number: int, config: Any) -> None:
             if number == 2:
                 raise Killed
-            super().start(number, config, hydra)
+            super().start(number, config)
 
     enqueue = [{"x": x} for x in (0.1, 0.2, 0.3, 0.4)]
     with pytest.raises(Killed):
@@ -147,9 +147,9 @@ def test_a_trial_whose_process_has_not_ended_yet_is_not_started_again(tmp_path: 
 
         looks = 0
 
-        def start(self, number: int, config: Any, hydra: Any) -> None:
+        def start(self, number: int, config: Any) -> None:
             assert number not in self.codes, "it runs still"
-            super().start(number, config, hydra)
+            super().start(number, config)
             self.looks = 0
 
         def ended(self) -> dict[int, int]:
@@ -335,9 +335,9 @@ def test_a_study_that_was_moved_or_copied_continues_where_its_command_says(
     places: list[str] = []
 
     class Records(ToyRunner):
-        def start(self, number: int, config: Any, hydra: Any) -> None:
-            places.append(config["place"])
-            super().start(number, config, hydra)
+        def start(self, number: int, config: Any) -> None:
+            places.append(config.plain["place"])
+            super().start(number, config)
 
     def compose(overrides: list[str], number: int) -> SweepJob:
         job = composed([each for each in overrides if not each.startswith("paths")], number)

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from launcher.config.schema import validate
 from launcher.errors import ConfigError
 from launcher.search.settings import settings_of
-from support.composition import composed
+from support.composition import composed, validate
 
 
 def settings(*overrides: str) -> Any:

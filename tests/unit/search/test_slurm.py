@@ -4,6 +4,7 @@ and rejected ones."""
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from launcher.cli.sweep_job import SweepJob
 from launcher.config.options import TRAIN_JOB
+from launcher.config.run_config import from_stored
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
@@ -47,23 +49,25 @@ class Cluster(ScriptedQueue):
         self.code = 0
 
     def train(self, folder: RunFolder, start: int) -> bool:
-        config, hydra = frozen(folder)
-        self.code = self.ends(config["x"], start)
-        self.toys.start(0, config, hydra or {})
+        config = from_stored(*frozen(folder))
+        self.code = self.ends(config.plain["x"], start)
+        self.toys.start(0, config)
         return self.code == 143
 
 
 def study(outputs: Path, clock: Callable[[], float] = lambda: 0.0, **settings: Any) -> Search:
     def compose(overrides: list[str], number: int) -> SweepJob:
         job = composed(overrides, number)
-        run = job.plain["run"]
-        job.plain["run"] = {"resume": "auto", **run, "dir": str(outputs / run["name"] / run["id"])}
-        job.plain["job"] = {"_target_": TRAIN_JOB}
-        job.plain["trainer"] = {"max_steps": 0, **job.plain.get("trainer", {})}
-        job.plain["paths"] = {"outputs": str(outputs)}
-        job.plain["dispatch"] = {"_target_": "launcher.dispatch.slurm.SlurmDispatch"}
-        job.hydra = {"overrides": {"task": overrides}}
-        return job
+        values = {
+            "run.resume": "auto",
+            "run.dir": str(outputs / job.run),
+            "job._target_": TRAIN_JOB,
+            "trainer.max_steps": 0,
+            "paths.outputs": str(outputs),
+            "dispatch._target_": "launcher.dispatch.slurm.SlurmDispatch",
+        }
+        hydra = {"overrides": {"task": overrides}}
+        return SweepJob(number, overrides, replace(job.config.changed(values), hydra=hydra))
 
     lines: list[str] = []
     runner = SlurmRunner(outputs, "toy", lines.append, clock)

@@ -10,13 +10,12 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
 from launcher.config.compose import compose
 from launcher.config.construct import construct
 from launcher.config.options import TRAIN_JOB
-from launcher.config.resolve import escaped, resolve, resolved_yaml
-from launcher.config.schema import validate
+from launcher.config.resolve import as_yaml, escaped
+from launcher.config.run_config import from_stored, stored_tree
 from launcher.dispatch.slurm import SlurmDispatch
 from launcher.dispatch.submitted_runs import SubmittedRun
 from launcher.errors import ConfigError
@@ -24,7 +23,8 @@ from launcher.rundir.folder import RunFolder
 from launcher.slurm.journal import Journal
 from launcher.slurm.sbatch import Script, seconds
 from launcher.slurm.size import GUARD
-from launcher.slurm.submission import JobNote, freeze, frozen, load_frozen
+from launcher.slurm.submission import JobNote, freeze, frozen
+from support.composition import validate
 from support.scripted_slurm import ScriptedSlurm
 
 
@@ -327,13 +327,9 @@ def test_a_setup_line_is_written_with_escaped_variables(tmp_path, line):
     assert construct(plain["dispatch"]).setup_lines() == [line]
     folder = RunFolder(tmp_path / "run")
     freeze(folder, plain, None, JobNote("/s/job-0.sh"))
-    config, _ = load_frozen(folder)
-    assert (
-        resolve(config)[0]["dispatch"]["setup"] == [line] == frozen(folder)[0]["dispatch"]["setup"]
-    )
-    assert OmegaConf.to_container(OmegaConf.create(resolved_yaml(config)), resolve=True)[
-        "dispatch"
-    ]["setup"] == [line]
+    config = from_stored(*frozen(folder))
+    for tree in (config.plain, config.stored, stored_tree(as_yaml(config.of_the_run))):
+        assert tree["dispatch"]["setup"] == [line]
 
 
 @pytest.mark.parametrize("line", SHELL[:3])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from launcher.config.run_config import from_stored
 from launcher.dispatch import slurm_task
 from launcher.dispatch.slurm_task import is_submitted_again
 from launcher.errors import ConfigError
@@ -21,7 +22,6 @@ from launcher.slurm.submission import (
     freeze,
     frozen,
     id_path,
-    load_frozen,
     one_at_a_time,
     undone_on_failure,
     write_script,
@@ -44,8 +44,8 @@ def folder(tmp_path: Path) -> RunFolder:
 
 def test_a_frozen_configuration_is_read_back(folder):
     assert frozen(folder) == (config(folder.path), HYDRA)
-    settings, hydra = load_frozen(folder)
-    assert settings.seed == 1 and hydra is not None and hydra.hydra.overrides.task == ["seed=1"]
+    settings = from_stored(*frozen(folder))
+    assert settings.seed == 1 and settings.overrides == ["seed=1"]
     assert RunRecord(folder).state == "queued"
     assert sorted(path.name for path in folder.path.rglob("*") if path.is_file()) == [
         "run.json",

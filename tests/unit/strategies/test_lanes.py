@@ -7,10 +7,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 from torch import nn
 
-from launcher.config.identity import run_id
 from launcher.config.lanes import lane_issues
 from launcher.config.sections import TrainerSettings
 from launcher.errors import ConfigError, TrainingError
@@ -32,7 +30,7 @@ from launcher.strategies.none import NoStrategy
 from launcher.strategies.norms import row_norm, row_squares
 from launcher.strategies.step import StepPlan
 from launcher.train.build import set_up_strategy
-from support.composition import composed
+from support.composition import composed, run_of
 
 
 @given(levels=st.integers(0, 5), seed=st.integers(0, 99), absent=st.sets(st.integers(0, 31)))
@@ -116,7 +114,7 @@ def test_a_subclass_of_a_strategy_must_declare_that_it_supports_lanes() -> None:
     def set_up(kind: type[NoStrategy]) -> Lanes | None:
         config = composed(["trainer.lanes=2", "data.batch_size=4", "device=cpu", "strategy=none"])
         config.strategy._target_ = f"{__name__}.{kind.__name__}"
-        return set_up_strategy(config, TrainerSettings(max_steps=1, lanes=2))[0].lanes
+        return set_up_strategy(run_of(config))[0].lanes
 
     with pytest.raises(ConfigError, match=r"lanes=2: strategy=mine .* supports_lanes=True"):
         set_up(Mine)
@@ -242,7 +240,7 @@ def test_settings(settings: dict[str, Any], batch: int, ranks: int, message: str
 
 def test_with_lanes_the_strategy_is_not_part_of_the_id() -> None:
     def of(*overrides: str) -> str:
-        return run_id(OmegaConf.create(composed(["run.name=a", *overrides])))
+        return str(composed(["run.name=a", *overrides]).run.id)
 
     fsdp = ["strategy=fsdp", "strategy.replicate=2"]
     assert of("trainer.lanes=8") == of("trainer.lanes=8", *fsdp)

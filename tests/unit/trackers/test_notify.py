@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from launcher.config.schema import validate
 from launcher.errors import ConfigError
 from launcher.trackers.follower import Follower
 from launcher.trackers.notify import NotifyTracker
-from support.composition import composed
+from support.composition import composed, validate
 from support.tracked import WrittenRun
 from support.webhook import Webhook
 

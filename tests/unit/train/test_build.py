@@ -25,7 +25,7 @@ from launcher.train.build import (
     step_plan,
 )
 from launcher.train.composed import captures_graphs
-from support.composition import composed
+from support.composition import composed, run_of
 from support.toy import Toy
 
 
@@ -50,7 +50,7 @@ def test_a_run_binds_hooks_and_leaves_their_attributes_alone(tmp_path: Path) -> 
     ]
     config = composed([*overrides, f"paths.outputs={tmp_path}"])
     hook = Names()
-    trainer = build_trainer(config, RunFolder(tmp_path), [hook])
+    trainer = build_trainer(run_of(config), RunFolder(tmp_path), [hook])
     trainer.context.attempt = 3
     trainer.train()
     assert (hook.loader, hook.texts, hook.attempt) == (None, ("a", "b"), "first")
@@ -69,7 +69,7 @@ def test_trackers_add_nothing_to_the_loop(tmp_path: Path) -> None:
     ]
     hooks = []
     for choice in ("[]", "[wandb,tensorboard,mlflow]"):
-        trainer = build_trainer(composed([*overrides, f"tracker={choice}"]), RunFolder(tmp_path))
+        trainer = build_trainer(run_of([*overrides, f"tracker={choice}"]), RunFolder(tmp_path))
         hooks.append([type(hook).__name__ for hook in trainer.hooks])
     assert hooks[0] == hooks[1]
     assert "JsonlHook" in hooks[0]
@@ -86,7 +86,7 @@ def test_metrics_are_written_once(tmp_path: Path) -> None:
         f"paths.outputs={tmp_path}",
     ]
     own = "+tracker.jsonl={_target_: launcher.hooks.jsonl.JsonlHook, path: metrics.jsonl}"
-    trainer = build_trainer(composed([*overrides, own]), RunFolder(tmp_path))
+    trainer = build_trainer(run_of([*overrides, own]), RunFolder(tmp_path))
     assert [type(hook).__name__ for hook in trainer.hooks].count("JsonlHook") == 1
 
 
@@ -120,14 +120,14 @@ def test_option_that_follows_validation_needs_validation_data(
         [*overrides, f"paths.outputs={tmp_path}", "trainer.max_steps=1", *words.split()]
     )
     if key is None or num_val_samples:
-        build_trainer(config, RunFolder(tmp_path))
+        build_trainer(run_of(config), RunFolder(tmp_path))
         return
     with pytest.raises(ConfigError) as error:
-        build_trainer(config, RunFolder(tmp_path))
+        build_trainer(run_of(config), RunFolder(tmp_path))
     assert error.value.messages == [
         f"{key}, and the data have none; set data.num_val_samples, or leave it out."
     ]
-    build_trainer(config, RunFolder(tmp_path), to_train=False)
+    build_trainer(run_of(config), RunFolder(tmp_path), to_train=False)
 
 
 @pytest.mark.parametrize("mode", [None, "min", "max"])
@@ -137,9 +137,9 @@ def test_a_schedule_of_an_unknown_metric_needs_a_mode(tmp_path: Path, mode: str 
     config = composed([*words, *([f"+scheduler.mode={mode}"] if mode else [])])
     if mode is None:
         with pytest.raises(ConfigError, match=r"set scheduler\.mode=min or scheduler\.mode=max"):
-            build_trainer(config, RunFolder(tmp_path))
+            build_trainer(run_of(config), RunFolder(tmp_path))
         return
-    trainer = build_trainer(config, RunFolder(tmp_path))
+    trainer = build_trainer(run_of(config), RunFolder(tmp_path))
     (hook,) = [hook for hook in trainer.hooks if isinstance(hook, MetricScheduleHook)]
     assert hook.metric.mode == mode
 
@@ -238,7 +238,7 @@ def test_epochs_of_a_composed_run_are_those_of_its_samples(
             "hooks.logging.interval=1",
         ]  # fmt: skip
         hook = Epochs()
-        trainer = build_trainer(composed(overrides), RunFolder(tmp_path / folder), [hook])
+        trainer = build_trainer(run_of(overrides), RunFolder(tmp_path / folder), [hook])
         trainer.train()
         assert trainer.state.num_epochs == pytest.approx(max_steps * batch / size)
         return hook.seen
@@ -273,7 +273,7 @@ def test_cuda_graphs_accumulate_nothing(tmp_path: Path) -> None:
     """The device is only named here, since this is rejected before the model is compiled."""
     overrides = ["model=mlp", "data=digits", "device=cpu", f"paths.outputs={tmp_path}"]
     config = composed([*overrides, "data.batch_size=8", "trainer.micro_batch_size=2"])
-    strategy = build_trainer(config, RunFolder(tmp_path)).strategy
+    strategy = build_trainer(run_of(config), RunFolder(tmp_path)).strategy
     strategy.device = torch.device("cuda")
     with pytest.raises(ConfigError, match="each of the step's 4 micro-batches overwrites"):
         compile_options({"mode": "reduce-overhead"}, strategy)
@@ -303,7 +303,7 @@ def test_cuda_graphs_change_no_number(options: str, tmp_path: Path) -> None:
             ]
         )
         folder = RunFolder(tmp_path / str(number)).create()
-        trainer = build_trainer(config, folder)
+        trainer = build_trainer(run_of(config), folder)
         trainer.train()
         written.append([weight.detach().cpu() for weight in trainer.model.parameters()])
         torch.compiler.reset()
@@ -341,7 +341,7 @@ def test_evaluation_has_a_batch_size_of_its_own(
     }[data]
     words = ["model=gpt", f"data={data}", "data.seq_len=4", "data.batch_size=4", "device=cpu"]
     config = composed([*words, *samples, *overrides, f"paths.outputs={tmp_path}"])
-    trainer = build_trainer(config, RunFolder(tmp_path))
+    trainer = build_trainer(run_of(config), RunFolder(tmp_path))
     assert trainer.context.val_loader is not None
     loader = trainer.context.val_loader()
     assert loader is not None

@@ -5,11 +5,9 @@ from typing import Any
 
 import pytest
 
-from launcher.config.identity import run_id
-from launcher.config.schema import validate
 from launcher.errors import ConfigError
 from launcher.train.length import total_steps, with_max_steps
-from support.composition import composed
+from support.composition import composed, run_of, validate
 
 SYNTHETIC = ["data=synthetic", "data.num_samples=100", "data.batch_size=32"]
 
@@ -21,12 +19,12 @@ def test_every_sample_is_used_so_often(epochs: float, steps: int) -> None:
 
 def test_the_schedule_follows() -> None:
     def of(*overrides: str) -> Any:
-        return with_max_steps(composed([*SYNTHETIC, "run.name=a", "run.id=b", *overrides]))
+        return with_max_steps(run_of([*SYNTHETIC, "run.name=a", "run.id=b", *overrides]))
 
     config = of("trainer.max_epochs=3")
-    assert (config.trainer.max_steps, config.scheduler.max_steps) == (10, 10)
+    assert (config.trainer.max_steps, config.plain["scheduler"]["max_steps"]) == (10, 10)
     config = of("trainer.max_epochs=3", "scheduler.max_steps=50")
-    assert (config.trainer.max_steps, config.scheduler.max_steps) == (10, 50)
+    assert (config.trainer.max_steps, config.plain["scheduler"]["max_steps"]) == (10, 50)
     assert of("trainer.max_steps=7").trainer.max_steps == 7
 
 
@@ -108,7 +106,7 @@ def test_a_run_ends_after_steps_or_after_epochs(presets: Path, words: str, expec
         assert error.value.messages == [expected]
         return
     assert validate(config)["trainer"]["max_steps"] == expected
-    assert with_max_steps(config).trainer.max_steps == (
+    assert with_max_steps(run_of(config)).trainer.max_steps == (
         expected or total_steps(config.trainer.max_epochs, 100, 32)
     )
 
@@ -121,7 +119,7 @@ def test_unit_of_epochs_is_not_part_of_the_id() -> None:
         "",
         "trainer.max_steps=500",
     )
-    ids = [run_id(composed([*SYNTHETIC, *each.split()])) for each in words]
+    ids = [composed([*SYNTHETIC, *each.split()]).run.id for each in words]
     assert ids[0] == ids[1] != ids[2] == ids[3]
 
 
@@ -139,4 +137,4 @@ def test_a_stream_without_a_length_is_rejected() -> None:
     with pytest.raises(
         ConfigError, match=r"trainer\.max_epochs=1.*: the training data have no length"
     ):
-        with_max_steps(config)
+        with_max_steps(run_of(config))

@@ -17,7 +17,7 @@ from launcher.process.rng import rng_state
 from launcher.rundir.folder import RunFolder
 from launcher.train.build import build_trainer
 from launcher.train.packing import keeps_documents_apart
-from support.composition import composed
+from support.composition import composed, run_of
 from support.tokenizer import SIZE, write_tokenizer
 
 needs_transformers = pytest.mark.skipif(
@@ -157,8 +157,8 @@ def test_packed_documents_are_rejected_for_a_model_that_mixes_them(
         r" data\.pack=false "
     )
     with pytest.raises(ConfigError, match=sentence):
-        build_trainer(config, RunFolder(tmp_path), to_train=to_train)
-    build_trainer(composed([*overrides, *model_of("opt"), "data.pack=false"]), RunFolder(tmp_path))
+        build_trainer(run_of(config), RunFolder(tmp_path), to_train=to_train)
+    build_trainer(run_of([*overrides, *model_of("opt"), "data.pack=false"]), RunFolder(tmp_path))
 
 
 @needs_transformers
@@ -166,7 +166,7 @@ def test_a_measurement_leaves_the_training_as_it_is(overrides: list[str], tmp_pa
     states = []
     for pack in ("true", "false"):
         config = composed([*overrides, *model_of("llama"), f"data.pack={pack}"])
-        trainer = build_trainer(config, RunFolder(tmp_path))
+        trainer = build_trainer(run_of(config), RunFolder(tmp_path))
         assert trainer.model.training and trainer.data_loader.samples == 0
         assert all(parameter.grad is None for parameter in trainer.model.parameters())
         states.append((rng_state()["torch"], trainer.model.state_dict()))
@@ -178,7 +178,7 @@ def test_a_measurement_without_a_result_is_a_warning(
     overrides: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An embedding and an output layer alone: no token depends on another one."""
-    build_trainer(composed([*overrides, "model=mlp", "model.context=1"]), RunFolder(tmp_path))
+    build_trainer(run_of([*overrides, "model=mlp", "model.context=1"]), RunFolder(tmp_path))
     assert (
         "data.pack=true: whether MLP keeps the documents of a row apart cannot be measured"
         in caplog.text

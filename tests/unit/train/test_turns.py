@@ -21,7 +21,7 @@ from launcher.rundir.folder import RunFolder
 from launcher.strategies.base import Strategy
 from launcher.train.build import build_trainer
 from launcher.train.trainer import BaseTrainer as Loop
-from support.composition import composed
+from support.composition import composed, run_of
 from support.dcgan import ADAM, DCGAN, original
 from support.toy import Recorder
 
@@ -103,7 +103,7 @@ def test_both_networks_are_those_of_the_original_loop(tmp_path: Path) -> None:
 
     def make(folder: str, hooks: list[BaseHook]) -> Loop:
         config = composed([*DIGITS, *PARTS, f"paths.outputs={tmp_path}"])
-        return build_trainer(config, RunFolder(tmp_path / folder), hooks)
+        return build_trainer(run_of(config), RunFolder(tmp_path / folder), hooks)
 
     straight = make("straight", [])
     model: Any = copy.deepcopy(straight.model)
@@ -312,7 +312,7 @@ REJECTED = {
 
 @pytest.mark.parametrize("override", REJECTED)
 def test_a_command_with_what_several_optimizers_do_not_support_is_rejected(override: str) -> None:
-    from launcher.config.schema import validate
+    from support.composition import validate
 
     words = [word for word in DIGITS if not override.startswith(word.partition("=")[0] + "=")]
     with pytest.raises(ConfigError) as rejected:
@@ -337,7 +337,7 @@ def test_parts_that_do_not_fit_the_model_are_rejected(override: str, tmp_path: P
     scheduler = ["scheduler=parts"] if "scheduler" in override else []
     config = composed([*words, *PARTS, *scheduler, override, f"paths.outputs={tmp_path}"])
     with pytest.raises(ConfigError) as rejected:
-        build_trainer(config, RunFolder(tmp_path))
+        build_trainer(run_of(config), RunFolder(tmp_path))
     assert str(rejected.value).startswith(BUILT[override])
 
 
@@ -354,7 +354,7 @@ def test_parts_have_schedules_and_limits_of_their_own(tmp_path: Path) -> None:
         "trainer.max_steps=2",
         f"paths.outputs={tmp_path}",
     ]
-    trainer = build_trainer(composed(overrides), RunFolder(tmp_path))
+    trainer = build_trainer(run_of(overrides), RunFolder(tmp_path))
     names = [group["name"] for group in trainer.optimizer.param_groups]
     assert names[0] == "discriminator" and all(name.startswith("generator/") for name in names[1:])
     trainer.train()

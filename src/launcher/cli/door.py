@@ -1,0 +1,68 @@
+"""Hydra runs the command: launchers and sweepers of other packages, and flags that only it has.
+
+Each job is the same as by Launcher's own path.
+"""
+
+import os
+import sys
+import warnings
+from argparse import Namespace
+from collections.abc import Sequence
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from launcher.cli.start import start
+from launcher.config.construct import decided_here
+from launcher.config.explain import report
+from launcher.config.lookup import Runs
+from launcher.config.options import config_path
+from launcher.config.plain import to_plain
+from launcher.config.run_config import check
+from launcher.config.session import COMPOSITION_ERRORS, VERSION, first_line
+from launcher.errors import ConfigError
+from launcher.rundir.files import remove_empty
+from launcher.rundir.folder import RunFolder
+
+
+def enter(overrides: Sequence[str], arguments: Namespace) -> None:
+    """Let Hydra run the command with these overrides and the command's flags."""
+    # Otherwise Hydra prints exceptions itself and exits with 1.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    # A folder of hydra.searchpath that does not exist is an error, see `schema.check_hydra`.
+    warnings.filterwarnings("ignore", r"provider=.*\n?.*is not available", UserWarning)
+    # Overrides come first, since Hydra's parser does not accept `a=1 -m b=2`.
+    sys.argv[1:] = [*overrides, *arguments.flags]
+    with decided_here():
+        try:
+            hydra.main(config_path=config_path(), config_name="config", **VERSION)(task)()
+        except COMPOSITION_ERRORS as error:
+            if arguments.shell_completion:
+                message = f"{first_line(error).rstrip('.')}; e.g. -sc install=bash."
+            elif arguments.config_path and "Primary config" in str(error):
+                message = (
+                    f"--config-path={arguments.config_path}: there is no such folder of"
+                    " configurations; to add options of your own, use --config-dir=FOLDER."
+                )
+            else:
+                raise
+            raise ConfigError(message) from error
+
+
+def task(config: DictConfig) -> object:
+    """Run a job for Hydra; it is importable, so that Hydra's launchers can send it elsewhere."""
+    # Hydra has made the folder.
+    made = RunFolder(config.run.dir).path
+    node = OmegaConf.to_container(HydraConfig.get(), resolve=False)  # type: ignore[arg-type]
+    whole = OmegaConf.create({**to_plain(config), "hydra": node})
+    try:
+        run = check(whole, Runs())
+    except ConfigError as error:
+        report(error.messages)
+        rejected = SystemExit(2)
+        rejected.add_note(error.messages[0])
+        raise rejected from None
+    finally:
+        remove_empty(made, *made.parents[:2])
+    return start(run, lambda run, task: task(run))

@@ -1,0 +1,46 @@
+"""`--cfg`: print the composed configuration, as Hydra prints it, and then its errors."""
+
+import sys
+from argparse import Namespace
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from launcher.config.compose import Command
+from launcher.errors import ConfigError
+
+
+def show(words: Command, arguments: Namespace) -> None:
+    """Print the configuration of a command."""
+    # The interpolations ${hydra:...} read it.
+    HydraConfig.instance().cfg = words.config()  # type: ignore[assignment]
+    _print(_part(words.config(), arguments.cfg), arguments)
+    sys.stdout.flush()
+    words.check(words.config())
+
+
+def _part(config: DictConfig, which: str) -> DictConfig:
+    with open_dict(config), open_dict(config.hydra):
+        if which == "job":
+            config.pop("hydra")
+        elif which == "hydra":
+            for key in [key for key in config if key != "hydra"]:
+                config.pop(key)
+            for key in ("hydra_help", "help"):
+                del config.hydra[key]
+    return config
+
+
+def _print(config: DictConfig, arguments: Namespace) -> None:
+    package = None if arguments.package == "_global_" else arguments.package
+    node = config if package is None else OmegaConf.select(config, package)
+    if node is None:
+        raise ConfigError(f"--package={package}: the configuration has no such key.")
+    if not OmegaConf.is_config(node):
+        print(node)
+        return
+    if package is not None:
+        print(f"# @package {package}")
+    if arguments.resolve:
+        OmegaConf.resolve(node)
+    sys.stdout.write(OmegaConf.to_yaml(node))

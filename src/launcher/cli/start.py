@@ -1,0 +1,50 @@
+"""Starts a checked run in this process, and explains its errors."""
+
+from collections.abc import Callable
+
+from launcher.config.explain import explain, log_traceback, report
+from launcher.config.hydra_job import Task, run_job
+from launcher.config.run_config import RunConfig
+from launcher.config.secrets import without_environment
+from launcher.dispatch.task import task
+from launcher.runs.objective import job_value, objective_of
+
+REJECTED = 2
+
+
+def start(run: RunConfig, call: Callable[[RunConfig, Task], object] = run_job) -> object:
+    """Run the job of a configuration, and return its value.
+
+    Args:
+        run: the configuration.
+        call: calls the dispatch for it. Default: with Hydra's state of a job around it.
+    Raises:
+        SystemExit: it was rejected, with a note for the table of a sweep. The messages are printed.
+    """
+    try:
+        result = call(run, task)
+    except Exception as error:
+        messages = without_environment(explain(error), str(run.stored))
+        if not messages:
+            log_traceback(error, run.folder)
+            raise
+        report(messages)
+        rejected = SystemExit(REJECTED)
+        rejected.add_note(messages[0])
+        raise rejected from None
+    return _value(run, result) if run.trains else result
+
+
+def _value(run: RunConfig, metrics: object) -> object:
+    """Return the objective's value for a sweeper that needs it, else all metrics."""
+    is_sweep = run.hydra is not None and run.hydra["mode"] == "MULTIRUN"
+    sweeper = run.choices["hydra/sweeper"] if is_sweep else None
+    if (objective := objective_of(run.plain, sweeper)) is not None:
+        return job_value(run.plain, objective)
+    if metrics is not None:
+        return metrics
+    from launcher.rundir.metrics import newest_metrics
+
+    # The run was complete, so return what its first start has returned.
+    newest = newest_metrics(run.folder.metrics_path)
+    return {name: metric.value for name, metric in newest.items()}

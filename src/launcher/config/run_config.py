@@ -1,0 +1,242 @@
+"""The configuration of one run, made once from the composition and passed on."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from launcher.config.identity import DERIVED, digest, hashed_identity, identity_text
+from launcher.config.lookup import (
+    Known,
+    Runs,
+    check_identity,
+    continuation,
+    equivalent,
+    nearest,
+    news,
+)
+from launcher.config.messages import ConfigIssue
+from launcher.config.options import TRAIN_JOB
+from launcher.config.plain import settings_of, to_plain
+from launcher.config.resolve import Resolver, escaped, unescaped
+from launcher.config.schema import check_hydra, check_tree
+from launcher.config.secrets import as_stored
+from launcher.config.sections import RunSettings, TrainerSettings
+from launcher.config.tree import get, of_the_run
+from launcher.errors import ConfigError
+from launcher.rundir.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A checked configuration. Classes and jobs read it as plain containers."""
+
+    plain: dict[str, Any]
+    """The configuration, resolved, without Hydra's node."""
+    written: dict[str, Any]
+    """The same with interpolations as they are written."""
+    hydra: dict[str, Any] | None = None
+    """Hydra's node, interpolations as they are written; None without a command."""
+    continued: Known | None = None
+    """The run of an equivalent configuration, under whose id this one continues."""
+
+    @cached_property
+    def stored(self) -> dict[str, Any]:
+        """The configuration as a run stores it: values from the environment are interpolations."""
+        return as_stored(self.written, self.plain)
+
+    @cached_property
+    def run(self) -> RunSettings:
+        return settings_of(RunSettings, self.plain["run"])
+
+    @cached_property
+    def trainer(self) -> TrainerSettings:
+        return settings_of(TrainerSettings, self.plain["trainer"])
+
+    @property
+    def folder(self) -> RunFolder:
+        return RunFolder(Path(self.plain["run"]["dir"]))
+
+    @property
+    def seed(self) -> int:
+        return int(self.plain["seed"])
+
+    @property
+    def device(self) -> str:
+        return str(self.plain["device"])
+
+    @property
+    def outputs(self) -> str:
+        """`paths.outputs`."""
+        return str(self.plain["paths"]["outputs"])
+
+    @property
+    def name(self) -> str:
+        """`<run.name>/<run.id>`."""
+        return f"{self.run.name}/{self.run.id}"
+
+    @property
+    def trains(self) -> bool:
+        return bool(self.plain["job"]["_target_"] == TRAIN_JOB)
+
+    @property
+    def of_the_run(self) -> dict[str, Any]:
+        """What a run stores, without the nodes that it does not depend on."""
+        return of_the_run(self.stored)
+
+    @property
+    def overrides(self) -> list[str]:
+        """The typed overrides."""
+        return [str(word) for word in get(self.hydra, "overrides.task") or ()]
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """The chosen option of each group."""
+        return dict(get(self.hydra, "runtime.choices") or {})
+
+    @property
+    def news(self) -> str:
+        """The differences from the run that it continues, in a line, or ""."""
+        return "" if self.continued is None else news(self.plain["run"], self.continued)
+
+    def describe(self, runs: Runs) -> str | None:
+        """Return a line that names the run which it continues, or else a run that is near."""
+        if self.continued is not None:
+            return continuation(self.plain["run"], self.continued)
+        return nearest(self.plain["run"], runs) if self.trains else None
+
+    def with_trees(self, change: Callable[[dict[str, Any]], Mapping[str, object]]) -> "RunConfig":
+        """Return a copy whose trees are changed."""
+        return replace(self, plain=dict(change(self.plain)), written=dict(change(self.written)))
+
+    def changed(self, values: Mapping[str, object]) -> "RunConfig":
+        """Return a copy with other values, by dotted key."""
+        return self.with_trees(partial(changed, values=values))
+
+    def save(self, file: Path) -> None:
+        """Write it for `load_job` in another process."""
+        save_job(file, self.stored, self.hydra)
+
+
+def changed(tree: Mapping[str, Any], values: Mapping[str, object]) -> dict[str, Any]:
+    """Return a copy of a tree with other values; the nodes that stay are shared."""
+    copy = dict(tree)
+    for path, value in values.items():
+        *parents, name = path.split(".")
+        node = copy
+        for key in parents:
+            node[key] = dict(node.get(key) or {})
+            node = node[key]
+        node[name] = value
+    return copy
+
+
+def read(config: DictConfig, runs: Runs | None = None) -> tuple[RunConfig, list[ConfigIssue]]:
+    """Resolve a composed configuration, and name its run; see `check`.
+
+    Returns:
+        The configuration, and the errors of its interpolations.
+    """
+    if "hydra" in config:
+        # The interpolations ${hydra:...} read it.
+        HydraConfig.instance().cfg = config  # type: ignore[assignment]
+        config.hydra.runtime.output_dir = "${run.dir}"
+    written = to_plain(config)
+    resolver = Resolver(config, written)
+    nodes = resolver.nodes()
+    continued = None if resolver.has_issues else _name(config, written, nodes, runs)
+    plain = resolver.with_run(nodes)
+    hydra = written.pop("hydra", None)
+    return RunConfig(plain, written, hydra, continued), resolver.all_issues()
+
+
+def check(config: DictConfig, runs: Runs | None = None) -> RunConfig:
+    """Check a composed configuration, and name its run.
+
+    Args:
+        config: as composed, with its `hydra` node. Its run gets its name, id and folder.
+        runs: the runs on disk, among which an equivalent one is looked for. Default None: none.
+    Raises:
+        ConfigError: with a message for every error.
+    """
+    run, issues = read(config, runs)
+    written = {**run.written, "hydra": run.hydra or {}}
+    check_hydra(written)
+    check_tree(run.plain, written, issues)
+    if runs is not None:
+        check_identity(run.plain["run"])
+    return run
+
+
+def _name(
+    config: DictConfig, written: dict[str, Any], plain: dict[str, Any], runs: Runs | None
+) -> Known | None:
+    """Set the name, id, identity and folder of a run; return an equivalent run on disk."""
+    try:
+        hashed = hashed_identity(config, written, plain)
+        own = digest(hashed)
+        config.run.name = config.run.name
+        if written["run"]["id"] == DERIVED:
+            config.run.id = own
+        text = identity_text(own, written, hashed)
+        OmegaConf.update(config, "run.identity", text, force_add=True)
+        folder, is_own = Path(config.run.dir), config.run.id == own
+    # The rules say why it has no name.
+    except Exception:
+        return None
+    if runs is None or not is_own:
+        return None
+    known = equivalent(folder, json.loads(text)["identity"], hashed, runs)
+    if known is not None:
+        config.run.id = known.folder.name
+        if folder.name == own:
+            config.run.dir = str(known.folder)
+    return known
+
+
+def stored_tree(source: Path | str) -> dict[str, Any]:
+    """Read the configuration in a file of a run, or in its text, as it is stored."""
+    config = OmegaConf.load(source) if isinstance(source, Path) else OmegaConf.create(source)
+    tree: dict[str, Any] = unescaped(OmegaConf.to_container(config, resolve=False))
+    return tree
+
+
+def resolved_node(stored: Mapping[str, Any], key: str) -> Any:
+    """Return one node of a stored configuration, resolved."""
+    config: Any = OmegaConf.create(escaped(stored))
+    return OmegaConf.to_container(config[key], resolve=True)
+
+
+def from_stored(stored: Mapping[str, Any], hydra: Mapping[str, Any] | None = None) -> RunConfig:
+    """Return a configuration that was checked before it was stored, with Hydra's node.
+
+    Raises:
+        ConfigError: a value from the environment cannot be resolved here.
+    """
+    return _restored(escaped(stored), hydra)
+
+
+def save_job(file: Path, stored: Mapping[str, Any], hydra: Mapping[str, Any] | None) -> None:
+    """Write a configuration as it is stored, for `load_job` in another process."""
+    OmegaConf.save(OmegaConf.create({"config": escaped(stored), "hydra": hydra}), file)
+
+
+def load_job(file: Path) -> RunConfig:
+    """Return the configuration that `save_job` has written."""
+    job: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+    return _restored(job["config"], job["hydra"])
+
+
+def _restored(tree: Mapping[str, Any], hydra: Mapping[str, Any] | None) -> RunConfig:
+    config = OmegaConf.create(dict(tree) if hydra is None else {**tree, "hydra": hydra})
+    HydraConfig.instance().cfg = None if hydra is None else config  # type: ignore[assignment]
+    resolver = Resolver(config, tree)
+    plain = resolver.with_run(resolver.nodes())
+    if issues := resolver.all_issues():
+        raise ConfigError(*map(str, issues))
+    return RunConfig(plain, dict(tree), None if hydra is None else dict(hydra))

@@ -1,0 +1,11 @@
+"""How a job of a sweep has ended."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """The value that a job has returned, or its error."""
+
+    value: object = None
+    error: BaseException | None = None

@@ -1,0 +1,296 @@
+"""What users of Hydra use: launchers and sweepers of other packages, callbacks, Hydra's state."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.plugins.sweeper import Sweeper
+
+from support import python
+from support.projects import exit_code
+
+PACKAGE = """
+import json
+import os
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.experimental.callback import Callback
+from hydra.utils import get_original_cwd
+
+
+def say(**what):
+    with open(Path(get_original_cwd()) / "said.jsonl", "a") as file:
+        file.write(json.dumps(what) + "\\n")
+
+
+class Net:
+    def __init__(self, width: int = 4, name: str | None = None, extra: dict | None = None):
+        pass
+
+
+class Job:
+    def __init__(self, fails: bool = False, number: int | None = None, folder: str | None = None):
+        self.fails, self.settings = fails, {"number": number, "folder": folder}
+
+    def run(self, config):
+        node = HydraConfig.get()
+        say(
+            id=config.run.id,
+            dir=config.run.dir,
+            seed=config.seed,
+            cwd=get_original_cwd(),
+            mode=node.mode.name,
+            choice=node.runtime.choices.model,
+            output_dir=node.runtime.output_dir,
+            exists=os.path.isdir(node.runtime.output_dir),
+            flag=os.environ.get("MY_FLAG"),
+            model=config.plain["model"],
+            **self.settings,
+        )
+        if self.fails:
+            raise ValueError("a bug")
+        return config.seed / 2
+
+
+class Mine(Callback):
+    def __getattribute__(self, name):
+        if not name.startswith("on_"):
+            return super().__getattribute__(name)
+
+        def event(config, **details):
+            returned = details.get("job_return")
+            say(
+                event=name,
+                seed=config.seed,
+                details=sorted(details),
+                status=None if returned is None else returned.status.name,
+            )
+
+        return event
+"""
+FILES = {
+    "hydra_users.py": PACKAGE,
+    "conf/job/mine.yaml": "_target_: hydra_users.Job\nfails: false\n",
+    "conf/job/where.yaml": (
+        "_target_: hydra_users.Job\nnumber: ${hydra:job.num}\nfolder: ${hydra:runtime.output_dir}\n"
+    ),
+    "conf/model/net.yaml": (
+        "_target_: hydra_users.Net\nname: ${hydra:runtime.choices.model}-${hydra:runtime.cwd}\n"
+    ),
+    "conf/hydra/callbacks/mine.yaml": "mine:\n  _target_: hydra_users.Mine\n",
+    "conf/experiment/basic.yaml": (
+        "# @package _global_\ndefaults:\n"
+        "  - override /hydra/launcher: basic\n  - override /hydra/sweeper: basic\n"
+    ),
+    "conf/own.yaml": (
+        "defaults:\n  - config\n  - _self_\n  - override hydra/launcher: basic\n"
+        "  - override hydra/sweeper: basic\nseed: 7\n"
+    ),
+    "more/model/more.yaml": "_target_: hydra_users.Net\nwidth: 9\n",
+}
+
+
+class HalvingSweeper(Sweeper):
+    """A sweeper of another package: it asks for one job after the other, and follows the values."""
+
+    def __init__(self, first: float):
+        self.value: Any = first
+
+    def setup(self, *, hydra_context: Any, task_function: Any, config: Any) -> None:
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def sweep(self, arguments: list[str]) -> None:
+        for number in range(3):
+            job = [*arguments, f"seed={int(self.value)}"]
+            (returned,) = self.launcher.launch([job], initial_job_idx=number)
+            assert isinstance(returned, JobReturn) and returned.status == JobStatus.COMPLETED
+            self.value = returned.return_value
+
+
+# Hydra builds only what is in this package.
+HalvingSweeper.__module__ = "hydra_plugins.halving"
+sys.modules["hydra_plugins.halving"] = sys.modules[__name__]
+Plugins.instance().register(HalvingSweeper)
+ConfigStore.instance().store(
+    group="hydra/sweeper",
+    name="halving",
+    node={"_target_": "hydra_plugins.halving.HalvingSweeper", "first": 8.0},
+)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["launcher"])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", None)
+    return tmp_path
+
+
+def said(project: Path, *words: str, code: int = 0) -> list[dict[str, Any]]:
+    """What the jobs and the callbacks of a command have said."""
+    (project / "said.jsonl").unlink(missing_ok=True)
+    assert exit_code("job=mine", "model=net", *words) == code
+    file = project / "said.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def test_a_users_class_reads_the_state_of_hydra(project: Path) -> None:
+    (one,) = said(project, "seed=3", "job=where")
+    folder = project / "outputs" / "net-text" / one["id"]
+    assert one["cwd"] == str(project) and one["mode"] == "RUN" and one["choice"] == "net"
+    assert one["model"]["name"] == f"net-{project}"
+    assert Path(one["output_dir"]) == Path(one["dir"]) == Path(one["folder"])
+    assert one["exists"] and Path(one["dir"]).absolute() == folder and not folder.exists()
+    assert not HydraConfig.initialized() or HydraConfig.get().mode.name == "RUN"
+    jobs = said(project, "-m", "seed=1,2", "job=where")
+    assert [(job["number"], job["mode"], job["seed"]) for job in jobs] == [
+        (0, "MULTIRUN", 1),
+        (1, "MULTIRUN", 2),
+    ]
+    assert [job["folder"] for job in jobs] == [job["dir"] for job in jobs]
+
+
+@pytest.mark.parametrize("words", [
+    [],
+    ["-m", "hydra/launcher=dispatch"],
+    ["-m", "hydra/launcher=basic"],
+    ["-m", "dispatch.parallel=2", "seed=0,1"],
+])  # fmt: skip
+def test_variables_of_the_job_are_set_and_restored(project: Path, words: list[str]) -> None:
+    jobs = said(project, "+hydra.job.env_set.MY_FLAG=n-${hydra:job.num}", *words)
+    number = "n-0" if words else "n-"
+    assert jobs[0]["flag"].startswith(number[:2]) and "MY_FLAG" not in os.environ
+    assert {job["flag"] for job in jobs} == ({"n-0", "n-1"} if len(jobs) > 1 else {jobs[0]["flag"]})
+
+
+@pytest.mark.parametrize("choice", [
+    "hydra/callbacks=mine", "+hydra.callbacks.mine._target_=hydra_users.Mine",
+])  # fmt: skip
+def test_callbacks_are_called_around_runs_and_jobs(project: Path, choice: str) -> None:
+    lines = [line for line in said(project, choice) if "event" in line]
+    assert [(line["event"], line["status"]) for line in lines] == [
+        ("on_run_start", None),
+        ("on_job_start", None),
+        ("on_job_end", "COMPLETED"),
+        ("on_run_end", "COMPLETED"),
+    ]
+    assert [line["details"] for line in lines] == [
+        ["config_name"], ["task_function"], ["job_return"], ["config_name", "job_return"]
+    ]  # fmt: skip
+    lines = [line for line in said(project, choice, "-m", "seed=1,2") if "event" in line]
+    assert [(line["event"], line["seed"]) for line in lines] == [
+        ("on_multirun_start", 0),
+        *((event, seed) for seed in (1, 2) for event in ("on_job_start", "on_job_end")),
+        ("on_multirun_end", 0),
+    ]
+    lines = [line for line in said(project, choice, "job.fails=true", code=1) if "event" in line]
+    assert [line["status"] for line in lines] == [None, None, "FAILED", "FAILED"]
+
+
+@pytest.mark.parametrize("words", [
+    ["hydra/launcher=basic", "hydra/sweeper=basic"],
+    ["hydra/launcher=basic"],
+    ["experiment=basic"],
+    ["--config-dir", "conf", "--config-name", "own"],
+    ["hydra/launcher=basic", "model.width=5", "optimizer=sgd,muon", "optimizer.momentum=0.5"],
+])  # fmt: skip
+def test_jobs_of_hydras_own_launcher_are_the_same_runs(project: Path, words: list[str]) -> None:
+    rest = [word for word in words if not word.startswith("hydra/")]
+    ours = said(project, "-m", "seed=1,2", *rest, "hydra/launcher=dispatch", "hydra/sweeper=grid")
+    theirs = said(project, "-m", "seed=1,2", *words)
+    assert len(ours) >= 2 and [job["id"] for job in ours] == [job["id"] for job in theirs]
+    assert {job["mode"] for job in theirs} == {"MULTIRUN"}
+
+
+@pytest.mark.parametrize("launcher", ["dispatch", "basic"])
+def test_a_sweeper_of_another_package_gets_the_values_of_its_jobs(
+    project: Path, launcher: str
+) -> None:
+    words = ("hydra/sweeper=halving", f"hydra/launcher={launcher}", "model.width=5")
+    jobs = said(project, "-m", *words)
+    assert [job["seed"] for job in jobs] == [8, 4, 2]
+    assert {job["model"]["width"] for job in jobs} == {5}
+    assert said(project, "-m", *words, "model.widht=5", code=2) == []
+
+
+def test_a_mistake_is_reported_before_another_launcher_starts_a_job(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("-m", "hydra/launcher=basic", "seed=1,x", "model.widht=3")
+    assert said(project, *words, code=2) == []
+    assert capsys.readouterr().err.splitlines() == [
+        "model.widht=3: no key model.widht; did you mean model.width=3?",
+        "seed='x': should be a whole number from 0 to below 4294967296 (job 2: seed=x).",
+    ]
+    assert not (project / "outputs").exists()
+
+
+@pytest.mark.parametrize("words", [
+    ["--config-name", "own"],
+    ["hydra.searchpath=[file://{folder}/more]", "model=more"],
+    ["-cd", "more", "model=more", "hydra.searchpath=[file://{folder}/conf]"],
+])  # fmt: skip
+def test_configurations_are_found_where_hydra_finds_them(project: Path, words: list[str]) -> None:
+    words = [word.format(folder=project) for word in words]
+    (job,) = said(project, *words)
+    assert job["model"].get("width", 4) == (9 if "model=more" in words else 4)
+    assert job["seed"] == (7 if "own" in words else 0)
+
+
+@pytest.mark.parametrize(("words", "key", "value"), [
+    (["--cfg", "job"], "seed", 4),
+    (["--cfg", "job", "--resolve"], "model.name", "net-{folder}"),
+    (["-c", "hydra"], "hydra.runtime.choices.model", "net"),
+    (["-c", "all"], "hydra.job.name", "launcher"),
+    (["-c", "all"], "model.name", "${{hydra:runtime.choices.model}}-${{hydra:runtime.cwd}}"),
+    (["-c", "job", "-p", "model"], "_target_", "hydra_users.Net"),
+    (["-c", "job", "--package", "_global_"], "seed", 4),
+])  # fmt: skip
+def test_the_configuration_is_printed(
+    words: list[str], key: str, value: Any, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said(project, "seed=4", "model.width=3", *words) == []
+    printed = capsys.readouterr()
+    tree = yaml.safe_load(printed.out)
+    for name in key.split("."):
+        tree = tree[name]
+    assert printed.err == "" and str(tree) == str(value).format(folder=project)
+    assert ("hydra" in yaml.safe_load(printed.out)) == (words[1] in ("hydra", "all"))
+
+
+@pytest.mark.parametrize("what", ["all", "config", "defaults", "defaults-tree", "searchpath"])
+def test_hydra_describes_the_composition(
+    what: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said(project, "model.width=3", "--info", what) == []
+    assert ("net" in capsys.readouterr().out) == (what != "searchpath")
+    assert said(project, "model.widht=3", "--info", what, code=2) == []
+
+
+def test_jobs_of_submitit_are_the_same_runs(project: Path) -> None:
+    """Each in a process of its own, to which the launcher sends the task."""
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    ours = said(project, "-m", "seed=1,2")
+    (project / "said.jsonl").unlink()
+    words = ("hydra/launcher=submitit_local", "job=mine", "model=net", "model.width=4")
+    done = python.run("-m", "launcher", "-m", "seed=1,2", *words, cwd=project)
+    assert done.returncode == 0, done.stderr
+    jobs = [json.loads(line) for line in (project / "said.jsonl").read_text().splitlines()]
+    assert sorted(job["seed"] for job in jobs) == [1, 2]
+    assert {job["mode"] for job in jobs} == {"MULTIRUN"} and len(ours) == 2
