@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -386,12 +385,10 @@ class SlurmDispatch:
             max_tasks = arrays.most_tasks(num_jobs)
             while rest:
                 signals.check()
-                alike = takewhile(lambda run: run.trunk is rest[0].trunk, rest)
-                chunk = list(islice(alike, max_tasks * self.runs_per_job))
-                path, depends = folder / f"job-{part}.sh", rest[0].dependency(queue)
-                script.flags["dependency"] = (
-                    ",".join(filter(None, (first, before, depends))) or None
-                )
+                alike = [run for run in rest if run.trunk is rest[0].trunk]
+                chunk, path = alike[: max_tasks * self.runs_per_job], folder / f"job-{part}.sh"
+                others = filter(None, (first, before, rest[0].dependency(queue)))
+                script.flags["dependency"] = ",".join(others) or None
                 try:
                     job = arrays.submit(script, chunk, path, num_jobs > 1, self._jobs_at_once, code)
                 except (submission.LimitReached, submission.NotAnswered) as reached:
