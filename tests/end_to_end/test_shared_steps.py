@@ -3,11 +3,14 @@
 import hashlib
 import importlib
 import json
+import os
 import pkgutil
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -184,6 +187,7 @@ def test_each_declared_key_is_compared() -> None:
 
 PLANTED = """
 import sys
+import time
 from launcher.config.matters_from import never
 from launcher.config.sections import TrainerSettings
 from launcher.cli.main import main
@@ -286,3 +290,74 @@ def test_what_is_not_the_same_is_not_shared(
         assert "Shares" not in output and record(leaf)["shared"] is None
     else:
         assert said in output
+
+
+GPT = (
+    "model=gpt",
+    "model.dim=16",
+    "model.num_layers=1",
+    "model.num_heads=2",
+    "model.dropout=0.1",
+    "data.seq_len=16",
+    "data.batch_size=4",
+    *WSD,
+    "trainer.max_steps=100",
+    "hooks.logging.interval=5",
+    "hooks.evaluation.interval=20",
+    "hooks.evaluation.max_samples=8",
+    "hooks.checkpointing.interval=20",
+    "device=cpu",
+)
+COOLDOWNS = ("-m", "seed=0,1", "scheduler.decay_ratio=0.04,0.08,0.12,0.16,0.2,0.24,0.28,0.32")
+
+
+@pytest.fixture(scope="module")
+def trained_alone(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    outputs = tmp_path_factory.mktemp("cooldowns")
+    done = runner.launch(outputs, *GPT, *COOLDOWNS)
+    assert done.returncode == 0, done.output
+    return sorted(file.parent for file in outputs.glob("*/*/run.json"))
+
+
+def assert_all_equal(outputs: Path, trained_alone: list[Path]) -> int:
+    """Return the steps that were trained in all."""
+    for alone in trained_alone:
+        assert_equal(outputs / alone.parent.name / alone.name, alone)
+    return sum(trained(outputs / alone.parent.name / alone.name) for alone in trained_alone)
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_eight_cooldowns_of_two_seeds_train_a_third(
+    tmp_path: Path, trained_alone: list[Path], slots: int
+) -> None:
+    words = (*GPT, *COOLDOWNS, "run.share_prefix=true", f"dispatch.parallel={slots}")
+    done = runner.launch(tmp_path, *words)
+    assert done.returncode == 0, done.output
+    assert "16 runs, 1,600 steps; shared: 466 are trained" in done.output
+    assert assert_all_equal(tmp_path, trained_alone) == 466
+
+
+def test_a_trunk_that_is_killed_costs_only_time(tmp_path: Path, trained_alone: list[Path]) -> None:
+    words = [f"paths.outputs={tmp_path}", *GPT, *COOLDOWNS, "run.share_prefix=true"]
+    words += ["dispatch.parallel=2", "+tracker.pace._target_=support.pacer.Pacer"]
+    first = runner.start("-m", "launcher", *words, "+tracker.pace.seconds=0.02", real=True)
+    try:
+        trunk = wait_for(lambda: next(iter(tmp_path.glob("*/*/checkpoints/step-00000040")), None))
+        os.kill(record(trunk.parents[1])["attempts"][-1]["pid"], signal.SIGKILL)
+        output, _ = first.communicate(timeout=400)
+    finally:
+        first.kill()
+    assert first.returncode == 1 and "was killed by signal 9" in output, output
+    # The same command resumes the trunk, and leaves the others as they are.
+    again = runner.launch(tmp_path, *words[1:], "+tracker.pace.seconds=0")
+    assert again.returncode == 0, again.output
+    assert assert_all_equal(tmp_path, trained_alone) < 1600 * 3 // 4
+
+
+def wait_for(find: Any) -> Any:
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        if (found := find()) is not None:
+            return found
+        time.sleep(0.02)
+    raise AssertionError("waited in vain")
