@@ -86,18 +86,14 @@ class SharedStart:
 
     def _sources(self, workspace: Path) -> Iterator[Source]:
         """Yield the checkpoints of common steps of the runs of this name, each record read once."""
-        with os.scandir(workspace.parent) as entries:
-            names = [entry.name for entry in entries if entry.name[0] != "."]
-        for name in names:
-            if name == workspace.name:
-                continue
-            run = RunFolder(workspace.parent / name)
+        for run in map(RunFolder, workspace.parent.iterdir()):
             try:
                 record = read_record(run.record_path)
             except (OSError, ValueError):
                 continue
             identity = record.get("identity")
-            if identity is None or record.get("identity_version") != IDENTITY_VERSION:
+            is_current = record.get("identity_version") == IDENTITY_VERSION
+            if identity is None or not is_current or run.path.name == workspace.name:
                 continue
             other = comparable(identity, nested(record["config"]), record.get("max_steps"))
             if common := common_steps(self.identity, other):

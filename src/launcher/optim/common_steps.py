@@ -61,20 +61,15 @@ def _quickly_changed(one: Node, other: Node, path: str = "") -> Iterator[str]:
 
 def _rule(key: str, one: Node, other: Node) -> tuple[str, Rule | None]:
     """Return the rule of a key, and the path of the node whose class has it."""
-    for path, name in _parents(key):
+    parts = key.split(".")
+    for depth in range(len(parts) - 1, 0, -1):
+        path, name = ".".join(parts[:depth]), parts[depth]
         nodes = [node for tree in (one, other) if (node := get(tree, path)) is not None]
         declared = [rules for node in nodes if (rules := _declared(path, node)) is not None]
         if declared:
             found = {rules.get(name, rules.get("*")) for rules in declared}
             return path, found.pop() if len(found) == 1 and len(declared) == len(nodes) else None
     return "", None
-
-
-def _parents(key: str) -> Iterator[tuple[str, str]]:
-    """Yield each node on the way to a key, the innermost first, and the next part of the key."""
-    parts = key.split(".")
-    for depth in range(len(parts) - 1, 0, -1):
-        yield ".".join(parts[:depth]), parts[depth]
 
 
 def _declared(path: str, node: object) -> Mapping[str, Rule] | None:
