@@ -361,3 +361,16 @@ def wait_for(find: Any) -> Any:
             return found
         time.sleep(0.02)
     raise AssertionError("waited in vain")
+
+
+def test_shared_steps_are_shared_further_where_they_were_compared(
+    one_run: Path, tmp_path: Path
+) -> None:
+    leaf, _ = leave(one_run, tmp_path / "outputs")
+    shutil.rmtree(leaf.parent / "trunk")
+    words = (*DEFAULT, "run.name=shared", "run.share_prefix=true", "scheduler.decay_ratio=0.35")
+    _, output = train(tmp_path / "outputs", *words)
+    assert "New run. Shares steps 0 to 12 with leaf." in output
+    attempt_has(world_size=2)(leaf)
+    _, output = train(tmp_path / "outputs", *words, "scheduler.decay=linear", "run.id=other")
+    assert "Shares no step 12 with leaf: it was trained on 2 ranks" in output

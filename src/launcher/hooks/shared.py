@@ -47,6 +47,15 @@ class Source:
     def path(self) -> Path:
         return self.run.checkpoints / step_name(self.step)
 
+    def has_trained(self, attempt: AttemptData) -> bool:
+        """Return whether an attempt has trained any of the steps.
+
+        The first one stands for the steps that its run shares, which it has compared with its own.
+        """
+        shared, start = self.record.get("shared"), attempt["start_step"]
+        is_first = shared is not None and start <= shared["step"]
+        return (start < self.step or is_first) and attempt.get("end_step") != start
+
     @property
     def paths(self) -> list[Path]:
         """The checkpoint that was the best one at the step, if any, and the checkpoint itself."""
@@ -111,7 +120,7 @@ class SharedStart:
             if manifest.samples not in (None, source.step * batch_size):
                 return "some of its steps used further samples."
             for attempt in source.record.get("attempts", []):
-                if problem := self._other_rounding(trainer, source.step, attempt):
+                if source.has_trained(attempt) and (problem := self._rounding(trainer, attempt)):
                     return problem
             if changes := environment_changes(source.path, self.texts):
                 return changes[0]
@@ -122,11 +131,8 @@ class SharedStart:
             return f"{error}."
         return None
 
-    def _other_rounding(self, trainer: TrainerView, step: int, attempt: AttemptData) -> str | None:
+    def _rounding(self, trainer: TrainerView, attempt: AttemptData) -> str | None:
         """Return why the steps of an attempt have other last bits than they have here, or None."""
-        start, end = attempt["start_step"], attempt.get("end_step")
-        if start >= step or end == start:
-            return None
         here = described(yaml.safe_load(self.texts[MACHINE]))
         if (machine := attempt.get("machine")) != here:
             return f"it was trained on another machine: {machine}, and here is {here}."
