@@ -380,6 +380,9 @@ def _shared(config: RunConfig, texts: dict[str, str]) -> SharedStart | None:
     known = stored_identity(config.plain["run"])
     if not run.share_prefix or run.fork_from is not None or known is None:
         return None
+    if "oc.env" in str(plain.get("hooks")):
+        # It is stored as it is written, and may have had another value.
+        return None
     return SharedStart(comparable(known[1], plain, plain["trainer"]["max_steps"]), texts)
 
 
