@@ -43,6 +43,7 @@ def job_of(folder: Path) -> str:
 def test_runs_wait_for_their_trunk_which_is_preempted_twice(cluster, tmp_path):
     lab, outputs = cluster, tmp_path / "outputs"
     words = [*experiment(outputs, 60), *WORDS, "run.share_prefix=true", "dispatch=slurm"]
+    words.append("+tracker.pace.starts=2")
     done = lab.launcher(*words, "dispatch.partition=preempt")
     assert "3 runs, 180 steps; shared: 88 are trained" in done.stdout, done.stdout + done.stderr
     folders = by_ratio(outputs)
