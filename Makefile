@@ -9,6 +9,7 @@ JOBS ?= 2
 KEEP ?=
 TRAIN_EXTRAS := digits
 DOCS_EXTRAS := docs
+LAB_EXTRAS := digits,slurm
 TEST_EXTRAS := dev,datasets,deepspeed,digits,huggingface,lion,metrics,mlflow,optuna,peft,pictures,slurm,tensorboard,wandb
 
 # The first Python of a supported version that can make environments; PYTHON=... names another.
@@ -17,7 +18,7 @@ FIND_PYTHON = for python in python3.11 python3.12 python3.13 python3 python; do 
 	2>/dev/null && echo $$python && break; done
 PYTHON ?= $(shell $(FIND_PYTHON))
 
-.PHONY: versions test-hydra-next help bench bench-guard train lint unit all-tests check test format reference docs wheel constraints clean
+.PHONY: slurm-lab slurm-lab-down versions test-hydra-next help bench bench-guard train lint unit all-tests check test format reference docs wheel constraints clean
 
 help:
 	@echo 'make train        train the default experiment (ARGS="model=mlp data=digits" changes it)'
@@ -30,6 +31,7 @@ help:
 	@echo 'make bench        benchmark Launcher and its peers (ARGS="loop --quick" chooses; ARGS=--list)'
 	@echo 'make bench-guard  fail if a step of the loop takes more instructions than its limit (needs valgrind)'
 	@echo 'make wheel        build dist/*.whl'
+	@echo 'make slurm-lab    a real SLURM cluster of two nodes on this machine (root, Debian or Ubuntu); slurm-lab-down stops it'
 	@echo 'make constraints  renew constraints.txt with the newest versions (KEEP=torch==2.13.0 keeps one)'
 	@echo 'make versions     the unit tests with the oldest versions that are allowed (RESOLUTION=highest: the newest)'
 	@echo 'make test-hydra-next  the tests of the configuration and the command line with the next Hydra'
@@ -83,6 +85,22 @@ docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs $(or $(ARGS),build) --strict
 	$(if $(ARGS),,$(VENV)/bin/python docs/check_site.py)
 
+# What is printed is what slurm/lab/README.md explains.
+slurm-lab: $(VENV)/.installed-lab
+	@SLURM_LAB_NODES=$${SLURM_LAB_NODES:-2} slurm/lab/up.sh >/dev/null
+	@echo 'The cluster is up. Next:'
+	@echo
+	@echo '  source $(VENV)/bin/activate'
+	@echo "  export OMP_NUM_THREADS=1 SLURM_CONF=$${SLURM_LAB_STATE:-/tmp/slurm-lab}/etc/slurm.conf"
+	@echo '  python -m launcher dispatch=slurm dispatch.partition=preempt      # submit a run'
+	@echo "  sbatch -p main -w node1 --exclusive --wrap 'sleep 5'              # preempt it"
+	@echo '  python -m launcher.runs                                           # see it resume'
+	@echo
+	@echo 'make slurm-lab-down stops it; slurm/lab/README.md has more.'
+
+slurm-lab-down:
+	slurm/lab/down.sh
+
 wheel: $(VENV)/.installed-test
 	$(VENV)/bin/python -m hatchling build -t wheel
 
@@ -111,7 +129,8 @@ test-hydra-next: $(VENV)/.installed-test
 $(VENV)/.installed-train: EXTRAS = $(TRAIN_EXTRAS)
 $(VENV)/.installed-test: EXTRAS = $(TEST_EXTRAS)
 $(VENV)/.installed-docs: EXTRAS = $(DOCS_EXTRAS)
-$(VENV)/.installed-train $(VENV)/.installed-test $(VENV)/.installed-docs: pyproject.toml constraints.txt | $(VENV)/.made
+$(VENV)/.installed-lab: EXTRAS = $(LAB_EXTRAS)
+$(VENV)/.installed-train $(VENV)/.installed-test $(VENV)/.installed-docs $(VENV)/.installed-lab: pyproject.toml constraints.txt | $(VENV)/.made
 	$(VENV)/bin/python -m pip install -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 

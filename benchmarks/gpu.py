@@ -320,7 +320,8 @@ def small(bench: Bench) -> None:
 
 
 def gpt_124m(bench: Bench) -> None:
-    bench.measure("124M, 16 x 1024", bench.shape(GPT_124M), LOOPS, "precision=bf16")
+    all_logits = {"Launcher, all logits at once": launched("hooks=[]", "model.logits_chunk=0")}
+    bench.measure("124M, 16 x 1024", bench.shape(GPT_124M), LOOPS | all_logits, "precision=bf16")
 
 
 def gpt_1b(bench: Bench) -> None:

@@ -24,9 +24,10 @@ import yaml
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
 from launcher.rundir.history import Curve
+from launcher.runs.trials import Trial
+from launcher.search.sampling import Sampling
 from launcher.search.settings import Settings
-from launcher.search.trial_store import TrialStore
-from launcher.search.trials import Trial
+from launcher.search.space import Space
 
 OTHER = 1000
 FIXED = (
@@ -113,26 +114,21 @@ def seconds_to_ask(count: int, seed: int) -> float:
     It was asked once before.
     """
     settings = Settings(("val/loss",), ("minimize",), n_trials=count + 2, seed=seed)
-    space = {
+    space: Space = {
         "optimizer.lr": FloatDistribution(1e-5, 1e-1, log=True),
         "model.dropout": FloatDistribution(0.0, 0.5),
         "model.hidden_dim": CategoricalDistribution(["16", "32", "64"]),
     }
-    with tempfile.TemporaryDirectory() as folder:
-        store = TrialStore(Path(folder), settings, space)
-        trials = filled(store, count, seed)
-        trials.append(store.ask(trials))
-        trials[-1].run = "r/last"
-        store.record(trials[-1])
-        began = time.process_time()
-        store.ask(trials)
-        return time.process_time() - began
+    sampling = Sampling(settings, space, completed(space, count, seed))
+    sampling.ask()
+    began = time.process_time()
+    sampling.ask()
+    return time.process_time() - began
 
 
-def filled(store: TrialStore, count: int, seed: int) -> list[Trial]:
-    """Completed trials of a new study."""
-    trials = store.load()
-    numbers = random.Random(seed)
+def completed(space: Space, count: int, seed: int) -> list[Trial]:
+    """Completed trials of a study."""
+    numbers, trials = random.Random(seed), []
     for number in range(count):
         params = {
             "optimizer.lr": 10 ** numbers.uniform(-5, -1),
@@ -144,9 +140,8 @@ def filled(store: TrialStore, count: int, seed: int) -> list[Trial]:
             [params["optimizer.lr"] + 1 / step for step in range(1, 10)],
         )
         trials.append(
-            Trial(number, params, run=f"r/{number}", state="completed", step=90, curves=(curve,))
+            Trial(number, params, space, run=f"r/{number}", state="completed", curves=(curve,))
         )
-        store.add_known(trials[-1])
     return trials
 
 

@@ -4,6 +4,7 @@ Composing and checking is compared with one composition of Hydra's, and trivial 
 with a sweep of a minimal Hydra program. A listing is of runs that have ended.
 """
 
+import json
 import tempfile
 import time
 from functools import partial
@@ -98,9 +99,10 @@ def study(what: str, count: int, quick: bool) -> float:
     from optuna.distributions import FloatDistribution
 
     from benchmarks.run_folders import make
+    from launcher.runs.trials import Trial
+    from launcher.search.sampling import Sampling
     from launcher.search.search import Search
     from launcher.search.settings import Settings
-    from launcher.search.trials import Trial
 
     count = count // 50 if quick else count
     settings = Settings(("val/loss",), ("minimize",), n_trials=count)
@@ -108,17 +110,26 @@ def study(what: str, count: int, quick: bool) -> float:
     with tempfile.TemporaryDirectory() as folder:
         outputs = Path(folder)
         make(outputs, count)
-        search: Any = Search(outputs, outputs, settings, space, [], None, Idle(), [], 0, print)  # type: ignore[arg-type]
-        search.store.load()
-        for number, record in enumerate(sorted(outputs.glob("*/*/run.json"))):
-            params = {"optimizer.lr": 1e-5 * (1 + number)}
-            trial = Trial(number, params, run=f"{record.parent.parent.name}/{record.parent.name}")
-            trial.look(outputs, settings)
-            search.store.add_known(trial)
+        search: Any = Search(
+            outputs / "studies" / "many", outputs, settings, space, [], None, Idle(), [], 0, print
+        )  # type: ignore[arg-type]
+        for number, path in enumerate(sorted(outputs.glob("*/*/run.json"))):
+            # Runs that failed have ended.
+            trial = Trial(number, {"optimizer.lr": 1e-5 * (1 + number)}, space, failures=2)
+            record = json.loads(path.read_text())
+            record["trials"] = [trial.as_data("many", settings)]
+            path.write_text(json.dumps(record))
+        search.load()
+
+        def rebuild() -> None:
+            search.sampling = Sampling(settings, space, search.trials)
+
+        rebuild()
         steps = {
             "read": search.load,
+            "rebuild": rebuild,
             "look": search._look,
-            "ask": lambda: search.store.ask(search.trials),
+            "ask": lambda: search.sampling.ask(),
         }
         for phase, step in steps.items():
             start = time.process_time()
@@ -195,7 +206,7 @@ BENCHMARKS = [
         "ms of CPU",
         {
             f"{what}, {count:,} trials": partial(study, what, count)
-            for what in ("read", "look", "ask")
+            for what in ("read", "rebuild", "look", "ask")
             for count in (100, 1000, 10000)
         },
         repeats=1,

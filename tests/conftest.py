@@ -30,6 +30,8 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 
 os.environ.setdefault("LAUNCHER_TESTS_SESSION", str(os.getpid()))  # see `support.python`
+# Runs are signed with a key, which is not the user's own.
+os.environ.setdefault("LAUNCHER_KEY", str(TESTS.parent / ".pytest_cache" / "launcher-key"))
 os.environ["PYTHONPATH"] = str(TESTS)  # for the hooks in `support`
 # Each of hundreds of processes would compile Launcher again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -237,7 +237,7 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> Run:
                 f"{swept[0]}: several values make a sweep; use launcher.sweep([...])."
             )
         config = words.run()
-    return Run(overrides, config_dir, config, config.describe(words.runs))
+    return Run(overrides, config_dir, config, config.continuation)
 
 
 def sweep(overrides: Sequence[str], config_dir: str | Path | None = None) -> Sweep:

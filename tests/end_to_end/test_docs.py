@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from support import python
 from support.composition import composed, validate
@@ -50,11 +52,8 @@ def test_several_optimizers_of_the_page_resume_bit_exactly(
 CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
 BLOCK = re.compile(r'^```(\w*)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
 """A block with a title is a file that the commands below it use."""
-PAGES = [
-    page
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    if CONSOLE.search(page.read_text())
-]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [page for page in [ROOT / "README.md", *DOCS] if CONSOLE.search(page.read_text())]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
@@ -84,7 +83,7 @@ def test_commands_print_what_the_page_shows(
             assert re.fullmatch(pattern(expected), plain(printed)), f"$ {command}\n{printed}"
 
 
-PRELOADED = {"huggingface": python.TRANSFORMERS}
+PRELOADED = dict.fromkeys(("huggingface", "lora", "gpt124m"), python.TRANSFORMERS)
 """Modules that a page's commands import."""
 CHILDREN = {"check": (("launcher.cli.job", 4),), "search": (("launcher.cli.job", 8),)}
 """Processes that each of a page's commands starts."""
@@ -103,8 +102,7 @@ def output(command: str, shell: dict[str, str], cwd: Path) -> str:
     ).stdout
 
 
-FENCED = re.compile(r"```(?:bash)?\n(.*?)```", re.DOTALL)
-ONES_OWN = re.compile(r"\.\.\.|<|--config-|my_|path/to|hydra/|--info|--help|-sc ")
+ONES_OWN = re.compile(r"=first\b|=mine\b|\.\.\.|<|--config-|my_|path/to|hydra/|--info|--help|-sc ")
 """Pattern of commands that need a reader's own files, or that only show something."""
 
 AFTER_FIRST = re.compile(r",(?![^\[]*\]).*")
@@ -112,8 +110,13 @@ AFTER_FIRST = re.compile(r",(?![^\[]*\]).*")
 
 
 def commands() -> list[str]:
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-    blocks = [block for page in pages for block in FENCED.findall(page.read_text())]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "slurm/lab/README.md"]
+    blocks = [
+        block
+        for page in pages
+        for language, title, block in BLOCK.findall(page.read_text())
+        if language in ("", "bash", "sh") and not title
+    ]
     lines = [line.strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     return sorted(
         {
@@ -139,6 +142,46 @@ def test_commands_are_valid(command: str, tmp_path: Path, monkeypatch: pytest.Mo
         for word in words
     ]
     validate(composed(words))
+
+
+def test_the_kubernetes_job_tells_a_preemption_from_a_failure() -> None:
+    page = (ROOT / "docs" / "without_slurm.md").read_text()
+    (block,) = (block for _, title, block in BLOCK.findall(page) if title == "job.yaml")
+    job = yaml.safe_load(block)
+    actions = {
+        code: rule["action"]
+        for rule in job["spec"]["podFailurePolicy"]["rules"]
+        for code in rule.get("onExitCodes", {}).get("values", [])
+    }
+    assert actions == {128 + signal.SIGTERM: "Ignore", 1: "FailJob", 2: "FailJob"}
+    pod = job["spec"]["template"]["spec"]
+    assert pod["restartPolicy"] == "Never"
+    assert pod["terminationGracePeriodSeconds"] >= composed([]).dispatch.grace
+
+
+EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", EXAMPLES, ids=[page.stem for page in EXAMPLES])
+def test_an_example_is_a_project_of_at_most_80_lines(page: Path) -> None:
+    text = page.read_text()
+    lines = [line for _, title, block in BLOCK.findall(text) if title for line in block.split("\n")]
+    assert len(lines) <= 80
+    assert "**What you get:**" in text.splitlines()[2]
+    assert CONSOLE.search(text), "it is run by test_commands_print_what_the_page_shows"
+
+
+def test_the_numbers_of_the_migrated_project_are_counted() -> None:
+    page = (ROOT / "docs" / "examples" / "template.md").read_text()
+    (before,) = re.findall(r"```py\n(.*?)```", page, re.DOTALL)
+    after = [block for _, title, block in BLOCK.findall(page) if title.endswith(".yaml")]
+    before = re.sub(r"^#.*$", "", before, flags=re.MULTILINE)
+    before_lines, after_lines = (
+        sum(bool(line.strip()) for line in block.split("\n")) for block in (before, "".join(after))
+    )
+    for name in ("README.md", "docs/examples/template.md"):
+        text = (ROOT / name).read_text()
+        assert re.search(rf"\b{before_lines} lines of Python .*become {after_lines} ", text)
 
 
 def pattern(expected: str) -> str:

@@ -23,6 +23,7 @@ MORE = {
     "checkpoints": ["--delete", "--keep", "latest", "--yes"],
     "sync": ["tracker=tensorboard"],
     "predict": ["--splits", "val"],
+    "rollback": ["2"],
 }
 """Arguments of a verb after the run."""
 TWO = ("compare",)

@@ -83,12 +83,8 @@ def test_a_package_index_gets_a_readme_without_broken_links(wheel):
     assert "Content-Type: text/markdown" in metadata and "\n# Launcher\n" in metadata
     targets = re.findall(r"\]\(([^)]+)\)", metadata)
     assert targets and all(target.startswith("https://") for target in targets)
-    assert "resuming (`docs/resume.md`)" in metadata and "terminal.svg" not in metadata
-
-
-def test_every_link_of_the_readme_leads_somewhere():
-    for target in re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text()):
-        assert target.startswith("https://") or (ROOT / target).exists(), target
+    assert "naming (`docs/naming.md`)" in metadata
+    assert "hero.svg" not in metadata and "badge" not in metadata
 
 
 def test_the_installed_wheel_composes_its_own_configuration_anywhere(installed, tmp_path):

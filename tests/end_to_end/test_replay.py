@@ -5,6 +5,7 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
+from support import python
 from support.indexed import noted
 from support.runner import launch, run_folder, start
 
@@ -45,10 +46,13 @@ def files(outputs: Path) -> dict[str, int]:
 def test_replay_repeats_a_run_of_two_attempts(tmp_path: Path) -> None:
     attempts = [
         ("dispatch.nproc=2", "trainer.pause_at=8"),
-        ("dispatch.nproc=1", "trainer.micro_batch_size=4", "run.resume=6", "data.num_workers=1"),
+        ("dispatch.nproc=1", "trainer.micro_batch_size=4", "data.num_workers=1"),
     ]
     seen: dict[int, list[int]] = {}
     for number, words in enumerate(attempts):
+        if number:
+            outputs = str(tmp_path / "outputs")
+            python.run("-m", "launcher.runs", "rollback", "a1", "6", "--outputs", outputs)
         folder = tmp_path / f"witness-{number}"
         witness = f"+tracker.witness={{_target_:support.indexed.Noting,folder:{folder}}}"
         done = launch(tmp_path / "outputs", *RUN, *words, witness)

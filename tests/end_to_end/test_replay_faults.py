@@ -112,7 +112,7 @@ CHANGES: dict[str, tuple[Callable[[Path], None], list[str]]] = {
     ),
     "code and threads": (
         edit_code,
-        ["  now: mine.py: was edited.", "  now: threads: 1 instead of 2"],
+        ["  now: mine.py: was edited.", "  now: threads: 2 -> 1"],
     ),
 }
 

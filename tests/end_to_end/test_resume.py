@@ -198,6 +198,38 @@ def test_a_stalled_data_source_cannot_hold_a_signal(tmp_path: Path) -> None:
         assert final_state(parts) == final_state(tmp_path / "whole")
 
 
+def roll_back(outputs: Path, run: str, step: int) -> None:
+    words = ("rollback", run, str(step), "--outputs", str(outputs))
+    python.run("-m", "launcher.runs", *words, check=True)
+
+
+@pytest.mark.parametrize("pause", [[], ["trainer.pause_at=4"]], ids=["completed", "paused"])
+def test_changed_data_are_rejected_whether_or_not_a_run_is_complete(
+    tmp_path: Path, pause: list[str]
+) -> None:
+    table = tmp_path / "a.csv"
+    rows = [f"{number},{number % 7},{number % 3}" for number in range(60)]
+    table.write_text("\n".join(["a,b,y", *rows]) + "\n")
+    columns = ("data.target=y", "data.features=[a,b]", "data.num_classes=3")
+    command = ("model=mlp", "data=table", f"data.files={table}", *columns, "trainer.max_steps=6")
+    outputs = tmp_path / "outputs"
+    assert launch(outputs, *command, *pause).returncode == 0
+    again = launch(outputs, *command, *pause)
+    assert again.returncode == 0 and "already" in again.output, again.output
+    os.utime(table)  # it is read again, and is the same
+    again = launch(outputs, *command, *pause)
+    assert again.returncode == 0 and "already" in again.output, again.output
+    table.write_text("\n".join(["a,b,y", "8,8,0", *rows[1:]]) + "\n")
+    before = (run_folder(outputs) / "run.json").read_bytes()
+    messages = []
+    for words in [pause, []] if pause else [[]]:
+        done = launch(outputs, *command, *words)
+        assert done.returncode == 2, done.output
+        messages.append(done.output.splitlines()[-1])
+    assert messages[0].startswith("data: the training data were '") and len({*messages}) == 1
+    assert (run_folder(outputs) / "run.json").read_bytes() == before
+
+
 def test_a_completed_run(tmp_path: Path) -> None:
     """It is left alone; what has changed since is reported; asked for more steps it trains."""
     command = (*DIGITS, "trainer.max_steps=3", "hooks.evaluation.interval=0")
@@ -209,26 +241,35 @@ def test_a_completed_run(tmp_path: Path) -> None:
     )
     assert again.returncode == 0
     assert "complete already" in again.output and "run.tag=" in again.output
-    assert "Changed since it was trained: optimizer.lr=0.02: was 0.003." in again.output
+    assert "Changed since it was trained: optimizer.lr: 0.003 -> 0.02" in again.output
     assert "hooks.logging.interval" not in again.output, "that cannot change the numbers"
     assert (folder / "run.json").read_bytes() == before
     more = launch(
         tmp_path, *command, f"run.id={folder.name}", "trainer.max_steps=5", "data.batch_size=32"
     )
     assert more.returncode == 0 and "Resuming from" in more.output, more.output
-    assert "Changed since the checkpoint: trainer.max_steps=5: was 3." in more.output
+    assert "Changed since the checkpoint: trainer.max_steps: 3 -> 5" in more.output
     assert [(a["start_step"], a["end_step"]) for a in record(tmp_path)["attempts"]] == [
         (0, 3),
         (3, 5),
     ]
-    back = launch(
-        tmp_path, *command, f"run.id={folder.name}", "trainer.max_steps=5", "run.resume=3"
-    )
+    roll_back(tmp_path, folder.name, 3)
+    back = launch(tmp_path, *command, f"run.id={folder.name}", "trainer.max_steps=5")
     assert back.returncode == 0 and record(tmp_path)["attempts"][-1]["start_step"] == 3, back.output
-    done = launch(
-        tmp_path, *command, f"run.id={folder.name}", "trainer.max_steps=5", "run.resume=3"
-    )
-    assert "complete already" in done.output, "a rollback happens once"
+    done = launch(tmp_path, *command, f"run.id={folder.name}", "trainer.max_steps=5")
+    assert "complete already" in done.output
+
+
+def test_a_completed_run_of_epochs_has_not_changed(tmp_path: Path) -> None:
+    """Its command has no number of steps, and its checkpoint has one."""
+    command = (*DIGITS, "hooks.evaluation.interval=0", "trainer.max_steps=null", "run.id=a")
+    for epochs, is_changed in ((1, False), (0.5, True)):
+        for _ in range(2 if epochs == 1 else 1):
+            done = launch(tmp_path, *command, f"trainer.max_epochs={epochs}")
+            assert done.returncode == 0, done.output
+        assert "complete already" in done.output
+        assert ("Changed since" in done.output) is is_changed
+        assert "max_steps" not in done.output
 
 
 def test_an_earlier_command_does_not_end_an_extension(tmp_path: Path) -> None:
@@ -250,7 +291,8 @@ def test_an_earlier_command_does_not_end_an_extension(tmp_path: Path) -> None:
     assert earlier.returncode == 0, earlier.output
     assert "is at step 6, past trainer.max_steps=3: nothing to do" in earlier.output
     assert (run_folder(tmp_path) / "run.json").read_bytes() == before
-    back = launch(tmp_path, *command, *saved, "trainer.max_steps=3", "run.resume=2")
+    roll_back(tmp_path, "a", 2)
+    back = launch(tmp_path, *command, *saved, "trainer.max_steps=3")
     assert (
         back.returncode == 0
         and record(tmp_path)["state"] == "completed"
@@ -393,7 +435,7 @@ OTHER = ("seed=7", "optimizer.lr=1", "trainer.max_steps=60")
 @pytest.mark.parametrize(
     ("name", "overrides", "sentence"),
     [
-        ("complete", ["run.resume=99"], "run.resume=99: .*has no such checkpoint"),
+        ("complete", ["run.resume=99"], "run.resume=99: .*runs rollback RUN 99"),
         ("complete", ["run.resume=never"], "run.resume=never: "),
         (
             "paused",
@@ -401,11 +443,6 @@ OTHER = ("seed=7", "optimizer.lr=1", "trainer.max_steps=60")
             "The optimizer is SGD, 2 groups; the checkpoint was written with AdamW, 2 groups",
         ),
         ("complete", ["model.hidden_dim=16"], "The weights do not fit the model: "),
-        (
-            "paused",
-            ["model.hidden_dim=16", "run.resume=15"],
-            "run.resume=15: .*The weights do not fit the model: ",
-        ),
         (
             "complete",
             ["strategy=ddp", "dispatch.nproc=2", "hooks.evaluation.max_samples=1"],

@@ -3,6 +3,7 @@ leaves."""
 
 import json
 import os
+import random
 import shutil
 import signal
 import time
@@ -10,11 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import optuna
 import pytest
 import yaml
 
-from launcher.runs.stored_study import backend, params_of
+from launcher.runs.stored_study import StoredStudy
+from launcher.runs.trials import Trial
 from support import python
 from support.runner import ENVIRONMENT, final_state, launch, metrics
 
@@ -47,15 +48,9 @@ def start(outputs: Path, *overrides: str, **keys: Any) -> Any:
     )
 
 
-def asked(outputs: Path) -> list[dict[str, Any]]:
-    (file,) = outputs.glob("studies/*/journal.log")
-    study = optuna.load_study(
-        study_name=file.parent.name, storage=optuna.storages.JournalStorage(backend(file))
-    )
-    return [
-        {"number": each.number, "run": each.user_attrs["run"], "params": params_of(each)}
-        for each in study.trials
-    ]
+def asked(outputs: Path) -> list[Trial]:
+    (study,) = outputs.glob("studies/*")
+    return StoredStudy.read(study).trials
 
 
 def attempts(outputs: Path) -> dict[str, list[tuple[int, int | None]]]:
@@ -109,8 +104,8 @@ def test_a_search_that_is_killed_continues_as_a_copy_and_its_best_run_is_as_one_
     assert "trials so far" in text
     assert before == {path: path.read_bytes() for path in original.rglob("*") if path.is_file()}
     trials = asked(outputs)
-    assert [trial["number"] for trial in trials] == [0, 1, 2, 3], text
-    assert len({trial["run"] for trial in trials}) == 4
+    assert [trial.number for trial in trials] == [0, 1, 2, 3], text
+    assert len({trial.run for trial in trials}) == 4
     runs = attempts(outputs)
     assert len(runs) == 4
     for parts in runs.values():
@@ -126,20 +121,64 @@ def test_a_search_that_is_killed_continues_as_a_copy_and_its_best_run_is_as_one_
 
     (study,) = outputs.glob("studies/*")
     best = yaml.safe_load((study / "optimization_results.yaml").read_text())
-    (winner,) = [trial for trial in trials if trial["params"] == best["best_params"]]
-    assert attempts(outputs)[winner["run"].partition("/")[2]][-1][1] == 36
+    (winner,) = [trial for trial in trials if trial.params == best["best_params"]]
+    assert attempts(outputs)[str(winner.run).partition("/")[2]][-1][1] == 36
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
     (tmp_path / "conf" / "experiment" / "best.yaml").write_bytes((study / "best.yaml").read_bytes())
     straight = tmp_path / "straight"
     done = launch(straight, "experiment=best", "device=cpu", f"--config-dir={tmp_path / 'conf'}")
     assert done.returncode == 0, done.output
     (folder,) = (path.parent for path in straight.glob("*/*/run.json"))
-    assert folder.name == winner["run"].partition("/")[2], "the preset is another run"
+    assert folder.name == str(winner.run).partition("/")[2], "the preset is another run"
     only = tmp_path / "only"
     (only / "mlp-digits").mkdir(parents=True)
-    (outputs / winner["run"]).rename(only / winner["run"])
+    (outputs / str(winner.run)).rename(only / str(winner.run))
     assert metrics(only) == metrics(straight)
     assert final_state(only) == final_state(straight)
+
+
+@pytest.mark.skipif(
+    not python.CAN_FORK, reason="children of a killed search end by a call of Linux"
+)
+def test_a_search_that_is_killed_at_random_moments_has_the_runs_of_an_undisturbed_one(
+    tmp_path: Path,
+) -> None:
+    words = ("hpo.n_trials=3", "+hpo.sampler_options.n_startup_trials=1", "hpo.max_failures=9")
+    outputs, undisturbed, moments = tmp_path / "a", tmp_path / "b", random.Random(3)
+    whole = start(undisturbed, *words)
+    for number in range(3):
+        killed = start(outputs, *words)
+        for line in killed.stdout:
+            if line.startswith(f"trial {number}: "):
+                break
+        time.sleep(moments.uniform(0, 3))
+        for pid in open_attempts(outputs)[: number == 1]:
+            os.kill(pid, signal.SIGKILL)
+            time.sleep(moments.uniform(0, 2))
+        os.kill(killed.pid, signal.SIGKILL)
+        killed.stdout.close()
+        killed.wait()
+    text, _ = start(outputs, *words).communicate(timeout=500)
+    assert "3 trials, " in text, text
+    assert (whole.communicate(timeout=500), whole.returncode)[1] == 0
+    assert [(trial.run, trial.sampled, trial.step) for trial in asked(outputs)] == [
+        (trial.run, trial.sampled, trial.step) for trial in asked(undisturbed)
+    ]
+    for trial in asked(outputs):
+        rows = [
+            [
+                (row["step"], row.get("train/loss"), row.get("val/loss"))
+                for row in map(json.loads, (folder / str(trial.run) / "metrics.jsonl").open())
+            ]
+            for folder in (outputs, undisturbed)
+        ]
+        assert rows[0] == rows[1], "steps were lost or trained twice"
+
+
+def open_attempts(outputs: Path) -> list[int]:
+    """The processes that work on a run."""
+    attempts = [json.loads(path.read_text())["attempts"] for path in outputs.glob("*/*/run.json")]
+    return [each[-1]["pid"] for each in attempts if each and each[-1]["outcome"] is None]
 
 
 @pytest.mark.parametrize(("act", "code"), [("terminate", 143), ("close", 128 + signal.SIGPIPE)])

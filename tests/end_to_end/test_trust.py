@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import pickle
 import shutil
 from dataclasses import replace
@@ -43,7 +44,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def foreign(project: Path, place: Path, node: dict[str, Any], model: bool = True) -> Path:
     """The project, with code named in every file of the run that has its configuration or its
-    command line.
+    command line, next to the signatures of what they had before.
 
     Args:
         model: also in the node `model` of the checkpoint.
@@ -54,12 +55,13 @@ def foreign(project: Path, place: Path, node: dict[str, Any], model: bool = True
     with open(run / "evil.npy", "wb") as file:
         pickle.dump(Pickled(), file)
     (run / "evil.py").write_text(f"open({MARKER!r}, 'w').close()\nclass Net: ...\n")
-    config = yaml.safe_load((checkpoint / "config.yaml").read_text())
+    text = (checkpoint / "config.yaml").read_text()
+    config, mark, signature = yaml.safe_load(text), *text.partition("# signature: ")[1:]
     config["model"] |= {"evil": node} if model else {}
     config["data"] = {**DATA, "dataset": node}
     for group in ("hooks", "tracker"):
         config[group] = {"evil": node, **config.get(group, {})}
-    (checkpoint / "config.yaml").write_text(yaml.safe_dump(config))
+    (checkpoint / "config.yaml").write_text(yaml.safe_dump(config) + mark + signature)
     manifest = Manifest.read(checkpoint)
     files = [
         hash_file(checkpoint / entry.name) if entry.name == "config.yaml" else entry
@@ -168,33 +170,101 @@ def test_listings_build_nothing(project: Path, tmp_path: Path) -> None:
     assert not (folder / MARKER).exists()
 
 
-def test_the_own_project_needs_no_trust(tmp_path: Path) -> None:
-    """Its own classes, and those that its YAML files name. A class that was typed must be typed
-    again."""
-    assert python.run("-m", "launcher", "init", "mine", cwd=tmp_path).returncode == 0
-    folder, metric = (
-        tmp_path / "mine",
-        "hooks.evaluation.metrics.acc._target_=torchmetrics.Accuracy",
-    )
-    train = ("-m", "launcher", "device=cpu", "trainer.max_steps=2", "run.name=own")
-    assert python.run(*train, "experiment=first", "run.id=first", cwd=folder).returncode == 0
-    for words in (
-        (*RUNS, "evaluate", "first"),
-        ("-c", "from launcher import load_model; load_model('first')"),
-    ):
-        done = python.run(*words, cwd=folder)
-        assert done.returncode == 0, done.stderr
-    more = (
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with a class of its own, a metric that was typed, and a run."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "mine.py").write_text("import torch\n\n\nclass Net(torch.nn.Linear):\n    pass\n")
+    words = (
+        "model=supervised",
+        "model.module._target_=mine.Net",
+        "+model.module.in_features=64",
+        "+model.module.out_features=10",
+        "+hooks.evaluation.metrics.acc._target_=torchmetrics.Accuracy",
         "+hooks.evaluation.metrics.acc.task=multiclass",
         "+hooks.evaluation.metrics.acc.num_classes=10",
     )
     done = python.run(
-        *train, "model=mlp", "data=digits", "run.id=typed", f"+{metric}", *more, cwd=folder
-    )
+        "-m", "launcher", *words, "data=digits", "device=cpu", "trainer.max_steps=2",
+        "run.name=own", "run.id=first", cwd=folder,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    rejected = python.run(*RUNS, "evaluate", "typed", cwd=folder)
-    assert rejected.returncode == 2 and rejected.stderr.endswith(
-        f"add --trust, or type {metric}.\n"
-    ), rejected.stderr
-    done = python.run(*RUNS, "evaluate", "typed", metric, cwd=folder)
-    assert done.returncode == 0 and '"val/acc"' in done.stdout, done.stderr
+    return folder
+
+
+OWN_DOORS = {
+    "evaluate": (*RUNS, "evaluate", "first"),
+    "export": (*RUNS, "export", "first"),
+    "resume": (*RUNS, "resume", "first", "trainer.max_steps=3"),
+    "fork": (*RUNS, "fork", "first", "run.id=second", "trainer.max_steps=3"),
+    "replay": (*RUNS, "replay", "first"),
+    "load_model": ("-c", "from launcher import load_model; load_model('first')"),
+}
+
+
+@pytest.mark.parametrize("door", OWN_DOORS)
+def test_the_own_runs_need_no_trust_and_those_of_another_key_do(
+    own: Path, tmp_path: Path, door: str
+) -> None:
+    folder = Path(shutil.copytree(own, tmp_path / "project", symlinks=True))
+    before = content(folder)
+    other = {**os.environ, "LAUNCHER_KEY": str(tmp_path / "key")}
+    rejected = python.run(*OWN_DOORS[door], cwd=folder, env=other)
+    assert rejected.returncode == (1 if door == "load_model" else 2), rejected.stderr
+    assert "_target_=mine.Net: only the stored configuration" in rejected.stderr
+    assert content(folder) == before and not (tmp_path / "key").exists()
+    done = python.run(*OWN_DOORS[door], cwd=folder, real=door == "replay")
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_export_is_signed_if_its_checkpoint_is(own: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(own, tmp_path / "project", symlinks=True))
+    assert python.run(*RUNS, "export", "first", cwd=folder).returncode == 0
+    load = "from launcher import load_model; load_model('outputs/own/first/export')"
+    assert python.run("-c", load, cwd=folder).returncode == 0
+    file = folder / "outputs/own/first/export/config.yaml"
+    (folder / "other.py").write_text((folder / "mine.py").read_text())
+    file.write_text(file.read_text().replace("mine.Net", "other.Net"))
+    changed = python.run("-c", load, cwd=folder)
+    assert "_target_=other.Net: only the stored configuration" in changed.stderr, changed.stderr
+
+
+def test_a_run_of_stock_parts_needs_no_trust(project: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(project, tmp_path / "project", symlinks=True))
+    other = {**os.environ, "LAUNCHER_KEY": str(tmp_path / "key")}
+    for words in (
+        (*RUNS, "evaluate", "foreign"),
+        (*RUNS, "resume", "foreign", "trainer.max_steps=3"),
+        ("-c", "from launcher import load_model; load_model('foreign')"),
+    ):
+        done = python.run(*words, cwd=folder, env=other)
+        assert done.returncode == 0, done.stderr
+
+
+STORED = {
+    "a pickle": "+hooks.x={_target_:torch.load,f:evil.pt,weights_only:false}",
+    "a function by its path": (
+        "+hooks.x={_target_:launcher.hooks.functions.FunctionHook,on_ready:os.abort}"
+    ),
+    "a module that is a pickle": "+model.module={_target_:torch.jit.load,f:evil.pt}",
+    "a logging handler": "+hydra.job_logging.handlers.x.class=evil.Run",
+    "the environment": "+hydra.job.env_set.PYTHONPATH=/tmp/evil",
+    "data": "+data.dataset={_target_:numpy.load,file:evil.npy,allow_pickle:true}",
+    "a compiler": "trainer.compile={options:{cpp.cxx:[/tmp/evil]}}",
+}
+"""Overrides of earlier attacks."""
+
+
+@pytest.mark.parametrize("word", STORED.values(), ids=STORED)
+@pytest.mark.parametrize("verb", ["resume", "evaluate", "fork", "export"])
+def test_a_stored_command_that_was_changed(
+    project: Path, tmp_path: Path, word: str, verb: str
+) -> None:
+    folder = Path(shutil.copytree(project, tmp_path / "project", symlinks=True))
+    file = folder / RUN / "run.json"
+    record = json.loads(file.read_bytes())
+    file.write_text(json.dumps(record | {"overrides": [*record["overrides"], word]}))
+    before = content(folder)
+    done = python.run(*RUNS, verb, "foreign", cwd=folder)
+    assert done.returncode == 2 and "only the stored configuration" in done.stderr, done.stderr
+    assert content(folder) == before

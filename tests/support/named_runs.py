@@ -19,6 +19,6 @@ def begin(config: RunConfig) -> RunRecord:
         max_steps=1,
         world_size=1,
         strategy="none",
-        command=command_record(config.stored, None),
+        command=command_record(config.stored, {"runtime": {"choices": config.choices}}),
     )
     return record

@@ -29,6 +29,8 @@ class MyJob:
         print(f"running {config.name} seed={config.seed}")
         if self.outcome == "rejects":
             raise ConfigError("data.files='x': is empty.", "model.width=3: is odd.")
+        if self.outcome != "cannot build":
+            (config.folder.path / "started").touch()
         if self.outcome == "crashes":
             raise ValueError("a bug")
         if self.outcome == "exits":
@@ -39,7 +41,6 @@ class MyJob:
             from launcher.config.construct import instantiate
 
             instantiate(config.plain["model"], "model")
-        (config.folder.path / "done").touch()
 '''
 
 FILES = {

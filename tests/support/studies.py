@@ -6,9 +6,7 @@ from pathlib import Path
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
 from launcher.rundir.folder import RunFolder
-from launcher.search.settings import Settings
-from launcher.search.trial_store import TrialStore
-from launcher.search.trials import Trial
+from launcher.runs.trials import INVALID, Goal, Trial
 
 SPACE = {
     "optimizer.lr": FloatDistribution(1e-4, 1e-1, log=True),
@@ -25,10 +23,7 @@ def study_on_disk(
     folder = outputs / "studies" / "toy-0123abcd"
     folder.mkdir(parents=True)
     directions = ["maximize" if name == "val/accuracy" else "minimize" for name in objectives]
-    settings = Settings(objectives, tuple(directions))
-    store = TrialStore(folder, settings, SPACE)
-    store.load()
-    trials: list[Trial] = []
+    goal = Goal(objectives, tuple(directions))
     for number, (lr, loss) in enumerate(VALUES.items()):
         params = {"optimizer.lr": lr, "model.width": "8" if number % 2 else "16"}
         run = RunFolder(outputs / "toy" / f"{number:08x}").create()
@@ -39,6 +34,11 @@ def study_on_disk(
             "id": f"{number:08x}",
             "state": "paused" if is_open else "completed",
             "step": steps[-1],
+            "trials": [
+                Trial(number, params, SPACE, target=10 if is_open else None).as_data(
+                    folder.name, goal
+                )
+            ],
         }
         run.record_path.write_text(json.dumps({"attempts": [], "max_steps": 30, **record}))
         rows = [
@@ -46,13 +46,9 @@ def study_on_disk(
             for step in steps
         ]
         run.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        store.queue = [*store.queue, params]
-        trials.append(store.ask(trials))
-        trials[-1].run = f"toy/{number:08x}"
-        store.record(trials[-1])
-    trials.append(store.ask(trials))
-    trials[-1].refusal = "no"
-    store.record(trials[-1])
-    with open(folder / "journal.log", "ab") as file:
-        file.write(b'{"op_code":4,"wor')
+    (folder / INVALID).mkdir()
+    invalid = Trial(len(VALUES), {"optimizer.lr": 0.02, "model.width": "8"}, SPACE, refusal="no")
+    (folder / INVALID / "trial-0006.json").write_text(
+        json.dumps(invalid.as_data(folder.name, goal))
+    )
     return folder

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from launcher.config.run_config import RunConfig
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
+from launcher.search.local import Runner
 from launcher.search.rungs import rungs_of
 from launcher.search.search import Search
 from launcher.search.settings import Settings
@@ -27,7 +28,7 @@ def loss(x: float, step: int) -> float:
     return abs(x - 0.3) + 1 / step
 
 
-class ToyRunner:
+class ToyRunner(Runner):
     """
     Args:
         value: of `val/loss`, by x and step.
@@ -91,18 +92,6 @@ class ToyRunner:
     def why(self, number: int, code: int) -> str:
         return f"exit code {code}"
 
-    def phase(self, number: int) -> str:
-        return "running"
-
-    def describe_start(self, step: int) -> str:
-        return "starts"
-
-    def adopt(self, runs: Mapping[int, str]) -> None:
-        pass
-
-    def flush(self) -> None:
-        pass
-
     def close(self) -> None:
         pass
 
@@ -135,7 +124,7 @@ def search(
     **settings: Any,
 ) -> Search:
     keys = Settings(objectives=("val/loss",), directions=("minimize",), **settings)
-    study = folder / "studies" / "toy"
+    study = folder / "studies" / (keys.name or "toy")
     study.mkdir(parents=True, exist_ok=True)
     lines: list[str] = []
     made = Search(

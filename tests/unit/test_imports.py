@@ -33,6 +33,7 @@ ORDER = [
     {"distributed", "utils"},
     {"compat"},
     {"hooks"},
+    {"remaining"},
     {"trackers"},
     {"checkpoint"},
     {"strategies", "data"},
@@ -70,7 +71,7 @@ TORCH_FREE = [
     *("__main__", "cli", "config", "errors", "runs", "slurm", "trackers", "types"),
     *("checkpoint.changes", "checkpoint.manifest", "checkpoint.retention", "checkpoint.store"),
     *("dispatch.local", "dispatch.slurm", "dispatch.task", "dispatch.waiting"),
-    *("jobs.complete", "jobs.train"),
+    *("jobs.train", "remaining"),
     *("certify", "proof.replay"),
     *(
         "process.deadline",
@@ -164,7 +165,7 @@ def test_imports_go_downward():
 
 
 def test_one_module_builds_what_a_configuration_names():
-    """A stored configuration is checked before; see `launcher.config.trust`."""
+    """A stored configuration is checked before; see `launcher.config.foreign`."""
     names = {dotted(path): " ".join(imported(tree(path))) for path in modules()}
     assert [module for module in names if "hydra.utils" in names[module]] == [
         "launcher.config.construct"

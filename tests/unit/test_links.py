@@ -6,8 +6,11 @@ import pytest
 
 from support.paths import ROOT
 
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "benchmarks/RESULTS.md"])
-LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)#?([^)\s]*)\)")
+DOCS = ROOT / "docs"
+FURTHER = [ROOT / "benchmarks/RESULTS.md", ROOT / "slurm/lab/README.md"]
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *FURTHER])
+LINK = re.compile(r"\]\((?!https?:|mailto:|\.\./\.\./actions/)([^)#\s]*)#?([^)\s]*)\)")
+"""A link to `../../actions/` leads to the workflow on the host of the repository."""
 
 
 def anchors(text):
@@ -19,7 +22,7 @@ def anchors(text):
     return made | set(re.findall(r'<a id="([^"]+)"', text))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     for path, anchor in LINK.findall(page.read_text()):
         target = page.parent / path if path else page
@@ -31,12 +34,19 @@ def test_links_lead_somewhere(page):
 
 def test_the_first_page_leads_to_every_other_page():
     """docs/index.md for who reads on GitHub; the menu is what the site has."""
-    pages = {page.name for page in ROOT.glob("docs/*.md")} - {"index.md"}
+    pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} - {"index.md"}
     assert pages <= {path for path, _ in LINK.findall((ROOT / "docs/index.md").read_text())}
 
 
 def test_the_menu_of_the_site_has_every_page():
     menu = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
-    listed = set(re.findall(r"([\w-]+\.md)$", menu, re.MULTILINE))
-    made = {"contributing.md", "changelog.md", "security.md", "results.md"}
-    assert listed == made | {page.name for page in ROOT.glob("docs/*.md")}
+    listed = set(re.findall(r"([\w/-]+\.md)$", menu, re.MULTILINE))
+    made = {"contributing.md", "changelog.md", "security.md"}
+    made |= {"results.md", "slurm_lab.md", "agents.md"}
+    assert listed == made | {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+
+
+def test_the_badge_shows_a_workflow_that_exists():
+    badges = re.findall(r"\.\./actions/workflows/([\w.]+)", (ROOT / "README.md").read_text())
+    assert badges
+    assert all((ROOT / ".github" / "workflows" / badge).is_file() for badge in badges)

@@ -25,8 +25,6 @@ ALLOWED = {
     # Transformers' own marks: which tensors are set, and which modules stay whole.
     ("models/huggingface.py", "_is_hf_initialized"),
     ("models/huggingface.py", "_no_split_modules"),
-    # Submitit writes a script only when it submits it.
-    ("slurm/sbatch.py", "_make_submission_file_text"),
     # Torch's own mark, by which GradScaler decides who unscales.
     ("strategies/native.py", "_step_supports_amp_scaling"),
     # The module inside a compiled one.

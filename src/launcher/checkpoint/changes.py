@@ -1,15 +1,18 @@
-"""Changes since a checkpoint was written."""
+"""Changes since a checkpoint was written that may change the numbers."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from launcher.config.identity import drift
+from launcher.config.difference import ABSENT, describe, diff, is_within
+from launcher.config.lanes import without_effect
 from launcher.config.plain_yaml import load
 from launcher.config.run_config import stored_tree
+from launcher.config.sections import AUTO
+from launcher.config.tree import get
 from launcher.rundir.provenance import MACHINE
 from launcher.rundir.sources import imported_sources, source_changes
 
@@ -19,31 +22,72 @@ OF_THE_ATTEMPT = (
     "trainer.pause_at",
     "run.resume",
     "hooks.checkpointing.load",
-    "trainer.micro_batch_size='auto'",
 )
-"""Keys that configure one attempt, and a value that an attempt replaces by its own."""
+"""Keys that configure one attempt."""
+AUTO_KEY = "trainer.micro_batch_size"
 SOURCES = "sources.json"
 """The file of a checkpoint with the digests of the user's own source files."""
 
 
-def changes_since(checkpoint: Path, config: dict[str, Any], code: dict[str, object]) -> list[str]:
-    """Return differences in configuration, code and versions between a checkpoint and now."""
+def changes_since(
+    checkpoint: Path,
+    config: Mapping[str, Any],
+    code: Mapping[str, object],
+    sources: Mapping[str, str],
+    ignored: Collection[str] = (),
+) -> list[str]:
+    """Return what may change the numbers since a checkpoint: configuration, code and versions.
+
+    A library that is new was imported or installed since, and does not count.
+
+    Args:
+        checkpoint: the folder of the checkpoint.
+        config: the current resolved configuration.
+        code: the current commit and versions.
+        sources: the digests of the user's own source files, see `imported_sources`.
+        ignored: further keys that do not count.
+    """
+    ignored = {*OF_THE_ATTEMPT, *ignored, *(get(config, "run.identity_exclude") or ())}
+    ignored |= without_effect(get(config, "trainer.lanes"))
+    if get(config, AUTO_KEY) == AUTO:
+        # An attempt replaces it by its own number.
+        ignored.add(AUTO_KEY)
     messages: list[str] = []
-    for name, present in (("config.yaml", config), ("code.yaml", code)):
-        if (file := checkpoint / name).exists() and _loaded_fast(file) != present:
-            messages += drift(stored_tree(file), present)
-    return [message for message in messages if not message.startswith(OF_THE_ATTEMPT)]
+    for name, current in (("config.yaml", config), ("code.yaml", code)):
+        if (file := checkpoint / name).exists() and _loaded_fast(file) != current:
+            changes = diff(stored_tree(file), current, ignored=ignored)
+            messages += describe(
+                {
+                    key: values
+                    for key, values in changes.items()
+                    if not (is_within(key, {"versions"}) and values[0] is ABSENT)
+                }
+            )
+    return messages + source_changes(stored_sources(checkpoint), sources)
+
+
+def stored_fingerprint(checkpoint: Path) -> object:
+    """Return the fingerprint of a checkpoint's training data, or None if it has none."""
+    try:
+        state = json.loads((checkpoint / "state.json").read_bytes())
+        return state["training_state"]["data_loader"]["dataset"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
 
 
 def environment_changes(checkpoint: Path, texts: Mapping[str, str]) -> list[str]:
-    """Return differences in code, versions, machine and data between a checkpoint and now."""
-    messages = source_changes(stored_sources(checkpoint), imported_sources())
-    for name in ("code.yaml", MACHINE):
-        saved = yaml.safe_load((checkpoint / name).read_bytes())
-        messages += drift(saved, yaml.safe_load(texts[name]))
-    # A library that has not been imported has no version.
-    ends = ("is new.", "is gone.")
-    return [text for text in messages if not (text.startswith("versions.") and text.endswith(ends))]
+    """Return differences in code, versions, machine and data between a checkpoint and now.
+
+    Args:
+        checkpoint: the folder of the checkpoint.
+        texts: the small files of the current attempt's checkpoints.
+    """
+    config, code, machine = (
+        yaml.safe_load(texts[name]) for name in ("config.yaml", "code.yaml", MACHINE)
+    )
+    ignored = {*config, *(load((checkpoint / "config.yaml").read_bytes()) or {})}
+    messages = changes_since(checkpoint, config, code, imported_sources(), ignored)
+    return messages + describe(diff(yaml.safe_load((checkpoint / MACHINE).read_bytes()), machine))
 
 
 def with_sources(texts: Mapping[str, str]) -> dict[str, str]:

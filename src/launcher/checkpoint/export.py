@@ -17,6 +17,7 @@ from launcher.config.run_config import resolved_node, stored_tree
 from launcher.errors import ConfigError
 from launcher.rundir.files import fsync_file, fsync_folder, replace_file, replacing
 from launcher.rundir.folder import RunFolder
+from launcher.rundir.signing import is_own_text, signed_text
 from launcher.strategies.weights import EXTRA, MODEL, TIED
 
 logger = logging.getLogger("launcher")
@@ -60,7 +61,8 @@ class Export:
                     key: stored_model[key] if value == settings.get(key) else value
                     for key, value in written.items()
                 }
-                text = as_yaml({**config, "model": model})
+                is_own, text = is_own_text(text), as_yaml({**config, "model": model})
+                text = signed_text(text) if is_own else text
             replace_file(folder.export / "config.yaml", text.encode())
         files = [target] if target.is_file() else sorted(target.glob("model*.safetensors"))
         count = len(ShardReader(files).names())

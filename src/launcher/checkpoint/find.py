@@ -48,17 +48,6 @@ def checkpoint_path(root: Path, which: str | int | Path) -> Path | None:
     return root / folder.resolve().name if folder is not None and is_own else folder
 
 
-def request_name(root: Path, which: str | int | Path) -> str:
-    """Return one name for all spellings: a checkpoint of this run by name, another by path."""
-    name = str(which)
-    if name.removeprefix("step-").isdecimal():
-        return step_name(int(name.removeprefix("step-")))
-    for path in (expanded(name), root / name, root.parent / name):
-        if path.parent.resolve() == root.resolve():
-            return path.name
-    return str(expanded(name).absolute())
-
-
 def damaged(key: str, which: str | int | Path, path: Path, error: CorruptCheckpoint) -> ConfigError:
     return ConfigError(
         f"{key}={which}: {path} is damaged: {error.problem}. Use another checkpoint."

@@ -40,8 +40,6 @@ class Manifest:
     samples: int | None = None
     run: str | None = None
     """`<name>/<id>` of the run that wrote it, or None for a program without a workspace."""
-    rollbacks: list[str] = field(default_factory=list)
-    """Checkpoints that the run was rolled back to, in order (see `find.request_name`)."""
     files: list[FileEntry] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     format_version: int = VERSION
@@ -100,14 +98,11 @@ def _parse(folder: Path, content: bytes) -> Manifest:
         "world_size": int,
         "strategy": str,
         "files": list,
-        "rollbacks": list,
         "format_version": int,
     }
     for key, kind in types.items():
         if type(data[key]) is not kind:
             raise ValueError(f"{key} has a wrong type")
-    if not all(isinstance(name, str) for name in data["rollbacks"]):
-        raise ValueError("rollbacks has a wrong type")
     files = [_entry(**entry) for entry in data.pop("files")]
     if outside := [
         e.name for e in files if Path(e.name).is_absolute() or ".." in Path(e.name).parts

@@ -182,8 +182,7 @@ class RemoteStore(CheckpointStore):
                 if newest is not None and step <= newest[1].step:
                     break
                 try:
-                    manifest = self._manifest(name)
-                    if self._is_abandoned(name, manifest, newest):
+                    if self._is_abandoned(name):
                         self._rename(name, f"{ABANDONED}{name}")
                         self.logger.warning(
                             "%s has %s from before the run was rolled back: set aside as %s%s.",
@@ -193,7 +192,7 @@ class RemoteStore(CheckpointStore):
                             name,
                         )
                         continue
-                    self._check_own(manifest, f"{self.url}/{name}")
+                    self._check_own(self._manifest(name), f"{self.url}/{name}")
                     return self._fetch(name, step)
                 except CorruptCheckpoint as error:
                     problem = error
@@ -212,32 +211,29 @@ class RemoteStore(CheckpointStore):
             raise problem
         return newest
 
-    def _is_abandoned(
-        self, name: str, manifest: Manifest, newest: tuple[Path, Manifest] | None
-    ) -> bool:
-        """Return whether a rollback of this machine has set a checkpoint aside.
+    def _is_abandoned(self, name: str) -> bool:
+        """Return whether this machine has set the checkpoint aside, by a rollback.
 
-        The rollback may have been made while the remote copy was unreachable.
+        The remote copy may have been out of use then.
         """
-        given_up = {
+        return name.rpartition("-")[2] in {
             _digest(folder)
             for folder in self.root.glob(f"{ABANDONED}step-*")
             if (folder / NAME).is_file()
         }
-        if name.rpartition("-")[2] in given_up:
-            return True
-        ours = [] if newest is None else newest[1].rollbacks
-        return manifest.rollbacks[: len(ours)] != ours
 
     def abandon(self, after: int) -> list[str]:
         """Set checkpoints aside in the remote copy too, or they would be fetched again."""
+        self.abandon_copies(after)
+        return super().abandon(after)
+
+    def abandon_copies(self, after: int) -> None:
         try:
             for step, name in reversed(self._listed()):
                 if step > after:
                     self._rename(name, f"{ABANDONED}{name}")
         except Exception as error:  # each file system has its own errors
             raise self._unreachable(error) from error
-        return super().abandon(after)
 
     def _unreachable(self, error: Exception) -> ConfigError:
         return ConfigError(

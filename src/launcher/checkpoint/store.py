@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -176,8 +175,8 @@ class CheckpointStore:
         if not self._is_own(manifest):
             raise ConfigError(
                 f"{folder} is a checkpoint of the run {manifest.run}, not of"
-                f" {next(iter(self.names))}: train on from it with run.resume={folder}, or move it"
-                " away."
+                f" {next(iter(self.names))}: move it away, or start another run from it with"
+                f" run.tag=<word> run.fork_from={folder}."
             )
 
     def _lead_here(self) -> None:
@@ -242,13 +241,6 @@ class CheckpointStore:
     def _best_at(self, step: int) -> int | None:
         best: Any = (noted(self.path(step)) or {}).get("best")
         return best["step"] if best else None
-
-    def rollbacks(self) -> list[str]:
-        """Read the newest readable checkpoint's rollbacks (see `request_name`)."""
-        for step in reversed(self.steps()):
-            with suppress(CorruptCheckpoint, UnsupportedCheckpoint, OSError):
-                return Manifest.read(self.path(step)).rollbacks
-        return []
 
     def relink(self) -> None:
         """Rebuild links that are missing, wrong or, after `cp -rL`, folders."""

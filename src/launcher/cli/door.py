@@ -52,10 +52,10 @@ def enter(overrides: Sequence[str], arguments: Namespace) -> None:
 
 def task(config: DictConfig) -> object:
     """Run a job for Hydra; it is importable, so that Hydra's launchers can send it elsewhere."""
-    # Hydra has made the folder.
-    made = RunFolder(config.run.dir).path
-    node = OmegaConf.to_container(HydraConfig.get(), resolve=False)  # type: ignore[arg-type]
+    node = OmegaConf.to_container(HydraConfig.get(), resolve=False)
     whole = OmegaConf.create({**to_plain(config), "hydra": node})
+    # Hydra has made the folder.
+    made = RunFolder(whole.run.dir).path
     try:
         run = check(whole, Runs())
     except ConfigError as error:

@@ -72,7 +72,7 @@ def _run(words: Command) -> None:
 
     config = words.config()
     run = words.check(config)
-    line = run.describe(words.runs)
+    line = run.continuation
     if line is not None and not _is_later_rank():
         print(line, file=sys.stderr, flush=True)
     callbacks = Callbacks(config)

@@ -145,7 +145,7 @@ class Queue:
             error.add_note(text)
         self.results[index] = JobResult(error=error)
         # No log has these lines.
-        for line in [] if code == 2 or job.folder.is_dir() else pool.last_lines(index):
+        for line in [] if code == 2 or job.config.folder.logs.is_dir() else pool.last_lines(index):
             self.display.say(line)
         self.display.say(f"{job.label}: {'rejected' if code == 2 else 'failed'}: {text}")
 

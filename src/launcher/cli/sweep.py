@@ -17,10 +17,10 @@ from launcher.cli.start import start
 from launcher.cli.sweep_job import SweepJob
 from launcher.config.compose import Command
 from launcher.config.construct import construct, target_object
+from launcher.config.difference import diff
 from launcher.config.explain import unwrapped, user_traceback
 from launcher.config.grid import GRID_SWEEPERS
 from launcher.config.hydra_job import Callbacks
-from launcher.config.identity import changed_keys
 from launcher.config.metric_direction import ranked
 from launcher.config.options import TRAIN_JOB
 from launcher.config.plain import to_plain
@@ -127,7 +127,7 @@ def check_jobs(
     if continued := list(filter(None, (job.config.news for job in jobs))):
         print(
             f"{len(continued)} of {len(jobs)} jobs continue runs of an equivalent"
-            f" configuration: {'; '.join(dict.fromkeys(continued))}"
+            f" configuration: {'; '.join(dict.fromkeys(continued))}."
         )
     return jobs
 
@@ -162,7 +162,7 @@ def _same_runs(repeats: Sequence[tuple[SweepJob, SweepJob]]) -> list[str]:
 
 def _same_run(first: SweepJob, second: SweepJob) -> str:
     """Return the message that rejects two jobs with one id, with the keys in which they differ."""
-    keys = changed_keys(first.plain, second.plain)
+    keys = diff(first.plain, second.plain)
     same = (
         f"jobs {first.index + 1} and {second.index + 1} of the sweep are the same run, {second.run}"
     )

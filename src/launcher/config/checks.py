@@ -29,8 +29,7 @@ NO_TRAINING = ("launcher.jobs.evaluate.EvaluateJob", EXPORT, PREDICT)
 """Jobs that use the model (and the data) of a run, and do not train."""
 CHECKPOINTING = "launcher.hooks.checkpointing.CheckpointingHook"
 DEEPSPEED = "launcher.strategies.deepspeed.DeepSpeedStrategy"
-RESUME = ("auto", "never", "must", "best")
-STEP = re.compile(r"(step-)?\d+")
+RESUME, WAY = ("auto", "never", "must"), "run.resume={}"
 SIMILAR = 4
 """A batch size is suggested if it is at most this many times the rejected one."""
 NAME = re.compile(r"\w[\w.+=@-]*")
@@ -315,13 +314,12 @@ def _names(tree: dict[str, object]) -> Iterator[ConfigIssue]:
 
 def _start(tree: dict[str, Any]) -> Iterator[ConfigIssue]:
     resume, init_from = get(tree, "run.resume"), get(tree, "run.init_from")
-    # Retention deletes it.
-    is_step = isinstance(resume, str) and STEP.fullmatch(resume.rstrip("/").rpartition("/")[2])
-    is_path = isinstance(resume, str) and bool(resume) and expanded(resume).exists()
-    if isinstance(resume, str) and not (is_step or is_path or resume in RESUME):
-        ways = "auto, never, must, best, a step or the folder of a checkpoint"
-        text = f"should be {ways}{hint(resume, RESUME, 'run.resume={}')}"
-        yield ConfigIssue("run.resume", show(resume, 200), text)
+    if isinstance(resume, str | int) and resume not in RESUME:
+        step = str(resume).removeprefix("step-")
+        step = str(int(step)) if step.isdecimal() else step
+        back = f"; `python -m launcher.runs rollback RUN {step}` goes back to a checkpoint."
+        near = back if step.isdecimal() or step == "best" else hint(step, RESUME, WAY)
+        yield ConfigIssue("run.resume", show(resume, 200), f"should be auto, never or must{near}")
     yield from _fork(tree)
     if isinstance(init_from, str) and (issue := no_weights(expanded(init_from))):
         yield ConfigIssue("run.init_from", show(init_from, 200), issue)

@@ -1,4 +1,4 @@
-"""From the words of a command to the configurations of its runs.
+"""Composes the configurations of a command.
 
 The groups are composed by Hydra, once for each set of choices. The values are applied to a copy,
 and every error among them is collected with its suggestion.
@@ -240,14 +240,14 @@ class Command:
     # ------------------------------------------------------------------------------------- a sweep
     @cached_property
     def master(self) -> DictConfig | None:
-        """The configuration with the values that all jobs share; None if the groups do not compose.
+        """The configuration of the values that all jobs share, or None if no groups compose.
 
         Values that only some options of the sweep have are left out.
         """
         try:
             config = self._groups_of(self.overrides)
         except COMPOSITION_ERRORS:
-            # A group may have no option but those of the sweep.
+            # A group may have no option but the options of the sweep.
             try:
                 (first, *_) = expand(self.overrides, with_intervals=True)
                 config = self._groups_of([parse(text) for text in first])

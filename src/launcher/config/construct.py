@@ -3,7 +3,7 @@
 Only this module imports Hydra's own functions for it.
 
 Every `_target_` of a configuration is imported and called. A stored configuration that may come
-from somebody else is checked before (see `launcher.config.trust`).
+from somebody else is checked before (see `launcher.config.foreign`).
 """
 
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ from hydra.utils import get_object
 from hydra.utils import instantiate as hydra_instantiate
 from omegaconf import OmegaConf
 
-from launcher.config.resolve import escaped
-from launcher.config.tree import nested
+from launcher.config.secrets import escaped
+from launcher.config.tree import mapped, nested
 
 UNCHECKED = getattr(hydra_utils, "UNSAFE_DISABLE_EXECUTION_CHECKS", None)
 """A setting of Hydra since 1.4: its own list of allowed targets is not used, since
-`launcher.config.trust` has decided. None if this version of Hydra has no such list."""
+`launcher.config.foreign` has decided. None if this version of Hydra has no such list."""
 
 
 def decided_here() -> AbstractContextManager[object]:
@@ -40,24 +40,19 @@ def instantiate(node: Mapping[str, Any] | None, path: str = "", **changes: objec
         return None
     if "_convert_" not in node:
         changes["_convert_"] = "object"
-    node = escaped(node)
     # Hydra 1.3 resolves twice.
-    node = escaped(node) if UNCHECKED is None else node
+    for _ in range(2 if UNCHECKED is None else 1):
+        node = mapped(node, lambda value, _: escaped(value) if isinstance(value, str) else value)
     config = OmegaConf.create(nested({path or "node": node}), flags={"allow_objects": True})
     with decided_here():
         return hydra_instantiate(OmegaConf.select(config, path or "node"), **changes)
 
 
 def construct(settings: Mapping[str, object]) -> Any:
-    """Call the `_target_` with the other settings, as they are stored.
-
-    `instantiate` would resolve them once more, so that a shell line with an escaped `${HOME}`
-    would become an interpolation.
-    """
-    stored: Any = OmegaConf.to_container(OmegaConf.create(escaped(settings)), resolve=True)
+    """Call the `_target_` with the other settings, which are resolved."""
     arguments = {
         key: value
-        for key, value in stored.items()
+        for key, value in settings.items()
         if key not in ("_target_", "_recursive_", "_convert_")
     }
     return target_object(str(settings["_target_"]))(**arguments)

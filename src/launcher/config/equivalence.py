@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from launcher.config.difference import is_equal
 from launcher.config.sections import SECTIONS, CompileSettings, section
 from launcher.config.signature import REQUIRED, UNKNOWN, Signature, signature
 from launcher.config.source import NotFound
@@ -46,7 +47,7 @@ def _reduced(tree: object, path: str) -> Any:
     kept = {
         key: value
         for key, value in tree.items()
-        if not (key in defaults and _is_equal(value, defaults[key]))
+        if not (key in defaults and is_equal(value, defaults[key]))
     }
     reduced = {key: _reduced(value, join(path, key)) for key, value in kept.items()}
     return (
@@ -85,14 +86,3 @@ def _defaults_of(spec: Signature) -> dict[str, object]:
         for parameter in spec.parameters
         if parameter.default is not REQUIRED and parameter.default is not UNKNOWN
     }
-
-
-def _is_equal(value: Any, default: Any) -> bool:
-    """Return whether two values are equal: 1 and 1.0, a list and a tuple, not 1 and true."""
-    if isinstance(value, list):
-        same_length = isinstance(default, list | tuple) and len(value) == len(default)
-        return same_length and all(map(_is_equal, value, default))
-    if isinstance(value, Mapping):
-        same_keys = isinstance(default, Mapping) and value.keys() == default.keys()
-        return same_keys and all(_is_equal(item, default[key]) for key, item in value.items())
-    return isinstance(value, bool) == isinstance(default, bool) and bool(value == default)

@@ -1,12 +1,9 @@
 """Exceptions as messages for the user."""
 
-import os
 import sys
-import sysconfig
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from hydra.errors import InstantiationException
 
@@ -19,22 +16,9 @@ from launcher.config.tree import join
 from launcher.errors import TrainingError, config_error
 from launcher.process.printable import printable
 from launcher.rundir.folder import RunFolder
+from launcher.rundir.sources import is_library
 
 LOG = "launcher_log"
-LIBRARIES = (
-    *{
-        f"{sysconfig.get_path(name)}{os.sep}"
-        for name in ("stdlib", "platstdlib", "purelib", "platlib")
-    },
-    *{
-        f"{folder}{os.sep}"
-        for folder in sys.path
-        if folder.endswith(("site-packages", "dist-packages"))
-    },
-    f"{Path(__file__).parents[1]}{os.sep}",
-    "<frozen",
-)
-"""Folders of code that is not the user's."""
 
 
 def report(messages: Sequence[str]) -> None:
@@ -92,7 +76,7 @@ def _where(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}: "
     frames = traceback.extract_tb(error.__traceback__)
-    user_frames = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)]
+    user_frames = [frame for frame in frames if not is_library(frame.filename)]
     return f"{user_frames[-1].filename}, line {user_frames[-1].lineno}: " if user_frames else ""
 
 
@@ -111,7 +95,7 @@ def user_traceback(error: BaseException) -> str:
     any_own = bool(getattr(unwrapped(error).__cause__, "has_user_frames", False))
     chain: traceback.TracebackException | None = stack
     while chain is not None:
-        user_frames = [frame for frame in chain.stack if not frame.filename.startswith(LIBRARIES)]
+        user_frames = [frame for frame in chain.stack if not is_library(frame.filename)]
         any_own = any_own or bool(user_frames)
         chain.stack = traceback.StackSummary.from_list(user_frames)
         chain = chain.__cause__ or (None if chain.__suppress_context__ else chain.__context__)

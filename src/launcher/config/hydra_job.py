@@ -13,7 +13,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from launcher.config.construct import instantiate
 from launcher.config.plain import to_plain
-from launcher.config.resolve import escaped
 from launcher.config.run_config import RunConfig
 
 Task = Callable[[RunConfig], object]
@@ -61,7 +60,7 @@ class Callbacks:
 
 def composed(run: RunConfig) -> DictConfig:
     """Return a run's configuration as Hydra has composed it."""
-    config: Any = OmegaConf.create({**escaped(run.stored), "hydra": run.hydra})
+    config: Any = OmegaConf.create({**run.stored, "hydra": run.hydra})
     if config.hydra.mode is not None:
         config.hydra.mode = RunMode[config.hydra.mode]
     return config  # type: ignore[no-any-return]

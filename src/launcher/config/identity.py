@@ -1,4 +1,4 @@
-"""Name and id of a run, and the differences between two configurations.
+"""Name and id of a run.
 
 Importing this registers the resolvers of conf/config.yaml. They see the whole configuration, so
 they resolve to the same value while Hydra composes, inside the run, and in a sweep's child process.
@@ -6,6 +6,7 @@ they resolve to the same value while Hydra composes, inside the run, and in a sw
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -13,19 +14,16 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import setup_globals
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from launcher.config.command import for_json
 from launcher.config.lanes import without_effect
 from launcher.config.length import default_steps
-from launcher.config.messages import show
 from launcher.config.needs import METRIC_SCHEDULE, measuring, parts
 from launcher.config.plain import resolved_at, to_plain
-from launcher.config.secrets import as_stored
 from launcher.config.sections import AUTO
-from launcher.config.tree import is_interpolation, leaves, mapped, value_at
+from launcher.config.tree import is_interpolation, mapped, value_at
 from launcher.rundir.files import expanded
 
 LOCATION_PREFIXES = (
@@ -170,8 +168,6 @@ def _content(file: Path) -> object:
 def choices(config: DictConfig) -> dict[str, object]:
     """Return the chosen option of each group, empty for a configuration without Hydra."""
     chosen = OmegaConf.select(config, "hydra.runtime.choices")
-    if chosen is None and HydraConfig.initialized():
-        chosen = HydraConfig.get().runtime.choices
     return to_plain(chosen) if chosen is not None else {}
 
 
@@ -185,21 +181,10 @@ def run_name(config: DictConfig) -> str:
     )
 
 
-def identity_text(hashed_id: str, written: Mapping[str, object], hashed: dict[str, Any]) -> str:
-    """Return the text of `run.identity`: the id and the tree that is hashed, without secrets."""
-    kept = for_json(_as_stored(written, hashed))
-    text = json.dumps({"id": hashed_id, "identity": kept}, separators=(",", ":"))
+def identity_text(hashed_id: str, hashed: dict[str, Any]) -> str:
+    """Return the text of `run.identity`: the id and the tree that is hashed."""
+    text = json.dumps({"id": hashed_id, "identity": for_json(hashed)}, separators=(",", ":"))
     return text.replace("${", ESCAPED)
-
-
-def _as_stored(written: Mapping[str, object], hashed: Mapping[str, object]) -> dict[str, object]:
-    """The identity without values from the environment, see `launcher.config.secrets`."""
-    names = {key: key.removeprefix("run.") for key in HASHED_RUN_KEYS if key in hashed}
-    others = {key: value for key, value in hashed.items() if key not in names}
-    settings = {name: hashed[key] for key, name in names.items()}
-    stored = as_stored(written, others | {"run": settings})
-    run: Any = stored.pop("run")
-    return stored | {key: run[name] for key, name in names.items()}
 
 
 def _class_name(config: DictConfig, group: str) -> str:
@@ -211,34 +196,6 @@ def _file_name(choice: object) -> str:
     """Join `nested/option` or several options into the name of one folder."""
     parts: Iterable[object] = choice if isinstance(choice, list) else [choice]
     return "+".join(str(part).replace("/", "-") for part in parts)
-
-
-def changed_keys(saved: Mapping[str, object], present: Mapping[str, object]) -> list[str]:
-    """The keys in which two resolved configurations (plain containers) differ, sorted."""
-    before, after = leaves(saved), leaves(present)
-    return [key for key in sorted(before.keys() | after.keys()) if not _same(before, after, key)]
-
-
-def _same(before: dict[str, object], after: dict[str, object], key: str) -> bool:
-    if key not in before or key not in after:
-        return False
-    return before[key] == after[key] and isinstance(before[key], bool) == isinstance(
-        after[key], bool
-    )
-
-
-def drift(saved: Mapping[str, object], present: Mapping[str, object]) -> list[str]:
-    """A message for each key in which two resolved configurations differ."""
-    before, after = leaves(saved), leaves(present)
-    messages = []
-    for key in changed_keys(saved, present):
-        if key not in before:
-            messages.append(f"{key}={show(after[key])}: is new.")
-        elif key not in after:
-            messages.append(f"{key}: was {show(before[key])}, is gone.")
-        else:
-            messages.append(f"{key}={show(after[key])}: was {show(before[key])}.")
-    return messages
 
 
 def _resolve_id(config: DictConfig) -> str:
@@ -262,5 +219,6 @@ if "replace" not in signature(register).parameters:
 register("launcher.id", lambda *, _root_: _resolve_id(_root_), replace=True)
 register("launcher.name", lambda *, _root_: run_name(_root_), replace=True)
 register("launcher.path", _resolve_path, replace=True)
+register("launcher.absolute", lambda path: os.path.abspath(path), replace=True)
 register("launcher.count", len, replace=True)
 register("launcher.steps", lambda *, _root_: _resolve_steps(_root_), replace=True)

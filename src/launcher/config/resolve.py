@@ -11,7 +11,7 @@ from launcher.config.identity import PLACEHOLDER, choices, without_id
 from launcher.config.messages import ConfigIssue, MissingValue, hint
 from launcher.config.options import composed_from, options_with
 from launcher.config.plain import resolved_at, to_plain
-from launcher.config.secrets import is_expression
+from launcher.config.secrets import escaped
 from launcher.config.tree import is_interpolation, join, mapped, walk
 
 UNRESOLVED = object()
@@ -19,8 +19,6 @@ UNRESOLVED = object()
 
 REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 UNSET = re.compile(r"Environment variable '(\w+)' not found")
-OPENING = re.compile(r"(\\*)\$\{")
-"""The beginning of an interpolation, with the backslashes before it."""
 
 
 def without_unresolved(tree: dict[str, object]) -> dict[str, object]:
@@ -34,31 +32,7 @@ def without_unresolved(tree: dict[str, object]) -> dict[str, object]:
 
 def as_yaml(plain: Mapping[str, object]) -> str:
     """The text of a configuration as it is stored."""
-    return OmegaConf.to_yaml(OmegaConf.create(escaped(plain)))
-
-
-def escaped(tree: Any, key: object = "") -> Any:
-    """Escape a tree for storage, so that OmegaConf reads no other text as an interpolation."""
-    if isinstance(tree, Mapping):
-        return {key: escaped(value, key) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [escaped(value, key) for value in tree]
-    return (
-        OPENING.sub(r"\1\1\\${", tree)
-        if is_interpolation(tree) and not is_expression(tree, key)
-        else tree
-    )
-
-
-def unescaped(tree: Any, key: object = "") -> Any:
-    """The reverse of `escaped`. Nothing is resolved: a variable may not be set any more."""
-    if isinstance(tree, Mapping):
-        return {key: unescaped(value, key) for key, value in tree.items()}
-    if isinstance(tree, list):
-        return [unescaped(value, key) for value in tree]
-    if not is_interpolation(tree) or is_expression(tree, key):
-        return tree
-    return OPENING.sub(lambda match: "\\" * (len(match[1]) // 2) + "${", tree)
+    return OmegaConf.to_yaml(OmegaConf.create(dict(plain)))
 
 
 def references(tree: object) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from launcher.config.command import command_record
 from launcher.config.identity import DERIVED, digest, hashed_identity, identity_text
 from launcher.config.lookup import (
     Known,
@@ -17,19 +18,19 @@ from launcher.config.lookup import (
     check_identity,
     continuation,
     equivalent,
-    nearest,
     news,
 )
 from launcher.config.messages import ConfigIssue
 from launcher.config.options import TRAIN_JOB
 from launcher.config.plain import settings_of, to_plain
-from launcher.config.resolve import Resolver, escaped, unescaped
+from launcher.config.resolve import Resolver
 from launcher.config.schema import check_hydra, check_tree
-from launcher.config.secrets import as_stored
+from launcher.config.secrets import stored_config
 from launcher.config.sections import RunSettings, TrainerSettings
 from launcher.config.tree import get, of_the_run
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
+from launcher.rundir.record_format import RecordData
 
 
 @dataclass(frozen=True)
@@ -41,14 +42,14 @@ class RunConfig:
     written: dict[str, Any]
     """The same with interpolations as they are written."""
     hydra: dict[str, Any] | None = None
-    """Hydra's node, interpolations as they are written; None without a command."""
+    """Hydra's node, interpolations as they are written, or None if no command composed it."""
     continued: Known | None = None
     """The run of an equivalent configuration, under whose id this one continues."""
 
     @cached_property
     def stored(self) -> dict[str, Any]:
-        """The configuration as a run stores it: values from the environment are interpolations."""
-        return as_stored(self.written, self.plain)
+        """The configuration as a run stores it; see `stored_config`."""
+        return stored_config(self.written, self.plain)
 
     @cached_property
     def run(self) -> RunSettings:
@@ -86,7 +87,7 @@ class RunConfig:
 
     @property
     def of_the_run(self) -> dict[str, Any]:
-        """What a run stores, without the nodes that it does not depend on."""
+        """The configuration as it is stored, without the nodes that a run does not depend on."""
         return of_the_run(self.stored)
 
     @property
@@ -104,11 +105,17 @@ class RunConfig:
         """The differences from the run that it continues, in a line, or ""."""
         return "" if self.continued is None else news(self.plain["run"], self.continued)
 
-    def describe(self, runs: Runs) -> str | None:
-        """Return a line that names the run which it continues, or else a run that is near."""
-        if self.continued is not None:
-            return continuation(self.plain["run"], self.continued)
-        return nearest(self.plain["run"], runs) if self.trains else None
+    @property
+    def continuation(self) -> str | None:
+        """The line that names the run which it continues, if it is of another configuration."""
+        if self.continued is None:
+            return None
+        return continuation(self.plain["run"], self.continued)
+
+    @property
+    def record(self) -> RecordData:
+        """What run.json has of the command."""
+        return command_record(self.stored, self.hydra)
 
     def with_trees(self, change: Callable[[dict[str, Any]], Mapping[str, object]]) -> "RunConfig":
         """Return a copy whose trees are changed."""
@@ -145,7 +152,7 @@ def read(config: DictConfig, runs: Runs | None = None) -> tuple[RunConfig, list[
     if "hydra" in config:
         # The interpolations ${hydra:...} read it.
         HydraConfig.instance().cfg = config  # type: ignore[assignment]
-        config.hydra.runtime.output_dir = "${run.dir}"
+        config.hydra.runtime.output_dir = "${launcher.absolute:${run.dir}}"
     written = to_plain(config)
     resolver = Resolver(config, written)
     nodes = resolver.nodes()
@@ -183,7 +190,7 @@ def _name(
         config.run.name = config.run.name
         if written["run"]["id"] == DERIVED:
             config.run.id = own
-        text = identity_text(own, written, hashed)
+        text = identity_text(own, hashed)
         OmegaConf.update(config, "run.identity", text, force_add=True)
         folder, is_own = Path(config.run.dir), config.run.id == own
     # The rules say why it has no name.
@@ -191,7 +198,7 @@ def _name(
         return None
     if runs is None or not is_own:
         return None
-    known = equivalent(folder, json.loads(text)["identity"], hashed, runs)
+    known = equivalent(folder, json.loads(text)["identity"], runs)
     if known is not None:
         config.run.id = known.folder.name
         if folder.name == own:
@@ -202,13 +209,13 @@ def _name(
 def stored_tree(source: Path | str) -> dict[str, Any]:
     """Read the configuration in a file of a run, or in its text, as it is stored."""
     config = OmegaConf.load(source) if isinstance(source, Path) else OmegaConf.create(source)
-    tree: dict[str, Any] = unescaped(OmegaConf.to_container(config, resolve=False))
-    return tree
+    tree: Any = OmegaConf.to_container(config, resolve=False)
+    return dict(tree)
 
 
 def resolved_node(stored: Mapping[str, Any], key: str) -> Any:
     """Return one node of a stored configuration, resolved."""
-    config: Any = OmegaConf.create(escaped(stored))
+    config: Any = OmegaConf.create(dict(stored))
     return OmegaConf.to_container(config[key], resolve=True)
 
 
@@ -218,12 +225,12 @@ def from_stored(stored: Mapping[str, Any], hydra: Mapping[str, Any] | None = Non
     Raises:
         ConfigError: a value from the environment cannot be resolved here.
     """
-    return _restored(escaped(stored), hydra)
+    return _restored(stored, hydra)
 
 
 def save_job(file: Path, stored: Mapping[str, Any], hydra: Mapping[str, Any] | None) -> None:
     """Write a configuration as it is stored, for `load_job` in another process."""
-    OmegaConf.save(OmegaConf.create({"config": escaped(stored), "hydra": hydra}), file)
+    OmegaConf.save(OmegaConf.create({"config": dict(stored), "hydra": hydra}), file)
 
 
 def load_job(file: Path) -> RunConfig:

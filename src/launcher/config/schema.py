@@ -24,7 +24,7 @@ from launcher.config.other_names import ours
 from launcher.config.overrides import COLLECTIONS, parse
 from launcher.config.parts import PART
 from launcher.config.resolve import UNRESOLVED, references, without_unresolved
-from launcher.config.secrets import secret_issues, without_environment
+from launcher.config.secrets import secret_issues, stored_config, without_environment
 from launcher.config.sections import SECTIONS, CompileSettings, Top, section
 from launcher.config.signature import REQUIRED, UNKNOWN, Parameter, Signature, signature
 from launcher.config.source import NotFound, find_module
@@ -77,7 +77,8 @@ def check_tree(
             issues += _node(path, node, set(sources.values()) if path == "data" else set())
     issues += crosschecks(without_unresolved(tree))
     issues = _with_length_issues(issues, without_unresolved(tree), sources)
-    secrets = list(secret_issues(written))
+    stored = stored_config(written, tree)
+    secrets = list(secret_issues(written, tree, stored))
     # Another message would show the value.
     shown = {issue.key for issue in secrets}
     issues = [*secrets, *(issue for issue in issues if issue.key not in shown)]
@@ -93,15 +94,13 @@ def _with_length_issues(
 
     `scheduler.max_steps` is null until the steps of `trainer.max_epochs` are known.
     """
-    if not _trains(tree):
-        return issues
     if get(tree, "trainer.max_epochs") is not None:
         issues = [
             issue
             for issue in issues
             if not (SCHEDULE_LENGTH.fullmatch(issue.key) and get(tree, issue.key) is None)
         ]
-    found = list(length_issues(tree, sources))
+    found = list(length_issues(tree, sources)) if _trains(tree) else []
     return [issue for issue in issues if issue.key not in {other.key for other in found}] + found
 
 

@@ -1,79 +1,162 @@
-"""Values that come from the environment. A run stores their interpolations.
+"""Values that come from the environment, and secrets, which a run does not store.
 
-It is resolved again where the run starts. The run's id is a hash over the resolved values, so a
-variable that decides the numbers counts.
+A value from the environment in `tracker`, `dispatch` or a key of `run.identity_exclude` is stored
+as it is written, and resolved again where the run starts. Everything else is stored resolved, so a
+secret there is an error. The run's id is a hash over the resolved values.
 """
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeGuard
 
 from launcher.config.messages import ConfigIssue
-from launcher.config.tree import get, is_interpolation, walk
+from launcher.config.tree import get, is_interpolation, join, walk
 from launcher.rundir.secret_patterns import holds_secret, is_secret
 
-ENVIRONMENT = re.compile(r"\$\{\s*oc\.env\s*:")
 VARIABLE = re.compile(r"oc\.env\s*:\s*(\w+)")
+REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+OPENING = re.compile(r"(\\*)\$\{")
+"""The beginning of an interpolation, with the backslashes before it."""
 SHORTEST = 4
 """Minimum length of a variable's value that messages do not show. A shorter one is any number."""
 LONGEST = 50
 """Characters of a long value that a message shows for certain."""
-REFERENCE = re.compile(r"\$\{(?:oc\.select:)?\s*(\.*[A-Za-z_][\w.\[\]]*)\s*(?:,[^${}]*)?\}")
-DEEPEST = 40
+TELLING = 8
+"""Minimum length of a secret for which other values are searched."""
+AS_WRITTEN = ("tracker", "dispatch")
 RESOLVED = (
+    "hydra",
     "paths",
     "trainer",
     "run.dir",
     "run.id",
+    "run.identity",
     "run.name",
+    "run.tag",
     "run.resume",
+    "run.init_from",
+    "run.fork_from",
+    "run.fork_without",
     "run.identity_exclude",
 )
-"""Keys that are stored resolved: where the run is stored, and the lengths that listings read."""
+"""Keys that are stored resolved all the same: which run it is, where it is stored, and the lengths
+that listings read."""
 
 
-def as_stored(written: Mapping[str, object], resolved: Mapping[str, object]) -> dict[str, object]:
-    """Return a resolved configuration with expressions in place of secrets.
+def stored_config(written: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration as it is stored, from which OmegaConf resolves the values of `plain`.
 
-    An expression refers to no other key.
+    Args:
+        written: the configuration with interpolations.
+        plain: the same configuration, resolved.
     """
-    nodes = {key: value for key, value in written.items() if key in resolved}
-    if not any(_may_be_kept(path, value) for path, value in walk(nodes, lists=True)):
-        return dict(resolved)
-    stored: dict[str, object] = _Expressions(written, resolved).of(
-        dict(written), dict(resolved), ()
-    )
-    return stored
+    parts = _as_written(plain)
 
+    def kept(path: str, text: object) -> str | None:
+        if not (_is_in(path, parts) and is_interpolation(text)):
+            return None
+        while isinstance(text, str) and (reference := REFERENCE.fullmatch(text)):
+            text = get(written, reference[1])
+        if not (isinstance(text, str) and _is_from_outside(path, text)):
+            return None
+        # A part of the stored configuration is resolved alone.
+        return REFERENCE.sub(lambda match: _inlined(match, plain), text)
 
-def _may_be_kept(path: str, value: Any) -> bool:
-    return is_interpolation(value) and ("oc.env" in value or is_secret(path.rpartition(".")[2]))
-
-
-def secret_issues(tree: Mapping[str, object]) -> Iterator[ConfigIssue]:
-    """Find secrets that are written out, and would be stored with the run."""
-    variables = get(tree, "hydra.job.env_set")
-    values = [*walk({key: value for key, value in tree.items() if key != "hydra"}, lists=True)]
-    values += walk(variables, "hydra.job.env_set") if isinstance(variables, Mapping) else ()
-    for path, value in values:
-        name = path.rpartition(".")[2]
-        # The identity repeats the other values.
-        if not isinstance(value, str) or value in ("", "???") or path == "run.identity":
-            continue
-        literal = _literal(value, path, tree)
-        if literal is None or not holds_secret(name, literal):
-            continue
-        variable = re.sub(r"\W", "_", name).upper()
-        if path.startswith("hydra."):
-            text = (
-                "a secret would be stored with the run; set the variable in the shell: export"
-                f" {variable}=..."
+    def stored(path: str, text: Any, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            inner = text if isinstance(text, Mapping) else {}
+            return {key: stored(join(path, key), inner.get(key), value[key]) for key in value}
+        if isinstance(value, list):
+            items = (
+                text if isinstance(text, list) and len(text) == len(value) else [None] * len(value)
             )
+            pairs = enumerate(zip(items, value, strict=True))
+            return [stored(join(path, index), *pair) for index, pair in pairs]
+        if (interpolation := kept(path, text)) is not None:
+            return interpolation
+        return escaped(value) if isinstance(value, str) else value
+
+    tree: dict[str, Any] = stored("", written, plain)
+    return tree
+
+
+def _as_written(plain: Mapping[str, Any]) -> tuple[str, ...]:
+    excluded = get(plain, "run.identity_exclude")
+    return (*AS_WRITTEN, *(map(str, excluded) if isinstance(excluded, list) else ()))
+
+
+def _is_in(path: str, parts: Iterable[str]) -> bool:
+    """Return whether a key is in the parts that are stored as they are written."""
+    is_part, is_resolved = (
+        any(path == part or path.startswith(f"{part}.") for part in keys)
+        for keys in (parts, RESOLVED)
+    )
+    return is_part and not is_resolved
+
+
+def _is_from_outside(path: str, text: str) -> bool:
+    name = path.rpartition(".")[2]
+    return is_interpolation(text) and ("oc.env" in text or is_secret(name))
+
+
+def _inlined(match: re.Match[str], plain: Mapping[str, Any]) -> str:
+    value = get(plain, match[1])
+    return match[0] if value is None or isinstance(value, Mapping | list) else str(value)
+
+
+def escaped(text: str) -> str:
+    """Escape a text, so that OmegaConf reads no interpolation in it."""
+    return OPENING.sub(r"\1\1\\${", text)
+
+
+def secret_issues(
+    written: Mapping[str, Any], plain: Mapping[str, Any], stored: Mapping[str, Any]
+) -> Iterator[ConfigIssue]:
+    """Find secrets that would be stored with the run; see `stored_config`."""
+    variables = get(written, "hydra.job.env_set")
+    for name, text in variables.items() if isinstance(variables, Mapping) else ():
+        if _is_text(text) and not is_interpolation(text) and holds_secret(name, text):
+            yield ConfigIssue(
+                f"hydra.job.env_set.{name}",
+                None,
+                "a secret would be stored with the run; set the variable in the shell: export"
+                f" {_variable(name)}=...",
+            )
+    values = [
+        (path, value, text == escaped(value))
+        for (path, value), (_, text) in zip(
+            walk(plain, lists=True), walk(stored, lists=True), strict=True
+        )
+        if _is_text(value) and not path.startswith(("hydra.", "run.identity"))
+    ]
+    secrets = [
+        value
+        for path, value, is_stored in values
+        if not is_stored and is_secret(path.rpartition(".")[2]) and len(value) >= TELLING
+    ]
+    parts = _as_written(plain)
+    for path, value, is_stored in values:
+        variable = _variable(name := path.rpartition(".")[2])
+        if not is_stored:
+            continue
+        if not holds_secret(name, value):
+            if not any(secret in value for secret in secrets):
+                continue
+            way = "name its variable only under the key that needs it."
+        elif _is_in(path, parts):
+            way = f"export it as a variable, and use '{path}=${{oc.env:{variable}}}'."
         else:
-            use = f"'{path}=${{oc.env:{variable}}}'"
-            text = f"a secret would be stored with the run; export it as a variable, and use {use}."
-        yield ConfigIssue(path, None, text)
+            way = f"read it from the environment in the class, by os.environ['{variable}']."
+        yield ConfigIssue(path, None, f"a secret would be stored with the run; {way}")
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and value not in ("", "???")
+
+
+def _variable(name: str) -> str:
+    return re.sub(r"\W", "_", name).upper()
 
 
 def without_environment(messages: Iterable[str], config: str = "") -> list[str]:
@@ -95,94 +178,3 @@ def without_environment(messages: Iterable[str], config: str = "") -> list[str]:
         expression = f"${{oc.env:{name}}}"
         replaced = [pattern.sub(expression, line) for line in replaced]
     return replaced
-
-
-def is_expression(text: str, key: object) -> bool:
-    """Return whether a text of a stored configuration is an interpolation."""
-    return ENVIRONMENT.search(text) is not None or is_secret(str(key))
-
-
-def _literal(value: str, path: str, tree: Mapping[str, Any]) -> str | None:
-    """Return the text that a value is or refers to, or None if it comes from a resolver."""
-    for _ in range(DEEPEST):
-        if not is_interpolation(value):
-            return value
-        match = REFERENCE.fullmatch(value)
-        target = None if match is None else get(tree, _absolute(match[1], path.split(".")[:-1]))
-        if not isinstance(target, str):
-            return None
-        value = target
-    return None
-
-
-class _Expressions:
-    """Values of a configuration with interpolations (`tree`), and after resolution."""
-
-    def __init__(self, tree: Mapping[str, object], resolved: Mapping[str, object]):
-        self.tree, self.resolved = tree, resolved
-
-    def of(self, written: Any, resolved: object, keys: tuple[str, ...], depth: int = 0) -> Any:
-        """A node or a value as it is stored."""
-        if ".".join(keys) in RESOLVED or depth > DEEPEST:
-            return resolved
-        if isinstance(written, Mapping) and isinstance(resolved, Mapping):
-            return {
-                key: self.of(written.get(key), value, (*keys, str(key)), depth + 1)
-                for key, value in resolved.items()
-            }
-        if (
-            isinstance(written, list)
-            and isinstance(resolved, list)
-            and len(written) == len(resolved)
-        ):
-            return [
-                self.of(item, value, (*keys, str(index)), depth + 1)
-                for index, (item, value) in enumerate(zip(written, resolved, strict=True))
-            ]
-        if not is_interpolation(written):
-            return resolved
-        # It is a reference to a whole node.
-        if isinstance(resolved, Mapping | list):
-            match = REFERENCE.fullmatch(written)
-            path = None if match is None else _absolute(match[1], keys[:-1])
-            node = None if path is None else get(self.tree, path)
-            return (
-                resolved
-                if node is None
-                else self.of(node, resolved, tuple(str(path).split(".")), depth + 1)
-            )
-        expression = self.expression(written, keys[:-1], 0)
-        is_kept = ENVIRONMENT.search(expression) or (
-            keys and is_secret(keys[-1]) and is_interpolation(expression)
-        )
-        return expression if is_kept else resolved
-
-    def expression(self, written: str, parents: tuple[str, ...], depth: int) -> str:
-        """Replace references to other keys in an interpolation by the values of these keys."""
-
-        def replace(match: re.Match[str]) -> str:
-            path = _absolute(match[1], parents)
-            value = get(self.tree, path)
-            if (
-                is_interpolation(value)
-                and depth < DEEPEST
-                and not {path, path.partition(".")[0]} & set(RESOLVED)
-            ):
-                inner = self.expression(value, tuple(path.split(".")[:-1]), depth + 1)
-                if ENVIRONMENT.search(inner):
-                    return inner
-            known = get(self.resolved, path)
-            return match[0] if known is None or isinstance(known, Mapping | list) else str(known)
-
-        return REFERENCE.sub(replace, written)
-
-
-def _absolute(path: str, parents: Sequence[str]) -> str:
-    """The dotted path of a reference. `.x` is in the same node, `..x` one node higher."""
-    name = path.lstrip(".")
-    up = len(path) - len(name)
-    name = name.replace("[", ".").replace("]", "")
-    if not up:
-        return name
-    kept = list(parents)[: len(parents) - (up - 1)]
-    return ".".join([*kept, name])

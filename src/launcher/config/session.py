@@ -44,7 +44,7 @@ def session(
     The folders of `hydra.searchpath` come from the overrides or from the file `config_name`.
 
     Raises:
-        ConfigError: there is no folder `config_dir`.
+        ConfigError: `config_dir` is not a folder.
     """
     if config_dir is not None and not Path(config_dir).is_dir():
         raise ConfigError(f"--config-dir={config_dir}: there is no such folder.")
@@ -59,7 +59,8 @@ def session(
             own = f"file://{Path(config_dir).absolute()}"
             searched.prepend("command-line", own, anchor=BEFORE_SCHEMAS)
         loader().repository.initialize_sources(searched)
-        if folders := _typed(overrides) or _in_file(config_name):
+        typed = _typed(overrides)
+        if folders := _in_file(config_name) if typed is None else typed:
             # Hydra adds them while it composes. Before, they decide which overrides are of groups.
             extended = deepcopy(searched)
             for folder in folders:
@@ -68,8 +69,8 @@ def session(
         yield
 
 
-def _typed(overrides: Sequence[str]) -> list[object]:
-    """The folders in `hydra.searchpath` of the command line."""
+def _typed(overrides: Sequence[str]) -> list[object] | None:
+    """The folders in `hydra.searchpath` of the command line, or None if it does not set that."""
     for text in overrides:
         if text.startswith("hydra.searchpath="):
             try:
@@ -77,7 +78,7 @@ def _typed(overrides: Sequence[str]) -> list[object]:
             except (HydraException, ValueError):
                 return []
             return value if isinstance(value, list) else []
-    return []
+    return None
 
 
 def _in_file(config_name: str) -> list[object]:

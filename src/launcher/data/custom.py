@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher.config.construct import instantiate
+from launcher.config.messages import show
 from launcher.data.base import DataSource
+from launcher.data.iterable import length
 from launcher.errors import ConfigError
 from launcher.types import NonNegativeInt, PositiveInt
 
@@ -96,4 +98,10 @@ class CustomData(DataSource):
 
 def make(part: object, path: str) -> Any:
     """Build a node with `_target_`, which is at this path. Anything else is returned unchanged."""
-    return instantiate(part, path) if isinstance(part, Mapping) and "_target_" in part else part
+    if not (isinstance(part, Mapping) and "_target_" in part):
+        return part
+    made = instantiate(part, path)
+    if length(made) == 0:
+        own = (f"{key}={show(part[key])}" for key in map(str, part) if not key.startswith("_"))
+        raise ConfigError(f"{path}: {type(made).__name__}({', '.join(own)}) is empty.")
+    return made

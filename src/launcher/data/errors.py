@@ -41,15 +41,16 @@ def _reason(name: str, indices: Sequence[int], samples: list[Any], error: Except
     common = kinds[0]
     for index, kind in zip(indices, kinds, strict=False):
         if kind == "None":
-            return f"data: {name}[{index}] is None, of which no batch can be made; return a sample."
+            return f"data: {name}[{index}] returned None; return a sample."
         if kind != common:
             return (
                 f"data: {name}[{index}] is {kind}, and {name}[{indices[0]}] is {common}; make them"
                 " equal, or make batches of unequal samples with data.collate_fn."
             )
     return (
-        f"data: {name}[{indices[0]}] is {common}, of which no batch can be made ({error}); return"
-        " tensors, arrays, numbers, texts, or tuples and dicts of them, or set data.collate_fn."
+        f"data: samples like {name}[{indices[0]}], {common}, cannot be made into a batch ({error});"
+        " return tensors, arrays, numbers, texts, or tuples and dicts of them, or set"
+        " data.collate_fn."
     )
 
 

@@ -25,8 +25,8 @@ from launcher.data.iterable import (
 from launcher.data.mixture_order import MixtureOrder
 from launcher.data.sampler import Order, OrderedDataset, SampleOrder, mix
 from launcher.data.transfer import on_device
-from launcher.errors import ConfigError
 from launcher.process.lanes import Lanes
+from launcher.rundir.data_files import check_fingerprint
 
 logger = logging.getLogger("launcher")
 
@@ -199,13 +199,7 @@ class ResumableLoader:
         )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        was, now = state.get("dataset"), fingerprint(self.dataset)
-        if was != now and was is not None and now is not None:
-            raise ConfigError(
-                f"data: the training data were '{was}' when the checkpoint was written and are"
-                f" '{now}' now; restore them, or start another run (run.tag=...), perhaps from this"
-                " checkpoint's weights (run.init_from=...)."
-            )
+        check_fingerprint(state.get("dataset"), fingerprint(self.dataset))
         self.samples = int(state["samples"])
         has_stream = self.keeps_state and "stream" in state
         self.stream_state = (self.samples, pickle.dumps(state["stream"])) if has_stream else None

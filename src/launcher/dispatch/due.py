@@ -12,44 +12,31 @@ from pathlib import Path
 from typing import Any
 
 from launcher.checkpoint.find import find_checkpoint
-from launcher.config.construct import construct, target_object
-from launcher.config.identity import changed_keys
-from launcher.config.messages import show
+from launcher.config.construct import target_object
 from launcher.config.options import TRAIN_JOB
 from launcher.config.tree import get, of_the_run
+from launcher.remaining import Done, Held, Queued, find_queued, remaining
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.holder import is_held
 from launcher.slurm.scheduler import QueuedJob
-from launcher.slurm.shared_job import is_open
-from launcher.slurm.submission import JobNote, frozen
 
 JOBS = ".jobs"
 OWN_JOBS = "launcher.jobs."
-SHOWN = 3
-"""Maximum number of listed differences from a queued job."""
 
 
 def trains(config: Mapping[str, Any]) -> bool:
     """Return whether the job trains.
 
-    `job=train` does, and a user's job with `why_done`, such as a subclass of it. A job that cannot
-    be imported here counts as one that trains.
+    `job=train` does, and a user's subclass of it. A job that cannot be imported here counts as one
+    that trains.
     """
     target = str(config["job"]["_target_"])
     if target.startswith(OWN_JOBS):
         return target == TRAIN_JOB
     try:
-        return hasattr(target_object(target), "why_done")
+        bases = getattr(target_object(target), "__mro__", ())
+        return TRAIN_JOB in (f"{base.__module__}.{base.__qualname__}" for base in bases)
     except (ImportError, ValueError):
         return True
-
-
-def training_of(config: Mapping[str, Any]) -> Any:
-    """Construct the job that trains, or `TrainJob` if it cannot be imported here."""
-    try:
-        return construct(config["job"])
-    except (ImportError, ValueError):
-        return construct({"_target_": TRAIN_JOB})
 
 
 def folder_of(config: Mapping[str, Any]) -> RunFolder:
@@ -72,43 +59,18 @@ def why_skipped(
         folder: see `folder_of`.
         queue: jobs that have not ended, see `scheduler.queue`.
     """
-    note = JobNote.read(folder)
-    job = None if note is None else note.find_in(queue)
-    if note is not None and note.is_shared and not is_open(folder, note.script):
-        job = None
-    training = training_of(config) if trains(config) else None
-    if training is not None and (done := training.why_done(config)):
-        return f"already {done}"
-    if training is not None and is_held(folder):
-        return "running"
-    if job is not None:
-        return (
-            f"in the queue as job {job.id}"
-            f" ({job.state.lower()}){_asked_differently(config, folder)}"
-        )
+    if trains(config):
+        rest = remaining(config, folder, queue)
+        if isinstance(rest, Done):
+            return f"already {rest}"
+        if isinstance(rest, Held):
+            return "running"
+        return str(rest) if isinstance(rest, Queued) else None
+    if (queued := find_queued(config, folder, queue)) is not None:
+        return str(queued)
     checkpoint = config["job"].get("checkpoint")
-    if training is not None:
-        training.check_resume(config)
     # Another job, on which this one depends, may save the checkpoint.
-    elif checkpoint is not None and not get(config, "dispatch.sbatch.dependency"):
+    if checkpoint is not None and not get(config, "dispatch.sbatch.dependency"):
         checkpoints = RunFolder(config["run"]["dir"]).checkpoints
         find_checkpoint(checkpoints, checkpoint, "job.checkpoint", hashes=False)
     return None
-
-
-def _asked_differently(config: Mapping[str, Any], folder: RunFolder) -> str:
-    """Describe how the queued job's configuration differs from the command's, if so."""
-    try:
-        before, _ = frozen(folder)
-    except (OSError, ValueError, KeyError):
-        return ""
-    now = json.loads(json.dumps({key: config[key] for key in config if key in before}, default=str))
-    keys = [
-        key
-        for key in changed_keys(before, now)
-        if key.partition(".")[0] != "dispatch" and key != "run.identity"
-    ]
-    if not keys:
-        return ""
-    values = ", ".join(f"{key}={show(get(before, key))}" for key in keys[:SHOWN])
-    return f" with {values}{', ...' if len(keys) > SHOWN else ''}; cancel it to change that"

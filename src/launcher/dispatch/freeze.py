@@ -39,7 +39,7 @@ def prepare(overrides: list[str]) -> Path | None:
     with command(overrides) as words:
         config = words.run()
     if config.continued is not None:
-        print(config.describe(words.runs), file=sys.stderr, flush=True)
+        print(config.continuation, file=sys.stderr, flush=True)
     folder = folder_of(config.stored)
     taken = why_skipped(config.stored, folder, {})
     if taken == "running":

@@ -9,7 +9,7 @@ from pathlib import Path
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import is_held
 from launcher.rundir.record_format import read_record
-from launcher.runs.stored_study import STUDIES
+from launcher.runs.trials import STUDIES
 from launcher.slurm.submission import FROZEN
 
 

@@ -10,16 +10,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher.config.construct import instantiate
 from launcher.config.options import TRAIN_JOB
 from launcher.config.run_config import RunConfig
 from launcher.dispatch import forced_exit
 from launcher.dispatch.environment import check_ranks, join_ranks
-from launcher.dispatch.gpus import count_gpus
 from launcher.dispatch.job import run_job
 from launcher.dispatch.spawner import JOB, Rank, Spawner
 from launcher.errors import ConfigError
 from launcher.process import signals
+from launcher.process.gpus import count_gpus
+from launcher.remaining import is_done
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import Holder, is_held, read_holder
 from launcher.rundir.logs import announce_imports
@@ -90,12 +90,8 @@ class LocalDispatch:
         """
         started = join_ranks()
         check_ranks()
-        job = config["job"]
-        return (
-            not started
-            and job["_target_"] == TRAIN_JOB
-            and bool(instantiate(job).is_complete(config))
-        )
+        is_training = config["job"]["_target_"] == TRAIN_JOB
+        return not started and is_training and is_done(config, RunFolder(config["run"]["dir"]))
 
     def count(self, config: RunConfig) -> int:
         job, strategy = (config.plain[group]["_target_"] for group in ("job", "strategy"))

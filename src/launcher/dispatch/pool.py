@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launcher.config.run_config import RunConfig
-from launcher.dispatch.gpus import count_gpus
 from launcher.process import signals
+from launcher.process.gpus import count_gpus
 from launcher.process.visible import VISIBLE, visible_devices
 
 COMMAND = (sys.executable, "-m", "launcher.cli.job")

@@ -1,4 +1,4 @@
-"""How a job of a sweep has ended."""
+"""The result of a job of a sweep."""
 
 from dataclasses import dataclass
 

@@ -21,7 +21,7 @@ from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.rundir.folder import RunFolder
 from launcher.slurm import snapshot, submission
-from launcher.slurm.sbatch import SIGNAL, Script, findings, import_submitit, seconds, test_only
+from launcher.slurm.sbatch import SIGNAL, Script, check_installed, findings, seconds, test_only
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.size import Size
 from launcher.types import NonNegativeInt, PositiveInt
@@ -260,8 +260,13 @@ class SlurmDispatch:
         """
         runs = []
         for folder in folders:
-            config, hydra = submission.frozen_for_retry(folder)
+            config, hydra = submission.frozen(folder)
             config["dispatch"] = dict(dispatch)
+            # It held for the first submission, which may have saved.
+            config["run"]["resume"] = "auto"
+            for hook in (config.get("hooks") or {}).values():
+                if isinstance(hook, dict) and hook.get("load") in ("never", "must"):
+                    hook["load"] = "auto"
             run = SubmittedRun(f"{config['run']['name']}/{config['run']['id']}", config, hydra)
             if not run.folder.path.exists() or not run.folder.path.samefile(folder):
                 raise ConfigError(
@@ -273,7 +278,8 @@ class SlurmDispatch:
 
     def check(self) -> None:
         """Check that runs can be submitted from this process."""
-        import_submitit()
+        if not self.dry_run:
+            check_installed()
         if "RANK" in os.environ:
             raise ConfigError(
                 "dispatch=slurm: this process is already a rank of a job; use dispatch=local inside"

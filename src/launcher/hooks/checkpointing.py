@@ -53,8 +53,9 @@ class CheckpointingHook(BaseHook):
             and the run's `checkpoints` is a link to that folder.
         load: the checkpoint to resume from. "auto" and "latest" mean the newest valid checkpoint,
             if there is one. "must" raises if there is none, "never" raises if there is one. None
-            ignores checkpoints. "best", a step, or the folder of a checkpoint rolls back to it,
-            once, and sets later checkpoints aside.
+            ignores checkpoints. The folder of a checkpoint, a step or "best" loads this checkpoint
+            and sets later ones aside. It holds for the first start of a SLURM job, which resumes
+            the newest checkpoint once it is requeued.
         exit_signals: further signals to save and exit on, by name or number.
         exit_code: "128+signal" or a number.
         exit_delay: seconds (or a timedelta) to wait before exiting, for a scheduler that must see a
@@ -169,7 +170,8 @@ class CheckpointingHook(BaseHook):
             self.saved_at = trainer.step
         # The source files as they were imported: a later edit is not part of this attempt.
         current = imported_sources()
-        if checkpoint is not None and trainer.strategy.ranks.is_main:
+        has_report = "config.yaml" in self.texts  # of `launcher.hooks.record`
+        if checkpoint is not None and trainer.strategy.ranks.is_main and not has_report:
             for message in source_changes(stored_sources(checkpoint), current):
                 trainer.logger.warning("Changed since the checkpoint: %s", message)
 
@@ -329,7 +331,6 @@ class CheckpointingHook(BaseHook):
                 checkpoint_format=strategy.checkpoint_format,
                 samples=trainer.samples,
                 run=self._run,
-                rollbacks=list(self.resuming.choice.rollbacks),
             ),
             tensors=snapshot.tensors | tensors,
             parts=snapshot.parts | parts,

@@ -7,7 +7,6 @@ import math
 import os
 import time
 from collections.abc import Callable
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,13 @@ from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.logging import LoggingHook
 from launcher.hooks.records import flatten, to_number
 from launcher.process import ranks
-from launcher.rundir.files import fsync_file, replace_file, unused
+from launcher.rundir.files import fsync_file
 from launcher.rundir.folder import place_of
-from launcher.trackers.lines import dropped_path
+from launcher.rundir.metrics import last_step
+from launcher.rundir.step_lines import drop_lines_after, keep_lines_after
 from launcher.types import NonEmptyText
 
 logger = logging.getLogger(__name__)
-START = b'{"step":'
-"""Pattern of the beginning of a line."""
-LAST_LINE = 1 << 20
-"""Bytes at the end of a file that are read for its last line."""
 
 
 class JsonlHook(BaseHook):
@@ -233,97 +229,6 @@ def sync(path: Path) -> None:
         fsync_file(path)
     except OSError as error:
         logger.warning("%s could not be synced: %s", path, error)
-
-
-def drop_lines_after(path: Path, step: int, once: bool = True) -> int:
-    """Keep the lines up to `step` in the order of their steps, and return their number.
-
-    If the file has lines that are corrupt, repeated or out of order, a copy of it is kept under
-    another name. A truncated last line is dropped silently. With `once`, the first of several lines
-    of a step is kept.
-    """
-    try:
-        if (count := _count_of_whole_lines(path, step, once)) is not None:
-            return count
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return 0
-    except IsADirectoryError:
-        os.rename(path, aside := unused(path))
-        logger.error("%s is a folder: renamed to %s.", path, aside.name)
-        return 0
-    lines = content.splitlines(keepends=True)
-    steps = [step_of(line) for line in lines]
-    if any(number is None for number in steps[:-1]) or (
-        lines and steps[-1] is None and not lines[-1].startswith(b"{")
-    ):
-        replace_file(aside := unused(path), content)
-        logger.error("%s has lines that cannot be read: it is kept as %s.", path, aside.name)
-    pairs = [
-        (number, line) for number, line in zip(steps, lines, strict=True) if number is not None
-    ]
-    in_order = sorted(pairs, key=lambda pair: pair[0])
-    if once:
-        in_order = [
-            next(pairs_of_step) for _, pairs_of_step in groupby(in_order, key=lambda pair: pair[0])
-        ]
-    if in_order != pairs:
-        replace_file(aside := unused(path), content)
-        logger.error("%s has lines twice or out of order: it is kept as %s.", path, aside.name)
-    kept = [line for number, line in in_order if number <= step]
-    if kept != lines:
-        replace_file(path, b"".join(kept))
-    return len(kept)
-
-
-def _count_of_whole_lines(path: Path, step: int, once: bool) -> int | None:
-    """Return the number of lines if nothing has to be changed, else None.
-
-    Each line looks complete, their steps increase, and the last one is not after `step`. To parse
-    10^6 lines would take seconds, and a gigabyte.
-    """
-    count, last = 0, -1
-    with path.open("rb") as file:
-        for line in file:
-            number = line[len(START) : line.find(b",")]
-            if not (line.startswith(START) and line.endswith(b"}\n") and number.isdigit()):
-                return None
-            if not (last < int(number) or (last == int(number) and not once)):
-                return None
-            count, last = count + 1, int(number)
-    return count if last <= step else None
-
-
-def last_step(path: Path) -> int:
-    """Return the step of the last line, or 0 without a line."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_LINE))
-            return int(step_of((file.readlines() or [b""])[-1]) or 0)
-    except FileNotFoundError:
-        return 0
-
-
-def keep_lines_after(path: Path, step: int) -> None:
-    """Keep the lines after `step`, the first of each step, in the file of dropped lines."""
-    lines: dict[float, bytes] = {}
-    for file in (dropped_path(path), path):
-        content = file.read_bytes() if file.is_file() else b""
-        for line in content.splitlines(keepends=True):
-            number = step_of(line)
-            if number is not None and number > step:
-                lines.setdefault(number, line)
-    if lines or dropped_path(path).exists():
-        replace_file(dropped_path(path), b"".join(lines.values()))
-
-
-def step_of(line: bytes) -> float | None:
-    """Return the step of a line, or None if the line is not complete."""
-    try:
-        step = json.loads(line)["step"] if line.endswith(b"\n") else None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return step if isinstance(step, (int, float)) else None
 
 
 def encoded(line: dict[str, Any]) -> str:

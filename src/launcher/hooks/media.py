@@ -15,10 +15,11 @@ import torch
 
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
-from launcher.hooks.jsonl import append, check_written, drop_lines_after, sync
+from launcher.hooks.jsonl import append, check_written, sync
 from launcher.hooks.records import flatten
 from launcher.process import ranks
 from launcher.rundir.files import fsync_folder, replace_file
+from launcher.rundir.step_lines import drop_lines_after
 from launcher.types import PositiveInt
 
 Row = dict[str, Any]

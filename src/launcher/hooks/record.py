@@ -14,12 +14,12 @@ from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import (
     BestData,
     ForkedFromData,
-    RecordData,
-    read_record,
     run_names,
+    stored_record,
 )
+from launcher.rundir.sources import imported_sources
 
-OF_THE_RUN = ("run.", "paths.")
+OF_THE_RUN = ("run", "paths")
 """Keys whose values always differ between runs."""
 
 
@@ -58,11 +58,12 @@ class RecordHook(BaseHook):
         if self.record is None:
             return
         self._is_ready = True
-        changes: list[str] = []
-        if source is not None and shared is None:
-            changes = changes_since(source, self.config, self.code)
-        if is_fork:
-            changes = [message for message in changes if not message.startswith(OF_THE_RUN)]
+        ignored = OF_THE_RUN if is_fork else ()
+        changes = (
+            []
+            if source is None or shared is not None
+            else changes_since(source, self.config, self.code, imported_sources(), ignored)
+        )
         for message in changes:
             trainer.logger.warning("Changed since the checkpoint: %s", message)
         if not is_fork and any(message.startswith("optimizer.") for message in changes):
@@ -113,10 +114,7 @@ def source_of(checkpoint: Path, step: int) -> ForkedFromData:
         name, _, run_id = run.rpartition("/")
         return {"id": run_id, "name": name, "step": step}
     folder = checkpoint.absolute().parents[1]
-    try:
-        record = read_record(folder / "run.json")
-    except (OSError, ValueError):
-        record = RecordData()
+    record = stored_record(folder)
     return {
         "id": record.get("id", folder.name),
         "name": record.get("name", folder.parent.name),
@@ -128,4 +126,9 @@ def _best(trainer: TrainerView) -> BestData | None:
     best = trainer.state.best
     if best is None or best.value is None:
         return None
-    return {"metric": best.metric, "value": best.value, "step": best.step}
+    return {
+        "metric": best.metric,
+        "value": best.value,
+        "step": best.step,
+        "mode": best.mode,
+    }

@@ -1,6 +1,6 @@
 """Chooses the checkpoint that a run resumes from, the same on all ranks, and loads it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -9,7 +9,6 @@ from launcher.checkpoint.find import (
     find_checkpoint,
     has_checkpoints,
     has_no_checkpoint,
-    request_name,
 )
 from launcher.checkpoint.manifest import CorruptCheckpoint, is_small
 from launcher.checkpoint.store import CheckpointStore
@@ -20,8 +19,8 @@ from launcher.hooks.forking import KEY, Fork, own_position
 from launcher.hooks.shared import SharedStart
 from launcher.process import ranks
 from launcher.process.rng import fresh_rng
-from launcher.rundir.provenance import is_restart, slurm_job_id
-from launcher.rundir.record_format import has_followed, read_record
+from launcher.rundir.provenance import is_restart
+from launcher.rundir.record_format import stored_record
 
 T = TypeVar("T")
 
@@ -31,13 +30,10 @@ class Choice(NamedTuple):
 
     path: str | None = None
     """Checkpoint to load, or None to begin at step 0."""
-    requested: str | None = None
-    """Checkpoint that the user named (see `request_name`), if this attempt is the first to follow
-    it."""
+    is_named: bool = False
+    """The user named this checkpoint, so no other one is loaded."""
     is_fork: bool = False
     is_shared: bool = False
-    rollbacks: Sequence[str] = ()
-    """Names of the checkpoints that the run has been rolled back to, the current one included."""
 
 
 class CheckpointRestorer:
@@ -89,8 +85,8 @@ class CheckpointRestorer:
         return checkpoint
 
     def abandon_later(self, trainer: TrainerView) -> None:
-        """Set later checkpoints aside after a rollback, once nothing can reject the attempt."""
-        if self.choice.requested is None:
+        """Set later checkpoints than a named one aside, once nothing can reject the attempt."""
+        if not self.choice.is_named:
             return
         is_own = trainer.resumed_from is not None and trainer.resumed_from.parent == self.store.root
         self._agreed(
@@ -153,7 +149,7 @@ class CheckpointRestorer:
         damage = CorruptCheckpoint(path.name, problems[0])
         if self.choice.is_shared:
             raise TrainingError(f"{path} has changed while it was read: {damage.problem}.")
-        if self.choice.requested is not None:
+        if self.choice.is_named:
             raise damaged(key, value, path, damage)
         if trainer.strategy.ranks.is_main:
             self.store.set_aside(path, damage)
@@ -175,7 +171,7 @@ class CheckpointRestorer:
         choice = self._choose(trainer)
         if choice.path is None and self.fork is not None:
             source = str(self.fork.checkpoint())
-            return Choice(source, source, is_fork=True, rollbacks=[source])
+            return Choice(source, is_named=True, is_fork=True)
         if choice.path is None and self.shared is not None:
             found = self.shared.find(trainer)
             return choice if found is None else Choice(str(found), is_shared=True)
@@ -185,14 +181,16 @@ class CheckpointRestorer:
         self.store.recover()
         if self.load is None:
             return Choice()
-        if self._was_followed(trainer):
-            return self._newest() or Choice()
+        # `load` is for the first start of a SLURM job.
+        if is_restart() and (resumed := self._newest()) is not None:
+            return resumed
         if self.load == "never":
             if self.store.steps():
                 raise has_checkpoints(self.store, self._key, self._another)
             return Choice()
         if self.load not in ("latest", "auto", "must"):
-            return self._named(trainer, self.load)
+            path = find_checkpoint(self.store.root, self.load, self._key, hashes=False)
+            return Choice(str(path), is_named=True)
         newest = self._newest()
         if newest is None and self.load == "must":
             raise has_no_checkpoint(self.store, self._key)
@@ -202,35 +200,20 @@ class CheckpointRestorer:
             return Choice()
         return newest
 
-    def _was_followed(self, trainer: TrainerView) -> bool:
-        """Return whether an earlier launch of this SLURM job has followed `run.resume`."""
-        if self.load in ("latest", "auto") or not is_restart():
-            return False
-        try:
-            attempts = read_record((trainer.workspace or Path()) / "run.json").get("attempts", [])
-        except (OSError, ValueError):
-            return False
-        return has_followed(attempts, str(self.load), slurm_job_id())
-
     def _newest(self) -> Choice | None:
         try:
             # The tensors are verified as they are loaded.
             newest = self.store.newest_valid(is_small)
         except CorruptCheckpoint as error:
             raise CorruptCheckpoint(
-                f"This run has no valid checkpoint: {error}. Nothing was deleted. Use"
-                f" {self._key}=<folder> for another checkpoint, or {self._another} to train it"
-                " again as another run."
+                f"This run has no valid checkpoint: {error}. Nothing was deleted. Restore one, or"
+                f" use {self._another} to train it again as another run."
             ) from None
-        return Choice(str(newest[0]), rollbacks=newest[1].rollbacks) if newest else None
+        return Choice(str(newest[0])) if newest else None
 
     def _reject_new_start(self, trainer: TrainerView) -> None:
         """Reject a start at step 0 of a run that has saved."""
-        try:
-            step = read_record((trainer.workspace or Path()) / "run.json").get("checkpoint")
-        except (OSError, ValueError):
-            return
-        if step:
+        if step := stored_record(trainer.workspace or Path()).get("checkpoint"):
             raise ConfigError(
                 f"{self._key}={self.load}: run.json says that step {step} was saved, but"
                 f" {self.store.root} has no checkpoint. Put the checkpoints back; or start at step"
@@ -250,27 +233,9 @@ class CheckpointRestorer:
                 theirs[-1],
             )
 
-    def _named(self, trainer: TrainerView, which: str | int | Path) -> Choice:
-        """Return the requested checkpoint, or the newest if the run has been trained on from it.
-
-        So a rollback happens once, and the same command then resumes the later steps.
-        """
-        request = request_name(self.store.root, which)
-        rollbacks = self.store.rollbacks()
-        if rollbacks[-1:] == [request] and (newest := self._newest()) is not None:
-            trainer.logger.info(
-                "%s=%s was followed by an earlier start; resuming from the newest checkpoint"
-                " since.",
-                self._key,
-                which,
-            )
-            return newest
-        path = find_checkpoint(self.store.root, which, self._key, hashes=False)
-        return Choice(str(path), request, rollbacks=[*rollbacks, request])
-
     def _abandon_later(self, trainer: TrainerView, step: int | None) -> None:
         """Set aside the checkpoints after `step`, or all if the run resumes from another folder."""
-        how = "Rolled back to step %d: a later checkpoint is kept as %s."
+        how = "Started from step %d: a later checkpoint is kept as %s."
         if step is None:
             how = (
                 "Resumed at step %d from another folder: the checkpoint of this run is kept as %s."

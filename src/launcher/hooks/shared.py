@@ -18,7 +18,6 @@ from launcher.checkpoint.stored import weights_digest
 from launcher.config.matters_from import Node
 from launcher.config.tree import nested
 from launcher.hooks.base import TrainerView
-from launcher.hooks.jsonl import step_of
 from launcher.optim.common_steps import common_steps, comparable
 from launcher.rundir.files import fsync_file, replace_file
 from launcher.rundir.folder import RunFolder, checkpoint_steps, run_name, step_name
@@ -30,6 +29,7 @@ from launcher.rundir.record_format import (
     SharedData,
     read_record,
 )
+from launcher.rundir.step_lines import step_of
 
 ATTEMPT = re.compile(rb'"attempt": ?(-?\d+)')
 LINES = ("metrics.jsonl", "media.jsonl")
@@ -186,7 +186,7 @@ class SharedStart:
                 shutil.copyfile(path / entry.name, target)
                 fsync_file(target)
         name, files = run_name(workspace), sorted([*others, own], key=lambda entry: entry.name)
-        store.commit(folder, replace(manifest, run=name, rollbacks=[], files=files))
+        store.commit(folder, replace(manifest, run=name, files=files))
 
 
 def _copied(content: bytes, step: int) -> list[bytes]:

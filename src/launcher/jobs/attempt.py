@@ -19,8 +19,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from launcher.config.command import command_record
 from launcher.config.explain import explain, unwrapped
+from launcher.config.lookup import nearest
 from launcher.config.resolve import as_yaml
 from launcher.config.run_config import RunConfig
 from launcher.config.secrets import without_environment
@@ -28,7 +28,7 @@ from launcher.config.sections import AUTO
 from launcher.errors import TrainingError, config_error
 from launcher.hooks.checkpointing import CheckpointingHook
 from launcher.jobs.micro_batch import is_out_of_memory
-from launcher.jobs.summary import end_lines
+from launcher.jobs.summary import end_lines, is_in_sweep
 from launcher.process import deadline, signals
 from launcher.process.exits import exits_are_errors
 from launcher.process.ranks import Ranks, broadcast, on_main, report_failure, reported_failure
@@ -67,6 +67,7 @@ class AttemptLog:
         self.has_begun = self._is_restored = False
         self.trainer: Trainer | None = None
         self.machine: str | None = None
+        self.data_files: str | None = None
         self._end, self._has_ended = threading.Lock(), False
 
     # ------------------------------------------------------------------------------------ its begin
@@ -93,7 +94,15 @@ class AttemptLog:
         if self.ranks.is_main:
             is_new = self.trainer is None or self.trainer.step == 0
             reproduction.keep(self.folder.path, Path(self.config.outputs), is_new)
+            self._report_nearest()
             self.on_begin()
+
+    def _report_nearest(self) -> None:
+        assert self.record is not None
+        if len(self.record.attempts) > 1 or is_in_sweep():
+            return
+        if (line := nearest(self.folder.path, self.record.data)) is not None:
+            logger.info("%s", line)
 
     def _begin(self, trainer: Trainer | None) -> None:
         """Begin the attempt of a restored trainer, or of None after a crash, in run.json."""
@@ -111,13 +120,13 @@ class AttemptLog:
                             if trainer is None
                             else trainer.strategy.name
                         ),
-                        resume=None if trainer is None else str(self.config.run.resume),
                         launched=self.launched,
                         machine=self.machine,
                         micro_batch_size=(
                             None if trainer is None else trainer.strategy.plan.micro_batch_size
                         ),
                         command=command,
+                        data_files=self.data_files,
                     )
         except BaseException:
             for empty in (self.folder.hydra, self.folder.logs):
@@ -263,7 +272,7 @@ def hydra_record(config: RunConfig, folder: RunFolder) -> Iterator[RecordData]:
             temporary = files.enter_context(replacing(folder.hydra / name))
             temporary.write_text(text)
             fsync_file(temporary)
-        yield command_record(config.stored, config.hydra)
+        yield config.record
 
 
 def _sleep(seconds: float) -> None:

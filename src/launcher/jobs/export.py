@@ -11,6 +11,7 @@ from launcher.errors import ConfigError
 from launcher.jobs.stored_config import config_for
 from launcher.process.ranks import Ranks
 from launcher.rundir.logs import setup_logging
+from launcher.rundir.signing import signed_text
 
 SIZE = re.compile(r"\d+(\.\d+)? ?[KMGT]i?B", re.IGNORECASE)
 
@@ -60,6 +61,10 @@ class ExportJob:
         # Rejects a command line that contradicts it.
         config_for(config, path, self.trust, ["model"])
         config_path = path / "config.yaml"
-        text = config_path.read_text() if config_path.exists() else as_yaml(config.of_the_run)
+        text = (
+            config_path.read_text()
+            if config_path.exists()
+            else signed_text(as_yaml(config.of_the_run))
+        )
         step, target = self.export.write(folder, path, text)
         return {"step": step, "path": str(target)}

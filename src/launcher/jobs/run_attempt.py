@@ -9,13 +9,14 @@ from omegaconf import OmegaConf
 from launcher.config.run_config import RunConfig
 from launcher.hooks.record import RecordHook
 from launcher.jobs.attempt import AttemptLog, saves
-from launcher.jobs.complete import nothing_to_do
 from launcher.jobs.micro_batch import with_micro_batch_size
 from launcher.jobs.summary import end_lines, start_lines, time_taken
 from launcher.process import signals
 from launcher.process.device import cpu_kernels, device_name
 from launcher.process.parent import early_kill
 from launcher.process.ranks import Ranks, on_main
+from launcher.remaining import counted_data, is_done
+from launcher.rundir.data_files import state_of_files
 from launcher.rundir.logs import setup_logging
 from launcher.rundir.provenance import MACHINE, code_state, described, machine_state
 from launcher.trackers.base import build_trackers
@@ -29,13 +30,16 @@ def train(config: RunConfig) -> dict[str, object] | None:
     folder = config.folder
     setup_logging(None, Ranks.from_env().rank, keep=True)
     config = with_max_steps(config)
-    if on_main(lambda: nothing_to_do(config.of_the_run)):
+    if on_main(lambda: is_done(config.of_the_run, folder)):
         return None
     code = code_state()
     follower = FollowerProcess(
         folder, on_main(lambda: usable_trackers(config.plain.get("tracker")))
     )
     log = AttemptLog(config, folder, on_begin=follower.start)
+    # Before the data are read: a later change then shows in their fingerprint.
+    if log.ranks.is_main:
+        log.data_files = state_of_files(counted_data(config.of_the_run))
     trainer: Trainer | None = None
     try:
         with log.recorded():

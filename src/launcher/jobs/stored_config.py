@@ -3,18 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
+from launcher.config.foreign import read_config
 from launcher.config.messages import show
-from launcher.config.options import composed_from
 from launcher.config.overrides import parse
-from launcher.config.resolve import escaped
-from launcher.config.run_config import RunConfig, changed, from_stored, stored_tree
+from launcher.config.run_config import RunConfig, changed, from_stored
 from launcher.config.sections import AUTO
 from launcher.config.tree import get
-from launcher.config.trust import Origin, names_in, names_in_files
 from launcher.errors import ConfigError
-from launcher.rundir.record_format import read_record
+from launcher.rundir.record_format import stored_record
 
 WHERE = ("job", "run", "paths", "dispatch", "device", "strategy", "tracker")
 """Keys from the command line, of where and how the job runs; all others are the checkpoint's."""
@@ -38,7 +34,10 @@ def config_for(
     # It was written by a trainer that was not composed.
     if not file.exists():
         return config
-    composed, stored = config.of_the_run, stored_tree(file)
+    stored = read_config(
+        file, trust, built, "job.trust=true (for `runs VERB RUN`: --trust)", left_out=WHERE
+    )
+    composed = config.of_the_run
     merged = stored | {key: composed[key] for key in WHERE if key in composed}
     wrong = []
     for override in map(parse, config.overrides):
@@ -62,10 +61,6 @@ def config_for(
             merged = changed(merged, {key: now})
     if wrong:
         raise ConfigError(*wrong)
-    origin = Origin(file, checkpoint.parent.parent, "job.trust=true (for `runs VERB RUN`: --trust)")
-    run_overrides = [*names_in(config.plain), *names_in_files(composed_from({}))]
-    nodes = [key for key in built or map(str, merged) if key not in WHERE]
-    origin.checked(OmegaConf.create(escaped(merged)), nodes, trust, run_overrides)
     return from_stored(merged, config.hydra)
 
 
@@ -73,8 +68,8 @@ def _is_same_choice(key: str, value: object, now: object, then: object, checkpoi
     """Return whether a group's option is the run's; `model=mlp` alone sets no sizes."""
     if "." in key:
         return False
-    try:
-        return bool(read_record(checkpoint.parent.parent / "run.json")["choices"][key] == value)
-    except (OSError, ValueError, KeyError):
-        targets = [node.get("_target_") if isinstance(node, dict) else None for node in (now, then)]
-        return targets[0] is not None and targets[0] == targets[1]
+    chosen = stored_record(checkpoint.parent.parent).get("choices", {})
+    if key in chosen:
+        return bool(chosen[key] == value)
+    targets = [node.get("_target_") if isinstance(node, dict) else None for node in (now, then)]
+    return targets[0] is not None and targets[0] == targets[1]

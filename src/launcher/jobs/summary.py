@@ -84,7 +84,7 @@ def data_line(trainer: Trainer) -> str:
     known = (
         "a stream"
         if samples is None
-        else f"{samples:,} samples, {samples / batch:,.4g} steps an epoch"
+        else f"{plural(samples, 'sample')}, {samples / batch:,.4g} steps an epoch"
     )
     factors = [f"{plan.micro_batch_size} a micro-batch"]
     factors += [f"{plan.grad_accum_steps} accumulated"] if plan.grad_accum_steps > 1 else []

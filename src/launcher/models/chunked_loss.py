@@ -91,8 +91,8 @@ def _scores(rows: Tensor, weight: Tensor, target: Tensor) -> tuple[Tensor, Tenso
 class _SummedLoss(torch.autograd.Function):
     """The sum of the losses, whose gradients are computed in the forward pass.
 
-    They are gradients of the sum: those of a mean over many tokens would underflow in fp16, whose
-    loss scale is known only in the backward pass.
+    They are gradients of the sum: gradients of a mean over many tokens would underflow in fp16,
+    whose loss scale is known only in the backward pass.
     """
 
     @staticmethod

@@ -5,8 +5,8 @@ from typing import Any
 
 from launcher.config.command import for_json
 from launcher.config.construct import target_object
+from launcher.config.difference import diff
 from launcher.config.equivalence import canonical
-from launcher.config.identity import changed_keys
 from launcher.config.length import with_steps
 from launcher.config.matters_from import Node, Pair, Rule, is_ours
 from launcher.config.sections import TrainerSettings
@@ -27,7 +27,7 @@ def common_steps(one: Node, other: Node) -> int:
         other: another one.
     """
     rules: dict[tuple[str, Rule], None] = {}
-    for find in (_quickly_changed, lambda *both: changed_keys(*map(canonical, both))):
+    for find in (_quickly_changed, lambda *both: diff(*map(canonical, both))):
         for key in find(one, other):
             path, rule = _rule(key, one, other)
             if rule is None:
@@ -62,8 +62,9 @@ def _quickly_changed(one: Node, other: Node, path: str = "") -> Iterator[str]:
 def _rule(key: str, one: Node, other: Node) -> tuple[str, Rule | None]:
     """Return the rule of a key, and the path of the node whose class has it."""
     parts = key.split(".")
-    for depth in range(len(parts) - 1, 0, -1):
-        path, name = ".".join(parts[:depth]), parts[depth]
+    for depth in range(len(parts), 0, -1):
+        # The key may be of a whole class, which one of them lacks.
+        path, name = ".".join(parts[:depth]), parts[depth] if depth < len(parts) else "*"
         nodes = [node for tree in (one, other) if (node := get(tree, path)) is not None]
         declared = [rules for node in nodes if (rules := _declared(path, node)) is not None]
         if declared:

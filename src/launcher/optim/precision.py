@@ -32,7 +32,7 @@ class Precision:
     """
 
     note: str = ""
-    """What the summary of a run says about a model that `convert` has changed."""
+    """A line in the summary of a run about a model that `convert` has changed."""
 
     def __init__(
         self,

@@ -4,7 +4,6 @@ It compares checkpoints (tensors, counters, and the random state of each rank), 
 and the traces of the steps, which name the state that a resume has not restored.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.proof.lines import line_differences, lines_of
 from launcher.proof.scratch_run import Traced
 from launcher.rundir.folder import RunFolder, step_name
-from launcher.rundir.history import is_measured
+from launcher.rundir.history import is_measured, read_rows
 
 OF_THE_ATTEMPT = ("max_steps", "stop_reason", "attempt")
 """Suffixes of the names of values that say how far to train, and do not change the numbers."""
@@ -258,7 +257,6 @@ def read_trace(folder: Path) -> dict[int, dict[int, dict[str, Any]]]:
     ranks: dict[int, dict[int, dict[str, Any]]] = {}
     for file in sorted(folder.glob("rank-*.jsonl")):
         steps = ranks.setdefault(int(file.stem.partition("-")[2]), {})
-        for text in file.read_text().splitlines():
-            line = json.loads(text)
+        for line in read_rows(file):
             steps[line["step"]] = steps.get(line["step"], {}) | line
     return ranks

@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import random
-import re
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +12,7 @@ from launcher.errors import ConfigError
 from launcher.proof.segment import Replay, replay
 from launcher.rundir.files import path_argument
 from launcher.rundir.folder import RunFolder, checkpoint_steps
-from launcher.rundir.metrics import last_bytes
+from launcher.rundir.metrics import last_step
 from launcher.runs.bar import Bar, bar
 from launcher.runs.find import RUN_HELP
 from launcher.runs.page import StdoutConsole
@@ -22,7 +21,6 @@ from launcher.runs.stored_run import StoredRun
 from launcher.runs.table import Table
 
 SHOWN = 3
-TAIL_BYTES = 16_384
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +83,9 @@ def replays(run: StoredRun, arguments: argparse.Namespace, of: str = "") -> Iter
         with bar(end - start, f"{run.label}{of}, steps {start} to {end}") as shown:
 
             def watch(folder: Path, shown: Bar = shown, start: int = start) -> Callable[[], None]:
-                return lambda: shown.reach(max(0, last_step(RunFolder(folder)) - start))
+                return lambda: shown.reach(
+                    max(0, last_step(RunFolder(folder).metrics_path) - start)
+                )
 
             result = replay(run, start, end, arguments.scratch, watch, arguments.trust)
         report(result, arguments.json)
@@ -168,9 +168,3 @@ def report(result: Replay, as_json: bool) -> None:
         put(f"  now: {text}")
     for text in result.causes:
         put(f"  cause: {text}")
-
-
-def last_step(folder: RunFolder) -> int:
-    """Return the newest step in metrics.jsonl, or 0 without one."""
-    steps = re.findall(rb'"step":(\d+)', last_bytes(folder.metrics_path, TAIL_BYTES))
-    return int(steps[-1]) if steps else 0

@@ -55,7 +55,7 @@ class ScratchRun(Traced):
 
     Args:
         root: the folder for all files of the copy, which is made.
-        config: the configuration of the run, as it is stored.
+        config: the configuration of the run as it is stored.
         hydra: Hydra's node that was recorded with it.
         ranks: `dispatch.nproc`.
         label: name of the copy in messages.

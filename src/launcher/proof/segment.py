@@ -14,8 +14,8 @@ import yaml
 
 from launcher.checkpoint.changes import stored_sources
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint
-from launcher.config.tree import leaves
-from launcher.config.trust import Origin
+from launcher.config.difference import describe, diff
+from launcher.config.foreign import read_config
 from launcher.errors import ConfigError
 from launcher.proof.scratch_run import ScratchRun
 from launcher.rundir.folder import checkpoint_steps, step_name
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 REPLACED = ("tracker", "dispatch", "job")
 """Nodes that a scratch run has of its own."""
-GIT = "git."
+GIT = "git"
 """Beginning of the circumstances that explain nothing alone: the imported sources are compared."""
 NOT_A_STATE = (
     "No state is missing after a resume. The training does not repeat, files of the run were"
@@ -94,16 +94,11 @@ class Segment:
     def __init__(self, run: StoredRun, start: int, end: int, root: Path, trust: bool):
         from omegaconf import OmegaConf
 
-        from launcher.config.run_config import stored_tree
-
         self.run, self.start, self.end, self.root = run, start, end, root
         self.checkpoint = run.folder.checkpoints / step_name(end)
         self.ranks = Manifest.read(self.checkpoint).world_size
         file = self.checkpoint / "config.yaml"
-        config: Any = OmegaConf.load(file)
-        built = [key for key in map(str, config) if key not in REPLACED]
-        Origin(file, run.folder.path).checked(config, built, trust)
-        self.config = stored_tree(file)
+        self.config: Any = read_config(file, trust, left_out=REPLACED)
         try:
             hydra: Any = OmegaConf.load(run.folder.hydra / "hydra.yaml")
             self.hydra: Any = OmegaConf.to_container(hydra.hydra)
@@ -206,10 +201,7 @@ def circumstances(before: Path, after: Path) -> list[str]:
     """List what is recorded as different at two checkpoints: code, versions and machine."""
     edited = source_changes(stored_sources(before), stored_sources(after))
     for file in ("code.yaml", MACHINE):
-        then, now = (leaves(loaded(path / file)) for path in (before, after))
-        for key in [*then, *(key for key in now if key not in then)]:
-            if then.get(key) != now.get(key):
-                edited.append(f"{key}: {now.get(key)} instead of {then.get(key)}")
+        edited += describe(diff(loaded(before / file), loaded(after / file)))
     return edited
 
 

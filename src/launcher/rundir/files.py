@@ -122,6 +122,12 @@ def unused(path: Path) -> Path:
     return next(name for name in names if not os.path.lexists(name))
 
 
+def abandoned_name(path: Path) -> Path:
+    """Return an unused `abandoned-<name>` next to `path`, for what a rollback sets aside."""
+    names = (f"abandoned-{path.stem}{f'.{n}' * (n > 1)}{path.suffix}" for n in count(1))
+    return next(name for name in map(path.with_name, names) if not os.path.lexists(name))
+
+
 def fsync_folder(path: Path) -> None:
     """Make the names in a folder durable. Without it, a rename may be lost in a power failure."""
     fsync_file(path, os.O_DIRECTORY)

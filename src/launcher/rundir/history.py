@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,13 +128,23 @@ def _elapsed(rows: Sequence[Mapping[str, Any]], starts: Mapping[int, float]) -> 
         yield total
 
 
-def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the complete, valid lines of a metrics.jsonl; none if it does not exist."""
+def read_rows(path: Path, tail: int | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the complete, valid lines of a file of JSON lines; none if it does not exist.
+
+    Args:
+        path: the file. A write may be in progress, or may have been cut short.
+        tail: read this many bytes at its end only. Then none if it cannot be read.
+    """
     try:
         with open(path, "rb") as file:
+            if tail is not None and (start := file.seek(0, os.SEEK_END) - tail) > 0:
+                file.seek(start)
+                file.readline()
+            else:
+                file.seek(0)
             yield from parsed(file)
     except OSError as error:
-        if not is_absent(error):
+        if tail is None and not is_absent(error):
             raise
 
 

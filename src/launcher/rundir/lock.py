@@ -37,7 +37,7 @@ from launcher.rundir.holder import (
     read_holder,
     rejection,
 )
-from launcher.rundir.record_format import AttemptData, read_record
+from launcher.rundir.record_format import AttemptData, stored_record
 
 # Seconds between two heartbeats.
 BEAT = 5.0
@@ -329,7 +329,4 @@ def place(source: Path, target: Path) -> bool:
 
 
 def read_attempts(folder: RunFolder) -> list[AttemptData]:
-    try:
-        return list(read_record(folder.record_path).get("attempts", []))
-    except (OSError, ValueError):
-        return []
+    return stored_record(folder.path).get("attempts", [])

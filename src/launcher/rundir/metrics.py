@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any, NamedTuple
 from launcher.rundir.history import (
     SMALL,
     as_number,
-    parsed,
     read_rows,
     sampled,
     sparkline,
@@ -52,16 +50,22 @@ def curve_and_newest(path: Path) -> tuple[str, dict[str, Value]]:
 
 def newest_metrics(path: Path) -> dict[str, Value]:
     """Return the newest value of each metric among the last lines of a metrics.jsonl."""
-    return newest_of(parsed(last_bytes(path).splitlines()))
+    return newest_of(read_rows(path, TAIL_BYTES))
 
 
 def newest_loss(path: Path, last_step: float = math.inf) -> float | None:
     """Return the training loss that was logged last, up to a step, or None if there is none."""
     loss = None
-    for line in parsed(last_bytes(path).splitlines()):
+    for line in read_rows(path, TAIL_BYTES):
         if LOSS in line and (as_number(line.get("step")) or 0) <= last_step:
             loss = as_number(line[LOSS])
     return loss
+
+
+def last_step(path: Path) -> int:
+    """Return the step of the last line, or 0 without a line."""
+    steps = [int(row["step"]) for row in read_rows(path, TAIL_BYTES) if "step" in row]
+    return steps[-1] if steps else 0
 
 
 def newest_of(lines: Iterable[Mapping[str, object]]) -> dict[str, Value]:
@@ -69,14 +73,3 @@ def newest_of(lines: Iterable[Mapping[str, object]]) -> dict[str, Value]:
     for line in lines:
         newest |= dict.fromkeys(line, line)
     return {key: Value(line[key], line.get("step")) for key, line in newest.items() if "/" in key}
-
-
-def last_bytes(path: Path, limit: int = TAIL_BYTES) -> bytes:
-    """Return the complete lines in the last bytes of a file; none if it cannot be read."""
-    try:
-        with open(path, "rb") as file:
-            start = max(0, file.seek(0, os.SEEK_END) - limit)
-            file.seek(start)
-            return file.read() if not start else file.read().partition(b"\n")[2]
-    except OSError:
-        return b""

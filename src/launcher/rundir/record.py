@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 
 from launcher.errors import ConfigError
 from launcher.rundir import metrics
@@ -28,10 +28,12 @@ from launcher.rundir.record_format import (
     NewerRecord,
     Outcome,
     RecordData,
+    TrialData,
     iso,
     plain_number,
     read_record,
 )
+from launcher.rundir.signing import record_signature
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +93,7 @@ class RunRecord:
             "forked_from": None,
             "shared": None,
             "logged": None,
+            "trials": [],
             "overrides": None,
             "choices": {},
             "config_dir": None,
@@ -99,6 +102,8 @@ class RunRecord:
             "identity_id": None,
             "identity_version": None,
             "folder": None,
+            "data_files": None,
+            "signature": None,
         }
         self.attempts: list[Attempt] = []
         self._damage: str | None = None
@@ -129,18 +134,19 @@ class RunRecord:
         max_steps: int,
         world_size: int,
         strategy: str,
-        resume: str | None = None,
         launched: float | None = None,
         machine: str | None = None,
         micro_batch_size: int | None = None,
         code: str | os.PathLike[str] | None = None,
         command: RecordData | None = None,
+        data_files: str | None = None,
     ) -> int:
         """Open an attempt that resumes from `start_step`; returns its number (1 for the first).
 
         An earlier attempt that never closed was killed: the caller holds the run's lock, so nobody
         else is on it. `code` is the folder whose git state is recorded (default: the working
-        directory). `command` is the stored command (see `launcher.config.command`).
+        directory). `command` is the stored command (see `launcher.config.command`), `data_files`
+        the state of the files with its data (see `launcher.rundir.data_files`).
         """
         self._began_at, self._began = self.clock(), self.timer()
         now = iso(self._began_at)
@@ -148,7 +154,7 @@ class RunRecord:
         number, job, before = self.next_number, slurm_job_id(), self.attempt
         is_requeued = before is not None and before.slurm_job_id == job
         queued = before.ended if before is not None and is_requeued else self.data["queued"]
-        self._roll_back(start_step)
+        self._forget_after(start_step)
         self.attempts.append(
             Attempt(
                 number=number,
@@ -158,7 +164,6 @@ class RunRecord:
                 slurm_job_id=job,
                 start_step=start_step,
                 world_size=world_size,
-                resume=resume,
                 queued=None if job is None else queued,
                 launched=None if launched is None else iso(launched),
                 machine=machine,
@@ -175,6 +180,7 @@ class RunRecord:
                 "git": git_state(code or Path.cwd()),
                 "versions": versions(),
                 "logged": None,
+                "data_files": data_files,
             }
         )
         self._note_command(command)
@@ -208,6 +214,15 @@ class RunRecord:
         self._close_killed()
         self.data.update({"state": "queued", "queued": self._time()})
         self._note_command(command)
+        self._write()
+
+    def note_trial(self, trial: TrialData, command: RecordData) -> None:
+        """Note that the run is a trial, and the command of a run that has not begun."""
+        name = trial["study"], trial["number"]
+        others = [one for one in self.data["trials"] if (one["study"], one["number"]) != name]
+        self.data["trials"] = [*others, trial]
+        if self.state is None:
+            self._note_command(command)
         self._write()
 
     def revise(
@@ -322,19 +337,41 @@ class RunRecord:
         self._name(dict(identity), configured_id)
         self._write()
 
+    def reopen(self) -> None:
+        """Record that a completed run is to be trained on, before its newest steps are removed.
+
+        A kill in between then leaves a run that resumes.
+        """
+        if self.state == "completed":
+            self.data["state"] = "paused"
+            self._write()
+
+    def roll_back(self, step: int, best: BestData | None) -> None:
+        """Record that the run is at an earlier step, whose lines and checkpoint are the newest."""
+        if self.state == "running":
+            self._close_killed()
+            self.data["state"] = "failed"
+        self._forget_after(step)
+        self.data["step"], self.data["logged"] = step, metrics.summary(self.folder.metrics_path)
+        if best is not None:
+            self.data["best"] = {**best, "value": plain_number(best["value"])}
+        self._write()
+
     def _note_command(self, command: RecordData | None) -> None:
         """Note the newest command. The identity stays the first command's, which names the run."""
         is_named = self.data["identity"] is not None
         named_by = self.data if is_named else command or {}
         identity, configured_id = named_by.get("identity"), named_by.get("identity_id")
         self.data.update(command or {})
+        if command is not None:
+            self.data["signature"] = record_signature("run.json", cast(Any, self.data))
         self._name(identity, configured_id)
 
     def _name(self, identity: dict[str, object] | None, configured_id: str | None) -> None:
         self.data["identity"], self.data["identity_id"] = identity, configured_id
         self.data["identity_version"] = None if identity is None else IDENTITY_VERSION
 
-    def _roll_back(self, step: int) -> None:
+    def _forget_after(self, step: int) -> None:
         """Forget what was recorded of steps after `step`, which are computed again.
 
         The process that wrote the record may have been killed before it wrote the newest loss.

@@ -2,8 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,6 +35,8 @@ class BestData(TypedDict, total=False):
     metric: str
     value: float | str
     step: int
+    mode: Literal["min", "max"] | None
+    """The direction in which the metric is better."""
 
 
 class ForkedFromData(TypedDict):
@@ -74,12 +75,32 @@ class AttemptData(TypedDict, total=False):
     exit_code: int | None
     reason: str | None
     world_size: int | None
-    resume: str | None
     queued: str | None
     launched: str | None
     machine: str | None
     micro_batch_size: int | None
     seconds: dict[str, float] | None
+
+
+class TrialData(TypedDict):
+    """A trial of a hyperparameter search in run.json, see `launcher.runs.trials`."""
+
+    study: str
+    objectives: list[str]
+    directions: list[str]
+    value: Literal["best", "last"]
+    number: int
+    sampled: dict[str, Any]
+    distributions: dict[str, Any]
+    attributes: dict[str, Any]
+    shared: dict[str, Any]
+    origin: str
+    refusal: str | None
+    bracket: int
+    target: int | None
+    pruned: int | None
+    cancelled: bool
+    failures: int
 
 
 class RecordData(TypedDict, total=False):
@@ -103,6 +124,8 @@ class RecordData(TypedDict, total=False):
     forked_from: ForkedFromData | None
     shared: SharedData | None
     logged: LoggedData | None
+    trials: list[TrialData]
+    """The trials of searches that the run is; equal trials share a run."""
     attempts: list[AttemptData]
     overrides: list[str] | None
     choices: dict[str, object]
@@ -112,6 +135,10 @@ class RecordData(TypedDict, total=False):
     identity_id: str | None
     identity_version: int | None
     folder: str | None
+    data_files: str | None
+    """See `launcher.rundir.data_files`."""
+    signature: str | None
+    """See `launcher.rundir.signing`."""
 
 
 @dataclass
@@ -134,8 +161,6 @@ class Attempt:
     exit_code: int | None = None
     reason: str | None = None
     world_size: int | None = None
-    resume: str | None = None
-    """Value of `run.resume`, once it was followed."""
     queued: str | None = None
     """Time since which it had waited for SLURM: when it was submitted, or when the previous attempt
     in the same job ended."""
@@ -175,7 +200,8 @@ def _checkable(hint: Any) -> tuple[type, ...]:
 
 RECORD_TYPES, ATTEMPT_TYPES = _types(RecordData), _types(AttemptData)
 BEST_TYPES, FORKED_FROM_TYPES = _types(BestData), _types(ForkedFromData)
-LOGGED_TYPES, SHARED_TYPES = _types(LoggedData), _types(SharedData)
+LOGGED_TYPES, TRIAL_TYPES = _types(LoggedData), _types(TrialData)
+SHARED_TYPES = _types(SharedData)
 
 
 class NewerRecord(ValueError):
@@ -192,12 +218,19 @@ def read_record(path: str | os.PathLike[str]) -> RecordData:
     return parse_record(patiently(Path(path).read_bytes))
 
 
+def stored_record(folder: str | os.PathLike[str]) -> RecordData:
+    """Read the `run.json` of a run's folder, which is empty if it cannot be read."""
+    try:
+        return read_record(f"{os.fspath(folder)}/run.json")
+    except (OSError, ValueError):
+        return {}
+
+
 def run_names(folder: Path) -> list[str]:
     """Return the names (`<name>/<id>`) of a run by its folder, and by its record if renamed."""
-    names = [run_name(folder)]
-    with suppress(OSError, ValueError):
-        record = read_record(folder / "run.json")
-        names += [f"{record['name']}/{record['id']}"] if {"name", "id"} <= record.keys() else []
+    record, names = stored_record(folder), [run_name(folder)]
+    if {"name", "id"} <= record.keys():
+        names.append(f"{record['name']}/{record['id']}")
     return list(dict.fromkeys(names))
 
 
@@ -227,6 +260,8 @@ def parse_record(content: bytes) -> RecordData:
     for override in data.get("overrides") or ():
         if not isinstance(override, str):
             raise ValueError(f"overrides has {override!r:.40}")
+    for index, trial in enumerate(data.get("trials", [])):
+        _check(trial, TRIAL_TYPES, f"trials[{index}].", every_key=True)
     for index, attempt in enumerate(data.get("attempts", [])):
         _check(attempt, ATTEMPT_TYPES, f"attempts[{index}].", every_key=True)
     return data
@@ -260,12 +295,3 @@ def json_value(value: object) -> object:
     if isinstance(value, int):
         return value if abs(value) < 2**63 else str(value)
     return value if value is None or isinstance(value, str) else str(value)
-
-
-def has_followed(
-    attempts: Iterable[Mapping[str, object]], resume: str, slurm_job_id: str | None
-) -> bool:
-    """Return whether this SLURM job has followed `resume`, which is for its first launch only."""
-    return slurm_job_id is not None and any(
-        one.get("resume") == resume and one["slurm_job_id"] == slurm_job_id for one in attempts
-    )

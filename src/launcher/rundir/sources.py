@@ -105,6 +105,11 @@ def _key(name: str, path: str) -> str | None:
     return PurePath(relative).as_posix()
 
 
+def is_library(file: str) -> bool:
+    """Return whether the code of a frame is not the user's."""
+    return file.startswith("<frozen") or is_installed(os.path.dirname(file))
+
+
 @cache
 def is_installed(folder: str) -> bool:
     """Return whether a folder belongs to an installed package, to Python, or to Launcher."""

@@ -27,6 +27,7 @@ VERBS = (
     "export",
     "predict",
     "fork",
+    "rollback",
     "cancel",
     "retry",
     "compare",

@@ -8,16 +8,14 @@ from rich.text import Text
 
 from launcher.config.command import stored_identity
 from launcher.config.compose import command
-from launcher.config.messages import as_typed
+from launcher.config.difference import columns, diff
 from launcher.config.options import own_folder
 from launcher.config.run_config import RunConfig, check
-from launcher.config.tree import flat
 from launcher.errors import ConfigError
 from launcher.rundir.files import path_argument
 from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord
 from launcher.runs.compare import identity_of, table
-from launcher.runs.differences import varying
 from launcher.runs.find import RUN_HELP, find_run
 from launcher.runs.page import StdoutConsole
 from launcher.runs.rerun import key_of, outputs_of, quoted
@@ -45,18 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     run = find_run(arguments.run, arguments.outputs)
-    before = identity_of(run.folder.record_path, run.label)
+    before = identity_of(run)
     config = configured(run, arguments.overrides, arguments.config_dir)
     known = stored_identity(config.plain["run"])
     # The configuration is valid.
     assert known is not None
-    now = flat(known[1])
     page = StdoutConsole()
-    keys = sorted(varying([before, now]))
-    rows = {
-        key: [as_typed(identity[key]) if key in identity else None for identity in (before, now)]
-        for key in keys
-    }
+    rows = columns(diff(before, known[1]))
     if rows:
         page.print(table("identity", rows, ["before", "now"]))
     with RunLock(run.folder), run.folder.being_written():

@@ -5,17 +5,15 @@ import json
 import math
 from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
 
-from launcher.config.messages import as_typed
-from launcher.config.tree import flat
+from launcher.config.difference import columns, diff, is_within
 from launcher.errors import ConfigError
 from launcher.rundir.history import as_number
-from launcher.rundir.record_format import read_record
-from launcher.runs.differences import counts, is_group, not_counted, varying
+from launcher.rundir.record_format import stored_record
+from launcher.runs.differences import counts, is_group, not_counted
 from launcher.runs.find import RUN_HELP, find_run
 from launcher.runs.format import number, progress
 from launcher.runs.page import StdoutConsole, grid
@@ -73,11 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def show_identities(runs: Sequence[StoredRun], as_json: bool) -> None:
     """Print the keys in which the identities of runs differ, so why they are different runs."""
-    identities = [identity_of(run.folder.record_path, run.label) for run in runs]
-    rows: Rows = {
-        key: [as_typed(identity[key]) if key in identity else None for identity in identities]
-        for key in sorted(varying(identities))
-    }
+    identities = [identity_of(run) for run in runs]
+    rows = columns(diff(*identities))
     labels = [run.label for run in runs]
     if as_json:
         print(json.dumps({"runs": labels, "identity": rows}, indent=2))
@@ -90,37 +85,29 @@ def show_identities(runs: Sequence[StoredRun], as_json: bool) -> None:
         )
 
 
-def identity_of(path: Path, label: str) -> dict[str, object]:
-    try:
-        identity = read_record(path).get("identity")
-    except (OSError, ValueError):
-        identity = None
+def identity_of(run: StoredRun) -> dict[str, object]:
+    identity = stored_record(run.path).get("identity")
     if identity is None:
         raise ConfigError(
-            f"'{label}': run.json has no identity, so it is not known what the run is named by."
+            f"'{run.label}': run.json has no identity, so it is not known what the run is named by."
         )
-    return flat(identity)
+    return identity
 
 
 def configuration(runs: Sequence[StoredRun], counted: bool) -> Rows:
     """Return the differing options and keys that can change a run's numbers, or the others."""
-    ignored = not_counted(list(runs))
+    ignored = not_counted(runs)
     chosen = [
         {group: option for group, option in run.choices.items() if is_group(group)} for run in runs
     ]
-    rows: Rows = {}
-    for columns in (
-        chosen,
-        [{key: as_typed(value) for key, value in run.settings.items()} for run in runs],
-    ):
-        for key in sorted(varying(columns)):
-            if counts(key, ignored) == counted and not is_place(key):
-                rows[key] = [values.get(key) for values in columns]
-    return rows
-
-
-def is_place(key: str) -> bool:
-    return any(key == entry or key.startswith(f"{entry}.") for entry in PLACE_KEYS)
+    differing = diff(*chosen) | diff(*(run.settings for run in runs))
+    return columns(
+        {
+            key: values
+            for key, values in differing.items()
+            if counts(key, ignored) == counted and not is_within(key, PLACE_KEYS)
+        }
+    )
 
 
 def code(runs: Sequence[StoredRun]) -> Rows:
@@ -133,9 +120,7 @@ def code(runs: Sequence[StoredRun]) -> Rows:
         }
         for run in runs
     ]
-    differing = varying(described)
-    keys = [*described[0], *sorted(differing - described[0].keys())]
-    return {key: [column.get(key) for column in described] for key in keys if key in differing}
+    return columns(diff(*described))
 
 
 def machine(runs: Sequence[StoredRun]) -> Rows:

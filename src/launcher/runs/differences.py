@@ -1,12 +1,13 @@
 """Find the keys in which runs differ."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
+from launcher.config.difference import diff, is_within
 from launcher.config.messages import as_typed
 from launcher.runs.stored_run import StoredRun
 
-TAG, TARGET = "run.tag", "._target_"
+TAG, TARGET, PRESET = "run.tag", "._target_", "experiment"
 Row = dict[str, str]
 """Values of a run by dotted keys, as typed on a command line."""
 
@@ -17,33 +18,67 @@ def differences(runs: Sequence[StoredRun]) -> list[Row]:
     Keys of `run.identity_exclude` are left out: they cannot change the numbers.
 
     If runs chose different options of a group (`model=gpt`, `model=mlp`), the choice represents the
-    group. A key of the group is listed only if it also differs between runs of the same choice.
+    group. A key of the group is listed only if it also differs between runs of the same choice, and
+    a key that repeats one of the group's under its name (`model.num_classes` of `data`) only if it
+    was typed. A preset (`experiment=...`) represents all that was not typed, in the same way.
     Choices and classes come first, then keys by their number of distinct values.
     """
-    ignored = not_counted(runs)
-    groups = {
-        group for group in varying(run.choices for run in runs if run.choices) if is_group(group)
-    }
-    groups = {group for group in groups if counts(group, ignored)}
-    keys = {
-        key for key in varying(run.settings for run in runs if run.keys) if counts(key, ignored)
-    }
+    groups, keys = _differing(runs)
     rows = [
         {key: as_typed(value) for key, value in run.settings.items() if key in keys} for run in runs
     ]
-    keys = without_targets(without_echoes(runs, rows, within_choices(runs, rows, keys, groups)))
-    chosen = [
-        {group: run.choices[group] for group in groups if group in run.choices} for run in runs
-    ]
+    keys = without_targets(without_echoes(runs, rows, keys, _represented(runs, groups, keys)))
     rows = [
-        options | {key: row[key] for key in keys if key in row}
-        for options, row in zip(chosen, rows, strict=True)
+        {group: run.choices[group] for group in groups if group in run.choices}
+        | {key: row[key] for key in keys if key in row}
+        for run, row in zip(runs, rows, strict=True)
     ]
     distinct = {key: len({row.get(key) for row in rows}) for key in groups | keys}
     ordered = sorted(
         distinct, key=lambda key: (not (key in groups or key.endswith(TARGET)), -distinct[key], key)
     )
     return [{key: row[key] for key in ordered if key in row} for row in rows]
+
+
+def _differing(runs: Sequence[StoredRun]) -> tuple[set[str], set[str]]:
+    """Return the groups and keys that differ and count, without what follows from a preset."""
+    ignored = not_counted(runs)
+    chosen = [(run, run.choices) for run in runs if run.choices]
+    known = [(run, run.settings) for run in runs if run.keys]
+    groups = {group for group in diff(*(row for _, row in chosen)) if is_group(group)}
+    groups = {group for group in groups if counts(group, ignored)}
+    keys = {key for key in diff(*(row for _, row in known)) if counts(key, ignored)}
+    if PRESET not in groups:
+        return groups, keys
+    typed = set().union(*map(typed_names, runs))
+    return (
+        groups & (varying_within(PRESET, chosen) | typed | {PRESET}),
+        keys & (varying_within(PRESET, known) | typed),
+    )
+
+
+def _represented(runs: Sequence[StoredRun], groups: set[str], keys: set[str]) -> set[str]:
+    """Return the keys of groups that are the same in all runs of one choice."""
+    known = [(run, run.settings) for run in runs if run.keys]
+    return {
+        key
+        for group in groups
+        for key in {key for key in keys if key.startswith(f"{group}.")}
+        - varying_within(group, known)
+    }
+
+
+def typed_names(run: StoredRun) -> set[str]:
+    """Return the keys and groups on a run's command line."""
+    return {override.lstrip("+~").partition("=")[0] for override in run.overrides}
+
+
+def varying_within(group: str, rows: Sequence[tuple[StoredRun, Mapping[str, object]]]) -> set[str]:
+    """Return the keys that differ between runs with the same option of a group."""
+    families = defaultdict[str | None, list[Mapping[str, object]]](list)
+    for run, row in rows:
+        families[run.choices.get(group)].append(row)
+    return {key for family in families.values() for key in diff(*family)}
 
 
 def without_defaults(runs: Sequence[StoredRun], rows: Sequence[Row]) -> list[Row]:
@@ -53,9 +88,7 @@ def without_defaults(runs: Sequence[StoredRun], rows: Sequence[Row]) -> list[Row
     The values of a run with a preset (`experiment=...`) may come from that, so they are kept.
     """
     names = [
-        row.keys() | set()
-        if run.choices.get("experiment") not in (None, "null")
-        else {override.lstrip("+").partition("=")[0] for override in run.overrides}
+        row.keys() | set() if run.choices.get(PRESET) not in (None, "null") else typed_names(run)
         for run, row in zip(runs, rows, strict=True)
     ]
     others: dict[str, set[str | None]] = defaultdict(set)
@@ -74,28 +107,6 @@ def without_defaults(runs: Sequence[StoredRun], rows: Sequence[Row]) -> list[Row
     return shown
 
 
-def varying(rows: Iterable[Mapping[str, object]]) -> set[str]:
-    """Return the keys whose value is not the same in all rows, or that not all rows have."""
-    keys: set[str] = set()
-    base: Mapping[str, object] | None = None
-    for row in rows:
-        base = row if base is None else base
-        keys |= row.keys() ^ base.keys()
-        keys.update(
-            [
-                key
-                for key, value in row.items()
-                # Most values are one object, which needs no call.
-                if key in base and value is not base[key] and _differ(value, base[key])
-            ]
-        )
-    return keys
-
-
-def _differ(one: object, other: object) -> bool:
-    return one != other or type(one) is not type(other)
-
-
 def is_group(name: str) -> bool:
     """Return whether a choice belongs to the experiment, not to Hydra."""
     return "/" not in name and name != "hydra"
@@ -108,35 +119,17 @@ def not_counted(runs: Sequence[StoredRun]) -> set[str]:
 
 def counts(key: str, ignored: set[str]) -> bool:
     """Return whether a key can change a run's numbers, or distinguishes equal runs."""
-    parts = key.split(".")
-    return key == TAG or not any(
-        ".".join(parts[:length]) in ignored for length in range(1, len(parts) + 1)
-    )
+    return key == TAG or not is_within(key, ignored)
 
 
-def within_choices(
-    runs: Sequence[StoredRun], rows: Sequence[Row], keys: set[str], groups: set[str]
+def without_echoes(
+    runs: Sequence[StoredRun], rows: Sequence[Row], keys: set[str], represented: set[str]
 ) -> set[str]:
-    """Return the keys without the keys of `groups` that are the same in all runs of one choice."""
-    kept = {key for key in keys if key.split(".")[0] not in groups}
-    for group in groups:
-        families: dict[str | None, list[Row]] = defaultdict(list)
-        for run, row in zip(runs, rows, strict=True):
-            if run.keys:
-                families[run.choices.get(group)].append(row)
-        kept |= {
-            key
-            for family in families.values()
-            for key in varying(family)
-            if key.startswith(f"{group}.")
-        }
-    return kept
+    """Drop represented keys, and keys that repeat a typed one, or a represented one of their name.
 
-
-def without_echoes(runs: Sequence[StoredRun], rows: Sequence[Row], keys: set[str]) -> set[str]:
-    """Drop keys that only repeat a key of the command line, as scheduler.max_steps may."""
-    overrides = {override for run in runs for override in run.overrides}
-    typed = {override.lstrip("+~").partition("=")[0] for override in overrides} & keys
+    So scheduler.max_steps may repeat trainer.max_steps.
+    """
+    typed = set().union(*map(typed_names, runs))
     columns = {key: [row.get(key) for row in rows] for key in keys}
 
     def repeats(key: str, other: str) -> bool:
@@ -145,7 +138,15 @@ def without_echoes(runs: Sequence[StoredRun], rows: Sequence[Row], keys: set[str
             for first, value in zip(columns[key], columns[other], strict=True)
         )
 
-    return {key for key in keys if key in typed or not any(repeats(key, other) for other in typed)}
+    def is_echo(key: str) -> bool:
+        named = {other for other in represented if name_of(other) == name_of(key)}
+        return any(repeats(key, other) for other in (typed & keys) | named)
+
+    return {key for key in keys - represented if key in typed or not is_echo(key)}
+
+
+def name_of(key: str) -> str:
+    return key.rpartition(".")[2]
 
 
 def without_targets(keys: set[str]) -> set[str]:

@@ -4,8 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from launcher.rundir.history import parsed
-from launcher.rundir.metrics import last_bytes
+from launcher.rundir.history import read_rows
 from launcher.runs.format import duration
 from launcher.runs.stored_run import StoredRun
 
@@ -43,7 +42,7 @@ def expected_end(run: StoredRun, now: float) -> float | None:
     The remaining steps are taken to last as long as the recent ones, with evaluations and saves.
     """
     last_step = run.record.get("max_steps")
-    lines = parsed(last_bytes(run.folder.metrics_path, RECENT_BYTES).splitlines())
+    lines = read_rows(run.folder.metrics_path, RECENT_BYTES)
     points = [point for line in lines if (point := _point(line, run)) is not None]
     if not isinstance(last_step, int) or len(points) < 2:
         return None

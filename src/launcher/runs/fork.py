@@ -8,13 +8,13 @@ from launcher.runs.find import RUN_HELP, find_run
 from launcher.runs.rerun import (
     add_trust,
     applicable,
+    check_overrides,
     config_dirs,
     key_of,
     quoted,
     run_command,
     start_in_place,
 )
-from launcher.runs.stored_command import check_stored, check_words
 from launcher.runs.stored_run import StoredRun
 
 PARTS = ("optimizer", "data")
@@ -68,7 +68,7 @@ def fork_command(
     fork_overrides = [f"run.fork_from={quoted(source)}"]
     fork_overrides += [f"run.fork_without=[{','.join(sorted(set(without)))}]"] if without else []
     if not trust:
-        check_stored(run, run.overrides)
+        check_overrides(run, run.overrides)
     left_out = (*NOT_INHERITED, *(("paths.outputs",) if is_elsewhere else ()))
     inherited, flags = run_command(run, trust=True), config_dirs(run)
     inherited = [
@@ -79,6 +79,4 @@ def fork_command(
         *fork_overrides,
         *overrides,
     ]
-    if not trust:
-        check_words(run, overrides, command)
     return [*command, *flags]

@@ -35,9 +35,12 @@ COLORS = {
     "queued": "cyan",
     "cancelled": "magenta",
 }
-COMFORTABLE, NARROWEST, SPARED_FIRST = 32, 12, 5
+DIFFERS = "differs in"
+COMFORTABLE, NARROW, NARROWEST, SPARED_FIRST = 32, 26, 12, 6
 """Widths of `differs in` in characters. Columns with `spare` >= SPARED_FIRST are left out to give
-it COMFORTABLE room, the others only to give it NARROWEST."""
+it COMFORTABLE room, the others only to give it NARROW. It is shown if it has NARROWEST."""
+SHORTEST_ID = 6
+"""Characters of an id that are shown at least. Commands take the beginning of an id."""
 REASON = 26
 """Width of `reason` in characters, for which columns with `spare` >= SPARED_FIRST are left out
 too."""
@@ -109,7 +112,7 @@ def no_runs(arguments: argparse.Namespace) -> str:
 
 @dataclass
 class Column:
-    """A column; a narrow terminal drops the largest `spare` first, and 0 never."""
+    """A column; a narrow terminal keeps the smallest `spare` first, and 0 always."""
 
     heading: str
     cell: Callable[[StoredRun], str]
@@ -124,27 +127,27 @@ def columns_of(runs: Sequence[StoredRun], now: float, keys: Sequence[str]) -> li
     metrics = {str(run.best.get("metric")) for run in runs if run.best}
     (metric,) = metrics if len(metrics) == 1 else (None,)
     columns = [
-        Column("step/max", lambda run: progress(run.record), spare=1),
-        Column("train/loss", lambda run: number(run.record.get("loss")), spare=2),
+        Column("step/max", lambda run: progress(run.record), spare=3),
+        Column("train/loss", lambda run: number(run.record.get("loss")), spare=4),
         Column(
             f"best {metric}" if metric else "best",
             lambda run: best(run, named=len(metrics) > 1),
-            spare=3,
+            spare=2,
         ),
-        Column("attempts", lambda run: str(len(run.attempts)), spare=7),
-        Column("age", lambda run: age(run, now), spare=6),
+        Column("attempts", lambda run: str(len(run.attempts)), spare=8),
+        Column("age", lambda run: age(run, now), spare=7),
     ]
     if any(expected(run, now) for run in runs if run.state in ("running", "queued", "preempted")):
         columns.append(
-            Column("expected", lambda run: expected(run, now) or "-", spare=6, is_right=False)
+            Column("expected", lambda run: expected(run, now) or "-", spare=7, is_right=False)
         )
     if encodable(BARS, sys.stdout):
-        columns.insert(2, Column("curve", lambda run: run.loss_curve, spare=5, is_right=False))
+        columns.insert(2, Column("curve", lambda run: run.loss_curve, spare=6, is_right=False))
     if any(run.job_id for run in runs):
         columns += [
-            Column("job", lambda run: run.job_id or "-", spare=4, is_right=False),
-            Column("node", lambda run: run.node or "-", spare=8, is_right=False),
-            Column("waits for", lambda run: run.waits_for or "-", spare=9, is_right=False),
+            Column("job", lambda run: run.job_id or "-", spare=5, is_right=False),
+            Column("node", lambda run: run.node or "-", spare=9, is_right=False),
+            Column("waits for", lambda run: run.waits_for or "-", spare=10, is_right=False),
         ]
     return columns
 
@@ -174,10 +177,12 @@ def table(
         keys: the columns after `state`. If there are none, the usual ones.
         sorted_by: key by which runs are sorted. A metric gets a column of its own.
     """
-    rows = without_defaults(runs, differences(runs))
-    differing, short = typed(rows), typed(shortened(rows))
+    all_rows = differences(runs)
+    rows = without_defaults(runs, all_rows)
+    keys_of_all = list(dict.fromkeys(key for row in rows for key in row))
+    differing, least = typed(rows), typed(shortened(rows, telling(all_rows)))
     always = [
-        Column("name", lambda run: run.name, is_right=False),
+        Column("name", lambda run: run.name, spare=1, is_right=False),
         Column("id", lambda run: run.id, is_right=False),
         Column("state", lambda run: run.state, is_right=False),
     ]
@@ -192,30 +197,36 @@ def table(
     reasons = [run.failure or "-" for run in runs]
     shows_reasons, shows_differences = any(run.failure for run in runs), any(differing)
     if width is not None:
-        longest = max(map(len, short))
+        if sum(map(width_of, columns, cells)) + max(map(len, differing)) > width:
+            cells[1] = short_ids(cells[1])
+        longest = max(map(len, (DIFFERS, *least)))
         kept, room = fitting(columns, cells, width, longest, REASON if shows_reasons else 0)
         columns, cells = [columns[index] for index in kept], [cells[index] for index in kept]
-        shows_differences = shows_differences and room >= NARROWEST
+        shows_differences = shows_differences and room >= min(longest, NARROWEST)
         left = room - (min(longest, COMFORTABLE) + GAP if shows_differences else 0)
         shows_reasons = shows_reasons and left >= NARROWEST
         reasons = [
             reason if len(reason) <= left else f"{reason[: left - 3]}..." for reason in reasons
         ]
-        if max(map(len, differing)) > room - (left if shows_reasons else 0):
-            differing = short
+        room -= left if shows_reasons else 0
+        forms = differing, typed(shortened(rows, keys_of_all))
+        differing = next((form for form in forms if max(map(len, form)) <= room), least)
+    state = next(index for index, column in enumerate(columns) if column.heading == "state")
     if shows_differences:
-        columns.insert(2, Column("differs in", str, is_right=False))
-        cells.insert(2, differing)
+        columns.insert(state, Column(DIFFERS, str, is_right=False))
+        cells.insert(state, differing)
     if shows_reasons:
         columns.append(Column("reason", str, is_right=False))
         cells.append(reasons)
-    state = 3 if shows_differences else 2
     return Table(
         [column.heading for column in columns],
         list(zip(*cells, strict=True)),
         right=frozenset(index for index, column in enumerate(columns) if column.is_right),
-        shrinks=(2, 0, 1) if shows_differences else (0, 1),
-        styles={(index, state): COLORS.get(text, "") for index, text in enumerate(cells[state])},
+        shrinks=(state, *range(state)) if shows_differences else range(state),
+        styles={
+            (index, state + shows_differences): COLORS.get(run.state, "")
+            for index, run in enumerate(runs)
+        },
     )
 
 
@@ -223,12 +234,41 @@ def typed(rows: Sequence[dict[str, str]]) -> list[str]:
     return [" ".join(f"{key}={value}" for key, value in row.items()) for row in rows]
 
 
-def shortened(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """Shorten keys to their last part if no other key has the same: `lr` for `optimizer.lr`."""
-    last = {key: key.rpartition(".")[2] for row in rows for key in row}
+def shortened(rows: Sequence[dict[str, str]], keys: Sequence[str]) -> list[dict[str, str]]:
+    """Return rows of some keys, shortened to their last part unless two have the same."""
+    last = {key: key.rpartition(".")[2] for key in keys}
     count = Counter(last.values())
     names = {key: end if count[end] == 1 else key for key, end in last.items()}
-    return [{names[key]: value for key, value in row.items()} for row in rows]
+    return [{names[key]: row[key] for key in keys if key in row} for row in rows]
+
+
+def telling(rows: Sequence[dict[str, str]]) -> list[str]:
+    """Return keys that tell the rows apart as well as all do, each the best one that is left."""
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    chosen: list[str] = []
+    groups: list[object] = [None] * len(rows)
+
+    def split(key: str) -> list[tuple[object, str | None]]:
+        return [(group, row.get(key)) for group, row in zip(groups, rows, strict=True)]
+
+    while splits := {key: split(key) for key in keys if len({*split(key)}) > len({*groups})}:
+        # A key that a row lacks does not tell what the row is.
+        best = max(splits, key=lambda key: len({pair for pair in splits[key] if pair[1]}))
+        chosen.append(best)
+        numbers = {pair: number for number, pair in enumerate(dict.fromkeys(splits[best]))}
+        groups = [numbers[pair] for pair in splits[best]]
+    return chosen
+
+
+def short_ids(ids: Sequence[str]) -> list[str]:
+    """Cut ids to the shortest length at which they differ."""
+    lengths = range(SHORTEST_ID, max(map(len, ids)))
+    length = next((n for n in lengths if len({id[:n] for id in ids}) == len({*ids})), None)
+    return [id[:length] for id in ids]
+
+
+def width_of(column: Column, texts: Sequence[str]) -> int:
+    return max(map(len, (column.heading, *texts))) + GAP
 
 
 def fitting(
@@ -238,22 +278,18 @@ def fitting(
 
     `longest` is the length of the longest cell of `differs in`, and `reason` needs `more`.
     """
-    widths = [
-        max(map(len, (column.heading, *texts))) + GAP
-        for column, texts in zip(columns, cells, strict=True)
-    ]
-    kept = list(range(len(columns)))
-    for index in sorted(
-        (i for i, column in enumerate(columns) if column.spare), key=lambda i: -columns[i].spare
-    ):
+    widths = list(map(width_of, columns, cells))
+    kept = [index for index, column in enumerate(columns) if not column.spare]
+    room = width - sum(widths[index] for index in kept)
+    for index in sorted(range(len(columns)), key=lambda index: columns[index].spare):
         is_spared_first = columns[index].spare >= SPARED_FIRST
-        wanted = min(longest, COMFORTABLE if is_spared_first else NARROWEST) + (
+        wanted = min(longest, COMFORTABLE if is_spared_first else NARROW) + (
             more if is_spared_first else 0
         )
-        if width - sum(widths[i] for i in kept) >= wanted:
-            break
-        kept.remove(index)
-    return kept, width - sum(widths[i] for i in kept)
+        if index not in kept and room - widths[index] >= wanted:
+            kept.append(index)
+            room -= widths[index]
+    return sorted(kept), room
 
 
 def age(run: StoredRun, now: float) -> str:

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from launcher.config.messages import as_typed
+from launcher.config.difference import columns, diff, is_within
 from launcher.errors import ConfigError
 from launcher.rundir.history import Curve
 from launcher.runs.differences import counts, differences, not_counted, without_defaults
@@ -60,21 +60,20 @@ def grouped(runs: Sequence[StoredRun], key: str) -> list[Group]:
         check_keys(runs, [key], "--over=")
         raise ConfigError(f"--over={key}: is not a key of the configuration; e.g. seed.")
     ignored = not_counted(runs)
-    typed = [
-        {name: as_typed(value) for name, value in run.settings.items() if counts(name, ignored)}
-        for run in runs
+    differing = columns(diff(*(run.settings for run in runs)))
+    values = differing.get(key, [run.choices.get(key) for run in runs])
+    repeats = {key} | {
+        name for name, column in differing.items() if is_within(name, {key}) or column == values
+    }
+    counted = [
+        column
+        for name, column in differing.items()
+        if counts(name, ignored) and name not in repeats
     ]
-    values = [row.get(key, run.choices.get(key)) for row, run in zip(typed, runs, strict=True)]
-    names = {name for row in typed for name in row}
-    repeats = {
-        name for name in names
-        if name == key or name.startswith(f"{key}.") or [row.get(name) for row in typed] == values
-    }  # fmt: skip
-    rows = without_defaults(runs, differences(runs))
     members: dict[object, list[int]] = defaultdict(list)
-    for index, (run, row) in enumerate(zip(runs, typed, strict=True)):
-        kept = tuple(sorted((name, value) for name, value in row.items() if name not in repeats))
-        members[run.name, kept].append(index)
+    for index, run in enumerate(runs):
+        members[run.name, tuple(column[index] for column in counted)].append(index)
+    rows = without_defaults(runs, differences(runs))
     return [
         Group(
             [runs[index] for index in indices],

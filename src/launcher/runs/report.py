@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import resources
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -53,13 +54,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="default: report.html in the folder of runs or search",
     )
+    parser.add_argument(
+        "--optuna", metavar="URL", help="write the search into a storage of Optuna instead"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    plotly = plotly_source()
     folder = (
         find_study(arguments.words[0], arguments.outputs) if len(arguments.words) == 1 else None
     )
+    if arguments.optuna is not None:
+        return export_study(folder, arguments.optuna)
+    plotly = plotly_source()
     with uncollected():
         if folder is not None:
             data = study_data(StoredStudy.read(folder), arguments.metric)
@@ -76,6 +82,14 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise ConfigError(f"--output={output}: cannot be written ({error.strerror}).") from error
     print(output)
+    return 0
+
+
+def export_study(folder: Path | None, url: str) -> int:
+    if folder is None:
+        raise ConfigError(f"--optuna={url}: needs the folder, name or id of one search.")
+    StoredStudy.read(folder).export(url)
+    print(f"{url}: study {folder.name}")
     return 0
 
 
@@ -188,28 +202,28 @@ def modes_of(judges: Sequence[tuple[str, Mode]]) -> dict[str, Mode]:
 
 
 def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, object]:
-    runs = study.runs
+    runs, goal = study.runs, study.goal
     ask_queue(runs)
     logged = {name for run in runs for name in run.history.metrics}
     if not logged:
         raise ConfigError(f"{study.folder}: none of its trials has logged anything yet.")
     modes: dict[str, Mode] = {
-        objective: "max" if goal == "maximize" else "min"
-        for objective, goal in zip(study.objectives, study.directions, strict=True)
+        objective: "max" if direction == "maximize" else "min"
+        for objective, direction in zip(goal.objectives, goal.directions, strict=True)
     }
     data = report_data(
-        runs, metric or (study.objectives[0] if study.objectives[0] in logged else None), modes
+        runs, metric or (goal.objectives[0] if goal.objectives[0] in logged else None), modes
     )
-    rows = {trial.run.label: typed(trial.params) for trial in study.trials if trial.run is not None}
+    rows = {trial.stored.label: typed(trial.params) for trial in study.trials if trial.stored}
     data["parameters"] = parameters(list(rows.values()))
     for run, described_run in zip(runs, data["runs"], strict=True):
         described_run["parameters"] = rows[run.label]
     trials = [
         {
             "number": trial.number,
-            "state": trial.state,
-            "run": None if trial.run is None else trial.run.id,
-            "values": [rounded(value) for value in trial.values],
+            "state": study.state(trial),
+            "run": None if trial.stored is None else trial.stored.id,
+            "values": [rounded(value) for value in trial.values(goal)],
             "params": trial.params,
         }
         for trial in study.trials
@@ -217,13 +231,13 @@ def study_data(study: StoredStudy, metric: str | None = None) -> dict[str, objec
     return data | {
         "study": {
             "name": study.folder.name,
-            "objectives": study.objectives,
-            "directions": study.directions,
+            "objectives": goal.objectives,
+            "directions": goal.directions,
             "trials": trials,
             "best": [rounded(value) for value in study.best_so_far()],
             "front": [trial.number for trial in study.front],
             "common_step": study.common_step,
-            "importances": [study.importances(index) for index in range(len(study.objectives))],
+            "importances": [study.importances(index) for index in range(len(goal.objectives))],
         }
     }
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from launcher.errors import ConfigError
+from launcher.process.gpus import count_gpus
 from launcher.runs.filters import is_condition, select
 from launcher.runs.find import RUN_HELP, find_run, find_runs
 from launcher.runs.stored_run import StoredRun
@@ -86,7 +87,12 @@ def run(arguments: argparse.Namespace) -> int:
     chosen, overrides = runs_and_overrides(arguments)
     trust = arguments.trust or (job is not None and "job.trust=true" in overrides)
     overrides += _options(arguments, len(chosen))
-    runs = [run_command(run, overrides, job, trust) for run in chosen]
+    runs = [
+        run_command(
+            run, overrides + (ranks_like(run, overrides) if job == "evaluate" else []), job, trust
+        )
+        for run in chosen
+    ]
     if len(runs) == 1:
         start_in_place(runs[0])
     codes = []
@@ -116,6 +122,29 @@ def _options(arguments: argparse.Namespace, count: int) -> list[str]:
         ),
         *([f"job.file={quoted(out)}"] if out else []),
     ]
+
+
+def ranks_like(run: StoredRun, overrides: Sequence[str]) -> list[str]:
+    """Return overrides that evaluate a run on as many ranks as trained it, if they fit here.
+
+    Another number of ranks gives other last digits.
+    """
+    count = run.record.get("world_size") or 1
+    chosen = {key_of(override).partition(".")[0] for override in overrides}
+    if chosen & {"dispatch", "strategy", "device"}:
+        return []
+    num_gpus = count_gpus() if run.text("device") in ("auto", "cuda") else 0
+    if count == max(1, num_gpus):
+        return []
+    room = num_gpus or os.cpu_count() or 1
+    if count <= room:
+        return ["dispatch=local", f"dispatch.nproc={count}"]
+    print(
+        f"{run.label} was trained on {count} ranks, and this machine has room for {room}: the last"
+        " digits of its metrics may differ.",
+        file=sys.stderr,
+    )
+    return []
 
 
 def runs_and_overrides(arguments: argparse.Namespace) -> tuple[list[StoredRun], list[str]]:
@@ -176,10 +205,7 @@ def run_command(
             if key_of(override).partition(".")[0] not in ("dispatch", "job")
         ]
     if not trust:
-        # Hydra is imported late, since listing runs need not load it.
-        from launcher.runs import stored_command
-
-        stored_command.check_stored(run, kept)
+        check_overrides(run, kept)
     kept = applicable(kept, overrides, run.record.get("config_dir"))
     typed = {key_of(override) for override in overrides}
     identity_overrides = {
@@ -189,14 +215,21 @@ def run_command(
     }
     identity_overrides |= {} if job is None else {"job": f"job={job}"}
     identity_overrides |= {"job.trust": "job.trust=true"} if job is not None and trust else {}
-    command = [
+    return [
         *kept,
         *(text for key, text in identity_overrides.items() if key not in typed),
         *overrides,
+        *config_dirs(run),
     ]
-    if not trust:
-        stored_command.check_words(run, overrides, command)
-    return [*command, *config_dirs(run)]
+
+
+def check_overrides(run: StoredRun, overrides: Sequence[str]) -> None:
+    """Check stored overrides of a run, before they are composed, unless they are signed."""
+    if not run.is_own:
+        # Hydra is imported late, since listing runs need not load it.
+        from launcher.config import foreign
+
+        foreign.check_overrides(overrides, run.record.get("config_dir"), run.folder.record_path)
 
 
 def applicable(inherited: list[str], overrides: Sequence[str], config_dir: str | None) -> list[str]:

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
 
+from launcher.config.command import command_record
 from launcher.config.construct import construct
+from launcher.config.foreign import check_code, check_overrides, reject
 from launcher.config.overrides import parse
-from launcher.config.resolve import escaped
+from launcher.config.run_config import resolved_node
 from launcher.config.schema import check_dispatch
-from launcher.config.trust import Origin, names_in
 from launcher.errors import ConfigError
 from launcher.rundir.folder import RunFolder
+from launcher.rundir.signing import is_own_record
 from launcher.runs.cancel import chosen_runs, record_cancelled
 from launcher.runs.filters import FILTER_HELP
 from launcher.runs.rerun import add_trust
@@ -132,9 +133,9 @@ def submit(
     groups: dict[str, list[RunFolder]] = defaultdict(list)
     for run in runs:
         config, _ = frozen(run.folder)
-        dispatch = change(config, changes)
         if not trust:
-            check_frozen(run, config, changes)
+            check_frozen(run, changes)
+        dispatch = change(config, changes)
         resources = json.dumps([dispatch, *frozen_code(run.folder)], sort_keys=True)
         groups[resources].append(RunFolder(run.folder.path.absolute()))
     for resources, folders in groups.items():
@@ -152,25 +153,29 @@ def submit(
             )
         # Paths in the configuration and the user's package are relative to it.
         with chdir(cwd or "."):
-            construct({**dispatch, "wait": False, "dry_run": dry_run}).resubmit(
+            settings = resolved_node({"dispatch": dispatch}, "dispatch")
+            construct(settings | {"wait": False, "dry_run": dry_run}).resubmit(
                 folders, code, dispatch
             )
 
 
-def check_frozen(run: StoredRun, config: dict[str, object], changes: Mapping[str, object]) -> None:
-    """Check what a run's job would run (see `launcher.config.trust`)."""
-    origin = Origin(run.folder.path / FROZEN, run.folder.path)
-    cwd, snapshot = frozen_code(run.folder)
-    if cwd is not None and Path(cwd).is_dir() and Path(cwd).resolve() != Path.cwd().resolve():
-        origin.reject(
-            f"cwd={cwd}", "names this folder of code", ", or type this command in that folder"
-        )
+def check_frozen(run: StoredRun, changes: Mapping[str, object]) -> None:
+    """Check what a run's job would run, unless this user has signed it."""
+    file = run.folder.path / FROZEN
+    saved = json.loads(file.read_bytes())
+    if is_own_record(FROZEN, saved):
+        return
+    cwd, snapshot = saved.get("cwd"), saved.get("snapshot")
+    if cwd is not None and Path(cwd).resolve() != Path.cwd().resolve():
+        reject(f"cwd={cwd}", file)
     if snapshot is not None and "snapshot" not in changes:
-        origin.reject(f"snapshot={snapshot}", "names this copy of the code")
-    typed = [*names_in({key.rpartition(".")[2]: value for key, value in changes.items()})]
-    # The job resolves the first, the submission the second.
-    for tree in (config, {"dispatch": config["dispatch"]}):
-        origin.checked(OmegaConf.create(escaped(tree)), list(tree), trust=False, typed=typed)
+        reject(f"snapshot={snapshot}", file)
+    command = command_record(saved["config"], saved["hydra"])
+    check_overrides(command["overrides"] or (), command["config_dir"], file)
+    dispatch = {
+        key: value for key, value in saved["config"]["dispatch"].items() if key not in changes
+    }
+    check_code({**saved["config"], "dispatch": dispatch}, file)
 
 
 def change(config: dict[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from launcher.rundir.history import History
 from launcher.rundir.holder import ENDED_SILENCE, SILENCE, is_held
 from launcher.rundir.metrics import Value, curve_and_newest
 from launcher.rundir.note import Note
-from launcher.rundir.record_format import AttemptData, BestData, RecordData, read_record
+from launcher.rundir.record_format import AttemptData, BestData, RecordData, stored_record
+from launcher.rundir.signing import is_own_record
 from launcher.runs.format import seconds_of
 from launcher.slurm.scheduler import QueuedJob
 from launcher.slurm.submission import JobNote
@@ -30,7 +31,7 @@ class StoredRun:
 
     path: str
     record: RecordData
-    """run.json without `config`, `choices` and `identity`."""
+    """run.json without `config`, `choices`, `identity` and `trials`."""
     choices: dict[str, str] = field(default_factory=dict)
     """The option of each config group: {"model": "gpt"}."""
     keys: Sequence[str] = ()
@@ -48,13 +49,12 @@ class StoredRun:
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "StoredRun":
         path = os.fspath(path)
-        try:
-            record = read_record(f"{path}/run.json")
-        except (OSError, ValueError):
+        if not (record := stored_record(path)):
             return cls(path, {})
         choices = {group: as_typed(option) for group, option in record.pop("choices", {}).items()}
         config = record.pop("config", {})
         record.pop("identity", None)
+        record.pop("trials", None)
         record = with_shared_keys(record)
         if "git" in record:
             record["git"] = shared(record["git"])
@@ -200,11 +200,11 @@ class StoredRun:
 
     @property
     def judged_by(self) -> tuple[str, Mode] | None:
-        """The metric of its best checkpoint, and its direction by the configuration or the name."""
+        """The metric of its best checkpoint, and its direction."""
         if not self.best:
             return None
         metric = str(self.best.get("metric"))
-        return metric, mode_of(metric, self.settings.get("hooks.checkpointing.best_mode"))
+        return metric, mode_of(metric, self.best.get("mode"))
 
     @property
     def metrics(self) -> dict[str, Value]:
@@ -252,6 +252,11 @@ class StoredRun:
     def text(self, key: str) -> str | None:
         """Return the value of a dotted key as it is typed on a command line, such as "0.001"."""
         return as_typed(self.values[self.keys.index(key)]) if key in self.keys else None
+
+    @property
+    def is_own(self) -> bool:
+        """Return whether this user has signed its command and configuration."""
+        return is_own_record("run.json", {**self.record, "config": self.settings})
 
     @property
     def overrides(self) -> list[str]:

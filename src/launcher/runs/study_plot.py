@@ -23,8 +23,8 @@ def draw_study(study: StoredStudy) -> Iterator[tuple[str, object]]:
             "plot needs matplotlib: pip install 'torch-launcher[pictures]'."
         ) from error
 
-    objective = study.objectives[0]
-    if not any(math.isfinite(trial.values[0]) for trial in study.trials):
+    objective = study.goal.objectives[0]
+    if not any(math.isfinite(trial.values(study.goal)[0]) for trial in study.trials):
         raise ConfigError(f"{study.folder}: no trial has a value of {objective} yet.")
     for name, draw in pictures(study).items():
         # Optuna sets a style for the whole process, and cuts long labels of parallel coordinates.
@@ -42,10 +42,11 @@ def draw_study(study: StoredStudy) -> Iterator[tuple[str, object]]:
 def pictures(study: StoredStudy) -> dict[str, Callable[[], Any]]:
     from optuna.visualization import matplotlib as optuna_plots
 
-    objective, step = study.objectives[0], study.common_step
+    objectives, step = list(study.goal.objectives), study.common_step
+    objective = objectives[0]
     now = study.as_optuna()
     of_first: dict[str, Any] = {"target_name": objective}
-    if len(study.objectives) > 1:
+    if len(objectives) > 1:
         of_first["target"] = lambda trial: trial.values[0]
 
     def history() -> object:
@@ -61,8 +62,8 @@ def pictures(study: StoredStudy) -> dict[str, Callable[[], Any]]:
         return axes
 
     drawn: dict[str, Callable[[], object]] = {"history": history}
-    if len(study.objectives) > 1:
-        drawn["front"] = lambda: optuna_plots.plot_pareto_front(now, target_names=study.objectives)
+    if len(objectives) > 1:
+        drawn["front"] = lambda: optuna_plots.plot_pareto_front(now, target_names=objectives)
     else:
         drawn["curves"] = lambda: optuna_plots.plot_intermediate_values(now)
     drawn["importances"] = importances

@@ -8,21 +8,18 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from launcher.config.compose import compose
 from launcher.config.explain import unwrapped
+from launcher.config.foreign import check_code
 from launcher.config.messages import reason
-from launcher.config.resolve import escaped
-from launcher.config.trust import names_in_files, names_typed
 from launcher.errors import ConfigError, config_error
 from launcher.rundir.holder import read_holder
 from launcher.runs.find import RUN_HELP, find_runs
-from launcher.runs.rerun import add_trust, select_runs
-from launcher.runs.stored_command import config_folder, origin_of
+from launcher.runs.rerun import add_trust, check_overrides, select_runs
 from launcher.runs.stored_run import StoredRun
 from launcher.trackers.base import TrackedRun, Tracker, build_trackers
 from launcher.trackers.follower import SUPERSEDED, Follower, FollowerLock, not_sent
@@ -60,19 +57,13 @@ def with_trackers(
     run: StoredRun, overrides: Sequence[str], trust: bool = False
 ) -> tuple[TrackedRun, dict[str, Tracker]]:
     """Return a run with the trackers of its configuration, which `overrides` may change."""
-    config, origin, folder = run.config, origin_of(run), run.record.get("config_dir")
-    if overrides and not trust:
-        config_folder(run)
-    nodes = _chosen(config, overrides, folder) if overrides else escaped(config.get("tracker"))
-    nodes = nodes if isinstance(nodes, Mapping) else {}
-    known = [Path(folder)] if folder is not None and origin.in_project(Path(folder)) else []
-    typed = [*names_typed(overrides), *names_in_files(known)]
-    checked = origin.checked(
-        OmegaConf.create({**escaped(config), "tracker": nodes}), ["tracker"], trust, typed
-    )
-    chosen: Any = OmegaConf.to_container(checked.tracker)
+    config, trusted = run.config, trust or run.is_own
     if overrides:
-        config["tracker"] = chosen
+        config["tracker"] = _chosen(run, overrides, trusted)
+    elif not trusted:
+        check_code({"tracker": config.get("tracker")}, run.folder.record_path)
+    nodes = config.get("tracker") or {}
+    chosen: Any = OmegaConf.to_container(OmegaConf.create(dict(nodes)))
     trackers: dict[str, Tracker] = {}
     for name in chosen:
         trackers |= _built(run, chosen, str(name))
@@ -95,18 +86,19 @@ def _built(run: StoredRun, nodes: Any, name: str) -> dict[str, Tracker]:
         ) from error
 
 
-def _chosen(
-    config: dict[str, Any], overrides: Sequence[str], config_dir: str | Path | None
-) -> object:
+def _chosen(run: StoredRun, overrides: Sequence[str], trusted: bool) -> object:
     """Compose the group `tracker`; overrides without a choice change the run's own trackers."""
-    nodes = config.get("tracker") or {}
+    words = list(overrides)
     if not any(override.startswith("tracker=") for override in overrides):
+        nodes = run.config.get("tracker") or {}
         if not nodes:
             raise ConfigError(
                 f"{overrides[0]}: the run has no tracker; choose one too, e.g. tracker=wandb."
             )
-        overrides = [f"tracker=[{','.join(nodes)}]", *overrides]
-    chosen = compose(overrides, config_dir).get("tracker")
+        words.insert(0, f"tracker=[{','.join(nodes)}]")
+    if not trusted:
+        check_overrides(run, words[: len(words) - len(overrides)])
+    chosen = compose(words, run.record.get("config_dir")).get("tracker")
     return OmegaConf.to_container(chosen, resolve=False) if chosen else {}
 
 

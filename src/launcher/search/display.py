@@ -1,14 +1,16 @@
 """The trials of a search as a table: live on a terminal, and at the end."""
 
 import math
+import sys
 from collections.abc import Sequence
 
 from launcher.cli.live import LiveTable
 from launcher.config.metric_direction import ranked
 from launcher.runs.format import number as short
+from launcher.runs.listing import shortened
 from launcher.runs.table import GAP, Table, terminal_width
+from launcher.runs.trials import Trial
 from launcher.search.search import Search
-from launcher.search.trials import Trial
 
 STYLES = {
     "running": "green",
@@ -48,14 +50,15 @@ def trial_table(search: Search, trials: Sequence[Trial], width: int | None) -> T
     for index, name in enumerate(settings.objectives):
         values = [trial.values(settings)[index] for trial in trials]
         columns[name] = ["-" if math.isnan(value) else short(value) for value in values]
-    for key in params:
-        columns[key] = [_param(trial.params.get(key, "-")) for trial in trials]
+    (headings,) = shortened([dict.fromkeys(params, "")], params)
+    for key, heading in zip(params, headings, strict=True):
+        columns[heading] = [_param(trial.params.get(key, "-")) for trial in trials]
     columns["run"] = [trial.run or "-" for trial in trials]
-    dropped = ["run", "rung", "step", *reversed(params)]
-    names = _that_fit(columns, dropped, width)
+    dropped = ["run", "rung", "step", *reversed(headings)]
+    names = _that_fit(columns, dropped, sys.maxsize if width is None else width)
     right = {"trial", "step", "rung", *settings.objectives}
     return Table(
-        headings=[_heading(name, params) for name in names],
+        headings=names,
         rows=list(zip(*(columns[name] for name in names), strict=True)),
         right=frozenset(index for index, name in enumerate(names) if name in right),
         shrinks=range(len(names) - 1, -1, -1),
@@ -73,26 +76,10 @@ def _param(value: object) -> str:
     return short(value) if isinstance(value, float) else str(value)
 
 
-def _heading(name: str, params: Sequence[str]) -> str:
-    """A parameter's heading is the last part of its key, if no other key ends in it."""
-    last = name.rpartition(".")[2]
-    return (
-        last
-        if name in params and sum(key.rpartition(".")[2] == last for key in params) == 1
-        else name
-    )
-
-
-def _that_fit(
-    columns: dict[str, list[str]], dropped: Sequence[str], width: int | None
-) -> list[str]:
-    params = [name for name in dropped if name in columns]
-    widths = {
-        name: max(map(len, [_heading(name, params), *cells])) + GAP
-        for name, cells in columns.items()
-    }
-    for name in dropped if width is not None else ():
-        if sum(widths.values()) - GAP > (width or 0):
+def _that_fit(columns: dict[str, list[str]], dropped: Sequence[str], width: int) -> list[str]:
+    widths = {name: max(map(len, [name, *cells])) + GAP for name, cells in columns.items()}
+    for name in dropped:
+        if sum(widths.values()) - GAP > width:
             widths.pop(name, None)
     return list(widths)
 

@@ -22,7 +22,7 @@ from launcher.rundir.files import expanded, remove_empty
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import held_here
 from launcher.rundir.lock import RunLock
-from launcher.runs.stored_study import JOURNAL, STUDIES
+from launcher.runs.trials import STUDIES, as_json
 from launcher.search.conditional import function_of
 from launcher.search.display import Display
 from launcher.search.local import LocalRunner, Runner
@@ -32,7 +32,7 @@ from launcher.search.samplers import make_sampler
 from launcher.search.search import Search
 from launcher.search.settings import SLURM, Settings, settings_of
 from launcher.search.slurm import SlurmRunner
-from launcher.search.space import Space, as_json, bare, is_setting, overrides_of, point, read_space
+from launcher.search.space import Space, bare, is_setting, overrides_of, point, read_space
 from launcher.search.warm_start import add_known_runs
 from launcher.slurm.causes import Budget
 from launcher.slurm.journal import RESTARTS
@@ -94,12 +94,14 @@ def sweep(words: Command, master: DictConfig) -> None:
         except ConfigError:
             search.forget_unless_begun()
             raise
-        if not search.trials:
-            search.store.forget()
         conclude(search, words.composer)
 
     with locked(search.folder):
-        guarded(work, RunFolder(search.folder), Budget(max_fruitless_restarts=None))
+        try:
+            guarded(work, RunFolder(search.folder), Budget(max_fruitless_restarts=None))
+        finally:
+            if not search.trials:
+                (search.folder / RESTARTS).unlink(missing_ok=True)
 
 
 def checked_settings(probe: SweepJob, space: Space) -> Settings:
@@ -186,7 +188,12 @@ def check_keys(words: Command, fixed: list[str], keys: Iterable[str]) -> None:
 
 def study_id(probe: SweepJob, space: Space, settings: Settings) -> str:
     """Return 8 hex digits of the shared overrides, the space and the objective."""
-    what = [probe.plain["run"]["id"], as_json(space), settings.objectives, settings.directions]
+    what = [
+        probe.plain["run"]["id"],
+        as_json(dict(sorted(space.items()))),
+        settings.objectives,
+        settings.directions,
+    ]
     what += [settings.space_function] if settings.space_function is not None else []
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]
 
@@ -214,7 +221,5 @@ class locked:
             ) from error
 
     def __exit__(self, *exc: object) -> None:
-        if not (self.folder / JOURNAL).exists():
-            (self.folder / RESTARTS).unlink(missing_ok=True)
         self.lock.release()
         remove_empty(self.folder, self.folder.parent, self.folder.parent.parent)

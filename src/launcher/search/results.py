@@ -10,11 +10,12 @@ import yaml
 from launcher.cli.live import MOST_ROWS
 from launcher.config.compose import NOT_IN_NAME, Composer
 from launcher.config.overrides import parse
+from launcher.config.tree import nested
 from launcher.rundir.files import replace_file
 from launcher.runs.table import terminal_width
+from launcher.runs.trials import Trial, best_of, described
 from launcher.search.display import best_first, trial_table
 from launcher.search.search import Search
-from launcher.search.trials import Trial, best_of, described
 
 RESULTS, PRESET = "optimization_results.yaml", "best.yaml"
 
@@ -83,14 +84,7 @@ def preset(trial: Trial, search: Search, composer: Composer) -> str:
         if not composer.is_value(override):
             defaults.append(str(value) if key == "experiment" else {f"override /{key}": value})
         else:
-            put(values, key, value)
-    text = yaml.safe_dump({"defaults": [*defaults, "_self_"]} | values, sort_keys=False)
+            values[key] = value
+    text = yaml.safe_dump({"defaults": [*defaults, "_self_"]} | nested(values), sort_keys=False)
     comment = f"# {described(trial, search.settings)}: trial {trial.number} of {search.folder.name}"
     return "\n".join(["# @package _global_", comment, text])
-
-
-def put(tree: dict[str, Any], path: str, value: object) -> None:
-    *parents, last = path.split(".")
-    for parent in parents:
-        tree = tree.setdefault(parent, {})
-    tree[last] = value

@@ -11,8 +11,8 @@ from typing import Any
 from launcher.config import metric_direction
 from launcher.config.tree import get
 from launcher.errors import ConfigError
+from launcher.runs.trials import Trial
 from launcher.search.settings import HALVING, Settings
-from launcher.search.trials import Trial
 
 MOST_RUNGS = 4
 

@@ -1,6 +1,7 @@
 """The search: it makes, starts, pauses, promotes and stops trials."""
 
-import math
+import json
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,17 +12,19 @@ import optuna
 from launcher.cli.sweep_job import SweepJob
 from launcher.errors import ConfigError
 from launcher.process import signals
+from launcher.rundir.files import remove_empty, replace_file
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.holder import HELD, is_held
+from launcher.rundir.record import RunRecord
 from launcher.runs.format import number as short
+from launcher.runs.trials import INVALID, Trial, best_of, described, find_trials
 from launcher.search import rungs as halving
 from launcher.search.conditional import suggest
 from launcher.search.local import CANCELLED, Runner
 from launcher.search.samplers import size
+from launcher.search.sampling import Sampling
 from launcher.search.settings import LIVE, Settings
 from launcher.search.space import Space, enqueued, overrides_of
-from launcher.search.trial_store import TrialStore
-from launcher.search.trials import Trial, best_of, described
 
 Compose = Callable[[list[str], int], SweepJob]
 MAX_BACKOFF = 16
@@ -61,43 +64,71 @@ class Search:
         self.folder, self.outputs, self.settings, self.space = folder, outputs, settings, space
         self.fixed, self.compose, self.runner, self.rungs = fixed, compose, runner, rungs
         self.poll, self.say, self.show = runner.poll, say, show
-        self.store = TrialStore(folder, settings, space, max_steps)
+        self.max_steps = max_steps
         self.has_function = settings.space_function is not None
-        self.store.queue = [
-            enqueued(params, space, self.has_function) for params in settings.enqueue
-        ]
+        self.enqueue = [enqueued(params, space, self.has_function) for params in settings.enqueue]
         self.trials: list[Trial] = []
-        self.is_new = True
+        self.new_runs: list[RunFolder] = []
+        """The folders that this search has made."""
+        self.unrecorded: set[int] = set()
+        """Trials whose run another process works on, which writes its record."""
         self.judged: dict[int, int] = {}
         """The last step of each trial that the pruner has seen."""
         self.started = time.monotonic()
         self._max_trials = min(settings.n_trials, size(settings, space))
 
     def load(self) -> None:
-        """Read the trials of an earlier search."""
-        self.trials = self.store.load()
-        self.is_new = not self.trials
+        """Read the trials of an earlier search from their runs."""
+        found = find_trials(self.outputs, self.folder.name)
+        self.trials = [Trial.of(data, run, self.settings) for data, run in found.values()]
         for trial in self.trials:
-            trial.look(self.outputs, self.settings)
             self._follow_pruner(trial)
-        self.store.sync(self.trials)
+            is_changed = trial.as_data(self.folder.name, self.settings) != found[trial.number][0]
+            # A job that SLURM has may start at any moment.
+            if is_changed and trial.status(self.settings) != "open":
+                self.record(trial)
 
     def _follow_pruner(self, trial: Trial) -> None:
         """Let a trial train to its end, or to a rung of the new pruner."""
         if trial.target is not None and trial.target not in self.rungs:
-            self.store.decide(trial, target=halving.next_rung(trial.target, self.rungs))
+            trial.target = halving.next_rung(trial.target, self.rungs)
         if trial.pruned is not None and not trial.cancelled and self.settings.pruner == "none":
-            self.store.decide(trial, pruned=None)
+            trial.pruned = None
+
+    def record(self, trial: Trial, job: SweepJob | None = None) -> None:
+        """Write a trial into the record of its run, before it has any effect.
+
+        Later, if a process is on the run or will be: only that one may write then.
+        """
+        data = trial.as_data(self.folder.name, self.settings)
+        self.unrecorded.discard(trial.number)
+        if trial.run is None:
+            path = self.folder / INVALID / f"trial-{trial.number:04d}.json"
+            path.parent.mkdir(exist_ok=True)
+            replace_file(path, json.dumps(data).encode())
+        elif self._is_held(trial) or trial.run in self._busy_runs():
+            self.unrecorded.add(trial.number)
+        else:
+            folder = RunFolder(self.outputs / trial.run)
+            if not folder.path.exists():
+                self.new_runs.append(folder.create())
+            RunRecord(folder).note_trial(data, job.config.record if job else {})
 
     def forget_unless_begun(self) -> None:
-        """Remove the journal if none of the trials has a run yet."""
-        if self.is_new and not any(
-            trial.run and (self.outputs / trial.run).exists() for trial in self.trials
-        ):
-            self.store.forget()
+        """Remove the runs that this search has made and that were not started."""
+        for folder in self.new_runs:
+            if RunRecord(folder).state is None:
+                shutil.rmtree(folder.path)
+                remove_empty(folder.path.parent)
+        self.trials = [
+            trial for trial in self.trials if not trial.run or (self.outputs / trial.run).exists()
+        ]
 
     def run(self) -> None:
         """Run trials until the study is complete, or a signal came and the trials have saved."""
+        self.sampling = Sampling(
+            self.settings, self.space, self.trials, self.enqueue, self.max_steps
+        )
         try:
             self._adopt()
             while True:
@@ -112,7 +143,8 @@ class Search:
                     self._start(trial)
                 self.runner.flush()
                 self.show(self)
-                if not self.runner.running() and not self._held_elsewhere():
+                is_waiting = self._held_elsewhere() or self.unrecorded
+                if not self.runner.running() and not is_waiting:
                     return
                 self._sleep(pause)
         finally:
@@ -140,9 +172,10 @@ class Search:
     def _next(self) -> Trial | None:
         """Choose the trial that gets a free slot: an interrupted, a promoted, or a new one."""
         busy = self.runner.running()
+        busy_runs = self._busy_runs()
         for trial in self.trials:
-            is_idle = trial.number not in busy and not self._is_twin_of(trial, busy)
-            if trial.status(self.settings) == "open" and is_idle and not self._is_held(trial):
+            is_open = trial.status(self.settings) == "open" and trial.run not in busy_runs
+            if is_open and not self._is_held(trial) and not self._is_pruned(trial):
                 return trial
         if (promoted := halving.promotable(self.trials, self.rungs, self.settings)) is not None:
             target = halving.next_rung(promoted.target or 0, self.rungs)
@@ -153,7 +186,7 @@ class Search:
             )
         while self._asked() < self._max_trials and not self._is_late():
             trial = self._ask()
-            if trial.status(self.settings) == "open" and not self._is_twin_of(trial, busy):
+            if trial.status(self.settings) == "open" and trial.run not in busy_runs:
                 return trial
         if (
             not busy
@@ -161,6 +194,10 @@ class Search:
         ):
             return self._promote(best, None, "is the best of the highest rung")
         return None
+
+    def _busy_runs(self) -> set[str | None]:
+        busy = self.runner.running()
+        return {trial.run for trial in self.trials if trial.number in busy}
 
     def _asked(self) -> int:
         return sum(trial.origin != "known" for trial in self.trials)
@@ -171,10 +208,6 @@ class Search:
             and time.monotonic() - self.started > self.settings.timeout
         )
 
-    def _is_twin_of(self, trial: Trial, numbers: set[int]) -> bool:
-        """Return whether one of these trials has the same run."""
-        return any(other.run == trial.run for other in self.trials if other.number in numbers)
-
     def _held_elsewhere(self) -> bool:
         """Return whether another process, such as a killed search's child, works on a trial."""
         return any(
@@ -184,25 +217,45 @@ class Search:
     def _is_held(self, trial: Trial) -> bool:
         return is_held(RunFolder(self.outputs / str(trial.run)))
 
+    def _is_pruned(self, trial: Trial) -> bool:
+        """Prune an interrupted trial that a killed search has stopped, or would have."""
+        if self.settings.pruner not in LIVE or (step := self._rejected_at(trial)) is None:
+            return False
+        self._decide(trial, pruned=step)
+        self.say(f"trial {trial.number}: pruned at step {step}")
+        return True
+
     def _promote(self, trial: Trial, target: int | None, why: str) -> Trial:
-        self.store.decide(trial, target=target)
+        self._decide(trial, target=target)
         self.say(f"trial {trial.number}: {why}, resumes")
         return trial
 
+    def _decide(self, trial: Trial, **decisions: object) -> None:
+        vars(trial).update(decisions)
+        self.record(trial)
+        self.sampling.follow(trial)
+
     def _ask(self) -> Trial:
         """Make a new trial, which is recorded before it is started."""
-        trial = self.store.ask(self.trials, self._extend if self.has_function else None)
+        trial = self.sampling.ask(self._extend if self.has_function else None)
         trial.bracket = halving.bracket_of(trial.number, self.rungs, self.settings)
         trial.target = halving.first_target(trial.bracket, self.rungs)
+        job, twin = None, None
         try:
-            trial.run = self.compose(self.overrides(trial.params), trial.number).run
+            job = self.compose(self.overrides(trial.params), trial.number)
         except ConfigError as error:
             trial.refusal = error.messages[0]
-        self.store.record(trial)
+        if job is not None:
+            self.runner.check(job.config)
+            trial.run = job.run
+            twin = next((other for other in self.trials if other.run == trial.run), None)
+        if twin is not None:
+            trial.target, trial.pruned, trial.failures = twin.target, twin.pruned, twin.failures
+        self.record(trial, job)
         self.trials.append(trial)
         trial.look(self.outputs, self.settings)
-        self._report_new(trial)
-        self.store.sync([trial])
+        self.sampling.follow(trial)
+        self._report_new(trial, twin)
         return trial
 
     def overrides(self, params: dict[str, Any]) -> list[str]:
@@ -220,17 +273,12 @@ class Search:
             return
         suggest(str(self.settings.space_function), job.plain, trial)
 
-    def _report_new(self, trial: Trial) -> None:
+    def _report_new(self, trial: Trial, twin: Trial | None) -> None:
         text = f"trial {trial.number}: {' '.join(overrides_of(trial.params))}"
-        twin = next(
-            (other for other in self.trials[:-1] if other.run == trial.run and trial.run), None
-        )
         status = trial.status(self.settings)
         if status == "invalid":
             self.say(f"{text}: is invalid: {trial.refusal}")
         elif twin is not None:
-            trial.target, trial.pruned, trial.failures = twin.target, twin.pruned, twin.failures
-            self.store.decide(trial, target=twin.target, pruned=twin.pruned, failures=twin.failures)
             self.say(f"{text}: is trial {twin.number} again")
         elif status == "completed":
             self.say(
@@ -243,8 +291,8 @@ class Search:
         if job.run != trial.run:
             raise ConfigError(
                 f"{self.folder}: trial {trial.number} was run {trial.run} and would now be"
-                f" {job.run}: the configuration was changed while the study ran; undo that, or move"
-                " the study's folder away."
+                f" {job.run}: the configuration was changed while the study ran; undo that, or"
+                " search under another name with hpo.name=<name>."
             )
         self.runner.start(trial.number, job.config.changed({"trainer.pause_at": trial.target}))
         how = self.runner.describe_start(trial.step)
@@ -261,15 +309,18 @@ class Search:
                     trial.state = "running"
                 self._check_objectives(trial)
         for trial in self.trials:
+            is_running = trial.number in running
             if trial.number in ended:
                 self._settle(trial, ended[trial.number])
-            elif trial.number not in running and trial.status(self.settings) == "open":
+            elif not is_running and trial.status(self.settings) == "open":
                 trial.look(self.outputs, self.settings)
-        self.store.sync(self.trials)
-        if self.settings.pruner in LIVE:
-            for trial in self.trials:
-                if trial.number in running and trial.status(self.settings) == "open":
-                    self._judge(trial)
+            elif not is_running:
+                continue
+            self.sampling.follow(trial)
+            if is_running:
+                self._judge(trial)
+        for trial in [each for each in self.trials if each.number in self.unrecorded - running]:
+            self.record(trial)
 
     def _settle(self, trial: Trial, code: int) -> None:
         """Record and report the end of a trial's process."""
@@ -278,16 +329,15 @@ class Search:
             best = ", the best so far" if trial in best_of(self.trials, self.settings) else ""
             text = f"completed, {described(trial, self.settings)}{best}"
         elif status == "pruned":
+            self.record(trial)
             text = f"pruned at step {trial.pruned}"
         elif status == "paused":
             value = trial.value_at(trial.target or 0, self.settings)
             text = f"paused at step {trial.step}, {self.settings.objectives[0]} {short(value)}"
-            if value is None or not math.isfinite(value):
-                self.store.decide(trial, failures=self.settings.max_failures + 1)
         elif status == "failed":
             text = f"failed: {described(trial, self.settings)}"
         elif code == CANCELLED:
-            self.store.decide(trial, pruned=trial.step, cancelled=True)
+            self._decide(trial, pruned=trial.step, cancelled=True)
             text = f"was cancelled at step {trial.step}; it counts as pruned"
         elif code > 128 or -code in signals.HANDLED:
             # It is negative if the signal came before the trial could handle it.
@@ -297,13 +347,13 @@ class Search:
             # It is started again once the other process has ended.
             if HELD in refusal:
                 return
-            self.store.decide(trial, refusal=refusal)
+            self._decide(trial, refusal=refusal)
             text = f"is invalid: {refusal}"
         # It is at an earlier rung, so it is started again.
         elif trial.state == "paused":
             return
         else:
-            self.store.decide(trial, failures=trial.failures + 1)
+            self._decide(trial, failures=trial.failures + 1)
             again = "" if trial.status(self.settings) == "failed" else "; it is started again"
             text = f"failed: {self._why(trial, code)}{again}"
         self.say(f"trial {trial.number}: {text}")
@@ -314,14 +364,21 @@ class Search:
         return self.runner.why(trial.number, code)
 
     def _judge(self, trial: Trial) -> None:
-        """Stop a trial if the pruner rejects one of its new values."""
-        seen = self.judged.get(trial.number, 0)
-        for step in [step for step in self.store.steps(trial) if step > seen]:
-            self.judged[trial.number] = step
-            if self.store.should_stop(trial, step):
+        """Stop a running trial if the pruner rejects it. This is recorded once it has ended."""
+        is_open = trial.status(self.settings) == "open"
+        if self.settings.pruner in LIVE and is_open:
+            trial.pruned = self._rejected_at(trial)
+            if trial.pruned is not None:
                 self.runner.stop([trial.number])
-                self.store.decide(trial, pruned=step)
-                return
+
+    def _rejected_at(self, trial: Trial) -> int | None:
+        """Return the first new step after whose value the pruner would stop a trial."""
+        seen = self.judged.get(trial.number, 0)
+        for step in [step for step in self.sampling.steps(trial) if step > seen]:
+            self.judged[trial.number] = step
+            if self.sampling.should_stop(trial, step):
+                return step
+        return None
 
     def _check_objectives(self, trial: Trial) -> None:
         """Check that a trial has logged the objective."""

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from launcher.config.messages import show
 from launcher.config.metric_direction import direction
 from launcher.config.tree import get
 from launcher.errors import ConfigError
+from launcher.runs.trials import Goal
 
 HALVING, LIVE = ("asha", "hyperband"), ("median", "percentile")
 """Pruners that pause trials at rungs, and pruners that stop them while they run."""
@@ -18,12 +19,10 @@ DIRECTIONS = ("auto", "minimize", "maximize")
 
 
 @dataclass(frozen=True)
-class Settings:
-    """`hpo.*` of a configuration. `directions` has one entry for each of `objectives`."""
+class Settings(Goal):
+    """`hpo.*` of a configuration."""
 
-    objectives: tuple[str, ...]
-    directions: tuple[str, ...]
-    value: Literal["best", "last"] = "best"
+    max_failures: float = 1
     n_trials: int = 50
     timeout: float | None = None
     parallel: int = 1
@@ -38,18 +37,8 @@ class Settings:
     space_function: str | None = None
     enqueue: Sequence[Mapping[str, object]] = ()
     warm_start: bool = False
-    max_failures: int = 1
     seed: int = 0
     name: str | None = None
-
-    @property
-    def maximizes(self) -> bool:
-        """Return whether more of the (first) objective is better."""
-        return self.directions[0] == "maximize"
-
-    @property
-    def mode(self) -> Literal["min", "max"]:
-        return "max" if self.maximizes else "min"
 
 
 def settings_of(config: dict[str, Any]) -> Settings:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.config.construct import construct
-from launcher.config.run_config import RunConfig
+from launcher.config.run_config import RunConfig, resolved_node
 from launcher.dispatch.slurm import SlurmDispatch
 from launcher.dispatch.submitted_runs import SubmittedRun
 from launcher.dispatch.waiting import is_open
@@ -22,7 +22,7 @@ from launcher.rundir.holder import is_held
 from launcher.rundir.record import RunRecord
 from launcher.runs.find import join_queue
 from launcher.runs.stored_run import StoredRun
-from launcher.search.local import CANCELLED
+from launcher.search.local import CANCELLED, Runner
 from launcher.slurm import scheduler, snapshot, submission
 from launcher.slurm.not_started import last_line, task_end
 from launcher.slurm.scheduler import ENDING, NoAnswer, QueuedJob, SchedulerError
@@ -55,7 +55,7 @@ class Submitted:
         return self.folder.logs / f"slurm-{self.job_id}.log"
 
 
-class SlurmRunner:
+class SlurmRunner(Runner):
     """Trains trials as SLURM jobs."""
 
     poll = 2.0
@@ -93,6 +93,11 @@ class SlurmRunner:
                 self._register(number, Submitted(folder, job.id, was_ending=job.state == ENDING))
                 self._report_phase(number, StoredRun.read(folder.path), job)
 
+    def check(self, config: RunConfig) -> None:
+        """Check before the first submission, so that a command without SLURM leaves nothing."""
+        if not self.latest:
+            construct(config.plain["dispatch"]).check()
+
     def start(self, number: int, config: RunConfig) -> None:
         self.due[number] = SubmittedRun(config.name, config.stored, config.hydra)
 
@@ -116,7 +121,7 @@ class SlurmRunner:
 
     def _submit(self, numbers: Sequence[int]) -> None:
         runs = [self.due[number] for number in numbers]
-        dispatch: SlurmDispatch = construct(runs[0].config["dispatch"])
+        dispatch: SlurmDispatch = construct(resolved_node(runs[0].config, "dispatch"))
         dispatch.check()
         if dispatch.snapshot and self.code is None:
             self.code = snapshot.take(submission.new_submission(runs[0].outputs))

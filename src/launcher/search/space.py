@@ -1,6 +1,5 @@
 """The search space, which converts ranges in Hydra's syntax to Optuna's distributions."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,14 +12,13 @@ from optuna.distributions import (
     CategoricalDistribution,
     FloatDistribution,
     IntDistribution,
-    distribution_to_json,
 )
 
 from launcher.config.grid import listed
 from launcher.config.messages import as_typed, hint, show
 from launcher.config.tree import leaves
 from launcher.errors import ConfigError
-from launcher.runs.stored_study import Value, rounded
+from launcher.runs.trials import Value, rounded
 
 Space = dict[str, BaseDistribution]
 
@@ -180,7 +178,3 @@ def value_at(among: BaseDistribution, share: float) -> Value:
         return among.low + int(share * ((among.high - among.low) // among.step)) * among.step
     assert isinstance(among, FloatDistribution)
     return rounded(among.low + share * (among.high - among.low), among)
-
-
-def as_json(space: Space) -> dict[str, object]:
-    return {key: json.loads(distribution_to_json(dist)) for key, dist in sorted(space.items())}

@@ -8,14 +8,15 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 from launcher.errors import ConfigError
 from launcher.runs.find import find_runs
 from launcher.runs.stored_run import StoredRun
+from launcher.runs.trials import Trial
 from launcher.search.search import Search
 from launcher.search.space import Space, bare, is_within
-from launcher.search.trials import Trial
 
 
 def add_known_runs(search: Search) -> int:
     """Add each run that the study does not have yet; return the number of runs that were added."""
     count = len(search.trials)
+    number = max((trial.number for trial in search.trials), default=-1)
     known = {trial.run for trial in search.trials}
     for run in find_runs(search.outputs):
         if run.label in known or run.record.get("state") != "completed":
@@ -23,12 +24,13 @@ def add_known_runs(search: Search) -> int:
         params = params_of(run, search.space)
         if params is None:
             continue
-        trial = Trial(len(search.trials), params, origin="known", run=run.label)
+        trial = Trial(number + 1, params, search.space, origin="known", run=run.label)
         if not _is_run_of(trial, search):
             continue
-        trial.look(search.outputs, search.settings)
+        trial.look_at(run, search.settings)
         if trial.status(search.settings) == "completed":
-            search.store.add_known(trial)
+            number += 1
+            search.record(trial)
             search.trials.append(trial)
     return len(search.trials) - count
 

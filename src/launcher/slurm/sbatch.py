@@ -1,9 +1,9 @@
-"""The sbatch script of a job or array, written by submitit, and its problems."""
+"""The sbatch script of a job or array and its problems."""
 
-import importlib
 import math
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -99,13 +99,6 @@ class Script:
 
     def text(self, path: Path, count: int | None, parallelism: int | None) -> str:
         """Return the script for `path`: an array of `count` tasks, or with None a plain job."""
-        executor = self._executor(path.parent, count, parallelism)
-        script: str = executor._make_submission_file_text(self.command(path), "")
-        return script
-
-    def _executor(self, folder: Path, count: int | None, parallelism: int | None) -> Any:
-        submitit = import_submitit()
-        executor = submitit.SlurmExecutor(folder=folder, python=self.python)
         flags = {
             key.replace("_", "-"): value
             for key, value in self.flags.items()
@@ -114,34 +107,30 @@ class Script:
         if self.flags.get("requeue") is False:
             # Otherwise the cluster's JobRequeue counts.
             flags["no-requeue"] = True
-        output = str(folder).replace("%", "%%") + ("/%A_%a.out" if count is not None else "/%j.out")
-        flags.setdefault("output", output)
+        folder = str(path.parent).replace("%", "%%")
+        defaults = {
+            "job-name": self.name,
+            "nodes": 1,
+            "open-mode": "append",
+            "output": f"{folder}/{'%j' if count is None else '%A_%a'}.out",
+        }
+        flags = defaults | flags
         flags.setdefault("error", flags["output"])
         if count is not None:
             flags["array"] = f"0-{count - 1}" + (f"%{parallelism}" if parallelism else "")
-        executor.update_parameters(
-            job_name=flags.pop("job-name", self.name),
-            wckey=flags.pop("wckey", None),
-            time=flags.pop("time", None),
-            use_srun=False,
-            additional_parameters=flags,
-        )
-        return executor
+        lines = [
+            f"#SBATCH --{key}{'' if value is True else f'={shlex.quote(str(value))}'}"
+            for key, value in sorted(flags.items())
+        ]
+        return "\n".join(["#!/bin/bash", "", *lines, "", self.command(path), ""])
 
 
-def import_submitit() -> Any:
-    try:
-        submitit = importlib.import_module("submitit")
-    except ImportError:
-        raise ConfigError(
-            "dispatch=slurm: needs submitit; pip install 'torch-launcher[slurm]'."
-        ) from None
-    if submitit.SlurmExecutor.affinity() < 0:
+def check_installed() -> None:
+    if shutil.which("srun") is None:
         raise ConfigError(
             "dispatch=slurm: srun is not installed; run this on a machine of the cluster, or use"
             " dispatch=local."
         )
-    return submitit
 
 
 TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")

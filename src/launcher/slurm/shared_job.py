@@ -11,7 +11,7 @@ from pathlib import Path
 
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
-from launcher.rundir.record_format import read_record
+from launcher.rundir.record_format import stored_record
 from launcher.slurm.sbatch import SCRIPT, job_folder
 from launcher.slurm.submission import JobNote
 
@@ -63,10 +63,7 @@ def state_in(run: RunFolder, script: str | None) -> str | None:
     """Return the state of a run, or None if it has a newer job than the script's."""
     if is_superseded(run, script):
         return None
-    try:
-        return str(read_record(run.record_path).get("state"))
-    except (OSError, ValueError):
-        return "damaged"
+    return str(stored_record(run.path).get("state", "damaged"))
 
 
 def groups(runs: Sequence[RunFolder], size: int) -> list[Sequence[RunFolder]]:

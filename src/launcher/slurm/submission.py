@@ -32,7 +32,7 @@ from launcher.rundir.folder import RunFolder, is_copy
 from launcher.rundir.holder import read_holder
 from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord
-from launcher.rundir.record_format import has_followed
+from launcher.rundir.signing import record_signature
 from launcher.slurm import scheduler
 from launcher.slurm.sbatch import runs_path
 from launcher.slurm.scheduler import QueuedJob, SchedulerError
@@ -176,6 +176,7 @@ def freeze(
         "job": None if note is None else asdict(note),
         **code,
     }
+    saved["signature"] = record_signature(FROZEN, saved)
     # This is written before run.json, since a run that is `queued` has a job.
     replace_file(folder.path / FROZEN, json.dumps(saved, default=str).encode())
     RunRecord(folder).queue(command_record(config, hydra))
@@ -189,19 +190,6 @@ def frozen(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """
     saved = json.loads((folder.path / FROZEN).read_bytes())
     return saved["config"], saved["hydra"]
-
-
-def frozen_for_retry(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Read `frozen`, with `run.resume=auto` if the newest job has followed another value."""
-    (config, hydra), note = frozen(folder), JobNote.read(folder)
-    resume = str(config["run"].get("resume"))
-    attempts = [asdict(attempt) for attempt in RunRecord(folder).attempts]
-    if note is not None and has_followed(attempts, resume, note.job_id):
-        config["run"]["resume"] = "auto"
-        for hook in config.get("hooks", {}).values():
-            if isinstance(hook, dict) and str(hook.get("load")) == resume:
-                hook["load"] = "auto"
-    return config, hydra
 
 
 def frozen_code(folder: RunFolder) -> tuple[str | None, str | None]:

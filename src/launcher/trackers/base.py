@@ -21,7 +21,7 @@ from launcher.config.tree import get, nested
 from launcher.errors import ConfigError
 from launcher.rundir.files import replace_file
 from launcher.rundir.folder import RunFolder
-from launcher.rundir.record_format import AttemptData, RecordData, read_record
+from launcher.rundir.record_format import AttemptData, RecordData, stored_record
 
 Line = dict[str, Any]
 """A line of metrics.jsonl. `media` has the lines of media.jsonl with the same step, if there are
@@ -64,10 +64,7 @@ class TrackedRun:
     @property
     def record(self) -> RecordData:
         """The current run.json, which is empty if it cannot be read."""
-        try:
-            return read_record(self.folder.record_path)
-        except (OSError, ValueError):
-            return {}
+        return stored_record(self.folder.path)
 
     @property
     def attempt(self) -> AttemptData:

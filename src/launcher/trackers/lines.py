@@ -9,6 +9,7 @@ from typing import Any
 
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.history import parsed, read_rows
+from launcher.rundir.step_lines import dropped_path
 from launcher.trackers.base import Line
 
 BATCH = 1000
@@ -124,11 +125,6 @@ def differs(before: Any, now: Any) -> bool:
         return not (before == now or (math.isnan(float(before)) and math.isnan(float(now))))
     except (TypeError, ValueError):
         return True
-
-
-def dropped_path(metrics: Path) -> Path:
-    """Return the file in which a resume keeps the lines that it drops from metrics.jsonl."""
-    return metrics.with_name(f".{metrics.name}.dropped")
 
 
 def _of_steps(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -53,6 +53,7 @@ from launcher.process.rng import seed_all, set_deterministic
 from launcher.rundir.files import expanded
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.provenance import processor
+from launcher.rundir.signing import signed_text
 from launcher.strategies.base import Strategy
 from launcher.strategies.step import StepPlan
 from launcher.trackers.base import is_tracker
@@ -120,7 +121,7 @@ def build_trainer(
         if isinstance(loader.dataset, Mixture):
             hooks.insert(0, SourcesHook(get(plain, "hooks.logging.interval") or 10))
         schedule = in_steps(schedule, loader.dataset, plain["data"]["batch_size"])
-    texts = {"config.yaml": text}
+    texts = {"config.yaml": text if strategy.ranks.rank else signed_text(text)}
     trainer = Trainer(
         strategy=strategy,
         build_model=lambda: precision.convert(build_model(plain["model"])),

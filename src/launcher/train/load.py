@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from hydra.errors import InstantiationException
-from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import nn
 
@@ -18,9 +17,11 @@ from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.checkpoint.shards import ShardReader
 from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.construct import instantiate, target_object
+from launcher.config.foreign import read_config
+from launcher.config.run_config import resolved_node
 from launcher.config.session import first_line
 from launcher.config.source import NotFound, Unresolvable, locate
-from launcher.config.trust import Origin
+from launcher.config.tree import get
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.init_from import RenamingReader
 from launcher.rundir.files import expanded
@@ -41,8 +42,8 @@ def load_model(
 
     `config.yaml` in the folder names the class and the arguments. The class must be importable, so
     the project's folder is the current one, or on PYTHONPATH. Building the model runs the code of
-    that class, so it must be Launcher's, torch.nn's, or a class that the project defines or names
-    in its YAML files.
+    that class, so you must have signed `config.yaml`, as each of your runs does, or it must name
+    parts of Launcher only.
 
     Args:
         run: the id of a run, the beginning of its id, its name, `<name>/<id>`, or the folder of a
@@ -121,9 +122,8 @@ def _build(file: Path, trust: bool) -> nn.Module:
         raise ConfigError(
             f"{file}: does not exist; build the model yourself, and load the tensors into it."
         )
-    config: Any = OmegaConf.load(file)
-    config = Origin(file, file.parent, "trust=True").checked(config, ["model"], trust)
-    target = OmegaConf.select(config, "model._target_")
+    config = read_config(file, trust, ["model"], "trust=True")
+    target = get(config, "model._target_")
     # It logs the error too.
     log = logging.getLogger("hydra.utils")
     was_disabled, log.disabled = log.disabled, True
@@ -137,8 +137,7 @@ def _build(file: Path, trust: bool) -> nn.Module:
     if not is_module:
         raise ConfigError(f"{file}: model._target_={target}: must name a torch.nn.Module.")
     try:
-        node: Any = OmegaConf.to_container(config.model)
-        model: nn.Module = instantiate(node, "model")
+        model: nn.Module = instantiate(resolved_node(config, "model"), "model")
     except InstantiationException as error:
         message = str(error)
         if "Error locating target '" not in message:

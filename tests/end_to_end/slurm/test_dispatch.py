@@ -224,7 +224,7 @@ def test_runs_that_share_a_job(cluster, tmp_path, undisturbed):
 
     lab.preempt(lab.info(f"{array}_0")["NodeList"])
     (folders[1] / "crash").unlink()
-    retried = runs(lab, "retry", tmp_path, "seed=1", "--trust")
+    retried = runs(lab, "retry", tmp_path, "seed=1")
     assert "1 submitted" in retried.stdout, retried.stdout + retried.stderr
     assert lab.wait_until_ended(f"{array}_0") == "COMPLETED", "the failed run has another job"
     assert lab.wait_until_ended(f"{array}_1") == "COMPLETED"
@@ -407,11 +407,13 @@ def test_a_snapshot_runs_the_code_as_it_was(cluster, tmp_path):
     (other,) = set(run_folders(outputs)) - {folder}
     assert "this is version 3" in output_of_job(other)
 
-    rejected = runs(lab, "retry", outputs, "--all")  # typed in another folder, whose code it is not
-    assert rejected.returncode == 2 and "names this folder of code" in rejected.stderr, (
+    theirs = {**lab.environment, "LAUNCHER_KEY": str(tmp_path / "another-key")}
+    words = ("-m", "launcher.runs", "--outputs", str(outputs), "retry", "--all")
+    rejected = python.run(*words, env=theirs)  # typed in another folder, whose code it is not
+    assert rejected.returncode == 2 and "only the stored configuration" in rejected.stderr, (
         rejected.stderr
     )
-    retried = runs(lab, "retry", outputs, "--all", "--trust")
+    retried = runs(lab, "retry", outputs, "--all")
     assert retried.returncode == 0 and f"SLURM job {job_of(folder)}, {folder}" in retried.stdout, (
         retried.stderr
     )

@@ -6,10 +6,8 @@ import shlex
 import signal
 from pathlib import Path
 
-import optuna
-
 from launcher.rundir.folder import RunFolder
-from launcher.runs.stored_study import backend, params_of
+from launcher.runs.stored_study import StoredStudy
 from launcher.slurm.submission import JobNote
 from support import python
 from support.lab import MAX_WAIT_S, QUICK, ROOT, experiment, run_folders, wait_for, wait_for_step
@@ -37,11 +35,8 @@ def jobs(outputs):
 
 
 def asked(outputs):
-    (path,) = outputs.glob("studies/*/journal.log")
-    study = optuna.load_study(
-        study_name=path.parent.name, storage=optuna.storages.JournalStorage(backend(path))
-    )
-    return [(trial.number, trial.user_attrs["run"], params_of(trial)) for trial in study.trials]
+    (study,) = outputs.glob("studies/*")
+    return [(trial.number, trial.run, trial.sampled) for trial in StoredStudy.read(study).trials]
 
 
 def best(outputs):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.checkpoint.find import find_checkpoint, request_name
+from launcher.checkpoint.find import find_checkpoint
 from launcher.checkpoint.store import CheckpointStore
 from launcher.errors import ConfigError
 from support.stores import change_manifest, save
@@ -87,15 +87,3 @@ def test_find_reports_a_damaged_checkpoint_in_one_message(
     with pytest.raises(ConfigError, match=reason):
         find_checkpoint(store.root, which, "key")
     assert folder.is_dir(), "nothing is renamed"
-
-
-def test_a_request_has_one_name(
-    store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    spellings = ("5", "step-00000005", "step-5", store.path(5), "run/checkpoints/step-00000005")
-    assert {request_name(store.root, name) for name in spellings} == {"step-00000005"}
-    assert (
-        request_name(store.root, "best") == request_name(store.root, store.root / "best") == "best"
-    )
-    assert request_name(store.root, "other/step-00000005") == str(tmp_path / "other/step-00000005")

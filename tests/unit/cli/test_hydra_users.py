@@ -1,4 +1,4 @@
-"""What users of Hydra use: launchers and sweepers of other packages, callbacks, Hydra's state."""
+"""Parts of Hydra that its users use: other launchers and sweepers, callbacks, and Hydra's state."""
 
 import json
 import os
@@ -143,7 +143,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def said(project: Path, *words: str, code: int = 0) -> list[dict[str, Any]]:
-    """What the jobs and the callbacks of a command have said."""
+    """The lines that the jobs and the callbacks of a command have written."""
     (project / "said.jsonl").unlink(missing_ok=True)
     assert exit_code("job=mine", "model=net", *words) == code
     file = project / "said.jsonl"
@@ -155,15 +155,15 @@ def test_a_users_class_reads_the_state_of_hydra(project: Path) -> None:
     folder = project / "outputs" / "net-text" / one["id"]
     assert one["cwd"] == str(project) and one["mode"] == "RUN" and one["choice"] == "net"
     assert one["model"]["name"] == f"net-{project}"
-    assert Path(one["output_dir"]) == Path(one["dir"]) == Path(one["folder"])
-    assert one["exists"] and Path(one["dir"]).absolute() == folder and not folder.exists()
+    assert Path(one["output_dir"]) == Path(one["folder"]) == Path(one["dir"]).absolute() == folder
+    assert one["exists"] and not folder.exists()
     assert not HydraConfig.initialized() or HydraConfig.get().mode.name == "RUN"
     jobs = said(project, "-m", "seed=1,2", "job=where")
     assert [(job["number"], job["mode"], job["seed"]) for job in jobs] == [
         (0, "MULTIRUN", 1),
         (1, "MULTIRUN", 2),
     ]
-    assert [job["folder"] for job in jobs] == [job["dir"] for job in jobs]
+    assert [job["folder"] for job in jobs] == [job["output_dir"] for job in jobs]
 
 
 @pytest.mark.parametrize("words", [

@@ -21,7 +21,13 @@ def test_the_files_are_named_after_the_folder(
         for path in (tmp_path / "My-Net").rglob("*")
         if path.is_file()
     }
-    assert {".gitignore", "README.md", "my_net/model.py", "conf/experiment/first.yaml"} <= files
+    assert {
+        ".gitignore",
+        "AGENTS.md",
+        "README.md",
+        "my_net/model.py",
+        "conf/experiment/first.yaml",
+    } <= files
     assert not [name for name in files if name.endswith(".in")]
     assert (tmp_path / "My-Net" / "conf/model/net.yaml").read_text().splitlines()[:2] == [
         "_target_: my_net.model.Net",

@@ -449,7 +449,7 @@ def test_a_start_resumes_the_run_of_an_equivalent_configuration(
     assert exit_code(*words, "trainer.max_steps=2") == 0
     printed = capsys.readouterr()
     assert (
-        printed.err == f"Continues {run.name}: model.dropout=0: is new.\n"
+        printed.err == f"Continues {run.name}: model.dropout=0 (new).\n"
         and "(step 1)" in printed.out
     )
     assert exit_code(*words, "trainer.max_steps=2") == 0
@@ -458,13 +458,13 @@ def test_a_start_resumes_the_run_of_an_equivalent_configuration(
     assert exit_code("-m", *words, "trainer.max_steps=2", "seed=0,1") == 0
     output = capsys.readouterr().out
     assert (
-        "1 of 2 jobs continue runs of an equivalent configuration: model.dropout=0: is new.\n"
+        "1 of 2 jobs continue runs of an equivalent configuration: model.dropout=0 (new).\n"
         in output
     )
     assert exit_code(*words, "trainer.max_steps=2", "seed=2", "job=check") == 0
-    assert "New run" not in capsys.readouterr().err
+    assert "New run" not in capsys.readouterr().out
     assert exit_code(*words, "trainer.max_steps=2", "seed=2") == 0
-    assert "New run. Nearest: " in capsys.readouterr().err
+    assert "New run. The nearest is " in capsys.readouterr().out
 
 
 def test_a_start_by_hydras_own_launcher_resumes_the_equivalent_run_too(folder: Path) -> None:

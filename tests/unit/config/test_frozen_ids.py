@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 from launcher.config.command import stored_identity
 from launcher.config.identity import digest, hashed_identity
 from launcher.config.plain import to_plain
-from launcher.config.resolve import escaped
 from launcher.config.run_config import read
+from launcher.config.secrets import stored_config
 from launcher.rundir.record_format import IDENTITY_VERSION
 from support.paths import ROOT
 
@@ -67,5 +67,5 @@ def normal(value: Any) -> Any:
 @settings(max_examples=40)
 @given(one=VALUES, other=VALUES)
 def test_configurations_have_one_id_only_if_their_values_are_equal(one: Any, other: Any) -> None:
-    first, second = ({"own": escaped(value)} for value in (one, other))
+    first, second = (stored_config({}, {"own": value}) for value in (one, other))
     assert (id_of(first) == id_of(second)) == (normal(one) == normal(other))

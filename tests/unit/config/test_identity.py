@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from launcher.config.compose import compose
-from launcher.config.identity import drift, hashed_identity
+from launcher.config.identity import hashed_identity
 from launcher.config.plain import to_plain
 from launcher.config.run_config import from_stored
 from launcher.hooks.base import BaseHook
@@ -186,18 +186,6 @@ def test_identity_leaves_the_run_and_hydra_out() -> None:
     hashed = hashed_identity(config, to_plain(config))
     assert not {"run", "hydra", "job", "paths"} & hashed.keys()
     assert {"seed", "data", "model", "optimizer", "trainer"} <= hashed.keys()
-
-
-def test_drift_has_a_sentence_for_each_key() -> None:
-    saved = {"seed": 0, "model": {"width": 64, "depth": 2}, "a": {"b": True}, "same": 1}
-    present = {"seed": 0, "model": {"width": 128, "norm": "rms"}, "a": {"b": 1}, "same": 1.0}
-    assert drift(saved, present) == [
-        "a.b=1: was true.",
-        "model.depth: was 2, is gone.",
-        "model.norm='rms': is new.",
-        "model.width=128: was 64.",
-    ]
-    assert drift(saved, saved) == []
 
 
 def cases() -> list[tuple[str, bool]]:

@@ -14,10 +14,9 @@ from omegaconf import OmegaConf
 
 from launcher.config import lookup
 from launcher.config.command import stored_identity
-from launcher.config.identity import HASHED_RUN_KEYS
-from launcher.config.lookup import Runs, check_identity
-from launcher.config.resolve import escaped
+from launcher.config.lookup import Runs, check_identity, nearest
 from launcher.config.run_config import RunConfig, from_stored, load_job, read
+from launcher.config.secrets import stored_config
 from launcher.errors import ConfigError
 from support.composition import run_of
 from support.named_runs import begin, config_of
@@ -62,9 +61,9 @@ def test_another_configuration_in_the_folder_is_rejected_with_the_difference(
     (sentence,) = caught.value.messages
     assert (
         sentence
-        == f"run.dir='{config.run.dir}': is of another configuration (optimizer.lr=7 there, 0.003"
-        " here, seed=missing there, 3 here, trainer.deterministic=1 there, false here); move it"
-        " away, or start another run of this configuration with run.tag=<word>."
+        == f"run.dir='{config.run.dir}': is of another configuration (optimizer.lr: 7 -> 0.003,"
+        " seed=3 (new), trainer.deterministic: 1 -> false); move it away, or start another"
+        " run of this configuration with run.tag=<word>."
     )
     # Named outright.
     check_identity(
@@ -82,7 +81,7 @@ def test_id_of_a_run_stays_when_it_resumes_with_other_values(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("value", ["5", "x", "1e3"])
-def test_values_from_the_environment_are_not_stored_and_not_compared(
+def test_values_from_the_environment_are_compared_as_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
     monkeypatch.setenv("OWN_VALUE", value)
@@ -90,28 +89,11 @@ def test_values_from_the_environment_are_not_stored_and_not_compared(
         tmp_path, "+trainer.own=[${oc.env:OWN_VALUE}]", "+data.own='a-${oc.env:OWN_VALUE}'"
     )
     text = json.dumps(begin(config).data)
-    assert f"a-{value}" not in text and "a-${oc.env:OWN_VALUE}" in text
+    assert f"a-{value}" in text and "oc.env:OWN_VALUE" not in text
     check_identity(config.plain["run"])
     same = config_of(tmp_path, f"+trainer.own=['{value}']", f"+data.own=a-{value}")
-    if same.run.id == config.run.id:  # the id is a hash of the values
-        check_identity(same.plain["run"])
-
-
-@pytest.mark.parametrize("written", ["${oc.env:OWN_VALUE}", "a-${data.own}", "${..data.own}"])
-@pytest.mark.parametrize("key", HASHED_RUN_KEYS)
-def test_hashed_settings_of_a_run_are_not_stored_with_values_of_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, written: str
-) -> None:
-    ids = set()
-    for value in ("word-of-mine", "other"):
-        monkeypatch.setenv("OWN_VALUE", value)
-        words = ["model=mlp", "data=digits", f"paths.outputs={tmp_path}", f"++{key}='{written}'"]
-        config = run_of([*words, "+data.own='${oc.env:OWN_VALUE}'"], Runs())
-        known = stored_identity(config.plain["run"])
-        assert known is not None and "${oc.env:OWN_VALUE}" in known[1][key]
-        assert value not in json.dumps(known[1])
-        ids.add(known[0])
-    assert len(ids) == 2
+    assert same.run.id == config.run.id
+    check_identity(same.plain["run"])
 
 
 def cases() -> list[tuple[str, str, bool]]:
@@ -141,9 +123,9 @@ def test_the_runs_of_a_name_are_read_once_for_all_jobs(
 ) -> None:
     for seed in range(4):
         begin(config_of(tmp_path, f"seed={seed}"))
-    read = lookup.read_record
+    read = lookup.stored_record
     paths: list[Path] = []
-    monkeypatch.setattr(lookup, "read_record", lambda path: paths.append(path) or read(path))
+    monkeypatch.setattr(lookup, "stored_record", lambda path: paths.append(path) or read(path))
     runs = Runs()
     for seed in range(20):
         words = ["model=mlp", "data=digits", f"paths.outputs={tmp_path}", "~model.dropout"]
@@ -195,7 +177,7 @@ def test_a_run_that_was_named_outright_is_only_found_by_that_name(tmp_path: Path
 
 
 @pytest.mark.parametrize(("now", "is_same"), [("5", True), ("6", False)])
-def test_a_value_from_the_environment_decides_although_it_is_not_stored(
+def test_a_value_from_the_environment_decides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: str, is_same: bool
 ) -> None:
     own = ("+trainer.own=[${oc.env:OWN_VALUE}]", "+data.own='a-${oc.env:OWN_VALUE}'")
@@ -206,23 +188,45 @@ def test_a_value_from_the_environment_decides_although_it_is_not_stored(
     assert named(tmp_path, *own, "~model.dropout")[1] == (first.run.id if is_same else None)
 
 
-def test_new_keys_and_the_nearest_run_are_one_line_each(tmp_path: Path) -> None:
+def test_new_keys_are_one_line(tmp_path: Path) -> None:
     first = config_of(tmp_path, "~model.dropout", "seed=3")
     begin(first)
     replace(
         Path(first.run.dir), state="completed", best={"metric": "val/loss", "value": 1.5, "step": 1}
     )
     config, _ = named(tmp_path, "seed=3")
-    assert config.news == "model.dropout=0: is new."
-    assert config.describe(Runs()) == f"Continues {first.run.id}: model.dropout=0: is new."
-    config, _ = named(tmp_path, "optimizer.lr=0.5", "seed=4")
-    line = (
-        f"New run. Nearest: {first.run.id} (completed, val/loss 1.5), which has optimizer.lr=0.003,"
-        " seed=3."
-    )
-    assert config.describe(Runs()) == line
-    assert named(tmp_path, "optimizer=sgd")[0].describe(Runs()) is None  # differs in many keys
-    assert named(tmp_path / "empty")[0].describe(Runs()) is None
+    assert config.news == "model.dropout=0 (new)"
+    assert config.continuation == f"Continues {first.run.id}: model.dropout=0 (new)."
+
+
+@pytest.mark.parametrize(
+    ("overrides", "changes"),
+    [
+        (["optimizer.lr=0.5", "seed=4"], "optimizer.lr: 0.003 -> 0.5, seed: 3 -> 4"),
+        (["optimizer=sgd"], "optimizer: adamw -> sgd, seed: 3 -> 0"),
+        (["strategy=ddp"], "strategy: auto -> ddp, seed: 3 -> 0"),
+        (["seed=3", "+hooks.own={_target_:builtins.dict,a:1}"], "hooks.own={_target_:"),
+        (["seed=3", "~model.dropout", "device=cpu"], None),
+        (["optimizer=sgd", "trainer.max_steps=1", "data.batch_size=2"], None),
+    ],
+)
+def test_a_new_run_names_the_nearest_one(
+    tmp_path: Path, overrides: list[str], changes: str | None
+) -> None:
+    first = config_of(tmp_path, "seed=3")
+    begin(first)
+    best = {"metric": "val/loss", "value": 1.5, "step": 1}
+    replace(first.folder.path, state="completed", best=best)
+    config = config_of(tmp_path, *overrides)
+    record = begin(config).data
+    line = nearest(config.folder.path, record)
+    beginning = f"New run. The nearest is {first.run.id} (completed, val/loss 1.5); {changes}"
+    assert line is None if changes is None else str(line).startswith(beginning)
+
+
+def test_the_only_run_of_a_name_has_no_nearest_one(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    assert nearest(config.folder.path, begin(config).data) is None
 
 
 JSON = st.recursive(
@@ -237,7 +241,7 @@ JSON = st.recursive(
 @given(tree=JSON)
 def test_an_identity_survives_every_form_in_which_a_configuration_is_stored(tree: Any) -> None:
     run = {"id": "${launcher.id:}", "name": "n", "dir": "d", "identity_exclude": []}
-    config: Any = OmegaConf.create({"own": escaped(tree), "run": run})
+    config: Any = OmegaConf.create({**stored_config({}, {"own": tree}), "run": run})
     named, _ = read(config)
     before = stored_identity(named.plain["run"])
     assert before is not None and before[0] == named.run.id

@@ -170,11 +170,6 @@ def test_the_groups_that_hooks_log_are_those_in_their_source() -> None:
         ),
         ("run.resume", "must", "run.resume=must: only hooks.checkpointing resumes a run; keep it."),
         (
-            "run.resume",
-            "step-00000004",
-            "run.resume=step-00000004: only hooks.checkpointing resumes a run; keep it.",
-        ),
-        (
             "run.fork_from",
             "ab/4",
             "run.fork_from=ab/4: only hooks.checkpointing starts a fork; keep it.",

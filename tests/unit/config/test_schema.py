@@ -17,7 +17,7 @@ from launcher.config.sections import SECTIONS, section
 from launcher.config.signature import UNKNOWN, signature
 from launcher.config.tree import walk
 from launcher.errors import ConfigError
-from support.composition import composed, mistakes, validate
+from support.composition import composed, mistakes, run_of, validate
 from support.paths import ROOT
 from support.projects import write_project
 
@@ -47,6 +47,7 @@ def sentences(*overrides: str, config_dir: Path | None = None) -> list[str]:
         ["model=mlp", "data=digits"],
         ["job=evaluate", "~optimizer", "~scheduler", "~trainer.max_steps", "job.checkpoint=best"],
         ["job=export", "trainer.micro_batch_size=7"],
+        *([f"job={job}", "trainer.max_epochs=1"] for job in ("train", "evaluate", "export")),
         ["hooks=[]", "tracker=[]"],
         ["~hooks", "~tracker"],
         ["model=mlp", "data=digits", "+data.image_size=16", "model.hidden_dim=${data.image_size}"],
@@ -193,10 +194,17 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
         ),
         (
             ["run.resume=atuo"],
+            "run.resume='atuo': should be auto, never or must; did you mean run.resume=auto?",
+        ),
+        *(
             (
-                "run.resume='atuo': should be auto, never, must, best, a step or the folder of a"
-                " checkpoint; did you mean run.resume=auto?"
-            ),
+                [f"run.resume={value}"],
+                (
+                    "should be auto, never or must; `python -m launcher.runs rollback RUN"
+                    f" {step}` goes back to a checkpoint."
+                ),
+            )
+            for value, step in (("1400", 1400), ("step-00000010", 10), ("best", "best"))
         ),
         (
             ["paths.outputs='~nobody_here/x'"],
@@ -211,8 +219,8 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
             "data.files='~nobody_here/x': matches no file (looked in ",
         ),
         (
-            ["run.resume='~nobody_here/x'"],
-            "run.resume='~nobody_here/x': should be auto, never, must, best, a step or",
+            ["run.resume=/a/step-00000004"],
+            "run.resume='/a/step-00000004': should be auto, never or must.",
         ),
         (
             ["run.init_from='~nobody_here/x'"],
@@ -220,10 +228,7 @@ def test_a_valid_configuration_passes(overrides: list[str]) -> None:
         ),
         (
             ["run.resume="],
-            (
-                "run.resume='': should be auto, never, must, best, a step or the folder of a"
-                " checkpoint."
-            ),
+            "run.resume='': should be auto, never or must.",
         ),
         (
             ["run.init_from=/no/where"],
@@ -425,7 +430,8 @@ def test_the_users_own_keys_are_not_passed_to_the_constructor() -> None:
     config = compose(
         ["model=mlp", "data=digits", "+data.image_size=16", "data.batch_size=${trainer.max_steps}"]
     )
-    assert without_own_keys(config.data).batch_size == config.trainer.max_steps
+    run = run_of(config)
+    assert without_own_keys(run.plain["data"])["batch_size"] == run.trainer.max_steps
 
 
 def test_files_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -444,7 +450,7 @@ def test_files_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_checkpoint_to_start_from_must_exist(tmp_path: Path) -> None:
-    assert sentences(f"run.init_from={tmp_path}", f"run.resume={tmp_path}") == []
+    assert sentences(f"run.init_from={tmp_path}") == []
     (tmp_path / "gpt-text" / "abcd0123").mkdir(parents=True)
     assert sentences("run.init_from=abcd0123", f"paths.outputs={tmp_path}") == []
 

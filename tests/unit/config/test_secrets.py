@@ -9,8 +9,7 @@ from omegaconf import OmegaConf
 
 from launcher.config.messages import show
 from launcher.config.plain import to_plain
-from launcher.config.resolve import escaped, unescaped
-from launcher.config.secrets import as_stored, secret_issues, without_environment
+from launcher.config.secrets import secret_issues, stored_config, without_environment
 from launcher.rundir.secret_patterns import SECRET_TEXT, is_secret
 
 VALUE = "s3cret-value-0123456789"
@@ -18,7 +17,7 @@ VALUE = "s3cret-value-0123456789"
 
 def stored(config: Any) -> dict[str, Any]:
     resolved: Any = OmegaConf.to_container(config, resolve=True)
-    return as_stored(to_plain(config), resolved)
+    return stored_config(to_plain(config), resolved)
 
 
 def stored_of(tree: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -26,74 +25,115 @@ def stored_of(tree: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str
     return stored(OmegaConf.create(tree))
 
 
-@pytest.mark.parametrize(
-    "tree",
-    [
-        {"tracker": {"api_key": "${oc.env:MINE}"}},
-        {"tracker": {"api_key": "${oc.env:MINE,none}"}},
-        {"tracker": {"url": "https://${oc.env:MINE}@host"}},
-        {"tracker": {"url": "${my.word}"}, "my": {"word": "${oc.env:MINE}"}},
-        {"tracker": {"url": "x-${my.word}-${seed}"}, "my": {"word": "a${oc.env:MINE}"}, "seed": 3},
-        {"tracker": {"url": "${.word}", "word": "${..word}"}, "word": "${oc.env:MINE}"},
-        {"tracker": "${my}", "my": {"word": "${oc.env:MINE}", "number": 1}},
-        {"tracker": [{"url": "${oc.env:MINE}"}, "${oc.env:MINE}"]},
-        {"tracker": {"url": "${oc.decode:'${oc.env:MINE}'}"}},
-        {"tracker": {"url": "${oc.select:my.word,null}"}, "my": {"word": "${oc.env:MINE}"}},
-        {"run": {"tag": "${oc.env:MINE}", "dir": "there"}},
-    ],
-)
-def test_values_of_the_environment_are_stored_as_expressions(tree, monkeypatch) -> None:
+def issues_of(tree: dict[str, Any]) -> list[str]:
+    plain: Any = OmegaConf.to_container(OmegaConf.create(tree), resolve=True)
+    return list(map(str, secret_issues(tree, plain, stored_config(tree, plain))))
+
+
+EXCLUDED = {"identity_exclude": ["run", "data.storage_options", "job"]}
+KEPT = [
+    {"tracker": {"api_key": "${oc.env:MINE}"}},
+    {"tracker": {"api_key": "${oc.env:MINE,none}"}},
+    {"tracker": {"url": "https://${oc.env:MINE}@host"}},
+    {"tracker": {"url": "${paths.word}"}, "paths": {"word": "${oc.env:OTHER}"}},
+    {"tracker": {"url": "x-${seed}-${oc.env:MINE}"}, "seed": 3},
+    {"tracker": [{"url": "${oc.env:MINE}"}, "${oc.env:MINE}"]},
+    {"tracker": {"url": "${oc.decode:'${oc.env:MINE}'}"}},
+    {"dispatch": {"setup": ["export X=${oc.env:MINE}"]}},
+    {"data": {"storage_options": {"key": "${oc.env:MINE}"}}},
+    {"job": {"file": "${oc.env:MINE}"}},
+    {"run": {"note": "${oc.env:MINE}"}},
+]
+
+
+@pytest.mark.parametrize("tree", KEPT)
+def test_values_of_the_environment_are_stored_as_written_if_the_id_leaves_them_out(
+    tree, monkeypatch
+) -> None:
+    monkeypatch.setenv("OTHER", "word")
+    tree = tree | {"run": EXCLUDED | tree.get("run", {})}
     kept = stored_of(tree, monkeypatch)
-    assert VALUE not in str(kept)
-    resolved = OmegaConf.to_container(OmegaConf.create(tree), resolve=True)
+    assert VALUE not in str(kept) and not issues_of(tree)
+    resolved: Any = OmegaConf.to_container(OmegaConf.create(tree), resolve=True)
     assert OmegaConf.to_container(OmegaConf.create(kept), resolve=True) == resolved
     for key, node in kept.items():  # a part of it can be resolved alone
         assert OmegaConf.to_container(OmegaConf.create({key: node}), resolve=True) == {
             key: resolved[key]
         }
-    monkeypatch.setenv("MINE", "another")
+    assert stored(OmegaConf.create(kept)) == kept  # and it is stored in the same way again
+    for name in ("MINE", "OTHER"):
+        monkeypatch.setenv(name, "another")
     assert "another" in str(OmegaConf.to_container(OmegaConf.create(kept), resolve=True))
 
 
 @given(
     st.dictionaries(
         st.sampled_from("abc"), st.sampled_from(["1", "${x}", "${y.a}", "t-${x}", "[${x}]"])
-    )
+    ),
+    st.sampled_from(["z", "tracker"]),
 )
-def test_other_values_are_stored_resolved(node: dict[str, str]) -> None:
-    config = OmegaConf.create({"x": 1.5, "y": {"a": None}, "z": node, "deep": [node]})
+def test_other_values_are_stored_resolved(node: dict[str, str], key: str) -> None:
+    config = OmegaConf.create({"x": 1.5, "y": {"a": None}, key: node, "deep": [node]})
     assert stored(config) == OmegaConf.to_container(config, resolve=True)
 
 
-def test_places_and_lengths_are_stored_resolved(monkeypatch) -> None:
+def test_everything_else_is_stored_resolved(monkeypatch) -> None:
     tree = {
         "paths": {"outputs": "${oc.env:MINE}/runs"},
-        "run": {"dir": "${paths.outputs}/a", "name": "${oc.env:MINE}"},
-        "trainer": {"max_steps": "${oc.decode:${oc.env:STEPS}}"},
+        "run": {
+            "dir": "${paths.outputs}/a",
+            "name": "${oc.env:MINE}",
+            "tag": "${oc.env:MINE}",
+            "identity_exclude": ["run", "paths", "trainer.pause_at"],
+        },
+        "trainer": {"max_steps": "${oc.decode:${oc.env:STEPS}}", "pause_at": "${oc.env:STEPS}"},
+        "data": {"files": "${oc.env:MINE}/x", "class_weights": {0: "${oc.env:STEPS}"}},
     }
     monkeypatch.setenv("STEPS", "7")
-    kept = stored_of(tree, monkeypatch)
-    assert kept["paths"]["outputs"] == f"{VALUE}/runs" and kept["run"]["dir"] == f"{VALUE}/runs/a"
-    assert kept["trainer"]["max_steps"] == 7
+    monkeypatch.setenv("MINE", VALUE)
+    assert stored(OmegaConf.create(tree)) == OmegaConf.to_container(
+        OmegaConf.create(tree), resolve=True
+    )
+
+
+IN_THE_CLASS = "read it from the environment in the class, by os.environ['{}']."
+AS_VARIABLE = "export it as a variable, and use '{}=${{oc.env:{}}}'."
 
 
 @pytest.mark.parametrize(
-    ("tree", "key"),
+    ("tree", "key", "way"),
     [
-        ({"tracker": {"settings": {"api_key": VALUE}}}, "tracker.settings.api_key"),
-        ({"tracker": {"WANDB_API_KEY": VALUE}}, "tracker.WANDB_API_KEY"),
-        ({"model": {"token": VALUE}}, "model.token"),
-        ({"model": {"hf_token": "short"}}, "model.hf_token"),
-        ({"data": [{"password": "short"}]}, "data.0.password"),
-        ({"tracker": {"password": "${my.word}"}, "my": {"word": VALUE}}, "tracker.password"),
-        ({"hydra": {"job": {"env_set": {"MY_SECRET": VALUE}}}}, "hydra.job.env_set.MY_SECRET"),
+        ({"tracker": {"s": {"api_key": VALUE}}}, "tracker.s.api_key", AS_VARIABLE),
+        ({"tracker": {"WANDB_API_KEY": VALUE}}, "tracker.WANDB_API_KEY", AS_VARIABLE),
+        ({"tracker": {"password": "${my.word}"}, "my": {"word": VALUE}}, "tracker.password", None),
+        (
+            {"tracker": {"a": {"password": "${oc.env:MINE}"}, "b": "x ${tracker.a.password}"}},
+            "tracker.b",
+            None,
+        ),
+        ({"model": {"token": VALUE}}, "model.token", IN_THE_CLASS),
+        ({"model": {"token": "${oc.env:MINE}"}}, "model.token", IN_THE_CLASS),
+        ({"model": {"hf_token": "short"}}, "model.hf_token", IN_THE_CLASS),
+        ({"data": [{"password": "short"}]}, "data.0.password", IN_THE_CLASS),
+        ({"data": {"password": "${oc.env:MINE}"}}, "data.password", IN_THE_CLASS),
+        ({"data": {"url": "http://me:${oc.env:MINE}@h"}}, "data.url", IN_THE_CLASS),
+        ({"data": {"storage_options": {"sas_token": "x"}}}, "data.storage_options.sas_token", None),
+        (
+            {"hydra": {"job": {"env_set": {"MY_SECRET": VALUE}}}},
+            "hydra.job.env_set.MY_SECRET",
+            None,
+        ),
     ],
 )
-def test_a_secret_that_is_written_out_is_refused_without_showing_it(tree, key) -> None:
-    (fault,) = secret_issues(tree)
-    assert str(fault).startswith(
-        f"{key}: a secret would be stored with the run; "
-    ) and VALUE not in str(fault)
+def test_a_secret_that_would_be_stored_is_rejected_without_showing_it(
+    tree, key, way, monkeypatch
+) -> None:
+    monkeypatch.setenv("MINE", VALUE)
+    (issue,) = issues_of({"run": EXCLUDED, **tree})
+    assert issue.startswith(f"{key}: a secret would be stored with the run; ")
+    assert VALUE not in issue
+    name = key.rpartition(".")[2].upper()
+    assert way is None or issue.endswith(way.format(*([key] * (way is AS_VARIABLE)), name))
 
 
 SECRET_NAMES = [
@@ -200,42 +240,44 @@ PLAIN_VALUES = [
 def test_any_text_under_the_name_of_a_secret_is_one(name: str) -> None:
     assert is_secret(name)
     for tree in ({"data": {name: "short"}}, {"data": [{"deep": {name: "short"}}]}):
-        assert [issue.text[:8] for issue in secret_issues(tree)] == ["a secret"]
-    assert list(secret_issues({"hydra": {"job": {"env_set": {name: "short"}}}}))
+        (issue,) = issues_of(tree)
+        assert ": a secret would be stored" in issue
+    assert issues_of({"hydra": {"job": {"env_set": {name: "short"}}}})
     assert SECRET_TEXT.search(f'{name} = "0123456789"') or name.lower().startswith(("serv", "webh"))
 
 
 @pytest.mark.parametrize("name", PLAIN_NAMES)
 def test_names_of_other_things_are_no_secrets(name: str) -> None:
     assert not is_secret(name)
-    assert not list(secret_issues({"model": {name: "0123456789abcdef0123"}}))
+    assert not (issues_of({"model": {name: "0123456789abcdef0123"}}))
 
 
 @pytest.mark.parametrize("name", POSSIBLE_NAMES)
 def test_a_name_with_two_meanings_is_decided_by_its_text(name: str) -> None:
-    assert list(secret_issues({"data": {name: "0123456789abcdefXY"}}))
+    assert issues_of({"data": {name: "0123456789abcdefXY"}})
     for plain in ("<cls>", "basic", "images/**/*.jpeg", "a text with some spaces"):
-        assert not list(secret_issues({"data": {name: plain}}))
+        assert not (issues_of({"data": {name: plain}}))
 
 
 @pytest.mark.parametrize("value", SECRET_VALUES)
 def test_texts_that_look_like_secrets_are_found_under_any_key(value: str) -> None:
     for tree in ({"data": {"url": value}}, {"data": {"urls": ["a", value]}}):
-        (fault,) = secret_issues(tree)
+        (fault,) = issues_of(tree)
         assert value not in str(fault)
     assert SECRET_TEXT.search(f"x = '{value}'")
 
 
 @pytest.mark.parametrize("value", PLAIN_VALUES)
 def test_other_texts_are_no_secrets(value: str) -> None:
-    assert not list(secret_issues({"data": {"url": value}}))
+    assert not (issues_of({"data": {"url": value}}))
     assert not SECRET_TEXT.search(f"x = '{value}'")
 
 
-def test_expressions_are_no_secrets() -> None:
-    node = {"token": "<cls>", "api_key": None, "secret": "${oc.env:MINE}", "tokens": ["a" * 20]}
-    url = {"url": "https://${oc.env:USER}:${oc.env:PW}@host"}
-    assert not list(secret_issues({"model": node, "data": url}))
+def test_expressions_are_no_secrets(monkeypatch) -> None:
+    monkeypatch.setenv("MINE", VALUE)
+    node = {"token": "<cls>", "api_key": None, "secret": "", "tokens": ["a" * 20]}
+    url = {"url": "https://${oc.env:MINE}:${oc.env:MINE}@host", "api_key": "${oc.env:MINE,null}"}
+    assert not issues_of({"model": node, "tracker": url})
 
 
 @given(st.text(min_size=4, max_size=90), st.sampled_from(["{}", "{!r}", "x={!r}: no such file"]))
@@ -253,10 +295,12 @@ def test_messages_do_not_show_values_of_the_environment(value: str, form: str) -
             assert value[:50] not in message and f"${{oc.env:{name}}}" in message
 
 
-def test_a_secret_of_any_resolver_is_stored_as_an_expression() -> None:
+def test_a_secret_of_any_resolver_is_stored_as_written() -> None:
     written = {"tracker": {"password": "${vault:mine}", "host": "${vault:host}"}}
     resolved = {"tracker": {"password": VALUE, "host": "a.b"}}
-    assert as_stored(written, resolved) == {"tracker": {"password": "${vault:mine}", "host": "a.b"}}
+    kept = stored_config(written, resolved)
+    assert kept == {"tracker": {"password": "${vault:mine}", "host": "a.b"}}
+    assert not list(secret_issues(written, resolved, kept))
 
 
 TEXTS = st.text(alphabet="a\\${}:", max_size=8)
@@ -267,19 +311,6 @@ TEXTS = st.text(alphabet="a\\${}:", max_size=8)
         st.sampled_from(["a", "api_key"]), st.one_of(TEXTS, st.lists(TEXTS, max_size=2)), max_size=2
     )
 )
-def test_escaping_is_reversed(tree: dict[str, Any]) -> None:
-    assert unescaped(escaped(tree)) == tree
-
-
-def test_expressions_are_not_escaped_and_other_texts_are(monkeypatch) -> None:
-    monkeypatch.setenv("MINE", VALUE)
-    kept = stored(
-        OmegaConf.create(
-            {"a": "${oc.env:MINE}", "lines": ["cd \\${HOME}"], "api_key": "${b}", "b": "c"}
-        )
-    )
-    again = OmegaConf.create(escaped(kept))
-    expected = {"a": VALUE, "lines": ["cd ${HOME}"], "api_key": "c", "b": "c"}
-    assert OmegaConf.to_container(again, resolve=True) == expected
-    assert stored(again) == kept
-    assert VALUE not in OmegaConf.to_yaml(again)
+def test_texts_are_read_again_as_they_are(tree: dict[str, Any]) -> None:
+    again = OmegaConf.create(stored_config({}, {"tracker": tree}))
+    assert OmegaConf.to_container(again, resolve=True) == {"tracker": tree}

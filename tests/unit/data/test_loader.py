@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
 from launcher.data import EvaluationLoader, ResumableLoader, SampleOrder
+from launcher.data.custom import CustomData
 from launcher.errors import ConfigError
 
 SIZE = 11
@@ -185,6 +186,9 @@ def test_an_empty_dataset_is_an_error():
         ResumableLoader(Numbers(0), seed=0, micro_batch_size=1)
     with pytest.raises(ConfigError, match=r"the validation set .* is empty"):
         EvaluationLoader(Numbers(0), 1)
+    node = {"_target_": f"{__name__}.Numbers", "size": 0}
+    with pytest.raises(ConfigError, match=r"^data\.dataset: Numbers\(size=0\) is empty\.$"):
+        CustomData(dataset=node, batch_size=1).train_loader(seed=0)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from launcher.config.length import with_steps
 from launcher.config.options import TRAIN_JOB
 from launcher.dispatch.due import folder_of, trains, why_skipped
 from launcher.errors import ConfigError
-from launcher.jobs.complete import nothing_to_do
 from launcher.jobs.train import TrainJob
+from launcher.remaining import is_done
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.lock import RunLock
 from launcher.rundir.record import RunRecord
@@ -42,8 +42,6 @@ QUEUE = {"7": QueuedJob("7", "PENDING", "Priority", "", "/s/job-0.sh")}
 ASKED: dict[str, dict[str, Any]] = {
     "the same": {},
     "more steps": {"max_steps": 30},
-    "roll back": {"resume": "10"},
-    "a missing checkpoint": {"resume": "15"},
     "start over": {"resume": "never"},
     "must": {"resume": "must"},
 }
@@ -118,17 +116,13 @@ def test_run_that_would_train_here_is_submitted(tmp_path: Path, state: str, what
         assert submits(config, state) is False
         return
     resume, has_some = config["run"]["resume"], state != "none"
-    rejected = (
-        resume == "15"
-        or resume == ("never" if has_some else "must")
-        or (resume == "10" and not has_some)
-    )
+    rejected = resume == ("never" if has_some else "must")
     expected: bool | str = f"run.resume={resume}" if rejected else True
     if state == "completed" and what in ("the same", "must"):
         expected = False
     assert submits(config, state) == expected
     if not rejected:
-        assert expected is not nothing_to_do(config)
+        assert expected is not is_done(config, folder)
     assert not has_some or RunRecord(folder).state == state
 
 
@@ -162,14 +156,14 @@ def test_a_run_that_saved_nothing_is_never_complete(
     folder = made(tmp_path / "run", state, (20,))
     shutil.rmtree(folder.checkpoints)
     config = asked(folder.path, resume=resume, saves=saves)
-    is_done = state == "completed" and resume == "auto"
+    done = state == "completed" and resume == "auto"
     assert (
-        (why_skipped(config, folder, {}) == "already completed") is is_done is nothing_to_do(config)
+        (why_skipped(config, folder, {}) == "already completed") is done is is_done(config, folder)
     )
     # Where its checkpoints were deleted, the record has the step.
     record = json.loads(folder.record_path.read_text())
     folder.record_path.write_text(json.dumps(record | {"checkpoint": None}))
-    assert why_skipped(config, folder, {}) is None and not nothing_to_do(config)
+    assert why_skipped(config, folder, {}) is None and not is_done(config, folder)
 
 
 @pytest.mark.parametrize("resume", ["auto", "never"])
@@ -179,13 +173,13 @@ def test_checkpoints_are_not_ignored_without_the_hook(
 ) -> None:
     folder = made(tmp_path / "run", state, (20,))
     config = asked(folder.path, max_steps=steps, resume=resume, saves=False)
-    for look in (lambda: why_skipped(config, folder, {}), lambda: nothing_to_do(config)):
+    for look in (lambda: why_skipped(config, folder, {}), lambda: is_done(config, folder)):
         with pytest.raises(
             ConfigError, match=r"hooks\.checkpointing: is missing, .*its checkpoint of step 20 in "
         ):
             look()
     if state == "completed" and resume == "auto":
-        assert nothing_to_do(asked(folder.path, saves=False))
+        assert is_done(asked(folder.path, saves=False), folder)
 
 
 @pytest.mark.parametrize("batch_size", [8, 4])
@@ -198,15 +192,15 @@ def test_epochs_have_as_many_steps_as_the_data_say(
     """The data are not read on a cluster, and the default of `trainer.max_steps` decides
     nothing."""
     folder = made(tmp_path / "run", state, (step,), max_epochs=2, max_steps=DEFAULT)
-    config = asked(folder.path, max_epochs=epochs, max_steps=DEFAULT) | {
+    config = asked(folder.path, max_epochs=epochs, max_steps=None) | {
         "data": {"batch_size": batch_size}
     }
     has_stopped_early = step < 2 * EPOCHS
     is_same = batch_size == 8 and (epochs == 2 if has_stopped_early else epochs <= 2)
-    is_done = state == "completed" and is_same
-    assert why_skipped(config, folder, {}) == ("already completed" if is_done else None)
-    if is_done:
-        assert nothing_to_do(with_steps(config, epochs * EPOCHS))
+    done = state == "completed" and is_same
+    assert why_skipped(config, folder, {}) == ("already completed" if done else None)
+    if done:
+        assert is_done(with_steps(config, epochs * EPOCHS), folder)
     if state == "paused":
         config["trainer"]["pause_at"] = step
         assert why_skipped(config, folder, {}) == f"already paused at step {step}"
@@ -228,8 +222,8 @@ def test_a_queued_job_that_does_other_than_asked_is_reported(tmp_path: Path) -> 
     folder = made(tmp_path / "run", "queued")
     told = why_skipped(asked(folder.path, max_steps=30, partition="gpu"), folder, QUEUE)
     assert (
-        told
-        == "in the queue as job 7 (pending) with trainer.max_steps=20; cancel it to change that"
+        told == "in the queue as job 7 (pending) with another configuration"
+        " (trainer.max_steps: 20 -> 30); cancel it to change that"
     )
     assert frozen(folder)[0]["trainer"]["max_steps"] == 20
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from launcher.dispatch.environment import check_ranks, first_node, join_ranks
-from launcher.dispatch.gpus import count_gpus
 from launcher.errors import ConfigError
+from launcher.process.gpus import count_gpus
 from launcher.process.meeting import PORTS
 
 STEP = {

@@ -11,9 +11,7 @@ from torch import nn
 
 from launcher import BaseHook, CheckpointingHook, JsonlHook, LoggingHook
 from launcher.errors import ConfigError
-from launcher.hooks.jsonl import drop_lines_after
-from launcher.rundir.folder import RunFolder
-from launcher.rundir.record import RunRecord
+from launcher.rundir.step_lines import drop_lines_after
 from support.toy import Toy
 
 
@@ -69,35 +67,6 @@ def test_load_modes_that_refuse(tmp_path: Path, load: str, error: str) -> None:
     Toy([CheckpointingHook(interval=1)], 1, tmp_path).train()
     with pytest.raises(ConfigError, match=error):
         Toy([CheckpointingHook(interval=1, load=load)], 2, tmp_path).train()
-
-
-@pytest.mark.parametrize("load", ["never", 1, "step-00000001"])
-@pytest.mark.parametrize(
-    ("job", "restarts", "is_followed"), [("6", "1", True), ("6", "0", False), ("7", "1", False)]
-)
-def test_a_request_holds_for_the_first_start_of_a_job(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    load: Any,
-    job: str,
-    restarts: str,
-    is_followed: bool,
-) -> None:
-    Toy([CheckpointingHook(interval=1, keep_previous=9)], 2, tmp_path).train()
-    monkeypatch.setenv("SLURM_JOB_ID", "6")
-    record = RunRecord(RunFolder(tmp_path))
-    record.begin_attempt(start_step=0, max_steps=2, world_size=1, strategy="none", resume=str(load))
-    record.end_attempt("preempted", end_step=2)
-    monkeypatch.setenv("SLURM_JOB_ID", job)
-    monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
-    trainer = Toy([CheckpointingHook(interval=1, keep_previous=9, load=load)], 3, tmp_path)
-    if load == "never" and not is_followed:
-        with pytest.raises(ConfigError, match="load=never"):
-            trainer.train()
-        return
-    trainer.train()
-    assert trainer.resumed_from is not None
-    assert trainer.resumed_from.name == ("step-00000002" if is_followed else "step-00000001")
 
 
 OPTIMIZERS = {

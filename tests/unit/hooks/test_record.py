@@ -46,4 +46,9 @@ def test_the_record_follows_training(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert [attempt.start_step for attempt in record.attempts] == [0, 2]
     (line,) = [r.getMessage() for r in caplog.records if "seed" in r.getMessage()]
     assert "1" in line and "2" in line
-    assert record.data["best"] == {"metric": "val/loss", "value": 0.25, "step": 2}
+    assert record.data["best"] == {
+        "metric": "val/loss",
+        "value": 0.25,
+        "step": 2,
+        "mode": "min",
+    }

@@ -28,7 +28,9 @@ def test_another_machine_is_named_by_what_differs(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / MACHINE).write_text(yaml.safe_dump(machine, sort_keys=False))
     assert circumstances(tmp_path / "before", tmp_path / "after") == [
-        f"{key}: {here[key]} instead of {there[key]}" for key in ("processor", "blas", "threads")
+        "blas: none -> " + here["blas"],
+        f"processor: Z80 -> {here['processor']!r}",
+        "threads: 2 -> 1",
     ]
     assert described(there) == f"Z80, {here['instructions']}, none, 2 threads, cpu"
     assert described(here) == described(here | {"data": "b"}) != described(there)

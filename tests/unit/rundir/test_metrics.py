@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.rundir import metrics
-from launcher.rundir.history import BARS
-from launcher.rundir.metrics import curve_and_newest, newest_metrics, summary
+from launcher.rundir.history import BARS, read_rows
+from launcher.rundir.metrics import curve_and_newest, last_step, newest_metrics, summary
 
 KEYS = st.sampled_from(["step", "train/loss", "val/loss", "train/lr/0", "a"])
 VALUES = st.one_of(
@@ -48,8 +48,19 @@ def test_the_newest_values_of_a_long_file_are_those_of_its_end(path, monkeypatch
     path.write_text(
         '{"step": 1, "old/a": 1}\n' + "".join(f'{{"step": {n}, "a/b": {n}}}\n' for n in range(100))
     )
-    monkeypatch.setattr(metrics.last_bytes, "__defaults__", (200,))
+    monkeypatch.setattr(metrics, "TAIL_BYTES", 200)
     assert newest_metrics(path) == {"a/b": (99, 99)}
+
+
+@pytest.mark.parametrize("torn", ["", '{"step": 100, "a', '{"step": 1', "[3]\n", "null\n"])
+@pytest.mark.parametrize("tail", [50, 200, 1 << 20])
+def test_the_end_of_a_file_has_complete_lines_only(path, torn, tail):
+    assert last_step(path) == 0 and list(read_rows(path, tail)) == []
+    rows = [{"step": n, "a/b": n} for n in range(100)]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows) + torn)
+    end = list(read_rows(path, tail))
+    assert end == rows[len(rows) - len(end) :] and last_step(path) == 99
+    assert len(end) == 100 if tail > 5000 else len(end) * len('{"step": 1, "a/b": 1}\n') <= tail
 
 
 def test_a_summary_is_of_the_whole_file_or_none(path, monkeypatch):

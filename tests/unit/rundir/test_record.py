@@ -14,6 +14,7 @@ from launcher.rundir.folder import RunFolder
 from launcher.rundir.provenance import git_state, slurm_job_id, versions
 from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import Attempt, iso, read_record
+from launcher.runs.trials import Goal, Trial
 
 
 class Clock:
@@ -70,17 +71,15 @@ def test_a_whole_life(folder, clock, monkeypatch):
         None,
         {},
     ]
-    assert [data.pop(key) for key in ("identity", "identity_id", "identity_version")] == [
-        None,
-        None,
-        None,
-    ]
+    names = ("identity", "identity_id", "identity_version", "signature")
+    assert [data.pop(key) for key in names] == [None] * 4
     assert data == {
         "format_version": 1,
         "id": "1a2b3c4d",
         "name": "gpt-text",
         "state": "completed",
         "queued": None,
+        "trials": [],
         "step": 100,
         "max_steps": 100,
         "checkpoint": None,
@@ -92,6 +91,7 @@ def test_a_whole_life(folder, clock, monkeypatch):
         "shared": None,
         "logged": {"curve": "█▁", "newest": {"train/loss": [1.5, 100]}},
         "folder": str(folder.path),
+        "data_files": None,
     }
     assert attempts[0] == {
         "number": 1,
@@ -107,7 +107,6 @@ def test_a_whole_life(folder, clock, monkeypatch):
         "exit_code": 143,
         "reason": None,
         "world_size": 1,
-        "resume": None,
         "queued": None,
         "launched": None,
         "machine": None,
@@ -453,3 +452,32 @@ def test_a_record_of_a_newer_format_is_rejected_and_stays(tmp_path):
     ):
         RunRecord(folder)
     assert json.loads(folder.record_path.read_text())["state"] == "resting"
+
+
+def test_trials_are_noted_and_stay(folder, clock):
+    """By their study and number, also while an attempt is open."""
+    goal = Goal(("val/loss",), ("minimize",))
+    trial = Trial(3, {"x": 0.5}, target=10).as_data("toy-1", goal)
+    command = {"overrides": ["x=0.5"], "identity": {"x": 0.5}, "identity_id": "ab"}
+    open_record(folder, clock).note_trial(trial, command)
+    data = on_disk(folder)
+    assert (data["state"], data["overrides"], data["identity"]) == (None, ["x=0.5"], {"x": 0.5})
+    record = open_record(folder, clock)
+    begin(record)
+    record.end_attempt("preempted", end_step=40)
+    open_record(folder, clock).note_trial(trial | {"target": 20}, {"overrides": ["no"]})
+    open_record(folder, clock).note_trial(trial | {"study": "toy-2"}, {})
+    data = on_disk(folder)
+    assert [(one["study"], one["target"]) for one in data["trials"]] == [
+        ("toy-1", 20),
+        ("toy-2", 10),
+    ]
+    assert (data["state"], data["overrides"]) == ("preempted", ["x=0.5"])
+
+
+@pytest.mark.parametrize("damage", [{}, {"number": "3"}, {"study": None}])
+def test_a_damaged_trial_damages_the_record(folder, clock, damage):
+    path = folder.create().record_path
+    path.write_text(json.dumps({"trials": [damage]}))
+    with pytest.raises(ValueError, match=r"trials\[0\]\."):
+        read_record(path)

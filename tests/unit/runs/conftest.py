@@ -35,6 +35,7 @@ def make_run(outputs):
         loss=None,
         best=None,
         identity=None,
+        config_dir=None,
     ):
         folder = RunFolder(outputs / name / id).create()
         now = float(next(started))
@@ -42,7 +43,7 @@ def make_run(outputs):
         record.data["name"] = name
         hydra = {"overrides": {"task": list(overrides)}, "runtime": {"choices": choices or {}}}
         command = command_record(config or {}, hydra)
-        command["identity"] = identity
+        command |= {"identity": identity, "config_dir": config_dir}
         record.begin_attempt(
             start_step=0, max_steps=10, world_size=1, strategy="none", command=command
         )

@@ -82,5 +82,5 @@ def test_the_folder_of_the_first_configuration_is_known_to_be_anothers(
     from launcher.config.lookup import check_identity
 
     runs("adopt", adopted, "--", *COMMAND, "seed=7")
-    with pytest.raises(ConfigError, match="seed=7 there, 0 here"):
+    with pytest.raises(ConfigError, match="seed: 7 -> 0"):
         check_identity(config_of(outputs).plain["run"])

@@ -29,6 +29,7 @@ MORE = {
     "compare": ["bbbb0002"],
     "checkpoints": ["--delete", "--keep", "latest"],
     "watch": ["--once"],
+    "rollback": ["5"],
     "sync": ["tracker=tensorboard"],
 }
 

@@ -50,9 +50,11 @@ def spoiled(value):
     "verb", [verb for verb in VERBS if verb not in ("resume", "evaluate", "export", "fork")]
 )
 def test_no_verb_prints_escape_sequences_of_a_run(runs, hostile, verb):
-    arguments = {"compare": ["gpt/aaaa0001", "gpt/aaaa0002"], "list": []}.get(
-        verb, ["gpt/aaaa0001"]
-    )
+    arguments = {
+        "compare": ["gpt/aaaa0001", "gpt/aaaa0002"],
+        "rollback": ["gpt/aaaa0001", "5"],
+        "list": [],
+    }.get(verb, ["gpt/aaaa0001"])
     _, output, error = runs(verb, *arguments)
     assert output or error
     assert "is not a run" not in error

@@ -115,14 +115,45 @@ def test_a_run_is_one_line_at_any_width(sweep, outputs, width):
     runs = find_runs(outputs)
     lines = list(table(runs, time.time(), width).lines(width))
     assert len(lines) == 1 + len(runs) and all(len(line) <= width for line in lines)
-    assert (" dim=" in lines[2]) == (width in (60, 80, 100, 120)), (
-        "where there is little room, keys are short"
-    )
-    assert ("differs in" in lines[0]) == (width >= 40) and ("best val/loss" in lines[0]) == (
-        width >= 80
-    )
+    assert ("model=gpt seed=1 " in lines[2]) == (40 <= width < 120), "the keys that tell"
+    assert ("differs in" in lines[0]) == (width >= 40)
+    assert ("best val/loss" in lines[0]) == (width >= 60) and ("name" in lines[0]) == (width > 40)
     if width == 200:
         assert "model=gpt model.dim=128 optimizer.lr=0.001 seed=1" in lines[2]
+
+
+def test_a_key_that_only_follows_a_preset_or_a_group_is_left_out(make_run, runs):
+    preset = {**GPT, "experiment": "small", "data": "digits", "scheduler": "constant"}
+    plain = {**GPT, "experiment": None, "scheduler": "cosine"}
+    for index, (choices, overrides) in enumerate(
+        [
+            (plain, []),
+            (plain, ["optimizer.lr=0.1"]),
+            (preset, ["experiment=small"]),
+            (preset, ["experiment=small", "optimizer.lr=0.1"]),
+        ]
+    ):
+        is_small, lr = choices is preset, 0.1 if "optimizer.lr=0.1" in overrides else 0.2
+        own = {"data": {"classes": 10 - is_small}, "trainer": {"max_steps": 5 + is_small}}
+        full = config(lr=lr, classes=10 - is_small) | own
+        make_run("gpt", f"aaaa000{index}", config=full, choices=choices, overrides=overrides)
+    _, output, _ = runs("--json")
+    small = {"experiment": "small"}
+    assert [run["differs"] for run in json.loads(output)] == [
+        {"experiment": "null", "optimizer.lr": "0.2"},
+        {"experiment": "null", "optimizer.lr": "0.1"},
+        small | {"optimizer.lr": "0.2"},
+        small | {"optimizer.lr": "0.1"},
+    ]
+
+
+def test_a_key_that_takes_its_value_from_another_group_is_left_out(make_run, runs):
+    for data, classes in (("text", 256), ("digits", 10)):
+        full = config(classes=classes) | {"data": {"classes": classes}}
+        make_run("gpt", data, config=full, choices={**GPT, "data": data})
+    _, output, _ = runs("--json")
+    differing = [run["differs"] for run in json.loads(output)]
+    assert differing == [{"data": "text"}, {"data": "digits"}]
 
 
 def test_columns_and_order(runs, sweep):

@@ -55,7 +55,7 @@ from launcher.runs.__main__ import VERBS, main, parse
         ),
         *(
             (
-                [verb, "x", "--nope"],
+                [verb, *["x", "5"][: 1 + (verb == "rollback")], "--nope"],
                 f"unrecognized arguments: --nope; see python -m launcher.runs {verb} --help.\n",
             )
             for verb in VERBS
@@ -87,7 +87,7 @@ def test_a_bad_command_line_is_a_sentence(runs, make_run, outputs, arguments, se
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_folder_of_runs_must_exist(verb, tmp_path, capsys):
-    words = {"compare": ["a", "b"], "retry": ["a"], "cancel": ["a"]}.get(
+    words = {"compare": ["a", "b"], "rollback": ["a", "5"], "retry": ["a"], "cancel": ["a"]}.get(
         verb, [] if verb in ("list", "report", "sync") else ["a"]
     )
     assert main([verb, *words, "--outputs", str(tmp_path / "none")]) == 2
@@ -98,7 +98,7 @@ def test_a_folder_of_runs_must_exist(verb, tmp_path, capsys):
 def test_a_run_that_an_unset_variable_left_empty_is_rejected(runs, make_run, verb):
     """Every name begins with an empty text, so it would mean all runs."""
     make_run("gpt", "1a2b")
-    words = {"compare": ["", ""]}.get(verb, [""])
+    words = {"compare": ["", ""], "rollback": ["", "5"]}.get(verb, [""])
     sentence = "'': names no run; a variable of the shell may be unset. Give an id or a name.\n"
     assert runs(verb, *words) == (2, "", sentence)
 
@@ -174,6 +174,7 @@ ANY_ORDER = {
     "export": (COMMAND, ["--trust"]),
     "predict": (COMMAND, ["--data", "a.csv"], ["--out", "b.jsonl"]),
     "fork": (COMMAND, ["--at", "3"]),
+    "rollback": (["1a2b", "1400"], ["--json"]),
     "adopt": (COMMAND, ["--config-dir", "conf"]),
     "cancel": (FILTER, ["--all"]),
     "watch": (FILTER, ["--every", "0.5"]),

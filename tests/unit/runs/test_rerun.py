@@ -1,5 +1,6 @@
 """`resume`, `evaluate` and `export`: the command line that they run."""
 
+import json
 import os
 import signal
 import subprocess
@@ -10,7 +11,8 @@ import pytest
 from launcher.errors import ConfigError
 from launcher.runs.__main__ import main, parse
 from launcher.runs.find import find_run
-from launcher.runs.rerun import run_command, runs_and_overrides
+from launcher.runs.rerun import ranks_like, run_command, runs_and_overrides
+from launcher.runs.stored_run import StoredRun
 
 
 @pytest.fixture
@@ -85,18 +87,17 @@ def test_values_of_an_option_that_is_replaced_are_left_out(
     assert [line.partition(" is left out: ")[0] for line in printed] == lost
 
 
-def test_the_folder_of_further_configurations_is_kept(run, outputs, monkeypatch):
-    """The folder is in the project; another folder may have come with the run."""
+def test_the_folder_of_further_configurations_is_kept(make_run, outputs, monkeypatch):
+    """Not of a run of somebody else: the folder may have come with it."""
     folder = outputs.parent / "my" / "conf"
     (folder / "model").mkdir(parents=True)
-    run.record["config_dir"] = str(folder)
-    with pytest.raises(
-        ConfigError, match=rf"^--config-dir {folder}: .* outside the project.* add --trust, or type"
-    ):
+    make_run("mlp", "12345e67", overrides=["model=mlp"], config_dir=str(folder))
+    run = find_run("12345e67", outputs)
+    assert run_command(run)[-2:] == ["--config-dir", str(folder)]
+    monkeypatch.setenv("LAUNCHER_KEY", "/no/such/key")
+    with pytest.raises(ConfigError, match=rf"^--config-dir {folder}: only the stored"):
         run_command(run)
     assert run_command(run, trust=True)[-2:] == ["--config-dir", str(folder)]
-    monkeypatch.chdir(outputs.parent)
-    assert run_command(run)[-2:] == ["--config-dir", str(folder)]
 
 
 EVIL = """# @package _global_
@@ -135,6 +136,7 @@ model: {_target_: os.system, command: touch marker}
     ],
 )
 def test_a_stored_override_that_names_code(make_run, outputs, monkeypatch, word):
+    """It runs if this user has signed it, with `--trust`, and not if it was changed."""
     (outputs / "evil.yaml").parent.mkdir(exist_ok=True)
     (outputs / "evil.yaml").write_text(EVIL)
     monkeypatch.chdir(outputs.parent)
@@ -145,12 +147,20 @@ def test_a_stored_override_that_names_code(make_run, outputs, monkeypatch, word)
     slurm = ["dispatch=slurm"] if "dispatch" in word else []
     make_run("deep/er", "12345e67", overrides=["model=mlp", "data=digits", *slurm, *others, word])
     run = find_run("12345e67", outputs)
+    assert word in run_command(run)
+    run.record["overrides"] = [*run.overrides, "seed=1"]
     with pytest.raises(ConfigError):
         run_command(run)
     assert word in run_command(run, trust=True)
+    run.record["overrides"] = run.overrides[:-1]
+    assert word in run_command(run)
+    monkeypatch.setenv("LAUNCHER_KEY", str(outputs / "another"))
+    with pytest.raises(ConfigError):
+        run_command(run)
+    assert not (outputs / "another").exists()
 
 
-def test_another_job_does_without_the_stored_job_and_dispatch(make_run, outputs):
+def test_another_job_does_without_the_stored_job_and_dispatch(make_run, outputs, monkeypatch):
     words = [
         "dispatch=slurm",
         "dispatch.setup=[touch marker]",
@@ -158,21 +168,41 @@ def test_another_job_does_without_the_stored_job_and_dispatch(make_run, outputs)
         "++job._target_=os.system",
     ]
     make_run("deep/er", "12345e67", overrides=["model=mlp", "data=digits", *words])
+    monkeypatch.setenv("LAUNCHER_KEY", str(outputs / "another"))
     assert not set(words) & set(run_command(find_run("12345e67", outputs), job="evaluate"))
 
 
-def test_rerun_allows_code_that_is_typed_again(make_run, outputs, monkeypatch):
-    monkeypatch.chdir(outputs.parent)
+def test_a_run_of_somebody_else(make_run, outputs, monkeypatch):
+    """The message names the target. A run that names Launcher's own parts only needs no trust."""
     metric = "hooks.evaluation.metrics.auc._target_=torchmetrics.AUROC"
     make_run("mlp", "12345e67", overrides=["model=mlp", "data=digits", f"+{metric}"])
+    make_run("mlp", "22345e67", overrides=["model=mlp", "data=digits", "optimizer.lr=0.1"])
+    monkeypatch.setenv("LAUNCHER_KEY", "/no/such/key")
     run = find_run("12345e67", outputs)
     with pytest.raises(
-        ConfigError, match=rf"^{metric}: .*run\.json names it.* --trust, or type {metric}\.$"
+        ConfigError,
+        match=rf"^{metric}: .*run\.json names it, .* your key /no/such/key has not .* --trust if",
     ):
         run_command(run)
-    assert run_command(run, [metric])[-1] == metric
     command = run_command(run, ["job.checkpoint=best"], "evaluate", trust=True)
     assert command[-2:] == ["job.trust=true", "job.checkpoint=best"]
+    assert "optimizer.lr=0.1" in run_command(find_run("22345e67", outputs))
+
+
+@pytest.mark.parametrize("key", ["config", "overrides", "config_dir"])
+def test_a_record_that_was_changed_is_not_ones_own(run, key):
+    assert run.is_own
+    path = run.folder.record_path
+    record = json.loads(path.read_bytes())
+    changed = {
+        "config": {"model._target_": "os.system"},
+        "overrides": ["model._target_=os.system"],
+        "config_dir": "/tmp",
+    }
+    path.write_text(json.dumps({**record, key: changed[key]}))
+    assert not StoredRun.read(run.path).is_own
+    path.write_text(json.dumps({**record, "note": "x", "step": 3}))
+    assert StoredRun.read(run.path).is_own
 
 
 def test_a_run_without_its_command_line_is_rejected(run):
@@ -252,3 +282,26 @@ def test_a_process_that_is_stopped_may_take_its_time_to_save(signum, whole_group
         (os.killpg if whole_group else os.kill)(process.pid, signum)
         assert process.stdout.read() == "saved\n"
     assert process.returncode == 128 + signum
+
+
+@pytest.mark.parametrize(
+    ("world_size", "overrides", "added"),
+    [
+        (1, [], []),
+        (2, [], ["dispatch=local", "dispatch.nproc=2"]),
+        (2, ["job.split=test"], ["dispatch=local", "dispatch.nproc=2"]),
+        (2, ["dispatch.nproc=1"], []),
+        (2, ["strategy=none"], []),
+        (1 << 20, [], []),
+    ],
+)
+def test_a_run_is_evaluated_on_as_many_ranks_as_trained_it(
+    make_run, outputs, capsys, world_size, overrides, added
+):
+    folder = make_run("gpt", "aaaa0001", config={"device": "cpu"}, overrides=["device=cpu"])
+    record = json.loads(folder.record_path.read_text()) | {"world_size": world_size}
+    folder.record_path.write_text(json.dumps(record))
+    run = find_run("aaaa0001", outputs)
+    assert ranks_like(run, overrides) == added
+    warning = f"gpt/aaaa0001 was trained on {1 << 20} ranks, and this machine has room for "
+    assert capsys.readouterr().err.startswith(warning if world_size > 2 else "")

@@ -6,11 +6,13 @@ import shutil
 
 import pytest
 
+from launcher.checkpoint.store import CheckpointStore
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
 from launcher.slurm.scheduler import QueuedJob, _tasks
 from launcher.slurm.submission import FROZEN, JobNote, freeze
 from support.composition import composed, validate
+from support.stores import save
 from support.submitted import note_job
 
 
@@ -215,6 +217,19 @@ def test_a_dry_run_shows_the_runs_and_the_changed_script(submitted_run, runs):
     assert {
         path: path.read_bytes() for path in submitted_run.path.rglob("*") if path.is_file()
     } == before
+
+
+@pytest.mark.parametrize("mode", ["never", "must"])
+def test_run_resume_holds_for_the_first_submission(submitted_run, runs, tmp_path, mode):
+    frozen_with(submitted_run, "config.run.resume", mode)
+    frozen_with(submitted_run, "config.hooks.checkpointing.load", mode)
+    if mode == "never":
+        save(CheckpointStore(submitted_run.checkpoints), 5)
+    (tmp_path / "sbatch").write_text("#!/bin/sh\necho 8\n")
+    code, output, error = runs("retry", "1a2b", "--trust")
+    assert code == 0 and "SLURM job 8" in output, error
+    config = json.loads((submitted_run.path / FROZEN).read_text())["config"]
+    assert config["run"]["resume"] == config["hooks"]["checkpointing"]["load"] == "auto"
 
 
 def frozen_with(folder, path, value):

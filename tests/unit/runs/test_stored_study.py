@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 
 from launcher.errors import ConfigError
@@ -14,14 +15,18 @@ from support.studies import study_on_disk
 
 def test_states_and_values_are_those_of_the_runs(tmp_path: Path) -> None:
     study = StoredStudy.read(study_on_disk(tmp_path, paused=True))
-    assert [trial.state for trial in study.trials] == [
+    assert [study.state(trial) for trial in study.trials] == [
         "paused",
         "paused",
         "completed",
         *["paused"] * 3,
         "invalid",
     ]
-    assert [round(trial.values[0], 3) for trial in study.trials[:3]] == [1.0, 0.4, 0.233]
+    assert [round(trial.values(study.goal)[0], 3) for trial in study.trials[:3]] == [
+        1.0,
+        0.4,
+        0.233,
+    ]
     assert [trial.number for trial in study.front] == [2]
     assert [round(y, 3) for y in study.best_so_far() if math.isfinite(y)] == [0.233] * 5
     assert study.common_step == 10
@@ -40,7 +45,7 @@ def test_the_front_of_two_objectives(tmp_path: Path) -> None:
     assert len(StoredStudy.read(folder).front) == 6, "none is better in both"
     study = StoredStudy.read(folder)
     for trial in study.trials[:2]:
-        trial.values[1] = -1.0
+        trial.values(study.goal)[1] = -1.0
     assert [trial.number for trial in study.front] == [2, 3, 4, 5]
 
 
@@ -52,16 +57,43 @@ def test_a_study_is_named_by_folder_name_or_id(tmp_path: Path) -> None:
         assert find_study(word, tmp_path) is None
 
 
-def test_a_study_that_cannot_be_read_is_a_sentence(tmp_path: Path) -> None:
-    folder = study_on_disk(tmp_path)
-    whole = (folder / "journal.log").read_bytes()
-    for damaged in (b"", b"no\n" + whole, whole.replace(b'"op_code":5', b'"op_code":99', 1)):
-        (folder / "journal.log").write_bytes(damaged)
-        with pytest.raises(
-            ConfigError,
-            match=r"journal\.log: is empty or damaged; repeat the command of the search",
-        ):
-            StoredStudy.read(folder)
+def test_a_study_without_a_run_is_a_sentence(tmp_path: Path) -> None:
+    folder = tmp_path / "studies" / "toy-0123abcd"
+    folder.mkdir(parents=True)
+    with pytest.raises(ConfigError, match="is a trial of this search; repeat its command"):
+        StoredStudy.read(folder)
+
+
+def test_the_study_in_a_storage_of_optuna(runs: Any, outputs: Path, tmp_path: Path) -> None:
+    folder = study_on_disk(outputs, paused=True)
+    url = f"sqlite:///{tmp_path}/study.db"
+    assert runs("report", "0123abcd", f"--optuna={url}") == (0, f"{url}: study {folder.name}\n", "")
+    study = optuna.load_study(study_name=folder.name, storage=url)
+    assert [trial.state.name for trial in study.trials] == [
+        *("PRUNED", "PRUNED", "COMPLETE", "PRUNED", "PRUNED", "PRUNED", "FAIL")
+    ]
+    assert study.best_trial.params == {"optimizer.lr": 0.01, "model.width": "16"}
+    assert [*study.best_trial.intermediate_values] == [10, 30]
+    assert study.best_trial.user_attrs == {"run": "toy/00000002"}
+    assert study.metric_names == ["val/loss"]
+
+
+@pytest.mark.parametrize(
+    ("word", "url", "message"),
+    [
+        ("0123abcd", "sqlite:///{}/two.db", "has a study toy-0123abcd already; choose another URL"),
+        ("0123abcd", "no such thing", "--optuna=no such thing: "),
+        ("0123abcd", "sqlite:////no/such/folder/study.db", "--optuna=sqlite:////no/such"),
+        ("state=completed", "sqlite:///{}/new.db", "needs the folder, name or id of one search"),
+    ],
+)
+def test_a_storage_that_cannot_be_written_is_a_sentence(
+    runs: Any, outputs: Path, tmp_path: Path, word: str, url: str, message: str
+) -> None:
+    study_on_disk(outputs)
+    runs("report", "0123abcd", f"--optuna=sqlite:///{tmp_path}/two.db")
+    code, _, errors = runs("report", word, f"--optuna={url.format(tmp_path)}")
+    assert code == 2 and message in errors and len(errors.splitlines()) == 1
 
 
 ACTIONS = """

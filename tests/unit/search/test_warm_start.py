@@ -47,15 +47,15 @@ def test_runs_of_another_study_are_learned_from_and_do_not_count(tmp_path: Path)
             record = tmp_path / trial.run / "run.json"
             record.write_text(json.dumps(json.loads(record.read_text()) | {"config": trial.params}))
     valid = [trial for trial in first.trials if trial.run is not None]
-    first.store.forget()
 
-    study = search(tmp_path, runner := ToyRunner(tmp_path), n_trials=2, warm_start=True, seed=1)
+    keys: Any = {"n_trials": 2, "warm_start": True, "seed": 1, "name": "second"}
+    study = search(tmp_path, runner := ToyRunner(tmp_path), **keys)
     assert add_known_runs(study) == len(valid) > 7
     study.run()
-    again = search(tmp_path, other := ToyRunner(tmp_path), n_trials=2, warm_start=True, seed=1)
+    again = search(tmp_path, other := ToyRunner(tmp_path), **keys)
     assert (add_known_runs(again), len(again.trials)) == (0, len(valid) + 2)
     again.run()
     assert (len(runner.starts), other.starts) == (2, [])
     assert [trial.params for trial in again.trials] == [trial.params for trial in study.trials]
-    learned = again.store.study.trials[: len(valid)]
+    learned = again.sampling.study.trials[: len(valid)]
     assert {trial.state.name for trial in learned} == {"COMPLETE"}

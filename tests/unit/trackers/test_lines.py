@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.hooks.jsonl import append, drop_lines_after, keep_lines_after
+from launcher.hooks.jsonl import append
 from launcher.rundir.folder import RunFolder
-from launcher.trackers.lines import MetricsReader, dropped_path
+from launcher.rundir.step_lines import drop_lines_after, dropped_path, keep_lines_after
+from launcher.trackers.lines import MetricsReader
 
 
 def write(folder: RunFolder, *steps: int, name: str = "metrics.jsonl", **values) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from launcher.config.command import command_record
-from launcher.jobs.complete import additions
+from launcher.remaining import additions
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
 

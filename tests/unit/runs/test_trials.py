@@ -5,8 +5,8 @@ import random
 import pytest
 
 from launcher.rundir.history import Curve
+from launcher.runs.trials import Trial, best_of
 from launcher.search.settings import Settings
-from launcher.search.trials import Trial, best_of
 
 
 def completed(number: int, run: str, *values: float) -> Trial:

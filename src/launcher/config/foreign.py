@@ -1,0 +1,156 @@
+"""Decide whether a stored configuration may be run that this user has not signed.
+
+A run folder, a checkpoint or an export may come from somebody else, and a `_target_` in it would be
+imported and called. Without a signature it may name only what Launcher's own YAML files name, and
+no value that carries code. Everything else needs `--trust`.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+
+from launcher.config import plain_yaml
+from launcher.config.messages import reason, show
+from launcher.config.options import main_folder
+from launcher.config.overrides import normalize, parse
+from launcher.config.plain import to_plain
+from launcher.config.tree import is_interpolation, nested, walk
+from launcher.errors import ConfigError
+from launcher.rundir import signing
+
+TARGET = "_target_"
+CODE = (
+    "job.trust",
+    "hpo.space_function",
+    "strategy.config_file",
+    "trainer.compile.backend",
+    "trainer.compile.options",
+    "dispatch.setup",
+    "dispatch.modules",
+    "dispatch.python",
+    "dispatch.srun",
+    "dispatch.sbatch",
+    "dispatch.container",
+    "dispatch.container_mounts",
+    "dispatch.interface",
+)
+"""Keys whose values run code: a compiler, a function by its path, lines of a job's script."""
+KERNEL = "attn_implementation"
+"""A setting of transformers models. With a slash, it names code of the hub."""
+
+
+def read_config(
+    file: Path,
+    trust: bool,
+    built: Iterable[str] | None = None,
+    trusting: str = "--trust",
+    left_out: Iterable[str] = (),
+) -> dict[str, Any]:
+    """Read the stored configuration of a checkpoint or an export, whose code may be run.
+
+    Args:
+        file: the configuration in YAML.
+        trust: run whatever code it names.
+        built: the nodes that will be built. Default None: all but `left_out`.
+        trusting: what the user adds to run code that is not Launcher's.
+        left_out: nodes that will not be built.
+    """
+    text = file.read_text()
+    config = OmegaConf.create(text)
+    if not isinstance(config, DictConfig):
+        raise ConfigError(f"{file}: is not a configuration.")
+    nodes = to_plain(config)
+    if not (trust or signing.is_own_text(text)):
+        names = set(nodes) - set(left_out) if built is None else set(built)
+        check_code({name: nodes[name] for name in nodes if name in names}, file, trusting)
+    return nodes
+
+
+def check_code(tree: object, file: Path, trusting: str = "--trust") -> None:
+    """Check that a configuration that is not signed names no code but Launcher's own."""
+    if (code := next(code_in(tree), None)) is not None:
+        reject(code, file, trusting)
+
+
+def check_overrides(words: Iterable[str], config_dir: object, file: Path) -> None:
+    """Check the overrides of an unsigned command, before they are composed."""
+    if config_dir is not None:
+        reject(f"--config-dir {config_dir}", file)
+    for word in words:
+        if (code := _code_in_override(word)) is not None:
+            reject(code, file)
+
+
+def reject(code: str, file: Path, trusting: str = "--trust") -> None:
+    raise ConfigError(
+        f"{code}: only the stored configuration {file} names it, it would run code, and your key"
+        f" {signing.key_file()} has not signed it; add {trusting} if you trust its author, or name"
+        f" the key of your own run by {signing.VARIABLE}."
+    )
+
+
+def code_in(tree: object) -> Iterator[str]:
+    """Yield each value that decides which code runs and is not Launcher's own, with its key."""
+    for path, value in walk(tree, lists=True):
+        name = path.rpartition(".")[2]
+        if name == TARGET:
+            is_code = not isinstance(value, str) or value not in own_targets()
+        elif path in CODE:
+            is_code = bool(value)
+        elif name == "weights_only":
+            is_code = value is False
+        elif isinstance(value, Mapping | list):
+            continue
+        else:
+            is_code = (
+                is_interpolation(value)
+                or (name == "trust_remote_code" and bool(value))
+                or (KERNEL in path and "/" in str(value))
+                or (path.startswith("dispatch.") and "\n" in str(value))
+            )
+        if is_code:
+            yield f"{path}={value if name == TARGET else show(value)}"
+
+
+@cache
+def own_targets() -> frozenset[str]:
+    """Return the targets that Launcher's own YAML files name."""
+    trees = map(plain_yaml.load, _files(main_folder()))
+    return frozenset(
+        value
+        for tree in trees
+        for path, value in walk(tree, lists=True)
+        if path.rpartition(".")[2] == TARGET and isinstance(value, str) and value != "???"
+    )
+
+
+def _files(folder: Traversable) -> Iterator[bytes]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _files(entry)
+        elif entry.name.endswith(".yaml"):
+            yield entry.read_bytes()
+
+
+def _code_in_override(word: str) -> str | None:
+    """Return what an override chooses outside the groups, or names as code, or None."""
+    try:
+        override = parse(normalize(word))
+        value: Any = override.value()
+    except (HydraException, ValueError) as error:
+        raise ConfigError(f"{word}: {reason(error)}.") from error
+    key = override.key_or_group
+    is_hydra = "hydra" in re.split(r"[./@:]", f"{key}@{override.package}")
+    options = value if isinstance(value, list) else [value]
+    leads_out = "." not in key and any(
+        ".." in Path(str(option)).parts or str(option).startswith("/") for option in options
+    )
+    if is_hydra or leads_out or override.is_sweep_override():
+        return word
+    return next(code_in(nested({key: value})), None)

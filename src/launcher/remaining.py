@@ -1,0 +1,349 @@
+"""Answer what is left to do of a run: `remaining`, for all callers. Imports no torch."""
+
+import json
+import logging
+import math
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+from omegaconf import OmegaConf
+
+from launcher.checkpoint.changes import changes_since, stored_fingerprint, stored_sources
+from launcher.checkpoint.find import checkpoint_path, has_checkpoints, has_no_checkpoint
+from launcher.checkpoint.store import CheckpointStore
+from launcher.config.checks import has_checkpointing
+from launcher.config.command import command_record, task_overrides
+from launcher.config.difference import diff, in_a_line
+from launcher.config.length import with_steps
+from launcher.config.lookup import is_same
+from launcher.config.tree import get, nested
+from launcher.errors import ConfigError
+from launcher.rundir.data_files import check_fingerprint, state_of_files
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.holder import Holder, is_held, read_holder, rejection
+from launcher.rundir.logs import setup_logging
+from launcher.rundir.provenance import VERSIONED, code_state, is_restart
+from launcher.rundir.record import RunRecord
+from launcher.rundir.sources import imported_sources
+from launcher.slurm.scheduler import QueuedJob
+from launcher.slurm.shared_job import is_open
+from launcher.slurm.submission import JobNote, frozen
+from launcher.trackers.base import is_tracker
+
+logger = logging.getLogger("launcher")
+
+ADDED = re.compile(r"tracker\.\w+|hooks\.\w+\.metrics\.\w+")
+"""Keys of parts that a completed run can get without training."""
+AT_THE_END = "hooks.evaluation.test", "hooks.export.checkpoint"
+"""Keys of what a run does once it is trained, also if it was trained without them."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """Nothing: the run is completed, paused where the command pauses it, or past its last step."""
+
+    reason: Literal["completed", "paused", "past"]
+    step: int
+    last_step: float
+
+    def __str__(self) -> str:
+        if self.reason == "paused":
+            return f"paused at step {self.step}"
+        if self.reason == "past":
+            return f"at step {self.step}, past trainer.max_steps={self.last_step}"
+        return "completed"
+
+
+@dataclass(frozen=True)
+class Held:
+    """Nothing now: a live process is on the run."""
+
+    holder: Holder | None
+
+    @property
+    def is_here(self) -> bool:
+        """It runs on this machine. Elsewhere, only a wait shows that it is alive."""
+        return self.holder is not None and self.holder.is_local()
+
+
+@dataclass(frozen=True)
+class Queued:
+    """Nothing now: a job of the run is in SLURM's queue."""
+
+    job: QueuedJob
+    differences: str
+    """Differences between the job's configuration and the command's, or an empty text."""
+
+    def __str__(self) -> str:
+        return f"in the queue as job {self.job.id} ({self.job.state.lower()}){self.differences}"
+
+
+@dataclass(frozen=True)
+class Train:
+    """All steps after the newest checkpoint."""
+
+    from_step: int
+
+
+def remaining(
+    config: Mapping[str, Any], folder: RunFolder, queue: Mapping[str, QueuedJob] | None = None
+) -> Done | Held | Queued | Train:
+    """Return what is left to do of a run.
+
+    Args:
+        config: resolved, as plain containers, since a repeated sweep asks for thousands of runs.
+        folder: the run's folder.
+        queue: the jobs that have not ended, see `scheduler.queue`.
+    Raises:
+        ConfigError: the run cannot be resumed as the command requests, or its data have changed.
+    """
+    with folder.being_read():
+        record = RunRecord(folder) if folder.record_path.exists() else None
+        is_busy = is_held(folder)
+    done = None if record is None else _done(with_known_steps(config, record), folder, record)
+    if record is not None and done is not None and not (is_busy and done.reason == "past"):
+        _check_data(config, folder, record)
+        return done
+    if is_busy:
+        return Held(read_holder(folder.lock_path))
+    if (queued := find_queued(config, folder, queue or {})) is not None:
+        return queued
+    _check_resume(config, folder)
+    return Train(folder.newest_step())
+
+
+def is_done(config: Mapping[str, Any], folder: RunFolder) -> bool:
+    """Return whether nothing is left to train, which is then logged.
+
+    Raises:
+        ConfigError: see `remaining`; or another process of this machine is on the run.
+    """
+    rest = remaining(config, folder)
+    if isinstance(rest, Held) and rest.is_here:
+        raise ConfigError(rejection(folder, rest.holder))
+    if not isinstance(rest, Done):
+        return False
+    setup_logging(None)
+    words = {"completed": f"complete already (step {rest.step})", "paused": f"{rest} already"}
+    logger.info("%s is %s: nothing to do.", folder.path, words.get(rest.reason, rest))
+    record = RunRecord(folder)
+    # The steps of `trainer.max_epochs` follow from the data, which have not changed.
+    known = with_steps(config, record.data["max_steps"] or 0) if _counts_epochs(config) else config
+    for message in changes(known, folder):
+        logger.warning("Changed since it was trained: %s", message)
+    for message in _advice(config, record, rest):
+        logger.info("%s", message)
+    return True
+
+
+def _advice(config: Mapping[str, Any], record: RunRecord, done: Done) -> Iterator[str]:
+    if done.reason == "completed":
+        yield from additions(config, record)
+        yield "To train it again as another run, use run.tag=<word>."
+    elif done.reason == "paused":
+        yield "A later trainer.pause_at, or none, resumes it."
+    else:
+        yield (
+            "To train on, use a later trainer.max_steps; python -m launcher.runs rollback"
+            f" {record.data['id']} STEP rolls it back."
+        )
+
+
+# ------------------------------------------------------------------------------------------- done
+def _done(config: Mapping[str, Any], folder: RunFolder, record: RunRecord) -> Done | None:
+    """Return why a run has nothing left to do, or None, as for a run without a checkpoint."""
+    if mode(config) == "never":
+        return None
+    last, newest = config["trainer"]["max_steps"], folder.newest_step()
+    # Its checkpoints may have been deleted since.
+    has_saved = record.data["checkpoint"] is not None
+    if record.state == "completed" and has_saved and not _asks_for_more(config, record):
+        return Done("completed", record.step, last)
+    pause_at = config["trainer"].get("pause_at")
+    if record.state == "paused" and pause_at is not None and pause_at <= newest == record.step:
+        return Done("paused", record.step, last)
+    # Then an extension of the run was stopped, and the command is an earlier one.
+    return Done("past", newest, last) if newest > last else None
+
+
+def _asks_for_more(config: Mapping[str, Any], record: RunRecord) -> bool:
+    """Return whether the command requests something new of a completed run.
+
+    It may be more steps, an evaluation of the test set or an export, or, if the run stopped early,
+    another configuration under which it may train further.
+    """
+    max_steps, stored = config["trainer"]["max_steps"], record.data["config"]
+    if any(get(config, key) not in (None, stored.get(key)) for key in AT_THE_END):
+        return True
+    if max_steps > max(record.step, record.data["max_steps"] or 0):
+        return True
+    return bool(record.step < max_steps and _is_changed(config, record))
+
+
+def _is_changed(config: Mapping[str, Any], record: RunRecord) -> bool:
+    """Return whether the newest attempt's configuration, as far as it counts, was another one."""
+    before, now = record.data["config"], command_record(config, None)["config"]
+    return bool(before) and not is_same(
+        *(OmegaConf.create(nested(values)) for values in (before, now))
+    )
+
+
+def _counts_epochs(config: Mapping[str, Any]) -> bool:
+    """Return whether the number of steps depends on data that have not been read."""
+    trainer = config["trainer"]
+    return trainer.get("max_epochs") is not None and trainer["max_steps"] is None
+
+
+def with_known_steps(config: Mapping[str, Any], record: RunRecord) -> Mapping[str, Any]:
+    """Return the configuration with the number of steps, if `trainer.max_epochs` is set.
+
+    The number depends on the data, which are not read here. It is the number of the newest attempt
+    if that has completed at least as many epochs of the same training, and unlimited otherwise.
+    """
+    if not _counts_epochs(config):
+        return config
+    epochs = config["trainer"]["max_epochs"]
+    earlier = record.data["config"].get("trainer.max_epochs")
+    if record.state == "completed" and earlier is not None and epochs <= earlier:
+        known = with_steps(config, record.data["max_steps"] or 0)
+        if not _is_changed(
+            {**known, "trainer": {**known["trainer"], "max_epochs": earlier}}, record
+        ):
+            return known
+    return with_steps(config, math.inf)
+
+
+# ----------------------------------------------------------------------------------- queue, resume
+def find_queued(
+    config: Mapping[str, Any], folder: RunFolder, queue: Mapping[str, QueuedJob]
+) -> Queued | None:
+    """Find the newest job of a folder in SLURM's queue."""
+    note = JobNote.read(folder)
+    if note is None or (note.is_shared and not is_open(folder, note.script)):
+        return None
+    job = note.find_in(queue)
+    return None if job is None else Queued(job, _differences(config, folder))
+
+
+def _differences(config: Mapping[str, Any], folder: RunFolder) -> str:
+    try:
+        before, _ = frozen(folder)
+    except (OSError, ValueError, KeyError):
+        return ""
+    now = json.loads(json.dumps({key: config[key] for key in config if key in before}, default=str))
+    changes = diff(before, now, ignored=("dispatch", "run.identity"))
+    return (
+        f" with another configuration ({in_a_line(changes)}); cancel it to change that"
+        if changes
+        else ""
+    )
+
+
+def mode(config: Mapping[str, Any]) -> str:
+    """Return `run.resume`, which is for the first start of a submission."""
+    return "auto" if is_restart() else str(config["run"]["resume"])
+
+
+def _check_resume(config: Mapping[str, Any], folder: RunFolder) -> None:
+    """Check that training would accept `run.resume`, and resume the checkpoints that there are."""
+    store, resume = CheckpointStore(folder.checkpoints), mode(config)
+    if not has_checkpointing(config) and (step := folder.newest_step()):
+        raise ConfigError(
+            "hooks.checkpointing: is missing, and without it the run cannot resume its checkpoint"
+            f" of step {step} in {folder.checkpoints}; keep it, or use run.tag=<word> for another"
+            " run of the same configuration."
+        )
+    if resume == "never" and store.steps():
+        raise has_checkpoints(store)
+    # Elsewhere, only the run itself looks for one.
+    places = [get(config, f"hooks.checkpointing.{name}") for name in ("path", "remote")]
+    if resume == "must" and not store.steps() and {*places} <= {None, "checkpoints"}:
+        raise has_no_checkpoint(store)
+
+
+# -------------------------------------------------------------------------------------- differences
+@cache
+def _code() -> dict[str, object]:
+    """Return the state of the code, which a repeated sweep needs for each of its runs."""
+    return code_state(also=VERSIONED)
+
+
+def changes(config: Mapping[str, Any], folder: RunFolder) -> list[str]:
+    """List changes that may change the numbers, since the newest checkpoint of a run."""
+    newest = checkpoint_path(folder.checkpoints, "latest")
+    if newest is None:
+        return []
+    stored = stored_sources(newest)
+    imported = {name: digest for name, digest in imported_sources().items() if name in stored}
+    return changes_since(newest, config, _code(), imported)
+
+
+def counted_data(config: Mapping[str, Any]) -> dict[str, object]:
+    """Return the settings of the data, without those that cannot change a run's numbers."""
+    excluded = config["run"]["identity_exclude"]
+    return {key: value for key, value in config["data"].items() if f"data.{key}" not in excluded}
+
+
+def _check_data(config: Mapping[str, Any], folder: RunFolder, record: RunRecord) -> None:
+    """Reject changed training data, as a resume does. They are read only if a file has changed."""
+    before, now = record.data["data_files"], state_of_files(counted_data(config))
+    newest = checkpoint_path(folder.checkpoints, "latest")
+    if newest is None or before is None or now in (None, before):
+        return
+    if (stored := stored_fingerprint(newest)) is not None:
+        node = json.dumps(counted_data(config), default=str)
+        check_fingerprint(stored, _fingerprint(node, now))
+
+
+@cache
+def _fingerprint(node: str, files: str | None) -> str | None:
+    """Read the training data of a node, once for each state of its files."""
+    from launcher.config.construct import instantiate
+    from launcher.config.schema import without_own_keys
+    from launcher.data.loader import fingerprint
+
+    data = instantiate(without_own_keys(OmegaConf.create(json.loads(node))))
+    data.check()
+    return fingerprint(data.train_dataset())
+
+
+# ---------------------------------------------------------------------------------------- additions
+def additions(config: Mapping[str, Any], record: RunRecord) -> Iterator[str]:
+    """Explain how to add trackers and metrics that the completed run did not have."""
+    keys = sorted(
+        {match[0] for key in command_record(config, None)["config"] if (match := ADDED.match(key))}
+    )
+    new = [
+        key
+        for key in keys
+        if not any(
+            stored_key == key or stored_key.startswith(f"{key}.")
+            for stored_key in record.data["config"]
+        )
+    ]
+    metrics = [key for key in new if key.startswith("hooks.")]
+    trackers = [key.removeprefix("tracker.") for key in new if key not in metrics]
+    if metrics:
+        yield (
+            f"{', '.join(metrics)}: job=evaluate, added to this command, computes it for the last"
+            " checkpoint."
+        )
+    if trackers := [name for name in trackers if is_tracker(config["tracker"][name])]:
+        settings = [
+            word
+            for word in task_overrides()
+            if word.startswith(("tracker.", "+tracker.", "++tracker."))
+        ]
+        outputs = str(config["paths"]["outputs"])
+        outputs_option = [] if outputs == "outputs" else ["--outputs", outputs]
+        command = [
+            str(record.data["id"]),
+            f"tracker=[{','.join(trackers)}]",
+            *settings,
+            *outputs_option,
+        ]
+        yield f"To copy the run to it: python -m launcher.runs sync {shlex.join(command)}"

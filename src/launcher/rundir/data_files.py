@@ -1,0 +1,57 @@
+"""Compare training data, by the state of their files or by their fingerprint."""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from glob import glob, has_magic
+from itertools import islice
+
+from launcher.errors import ConfigError
+from launcher.rundir.files import expanded
+
+MOST_FILES = 1000
+"""Maximum number of files of a folder that are looked at, since it may have millions."""
+
+
+def state_of_files(node: object) -> str | None:
+    """Digest name, size and time of the files that the values of a node name, or None if none do.
+
+    No file is read. A folder stands for the files below it.
+    """
+    digest, is_empty = hashlib.sha256(), True
+    for path in _named(node):
+        with suppress(OSError, ValueError):
+            status = os.stat(path)
+            digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+            is_empty = False
+    return None if is_empty else digest.hexdigest()[:16]
+
+
+def _named(node: object) -> Iterator[str]:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield from () if str(key).startswith("_") else _named(value)
+    elif isinstance(node, list | tuple):
+        for value in node:
+            yield from _named(value)
+    elif isinstance(node, str) and "://" not in node:
+        path = str(expanded(node))
+        for name in sorted(glob(path, recursive=True)) if has_magic(path) else [path]:
+            yield from sorted(islice(_below(name), MOST_FILES)) if os.path.isdir(name) else [name]
+
+
+def _below(folder: str) -> Iterator[str]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            yield from _below(entry.path) if entry.is_dir(follow_symlinks=False) else [entry.path]
+
+
+def check_fingerprint(was: object, now: str | None) -> None:
+    """Reject other training data than a checkpoint's."""
+    if was != now and was is not None and now is not None:
+        raise ConfigError(
+            f"data: the training data were '{was}' when the checkpoint was written and are '{now}'"
+            " now; restore them, or start another run (run.tag=...), perhaps from this"
+            " checkpoint's weights (run.init_from=...)."
+        )

@@ -1,0 +1,113 @@
+"""Lines of steps, in `metrics.jsonl` and `media.jsonl`: drop or keep the lines after a step."""
+
+import json
+import logging
+import os
+from itertools import groupby
+from pathlib import Path
+
+from launcher.rundir.files import abandoned_name, replace_file, unused
+
+logger = logging.getLogger("launcher")
+
+START = b'{"step":'
+"""Pattern of the beginning of a line."""
+
+
+def drop_lines_after(path: Path, step: int, once: bool = True) -> int:
+    """Keep the lines up to `step` in the order of their steps, and return their number.
+
+    If the file has lines that are corrupt, repeated or out of order, a copy of it is kept under
+    another name. A truncated last line is dropped silently. With `once`, the first of several lines
+    of a step is kept.
+    """
+    try:
+        if (count := _count_of_whole_lines(path, step, once)) is not None:
+            return count
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return 0
+    except IsADirectoryError:
+        os.rename(path, aside := unused(path))
+        logger.error("%s is a folder: renamed to %s.", path, aside.name)
+        return 0
+    lines = content.splitlines(keepends=True)
+    steps = [step_of(line) for line in lines]
+    if any(number is None for number in steps[:-1]) or (
+        lines and steps[-1] is None and not lines[-1].startswith(b"{")
+    ):
+        replace_file(aside := unused(path), content)
+        logger.error("%s has lines that cannot be read: it is kept as %s.", path, aside.name)
+    pairs = [
+        (number, line) for number, line in zip(steps, lines, strict=True) if number is not None
+    ]
+    in_order = sorted(pairs, key=lambda pair: pair[0])
+    if once:
+        in_order = [
+            next(pairs_of_step) for _, pairs_of_step in groupby(in_order, key=lambda pair: pair[0])
+        ]
+    if in_order != pairs:
+        replace_file(aside := unused(path), content)
+        logger.error("%s has lines twice or out of order: it is kept as %s.", path, aside.name)
+    kept = [line for number, line in in_order if number <= step]
+    if kept != lines:
+        replace_file(path, b"".join(kept))
+    return len(kept)
+
+
+def _count_of_whole_lines(path: Path, step: int, once: bool) -> int | None:
+    """Return the number of lines if nothing has to be changed, else None.
+
+    Each line looks complete, their steps increase, and the last one is not after `step`. To parse
+    10^6 lines would take seconds, and a gigabyte.
+    """
+    count, last = 0, -1
+    with path.open("rb") as file:
+        for line in file:
+            number = line[len(START) : line.find(b",")]
+            if not (line.startswith(START) and line.endswith(b"}\n") and number.isdigit()):
+                return None
+            if not (last < int(number) or (last == int(number) and not once)):
+                return None
+            count, last = count + 1, int(number)
+    return count if last <= step else None
+
+
+def keep_lines_after(path: Path, step: int) -> None:
+    """Keep the lines after `step`, the first of each step, in the file of dropped lines."""
+    lines: dict[float, bytes] = {}
+    for file in (dropped_path(path), path):
+        content = file.read_bytes() if file.is_file() else b""
+        for line in content.splitlines(keepends=True):
+            number = step_of(line)
+            if number is not None and number > step:
+                lines.setdefault(number, line)
+    if lines or dropped_path(path).exists():
+        replace_file(dropped_path(path), b"".join(lines.values()))
+
+
+def set_lines_aside(path: Path, step: int) -> int:
+    """Move the lines after `step` to a new file `abandoned-<name>`, and return their number."""
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        return 0
+    later = [line for line in lines if (step_of(line) or 0) > step]
+    if later:
+        replace_file(abandoned_name(path), b"".join(later))
+        replace_file(path, b"".join(line for line in lines if (step_of(line) or 0) <= step))
+    return len(later)
+
+
+def step_of(line: bytes) -> float | None:
+    """Return the step of a line, or None if the line is not complete."""
+    try:
+        step = json.loads(line)["step"] if line.endswith(b"\n") else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return step if isinstance(step, (int, float)) else None
+
+
+def dropped_path(metrics: Path) -> Path:
+    """Return the file in which a resume keeps the lines that it drops from metrics.jsonl."""
+    return metrics.with_name(f".{metrics.name}.dropped")

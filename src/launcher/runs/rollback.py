@@ -1,0 +1,130 @@
+"""Set a run back to one of its checkpoints: the next start continues from there."""
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+from launcher.checkpoint.find import checkpoint_path, damaged
+from launcher.checkpoint.manifest import CorruptCheckpoint, verify
+from launcher.checkpoint.remote import RemoteStore, run_url
+from launcher.checkpoint.store import BEST, CheckpointStore, noted
+from launcher.errors import ConfigError
+from launcher.rundir.files import abandoned_name
+from launcher.rundir.folder import RunFolder, is_copy
+from launcher.rundir.lock import RunLock
+from launcher.rundir.record import RunRecord
+from launcher.rundir.record_format import BestData, run_names
+from launcher.rundir.step_lines import keep_lines_after, set_lines_aside
+from launcher.runs.find import RUN_HELP, find_run
+from launcher.runs.format import plural
+from launcher.runs.stored_run import StoredRun
+
+FILES = ("metrics.jsonl", "media.jsonl", "evaluations.jsonl")
+"""Files with lines of steps."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
+    parser.add_argument("step", metavar="STEP", help="the step of a checkpoint (1400), or best")
+    parser.add_argument("--json", action="store_true", help="the same as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    run = find_run(arguments.run, arguments.outputs)
+    if not run.record:
+        raise ConfigError(f"'{run.label}': its run.json cannot be read; repair it first.")
+    folder, store = run.folder, store_of(run)
+    folder.check_links()
+    if folder.checkpoints.is_symlink() and is_copy(folder.path, run.record.get("folder")):
+        raise ConfigError(f"'{run.label}': is a copy, and its checkpoints are the original's.")
+    step = step_to_keep(store, arguments.step, run.label)
+    with RunLock(folder) as lock, folder.being_written():
+        names, lines = roll_back(folder, store, step, RunRecord(folder, check_lock=lock.check))
+    if arguments.json:
+        moved = {"checkpoints": names, "lines": lines}
+        print(json.dumps({"run": run.label, "step": step, "set_aside": moved}, indent=2))
+        return 0
+    if not names and not lines:
+        print(f"{run.label}: step {step} is its newest: nothing to do.")
+        return 0
+    for name in names:
+        print(f"Set aside: {folder.checkpoints / name}")
+    if lines:
+        print(f"Set aside: {plural(lines, 'line')}, in {folder.path}/abandoned-*.jsonl")
+    print(f"{run.label} is at step {step}. Its next start continues from there.")
+    return 0
+
+
+def store_of(run: StoredRun) -> CheckpointStore:
+    root, names = run.folder.checkpoints, run_names(run.folder.path)
+    url = run.settings.get("hooks.checkpointing.remote")
+    if url is None:
+        return CheckpointStore(root, names=names)
+    return RemoteStore(root, run_url(str(url), run.folder.path), names=names)
+
+
+def step_to_keep(store: CheckpointStore, word: str, label: str) -> int:
+    """Return the step that a word names, whose checkpoint is valid."""
+    named = word.removeprefix("step-")
+    if not named.isdecimal() and named != BEST:
+        raise ConfigError(f"'{word}': should be the step of a checkpoint, or best.")
+    steps = [step for step in store.steps() if store.is_own(store.path(step))]
+    path = checkpoint_path(store.root, named)
+    step = -1 if path is None else int(path.name.removeprefix("step-"))
+    if path is None or step not in steps:
+        raise ConfigError(f"'{word}': {label} has no such checkpoint; {nearest(named, steps)}.")
+    try:
+        verify(path)
+    except CorruptCheckpoint as error:
+        raise damaged("STEP", word, path, error) from error
+    return step
+
+
+def nearest(word: str, steps: list[int]) -> str:
+    if not steps:
+        return "it has none"
+    if not word.isdecimal():
+        return f"its steps are {', '.join(map(str, steps))}"
+    near = [step for step in steps if step < int(word)][-1:]
+    near += [step for step in steps if step > int(word)][:1]
+    return f"the nearest {'is' if len(near) == 1 else 'are'} {' and '.join(map(str, near))}"
+
+
+def roll_back(
+    folder: RunFolder, store: CheckpointStore, step: int, record: RunRecord
+) -> tuple[list[str], int]:
+    """Set aside what is later than a step; return the checkpoints' new names, and a count of lines.
+
+    A kill at any moment leaves a run that resumes from its newest checkpoint, and the repeated
+    command does the rest.
+    """
+    if isinstance(store, RemoteStore):
+        store.abandon_copies(step)
+    if not store.path(step).is_dir():
+        raise ConfigError(f"{store.path(step)}: was deleted in the meantime; choose another step.")
+    store.recover()
+    if store.steps_with_broken()[-1] > step:
+        record.reopen()
+    names = CheckpointStore.abandon(store, step)
+    # Trackers compare the lines that they have with those that are computed again.
+    keep_lines_after(folder.metrics_path, step)
+    lines = sum(set_lines_aside(folder.path / name, step) for name in FILES)
+    set_images_aside(folder.path / "images", step)
+    if names or lines or record.step > step:
+        record.roll_back(step, best_of(store, step))
+    return names, lines
+
+
+def set_images_aside(images: Path, step: int) -> None:
+    for entry in [*images.iterdir()] if images.is_dir() else []:
+        if entry.name.isdecimal() and int(entry.name) > step:
+            os.rename(entry, abandoned_name(entry))
+
+
+def best_of(store: CheckpointStore, step: int) -> BestData | None:
+    """Return the best value of the run up to a step, as its checkpoint has stored it."""
+    best = (noted(store.path(step)) or {}).get("best")
+    if not isinstance(best, dict) or not {"metric", "value"} <= best.keys() or not best["value"]:
+        return None
+    return {"metric": str(best["metric"]), "value": float(best["value"]), "step": best["step"]}

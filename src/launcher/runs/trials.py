@@ -1,0 +1,254 @@
+"""The trials of a hyperparameter search. Each is in the record of the run that trains it.
+
+A study is a name under which runs are found. Only trials whose configuration is invalid have no
+run, so each of them has a file in the study's folder.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from launcher.config.metric_direction import ranked
+from launcher.rundir.files import patiently
+from launcher.rundir.folder import run_folders, run_name
+from launcher.rundir.history import Curve, History
+from launcher.rundir.record_format import TrialData, parse_record
+from launcher.runs.find import uncollected
+from launcher.runs.format import number as short
+from launcher.runs.objective import Which, curve_of, pareto_front, value
+from launcher.runs.stored_run import StoredRun
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+STUDIES, INVALID = "studies", "invalid"
+Value = str | int | float
+Status = Literal["open", "paused", "pruned", "completed", "failed", "invalid"]
+DIGITS = 6
+"""Significant digits of a sampled number, so that people can read and type the override."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The goal of a search. `directions` has one entry for each of `objectives`."""
+
+    objectives: tuple[str, ...]
+    directions: tuple[str, ...]
+    value: Which = "best"
+    max_failures: float = math.inf
+
+    @property
+    def mode(self) -> Literal["min", "max"]:
+        """The direction of the first objective."""
+        return "max" if self.directions[0] == "maximize" else "min"
+
+    @property
+    def signs(self) -> list[int]:
+        return [-1 if direction == "maximize" else 1 for direction in self.directions]
+
+
+@dataclass
+class Trial:
+    """One point of the search space, and the run that trains it.
+
+    The fields up to `failures` are in the run's record, the others are read from the run.
+    """
+
+    number: int
+    sampled: dict[str, Any]
+    """Optuna's values, which are not rounded."""
+    distributions: "dict[str, BaseDistribution]" = field(default_factory=dict)
+    attributes: dict[str, Any] = field(default_factory=dict)
+    """Notes of Optuna's sampler about the trial."""
+    shared: dict[str, Any] = field(default_factory=dict)
+    """Its notes about the study when it was asked for this trial."""
+    origin: Literal["sampled", "enqueued", "known"] = "sampled"
+    refusal: str | None = None
+    """Why the configuration is invalid."""
+    bracket: int = 0
+    target: int | None = None
+    """Step at which the trial pauses until it is promoted, or None if it trains to its end."""
+    pruned: int | None = None
+    """Step at which it was stopped because others were better."""
+    cancelled: bool = False
+    """Its run was cancelled during the search, which counts as pruned."""
+    failures: int = 0
+
+    run: str | None = None
+    """`<run.name>/<run.id>`, or None if the configuration is invalid."""
+    state: str | None = None
+    step: int = 0
+    curves: tuple[Curve, ...] = ()
+    reason: str | None = None
+    logged: tuple[str, ...] = ()
+    stored: StoredRun | None = None
+    latest: list[float] | None = None
+    """Its values, once they were computed."""
+
+    @classmethod
+    def of(cls, data: TrialData, run: StoredRun | None, goal: Goal) -> "Trial":
+        """Read a trial from a record."""
+        recorded: Mapping[str, Any] = data
+        distributions = {
+            key: _distribution(json.dumps(kind)) for key, kind in data["distributions"].items()
+        }
+        trial = cls(
+            **{name: recorded[name] for name in RECORDED} | {"distributions": distributions}
+        )
+        if run is not None:
+            trial.run = run_name(run.folder.path)
+            trial.look_at(run, goal)
+        return trial
+
+    def as_data(self, study: str, goal: Goal) -> TrialData:
+        """Return what is recorded."""
+        data: Any = {name: getattr(self, name) for name in RECORDED}
+        data |= {"study": study, "distributions": as_json(self.distributions), "value": goal.value}
+        data |= {"objectives": [*goal.objectives], "directions": [*goal.directions]}
+        recorded: TrialData = data
+        return recorded
+
+    @cached_property
+    def params(self) -> dict[str, Any]:
+        """The values, rounded for the command line."""
+        return {
+            key: rounded(value, self.distributions.get(key)) for key, value in self.sampled.items()
+        }
+
+    def look(self, outputs: Path, goal: Goal) -> None:
+        """Read the progress of the run."""
+        if self.run is not None:
+            self.look_at(StoredRun.read(outputs / self.run), goal)
+
+    def look_at(self, run: StoredRun, goal: Goal) -> None:
+        self.stored = run
+        self.state, self.step = run.record.get("state"), int(run.record.get("step") or 0)
+        history = History.of(run.folder)
+        self.curves = tuple(curve_of(history, objective) for objective in goal.objectives)
+        self.latest, self.logged = None, tuple(history.metrics)
+        self.reason = run.attempts[-1].get("reason") if run.attempts else None
+
+    def status(self, goal: Goal) -> Status:
+        if self.refusal is not None:
+            return "invalid"
+        if self.state == "completed":
+            return "completed" if all(map(math.isfinite, self.values(goal))) else "failed"
+        if self.failures > goal.max_failures:
+            return "failed"
+        if self.pruned is not None:
+            return "pruned"
+        if not self.is_at_rung:
+            return "open"
+        reached = self.value_at(self.target or 0, goal)
+        return "paused" if reached is not None and math.isfinite(reached) else "failed"
+
+    @property
+    def is_at_rung(self) -> bool:
+        return (
+            self.target is not None
+            and self.step >= self.target
+            and self.state in ("paused", "preempted")
+        )
+
+    def values(self, goal: Goal) -> list[float]:
+        """The value of each objective so far, or NaN for an objective without a value."""
+        if not self.curves:
+            return [math.nan] * len(goal.objectives)
+        # A search asks for the values of all its trials again and again.
+        if self.latest is None:
+            self.latest = [value(curve, goal.value, goal.mode) for curve in self.curves]
+        return self.latest
+
+    def value_at(self, step: int, goal: Goal) -> float | None:
+        """Return the objective's value at a rung, or None if the trial has not reached it."""
+        if (
+            self.refusal is not None
+            or not self.curves
+            or (self.state != "completed" and self.step < step)
+        ):
+            return None
+        return value(self.curves[0], goal.value, goal.mode, step)
+
+
+NOT_RECORDED = ("run", "state", "step", "curves", "reason", "logged", "stored", "latest")
+RECORDED = [each.name for each in fields(Trial) if each.name not in NOT_RECORDED]
+
+
+def as_json(space: "Mapping[str, BaseDistribution]") -> dict[str, object]:
+    from optuna.distributions import distribution_to_json
+
+    return {key: json.loads(distribution_to_json(kind)) for key, kind in space.items()}
+
+
+@cache
+def _distribution(text: str) -> "BaseDistribution":
+    from optuna.distributions import json_to_distribution
+
+    return json_to_distribution(text)
+
+
+def rounded(value: Value, among: "BaseDistribution | None") -> Value:
+    """Round a sampled value for the command line, within its range."""
+    from optuna.distributions import FloatDistribution
+
+    if not isinstance(among, FloatDistribution):
+        return value
+    short = float(f"{value:.{DIGITS}g}")
+    return min(max(short, among.low), among.high)
+
+
+def find_trials(outputs: Path, study: str) -> dict[int, tuple[TrialData, StoredRun | None]]:
+    """Find the trials of a study, each with its run, by number."""
+    found: dict[int, tuple[TrialData, StoredRun | None]] = {}
+    with uncollected():
+        for folder in run_folders(str(outputs)):
+            if trials := _trials_of(folder, study):
+                run = StoredRun.read(folder)
+                # If a run has a copy in the folder, the first of both counts.
+                for trial in trials:
+                    found.setdefault(trial["number"], (trial, run))
+    for path in (outputs / STUDIES / study / INVALID).glob("*.json"):
+        trial = json.loads(path.read_bytes())
+        found.setdefault(trial["number"], (trial, None))
+    return dict(sorted(found.items()))
+
+
+def _trials_of(folder: str, study: str) -> list[TrialData]:
+    """Read the trials of a study that a run is."""
+    try:
+        content = patiently(Path(folder, "run.json").read_bytes)
+        # Most runs are of others, and parsing takes ten times longer than this.
+        if json.dumps(study).encode() not in content:
+            return []
+        return [one for one in parse_record(content).get("trials", ()) if one["study"] == study]
+    except (OSError, ValueError):
+        return []
+
+
+def best_of(trials: Sequence[Trial], goal: Goal) -> list[Trial]:
+    """Return the best completed trial, or the Pareto front, each run once."""
+    completed = [trial for trial in trials if trial.status(goal) == "completed"]
+    costs = {
+        trial.number: tuple(
+            sign * value for sign, value in zip(goal.signs, trial.values(goal), strict=True)
+        )
+        for trial in completed
+    }
+    if len(goal.objectives) == 1:
+        return ranked(completed, lambda trial: costs[trial.number][0], "min")[:1]
+    front = pareto_front(costs.values())
+    best: dict[str | None, Trial] = {}
+    for trial in completed:
+        if costs[trial.number] in front:
+            best.setdefault(trial.run, trial)
+    return [*best.values()]
+
+
+def described(trial: Trial, goal: Goal) -> str:
+    """Describe a trial's values: `val/loss 0.1`."""
+    pairs = zip(goal.objectives, trial.values(goal), strict=True)
+    return ", ".join(f"{name} {short(value)}" for name, value in pairs)

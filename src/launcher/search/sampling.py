@@ -1,0 +1,181 @@
+"""Samples new trials, and judges running ones, with a study of Optuna in memory.
+
+The study is rebuilt from the runs at each start of a search, and then follows them. A trial's seed
+is its number, so a search that was killed asks for the same trials again.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import optuna
+from optuna.storages import InMemoryStorage
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from launcher.runs.stored_study import STATES
+from launcher.runs.trials import Trial
+from launcher.search.samplers import make_sampler
+from launcher.search.settings import Settings
+from launcher.search.space import Space
+
+MOST_VALUES = 200
+"""Number of values of the objective that pruners see of a trial."""
+WAITING = (TrialState.WAITING,)
+
+Params = dict[str, object]
+
+
+class FollowingStorage(InMemoryStorage):
+    """Shows samplers and pruners the current state of all trials.
+
+    In Optuna a trial that has ended stays so. Here a paused trial counts as pruned and may be
+    promoted, and a pruned one may train further under other settings.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.current: dict[int, FrozenTrial] = {}
+        """The trials that have a run, by number."""
+
+    def get_all_trials(
+        self, study_id: int, deepcopy: bool = True, states: Any = None
+    ) -> list[FrozenTrial]:
+        asked = super().get_all_trials(study_id, False, states if states == WAITING else None)
+        trials = [self.current.get(trial.number, trial) for trial in asked]
+        trials = [trial for trial in trials if states is None or trial.state in states]
+        return [copy.deepcopy(trial) for trial in trials] if deepcopy else trials
+
+
+class Sampling:
+    """Samples the trials of a study.
+
+    Args:
+        settings: `hpo.*`.
+        space: the search space.
+        trials: the trials so far. A number that none of them has is asked for first.
+        enqueue: values of the first trials.
+        max_steps: steps of a trial, or 0 if they are not known.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        space: Space,
+        trials: Sequence[Trial] = (),
+        enqueue: Sequence[Params] = (),
+        max_steps: int = 0,
+    ):
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self.settings, self.space = settings, space
+        self.spacing = max(1.0, max_steps / MOST_VALUES)
+        self.storage = FollowingStorage()
+        self.study = optuna.create_study(
+            storage=self.storage,
+            directions=[StudyDirection[direction.upper()] for direction in settings.directions],
+        )
+        self._id = self.storage.get_study_id_from_name(self.study.study_name)
+        self._enqueued: set[int] = set()
+        self._rebuild({trial.number: trial for trial in trials}, enqueue)
+
+    def _rebuild(self, trials: dict[int, Trial], enqueue: Sequence[Params]) -> None:
+        tried = sum(trial.origin == "enqueued" for trial in trials.values())
+        queue = list(enqueue[tried:])
+        for number in range(max(trials, default=-1) + 1):
+            if (trial := trials.get(number)) is not None:
+                self.study.add_trial(
+                    create_trial(
+                        state=TrialState.RUNNING,
+                        params=trial.sampled,
+                        distributions=trial.distributions,
+                        system_attrs=trial.attributes,
+                    )
+                )
+                for key, value in trial.shared.items():
+                    self.storage.set_study_system_attr(self._id, key, value)
+                self.follow(trial)
+            elif queue:
+                self._enqueue(number, queue.pop(0))
+            else:
+                self.study.add_trial(create_trial(state=TrialState.WAITING))
+        for number, fixed in enumerate(queue, max(trials, default=-1) + 1):
+            self._enqueue(number, fixed)
+
+    def _enqueue(self, number: int, fixed: Params) -> None:
+        self.study.enqueue_trial(fixed)
+        self._enqueued.add(number)
+
+    def ask(self, extend: Callable[[Params, optuna.Trial], None] | None = None) -> Trial:
+        """Make a new trial. It counts once its run's record has it.
+
+        `extend` suggests further values of the trial, from the values of the space.
+        """
+        waiting = self.study.get_trials(deepcopy=False, states=WAITING)
+        number = waiting[0].number if waiting else len(self.study.get_trials(deepcopy=False))
+        shared = self.storage.get_study_system_attrs(self._id)
+        self.study.sampler = make_sampler(self.settings, self.space, number)
+        asked = self.study.ask(self.space)
+        if extend is not None:
+            extend(self._trial(number).params, asked)
+        trial = self._trial(number)
+        attributes = self.storage.get_study_system_attrs(self._id)
+        trial.shared = {key: value for key, value in attributes.items() if shared.get(key) != value}
+        return trial
+
+    def _trial(self, number: int) -> Trial:
+        stored = self._stored(number)
+        return Trial(
+            number,
+            stored.params,
+            stored.distributions,
+            stored.system_attrs,
+            origin="enqueued" if number in self._enqueued else "sampled",
+        )
+
+    def _stored(self, number: int) -> FrozenTrial:
+        return self.storage.get_trial(
+            self.storage.get_trial_id_from_study_id_trial_number(self._id, number)
+        )
+
+    def follow(self, trial: Trial) -> None:
+        """Take over the current state of a trial."""
+        status = trial.status(self.settings)
+        current = copy.copy(self._stored(trial.number))
+        current.state = TrialState[STATES.get(status, "RUNNING")]
+        current.values = trial.values(self.settings) if status == "completed" else None
+        current.intermediate_values = self._spaced(trial)
+        self.storage.current[trial.number] = current
+
+    def _spaced(self, trial: Trial) -> dict[int, float]:
+        """Points of a trial's curve that are at least `spacing` steps apart."""
+        points: dict[int, float] = {}
+        if len(trial.curves) != 1:
+            return points
+        after = 0.0
+        for step, value in zip(map(int, trial.curves[0].x), trial.curves[0].y, strict=True):
+            if step >= after + self.spacing:
+                points[step] = value
+                after = step
+        return points
+
+    def steps(self, trial: Trial) -> list[int]:
+        """The steps whose values pruners see."""
+        return [*self.storage.current[trial.number].intermediate_values]
+
+    def should_stop(self, trial: Trial, step: int) -> bool:
+        """Return whether the pruner would stop a running trial after the value of this step."""
+        settings, pruners = self.settings, optuna.pruners
+        options = {
+            "n_startup_trials": settings.n_startup_trials,
+            "n_warmup_steps": settings.warmup_steps,
+        }
+        pruner = (
+            pruners.MedianPruner(**options)
+            if settings.pruner == "median"
+            else pruners.PercentilePruner(settings.percentile, **options)
+        )
+        until = copy.copy(self.storage.current[trial.number])
+        until.intermediate_values = {
+            x: y for x, y in until.intermediate_values.items() if x <= step
+        }
+        return pruner.prune(self.study, until)

@@ -1,0 +1,55 @@
+"""The state of the files that settings of data name."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.rundir.data_files import state_of_files
+
+CHANGES = {
+    "content": (lambda path: path.write_text("longer"), True),
+    "time": (lambda path: os.utime(path, (1, 1)), True),
+    "read": (lambda path: path.read_text(), False),
+    "gone": (lambda path: path.unlink(), True),
+    "another file": (lambda path: (path.parent / "c.txt").write_text(""), "many"),
+}
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> dict[str, Any]:
+    (tmp_path / "in").mkdir()
+    for name in ("a.csv", "in/b.txt"):
+        (tmp_path / name).write_text("x")
+    return {
+        "one": {"files": str(tmp_path / "in/b.txt")},
+        "many": {"sources": {"web": {"dataset": [f"{tmp_path}/a.csv", f"{tmp_path}/in/*.txt"]}}},
+        "folder": {"dataset": {"root": str(tmp_path)}},
+    }
+
+
+@pytest.mark.parametrize("kind", ["one", "many", "folder"])
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_changed_file_shows(tmp_path: Path, nodes: dict[str, Any], kind: str, what: str) -> None:
+    change, shows = CHANGES[what]
+    before = state_of_files(nodes[kind])
+    assert before is not None and before == state_of_files(nodes[kind])
+    change(tmp_path / "in" / "b.txt")
+    expected = shows if what != "another file" else kind != "one"
+    assert (state_of_files(nodes[kind]) != before) is expected
+
+
+@pytest.mark.parametrize(
+    "node",
+    [{}, {"files": "no/such.csv"}, {"files": "s3://bucket/a"}, {"a": "\0", "b": 9000 * "x"}],
+    ids=["nothing", "missing", "a URL", "any text"],
+)
+def test_settings_that_name_no_file(node: dict[str, Any]) -> None:
+    assert state_of_files(node) is None
+
+
+def test_a_class_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.Table").write_text("")
+    assert state_of_files({"_target_": "data.Table"}) is None

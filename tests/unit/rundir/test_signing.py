@@ -1,0 +1,144 @@
+"""The user's key, and the signatures that it makes."""
+
+import json
+import logging
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.rundir import signing
+from launcher.rundir.signing import (
+    is_own,
+    is_own_record,
+    is_own_text,
+    key_file,
+    record_signature,
+    sign,
+    signed_text,
+)
+
+
+@pytest.fixture
+def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    file = tmp_path / "deep" / "key"
+    monkeypatch.setenv("LAUNCHER_KEY", str(file))
+    return file
+
+
+def test_the_place_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LAUNCHER_KEY")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
+    assert key_file() == tmp_path / ".config" / "launcher" / "key"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
+    assert key_file() == tmp_path / "xdg" / "launcher" / "key"
+    monkeypatch.setenv("LAUNCHER_KEY", "~/mine")
+    assert key_file() == tmp_path / "mine"
+
+
+def test_the_key_is_made_once_and_only_its_owner_can_read_it(key: Path) -> None:
+    assert not is_own_text("a: 1\n") and not key.exists(), "nothing is made to check"
+    text = signed_text("a: 1\n")
+    content = key.read_bytes()
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600 and len(content) == 64
+    assert [path.name for path in key.parent.iterdir()] == ["key"]
+    assert is_own_text(text) and signed_text("a: 1\n") == text and key.read_bytes() == content
+
+
+def test_processes_that_start_at_the_same_time_have_one_key(key: Path) -> None:
+    code = "from launcher.rundir.signing import sign; print(sign('k', 1))"
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(6)
+    ]
+    outputs = {process.communicate()[0].decode().strip() for process in processes}
+    assert outputs == {sign("k", 1)}
+    assert [path.name for path in key.parent.iterdir()] == ["key"]
+
+
+@pytest.mark.parametrize("problem", ["readable by others", "short", "a folder", "in a file"])
+def test_a_key_that_cannot_be_used_is_a_note(
+    key: Path, problem: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = signed_text("a: 1\n")
+    key.unlink()
+    if problem == "a folder":
+        key.mkdir()
+    elif problem == "in a file":
+        key.parent.rmdir()
+        key.parent.touch()
+    else:
+        key.write_text("x" * (20 if problem == "short" else 64))
+        key.chmod(0o640 if problem == "readable by others" else 0o600)
+    signing._note.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        assert signed_text("a: 1\n") == "a: 1\n" and sign("k", 1) is None
+    assert caplog.text.count("The run is not signed") == 1 and str(key) in caplog.text
+    assert not is_own_text(text) and not is_own_text("a: 1\n")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("1", "2"),
+        lambda text: text + "b: 2\n",
+        lambda text: text + "\n",
+        lambda text: "b: 2\n" + text,
+        lambda text: text.replace(signing.MARK, ""),
+        lambda text: text[:-10] + "\n",
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: text[:-2] + "é\n",
+    ],
+)
+def test_a_text_that_was_changed_is_not_ones_own(key: Path, change: Any) -> None:
+    text = signed_text("a: 1\n")
+    assert is_own_text(text) and not is_own_text(change(text))
+
+
+def test_a_signature_of_another_key_or_another_kind_does_not_count(
+    key: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = sign("k", {"a": 1})
+    assert is_own("k", {"a": 1}, own) and not is_own("other", {"a": 1}, own)
+    assert not any(is_own("k", {"a": 1}, text) for text in (None, "", 3, [own]))
+    monkeypatch.setenv("LAUNCHER_KEY", str(key.with_name("other")))
+    assert not is_own("k", {"a": 1}, own)
+    assert sign("k", {"a": 1}) != own
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**62), 2**62)
+    | st.floats(allow_nan=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.integers() | st.text(), inner),
+)
+
+
+@given(value=JSON)
+def test_what_is_read_from_a_file_is_what_was_signed(value: Any) -> None:
+    record = {"config": value, "cwd": "/x", "job": 1}
+    record["signature"] = record_signature("submission.json", record)
+    read = json.loads(json.dumps(record, default=str))
+    assert is_own_record("submission.json", read)
+    assert is_own_record("submission.json", {**read, "job": 2}), "it names no code"
+    assert not is_own_record("submission.json", {**read, "cwd": "/y"})
+
+
+def test_nobody_else_could_read_the_key_while_it_is_made(
+    key: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = os.umask(0)
+    try:
+        sign("k", 1)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert stat.S_IMODE(key.parent.stat().st_mode) == 0o700
