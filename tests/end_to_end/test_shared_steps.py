@@ -271,7 +271,7 @@ def has_lost_its_best(folder: Path) -> None:
         (attempt_has(machine="a GPU"), [], "it was trained on another machine: a GPU"),
         (attempt_has(world_size=2), [], "it was trained on 2 ranks"),
         (attempt_has(micro_batch_size=16), [], "with 16 samples a pass"),
-        (has_other_code, [], "x: was 1, is gone"),
+        (has_other_code, [], "x: 1 -> gone"),
         (has_lost_its_best, [], "step-00000005: manifest.json is missing"),
         (None, ["hooks.logging.interval=4"], None),
         (None, ["hooks.checkpointing.best_metric=train/loss"], None),
