@@ -86,6 +86,9 @@ def environment_changes(checkpoint: Path, texts: Mapping[str, str]) -> list[str]
         yaml.safe_load(texts[name]) for name in ("config.yaml", "code.yaml", MACHINE)
     )
     ignored = {*config, *(load((checkpoint / "config.yaml").read_bytes()) or {})}
+    # A library that only the other process has imported does not count.
+    before = yaml.safe_load((checkpoint / "code.yaml").read_bytes())
+    code["versions"] = before["versions"] | code["versions"]
     messages = changes_since(checkpoint, config, code, imported_sources(), ignored)
     return messages + describe(diff(yaml.safe_load((checkpoint / MACHINE).read_bytes()), machine))
 
