@@ -196,7 +196,10 @@ def test_a_crash_is_a_failure_everywhere_and_is_not_repeated(cluster, tmp_path):
     frozen = json.loads((folder / "submission.json").read_text())
     del frozen["config"]["tracker"]["crash"]
     (folder / "submission.json").write_text(json.dumps(frozen))
-    assert runs(lab, "retry", tmp_path, folder.name).returncode == 0
+    changed = runs(lab, "retry", tmp_path, folder.name)
+    assert changed.returncode == 2 and "has not signed it; add --trust" in changed.stderr
+    retried = runs(lab, "retry", tmp_path, folder.name, "--trust")
+    assert retried.returncode == 0, retried.stderr
     job = job_of(folder)
     assert lab.wait_until_ended(job) == "COMPLETED"
     assert states(lab, tmp_path, folder.name).popitem()[1]["state"] == "completed"

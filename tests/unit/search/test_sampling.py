@@ -51,15 +51,13 @@ class Stepwise(ToyRunner):
         super().__init__(outputs)
         self.open: dict[int, tuple[RunRecord, float]] = {}
 
-    def start(self, number: int, config: dict[str, Any], hydra: Mapping[str, object]) -> None:
+    def start(self, number: int, config: Any) -> None:
         self.starts.append(number)
-        record = RunRecord(
-            RunFolder(self.outputs / config["run"]["name"] / config["run"]["id"]).create()
-        )
+        record = RunRecord(RunFolder(self.outputs / config.name).create())
         record.begin_attempt(
             start_step=record.step, max_steps=MAX_STEPS, world_size=1, strategy="none"
         )
-        self.open[number] = record, config["x"]
+        self.open[number] = record, config.plain["x"]
 
     def running(self) -> set[int]:
         return {*self.open, *self.codes}
