@@ -166,6 +166,19 @@ def test_a_run_that_saved_nothing_is_never_complete(
     assert why_skipped(config, folder, {}) is None and not is_done(config, folder)
 
 
+@pytest.mark.parametrize("step", [10, 30])
+def test_the_checkpoint_of_a_job_comes_from_the_environment(tmp_path, monkeypatch, step):
+    folder = made(tmp_path / "run", "completed")
+    config = asked(folder.path, "evaluate")
+    config["job"] = {**config["job"], "checkpoint": "${oc.decode:${oc.env:STEP}}"}
+    monkeypatch.setenv("STEP", str(step))
+    if step == 10:
+        assert why_skipped(config, folder_of(config), {}) is None
+        return
+    with pytest.raises(ConfigError, match=r"job\.checkpoint=30: .* has no such checkpoint"):
+        why_skipped(config, folder_of(config), {})
+
+
 @pytest.mark.parametrize("resume", ["auto", "never"])
 @pytest.mark.parametrize(("state", "steps"), [("preempted", 20), ("failed", 20), ("completed", 30)])
 def test_checkpoints_are_not_ignored_without_the_hook(
