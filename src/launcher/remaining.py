@@ -187,9 +187,7 @@ def _asks_for_more(config: Mapping[str, Any], record: RunRecord) -> bool:
 def _is_changed(config: Mapping[str, Any], record: RunRecord) -> bool:
     """Return whether the newest attempt's configuration, as far as it counts, was another one."""
     before, now = record.data["config"], command_record(config, None)["config"]
-    return bool(before) and not is_same(
-        *(OmegaConf.create(nested(values)) for values in (before, now))
-    )
+    return bool(before) and not is_same(nested(before), nested(now))
 
 
 def _counts_epochs(config: Mapping[str, Any]) -> bool:

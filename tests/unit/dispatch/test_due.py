@@ -65,6 +65,7 @@ def asked(path: Path, job: str = "train", **changes: Any) -> dict[str, Any]:
         "run": {"dir": str(path), "resume": changes.get("resume", "auto"), "identity_exclude": []},
         "trainer": trainer | {"max_epochs": changes.get("max_epochs")},
         "data": {"batch_size": 8},
+        "model": {"sizes": [4, 4]},
         "hooks": {"checkpointing": {"_target_": CHECKPOINTING}}
         if changes.get("saves", True)
         else {},
