@@ -13,6 +13,7 @@ from launcher.config.plain_yaml import load
 from launcher.config.run_config import stored_tree
 from launcher.config.sections import AUTO
 from launcher.config.tree import get
+from launcher.rundir.provenance import MACHINE
 from launcher.rundir.sources import imported_sources, source_changes
 
 OF_THE_ATTEMPT = (
@@ -72,6 +73,24 @@ def stored_fingerprint(checkpoint: Path) -> object:
         return state["training_state"]["data_loader"]["dataset"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
+
+
+def environment_changes(checkpoint: Path, texts: Mapping[str, str]) -> list[str]:
+    """Return differences in code, versions, machine and data between a checkpoint and now.
+
+    Args:
+        checkpoint: the folder of the checkpoint.
+        texts: the small files of the current attempt's checkpoints.
+    """
+    config, code, machine = (
+        yaml.safe_load(texts[name]) for name in ("config.yaml", "code.yaml", MACHINE)
+    )
+    ignored = {*config, *(load((checkpoint / "config.yaml").read_bytes()) or {})}
+    # A library that only the other process has imported does not count.
+    before = yaml.safe_load((checkpoint / "code.yaml").read_bytes())
+    code["versions"] = before["versions"] | code["versions"]
+    messages = changes_since(checkpoint, config, code, imported_sources(), ignored)
+    return messages + describe(diff(yaml.safe_load((checkpoint / MACHINE).read_bytes()), machine))
 
 
 def with_sources(texts: Mapping[str, str]) -> dict[str, str]:

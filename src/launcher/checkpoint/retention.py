@@ -1,6 +1,6 @@
 """Decide which checkpoints are kept."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 
@@ -12,11 +12,14 @@ class Retention:
         keep_previous: keep this many checkpoints before the newest.
         keep_interval: keep every checkpoint whose step is a multiple of this; 0 keeps none.
         keep_steps: keep the checkpoints of these steps.
+        awaited: the steps of the checkpoints that other runs will start from. They are kept, each
+            with the checkpoint that was the best one then.
     """
 
     keep_previous: int = 0
     keep_interval: int = 0
     keep_steps: Collection[int] = ()
+    awaited: Callable[[], Collection[int]] = tuple
 
     def is_permanent(self, step: int) -> bool:
         return step in self.keep_steps or bool(

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 from launcher.checkpoint.files import FileEntry
 from launcher.checkpoint.manifest import CorruptCheckpoint, Manifest, UnsupportedCheckpoint, verify
@@ -134,8 +135,10 @@ class CheckpointStore:
                 self.mark_best(step)
             verify(final, hashes=False)
             shutil.rmtree(self.root / f"{REPLACED}{final.name}", ignore_errors=True)
-            best = self.best()
-            for old in retention.to_remove(self.steps(), step, () if best is None else (best,)):
+            awaited = retention.awaited()
+            bests = [self.best(), *map(self._best_at, awaited)]
+            protected = {*awaited, *(best for best in bests if best is not None)}
+            for old in retention.to_remove(self.steps(), step, protected):
                 if self.is_own(self.path(old)):
                     self.remove(old)
         except (OSError, CorruptCheckpoint) as error:
@@ -234,6 +237,10 @@ class CheckpointStore:
             ),
             None,
         )
+
+    def _best_at(self, step: int) -> int | None:
+        best: Any = (noted(self.path(step)) or {}).get("best")
+        return best["step"] if best else None
 
     def relink(self) -> None:
         """Rebuild links that are missing, wrong or, after `cp -rL`, folders."""

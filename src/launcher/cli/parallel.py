@@ -15,7 +15,7 @@ from launcher.dispatch.local import private_folder
 from launcher.dispatch.pool import Pool
 from launcher.dispatch.result import JobResult
 from launcher.process import signals
-from launcher.rundir.folder import RunFolder
+from launcher.rundir.folder import RunFolder, step_name
 from launcher.runs.format import number as short
 from launcher.runs.format import progress
 from launcher.runs.listing import COLORS
@@ -105,11 +105,21 @@ class Queue:
                 self._settle(pool, index, code)
             if self.fail_fast and self.failed:
                 return
-            while self.waiting and len(pool.running()) < self.slots:
-                self._start(pool, self.waiting.popleft())
+            for index in list(self.waiting):
+                if len(pool.running()) < self.slots and self._is_ready(index):
+                    self.waiting.remove(index)
+                    self._start(pool, index)
             self._show(pool)
             if pool.running():
                 time.sleep(PAUSE)
+
+    def _is_ready(self, index: int) -> bool:
+        """Return whether a job need not wait for the run that it leaves."""
+        job = self.jobs[index]
+        if job.trunk is None or any(self.jobs[done] is job.trunk for done in self.results):
+            return True
+        checkpoint = RunFolder(job.trunk.folder).checkpoints / step_name(job.start)
+        return (checkpoint / "manifest.json").exists()
 
     def _start(self, pool: JobPool, index: int) -> None:
         job = self.jobs[index]

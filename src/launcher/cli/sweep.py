@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from omegaconf import DictConfig
 
+from launcher.cli.branches import in_order
 from launcher.cli.parallel import Queue, outcome
 from launcher.cli.start import start
 from launcher.cli.sweep_job import SweepJob
@@ -188,6 +189,14 @@ def run_jobs(jobs: Sequence[SweepJob]) -> list[JobResult]:
         raise ConfigError(
             "dispatch: all jobs of a sweep must have the same dispatch; sweep over other keys."
         )
+    if all(job.config.run.share_prefix and job.config.trains for job in jobs):
+        planned = in_order(jobs)
+        results = dict(zip((job.index for job in planned), _run_jobs(planned), strict=True))
+        return [results[job.index] for job in jobs]
+    return _run_jobs(jobs)
+
+
+def _run_jobs(jobs: Sequence[SweepJob]) -> list[JobResult]:
     dispatch = construct(jobs[0].plain["dispatch"])
     if hasattr(dispatch, "sweep"):
         return list(dispatch.sweep(jobs))

@@ -18,6 +18,10 @@ class SweepJob:
     """Overrides that all jobs share. A label leaves them out."""
     count: int = 1
     """The number of jobs in the sweep."""
+    trunk: "SweepJob | None" = None
+    """The job whose run it leaves, with `run.share_prefix`."""
+    start: int = 0
+    """The last step that it has in common with the trunk."""
 
     @property
     def plain(self) -> dict[str, Any]:

@@ -115,7 +115,7 @@ class RunConfig:
 
     @property
     def record(self) -> RecordData:
-        """What run.json has of the command."""
+        """The command as run.json stores it."""
         return command_record(self.stored, self.hydra)
 
     def with_trees(self, change: Callable[[dict[str, Any]], Mapping[str, object]]) -> "RunConfig":

@@ -2,10 +2,11 @@
 
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 
 from annotated_types import Ge, Gt, Lt
 
+from launcher.config.matters_from import before_an_end
 from launcher.config.signature import REQUIRED, UNKNOWN, Parameter, Signature
 from launcher.types import (
     NonEmptyText,
@@ -37,6 +38,8 @@ class RunSettings:
     init_strict: bool = True
     fork_from: NonEmptyText | None = None
     fork_without: list[Literal["optimizer", "data"]] | None = None
+    share_prefix: bool | None = None
+    leaves: dict[str, list[str]] | None = None
     identity_exclude: list[str] = field(default_factory=list)
     note: str | int | float | None = None
     labels: list[str] | None = None
@@ -49,6 +52,8 @@ class PathsSettings:
 
 @dataclass(frozen=True)
 class TrainerSettings:
+    matters_from: ClassVar = {"max_steps": before_an_end, "max_epochs": before_an_end}
+
     max_steps: PositiveInt | None
     max_epochs: PositiveFloat | None = None
     pause_at: PositiveInt | None = None

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil, isfinite
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from launcher.config.construct import target_object
+from launcher.config.matters_from import ALL, Node, Pair
 from launcher.data.base import DataSource
 from launcher.data.custom import make
 from launcher.data.mixture_dataset import Mixture
@@ -18,6 +19,22 @@ from launcher.types import PositiveInt
 
 OF_THE_MIXTURE = ("weight", "val_dataset")
 """Keys of a source that its `_target_` does not get."""
+
+
+def before_other_weights(one: Node, other: Node, pair: Pair) -> int:
+    """Return the first steps in which two mixtures have the same weights at each position."""
+    settings = {key: value for key, value in one.items() if key[0] != "_"}
+    schedules = [
+        MixtureData(**settings | {"stages": node.get("stages") or []}).schedule()
+        for node in (one, other)
+    ]
+    starts = sorted({at for schedule in schedules for at, _ in schedule})
+    weights = [
+        [next(weights for at, weights in reversed(schedule) if at <= start) for start in starts]
+        for schedule in schedules
+    ]
+    differ = (start for start, *both in zip(starts, *weights, strict=True) if both[0] != both[1])
+    return next(differ, ALL) // int(one["batch_size"])
 
 
 @dataclass(kw_only=True, eq=False)
@@ -37,6 +54,8 @@ class MixtureData(DataSource):
         vocab_size, seq_len, num_features, num_classes: for models whose configuration refers to
             them.
     """
+
+    matters_from: ClassVar = {"stages": before_other_weights}
 
     sources: dict[str, Any]
     stages: list[dict[str, object]] = field(default_factory=list)

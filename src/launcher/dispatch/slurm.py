@@ -31,6 +31,8 @@ class Job(Protocol):
     """One job of a sweep, see `launcher.cli.sweep.SweepJob`."""
 
     config: RunConfig
+    trunk: "Job | None"
+    """The job whose run it leaves, which comes before it."""
 
     @property
     def label(self) -> str: ...
@@ -237,9 +239,12 @@ class SlurmDispatch:
             raise ConfigError(
                 "sweep.fail_fast=true: is for dispatch=local; jobs of SLURM run independently."
             )
-        return self._submit(
-            [SubmittedRun(job.label, job.config.stored, job.config.hydra) for job in jobs]
-        )
+        runs: dict[int, SubmittedRun] = {}
+        for job in jobs:
+            trunk = None if job.trunk is None else runs[id(job.trunk)]
+            run = SubmittedRun(job.label, job.config.stored, job.config.hydra, trunk=trunk)
+            runs[id(job)] = run
+        return self._submit(list(runs.values()))
 
     def resubmit(
         self, folders: Sequence[RunFolder], snapshot: Path | None, dispatch: Mapping[str, object]
@@ -301,7 +306,7 @@ class SlurmDispatch:
             for outputs in {run.outputs for run in due}:
                 remove_leftovers(outputs.absolute(), [job.script for job in queue.values()])
             if due:
-                self._hand_over(due, code)
+                self._hand_over(due, code, queue)
         return due
 
     def _submit(self, runs: list[SubmittedRun], code: Path | None = None) -> list[JobResult]:
@@ -367,19 +372,29 @@ class SlurmDispatch:
             run.skipped = why_skipped(run.config, run.folder, queue)
         return queue
 
-    def _hand_over(self, due: list[SubmittedRun], code: Path | None) -> None:
-        """Submit the arrays, one after the other. A signal ends this between two arrays."""
+    def _hand_over(
+        self, due: list[SubmittedRun], code: Path | None, queue: Mapping[str, QueuedJob]
+    ) -> None:
+        """Submit the arrays, one after the other. A signal ends this between two arrays.
+
+        The runs that leave one trunk are an array of their own, since an array has one dependency.
+        """
         folder = submission.new_submission(due[0].outputs)
         try:
             if code is None and self.snapshot:
                 code = snapshot.take(folder)
             script = self._script(due, [] if code is None else snapshot.lines(code))
-            first, rest, part = script.flags.get("dependency"), due, 0
+            first, before, part = script.flags.get("dependency"), None, 0
+            places = {id(run.trunk): place for place, run in enumerate(due)}
+            rest = sorted(due, key=lambda run: (run.depth, places[id(run.trunk)]))
             num_jobs = self._count_jobs(due)
             max_tasks = arrays.most_tasks(num_jobs)
             while rest:
                 signals.check()
-                chunk, path = rest[: max_tasks * self.runs_per_job], folder / f"job-{part}.sh"
+                alike = [run for run in rest if run.trunk is rest[0].trunk]
+                chunk, path = alike[: max_tasks * self.runs_per_job], folder / f"job-{part}.sh"
+                others = filter(None, (first, before, rest[0].dependency(queue)))
+                script.flags["dependency"] = ",".join(others) or None
                 try:
                     job = arrays.submit(script, chunk, path, num_jobs > 1, self._jobs_at_once, code)
                 except (submission.LimitReached, submission.NotAnswered) as reached:
@@ -398,7 +413,7 @@ class SlurmDispatch:
                 rest, part = rest[len(chunk) :], part + 1
                 # SLURM limits one array, not several together.
                 if self.array_parallelism is not None:
-                    script.flags["dependency"] = ",".join(filter(None, (first, f"afterany:{job}")))
+                    before = f"afterany:{job}"
         except BaseException:
             submitted = [run for run in due if run.job_id is not None]
             if submitted:

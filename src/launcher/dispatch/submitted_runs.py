@@ -8,7 +8,8 @@ from typing import Any
 
 from launcher.dispatch.due import JOBS, folder_of
 from launcher.rundir.files import expanded
-from launcher.slurm.submission import NotAnswered
+from launcher.slurm.scheduler import QueuedJob
+from launcher.slurm.submission import JobNote, NotAnswered
 
 SHOWN = 20
 """Maximum number of listed submitted runs."""
@@ -25,9 +26,24 @@ class SubmittedRun:
     job_id: str | None = None
     limit: str | None = None
     """Limit of SLURM that keeps it from being submitted now."""
+    trunk: "SubmittedRun | None" = None
+    """The run that it leaves, with `run.share_prefix`, and until whose end its job waits."""
 
     def __post_init__(self) -> None:
         self.folder = folder_of(self.config)
+
+    @property
+    def depth(self) -> int:
+        return 0 if self.trunk is None else 1 + self.trunk.depth
+
+    def dependency(self, queue: Mapping[str, QueuedJob]) -> str | None:
+        """Return the dependency on the trunk's job, unless that has ended."""
+        if self.trunk is None:
+            return None
+        note = None if self.trunk.job_id else JobNote.read(self.trunk.folder)
+        queued = None if note is None else note.find_in(queue)
+        job = self.trunk.job_id if queued is None else queued.id
+        return None if job is None else f"afterany:{job}"
 
     @property
     def outputs(self) -> Path:

@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypedDict
@@ -94,6 +94,10 @@ class RunContext:
     """Small files to store next to each checkpoint, by name."""
     fork: Any = None
     """The `hooks.forking.Fork` that a new run starts from, or None."""
+    shared: Any = None
+    """The `hooks.shared.SharedStart` of a run with `run.share_prefix`, or None."""
+    leaves: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    """Ids of the runs that will start from this run's checkpoints, by the steps of these."""
     attempt: int = 1
     """Number of attempts of this run, the current one included."""
     check_lock: Callable[[], None] = lambda: None

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -13,12 +14,14 @@ from launcher.checkpoint.retention import Retention
 from launcher.checkpoint.saver import Payload, SaveFailed, Saver, check_storable
 from launcher.checkpoint.store import CheckpointStore
 from launcher.config.checks import parse_signal, signal_issue
+from launcher.config.matters_from import always, never
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, Records, RunContext, TrainerView
 from launcher.hooks.best import Best
 from launcher.hooks.interval import Interval
 from launcher.hooks.records import show
 from launcher.hooks.resuming import CheckpointRestorer
+from launcher.hooks.shared import awaited
 from launcher.hooks.state import hook_shards, hook_states
 from launcher.process import deadline, signals
 from launcher.process.rng import rng_state
@@ -71,6 +74,7 @@ class CheckpointingHook(BaseHook):
     """
 
     needs: ClassVar = {"best_metric=train/*": "logging"}
+    matters_from: ClassVar = {"best_metric": always, "best_mode": always, "*": never}
 
     def __init__(
         self,
@@ -114,6 +118,7 @@ class CheckpointingHook(BaseHook):
         """The run's name, stored in each checkpoint."""
         self._built: dict[str, tuple[int, ...]] = {}
         self._check_lock, self._fork = RunContext().check_lock, RunContext().fork
+        self._shared, self._leaves = RunContext().shared, RunContext().leaves
         self.saved_at = self._in_flight = self._observed_at = -1
         self._improved = self._is_postponed = self._is_checked = False
         self._times = RunContext().times
@@ -123,7 +128,7 @@ class CheckpointingHook(BaseHook):
     # ------------------------------------------------------------------------------------ restoring
     def bind(self, context: RunContext) -> None:
         self.texts, self._check_lock, self._fork = context.texts, context.check_lock, context.fork
-        self._times = context.times
+        self._times, self._shared, self._leaves = context.times, context.shared, context.leaves
 
     def on_start(self, trainer: TrainerView) -> None:
         self.interval.check(trainer)
@@ -136,11 +141,13 @@ class CheckpointingHook(BaseHook):
         self.store = self._store(trainer)
         self.store.check_lock = self._check_lock
         self.resuming = CheckpointRestorer(
-            self.store, self.load, self._fork, self.texts.get("config.yaml")
+            self.store, self.load, self._fork, self.texts.get("config.yaml"), self._shared
         )
         snapshot = trainer.strategy.snapshot()
         check_storable(snapshot.tensors, snapshot.meta, type(trainer.optimizer).__name__)
-        self.saver = Saver(self.store, trainer.strategy.ranks, self.retention, self.write_timeout)
+        leaves, folder = self._leaves, (trainer.workspace or Path()).parent
+        retention = replace(self.retention, awaited=lambda: awaited(folder, leaves))
+        self.saver = Saver(self.store, trainer.strategy.ranks, retention, self.write_timeout)
 
     def _store(self, trainer: TrainerView) -> CheckpointStore:
         workspace = trainer.workspace or Path()
@@ -185,6 +192,8 @@ class CheckpointingHook(BaseHook):
 
     def on_ready(self, trainer: TrainerView) -> None:
         self.resuming.abandon_later(trainer)
+        if self.resuming.choice.is_shared and trainer.strategy.ranks.is_main:
+            self._shared.take_over(trainer.workspace, self.store)
 
     # ----------------------------------------------------------------------------------------- when
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
@@ -243,6 +252,7 @@ class CheckpointingHook(BaseHook):
         return (
             self.interval.is_due(trainer, step)
             or self.retention.is_permanent(step)
+            or step in self._leaves
             or self._improved
             or self._is_postponed
         )

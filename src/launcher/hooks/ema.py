@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from launcher.config.matters_from import Node, Pair
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.hooks.state import reject_flat_buffers
@@ -13,6 +14,11 @@ from launcher.strategies.base import TensorReader
 from launcher.strategies.sharded import ShardedLike, is_sharded, local
 from launcher.strategies.weights import model_tensors, unwrap
 from launcher.types import Fraction, NonNegativeInt, PositiveInt
+
+
+def before_first_update(one: Node, other: Node, pair: Pair) -> int:
+    """Return the first steps in which an average is not updated."""
+    return int(one.get("interval", 1)) - 1
 
 
 class EmaHook(BaseHook):
@@ -42,6 +48,7 @@ class EmaHook(BaseHook):
     """
 
     needs: ClassVar = {"evaluate=true": "evaluation", "evaluate=false": "checkpointing"}
+    matters_from: ClassVar = {"start": before_first_update}
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 from launcher.checkpoint.export import Export
 from launcher.checkpoint.find import find_checkpoint
+from launcher.config.matters_from import never
 from launcher.errors import ConfigError
 from launcher.hooks.base import BaseHook, RunContext, TrainerView
 from launcher.hooks.best import best_step, check_keeps_best
@@ -27,6 +28,7 @@ class ExportHook(BaseHook):
     """
 
     needs: ClassVar = {"checkpoint=*": "checkpointing", "weights=ema*": "ema"}
+    matters_from: ClassVar = {"*": never}
 
     def __init__(
         self,

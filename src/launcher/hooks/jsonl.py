@@ -56,11 +56,12 @@ class JsonlHook(BaseHook):
         self._count = self._last = 0
         self._saved_lines: dict[str, Any] = {}
         self._is_fork = False
-        self._check_lock = RunContext().check_lock
+        self._check_lock, self._shared = RunContext().check_lock, RunContext().shared
         self._writes = True
 
     def bind(self, context: RunContext) -> None:
         self._attempt, self._check_lock = context.attempt, context.check_lock
+        self._shared = context.shared
         self._is_fork = context.fork is not None
         self._advice = (
             "Choose hooks=[default]." if "config.yaml" in context.texts else "Add LoggingHook()."
@@ -158,6 +159,8 @@ class JsonlHook(BaseHook):
             # The others belong to the run that it starts from.
             self._unwritten = []
         self._saved_lines = saved.get("lines", {})
+        if self._line is not None and self._shared is not None and self._shared.source is not None:
+            self._line |= {"attempt": 0}
 
     def _flush(self) -> None:
         line, self._line = self._line, None

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from launcher.config.matters_from import never
 from launcher.errors import TrainingError
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.hooks.evaluation_mode import uncompiled
@@ -32,6 +33,8 @@ class NanReportHook(BaseHook):
     """
 
     needs_one_optimizer: ClassVar = True
+
+    matters_from: ClassVar = {"*": never}
 
     def __init__(self, max_reports: PositiveInt = 3):
         self.max_reports = max_reports

@@ -1,10 +1,11 @@
 """Traces some steps with torch's profiler."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
+from launcher.config.matters_from import never
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.process import ranks
 from launcher.rundir.folder import place_of
@@ -26,6 +27,8 @@ class ProfilerHook(BaseHook):
         path: the folder, relative to the workspace. Outside it, the run's files are in
             `<path>/<name>/<id>`.
     """
+
+    matters_from: ClassVar = {"*": never}
 
     def __init__(
         self,

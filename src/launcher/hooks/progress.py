@@ -3,8 +3,9 @@
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
+from launcher.config.matters_from import never
 from launcher.hooks.base import TrainerView
 from launcher.hooks.records import format_records, show
 from launcher.hooks.stats import Stats, StatsHook
@@ -34,6 +35,8 @@ class ProgressHook(StatsHook):
         show_units: write `steps/s`, `s` and `GiB`.
         live: draw a bar. Default None: if standard output is a terminal that can redraw a line.
     """
+
+    matters_from: ClassVar = {"*": never}
 
     def __init__(
         self,

@@ -41,16 +41,19 @@ class RecordHook(BaseHook):
         self.config, self.code, self.begin = config, code, begin
         self._loss: Any = None
         self._is_ready = self._is_noted = self._is_started = False
-        self.launched, self._times = time.time(), Times()
+        self.launched, self._times, self._shared = time.time(), Times(), RunContext().shared
 
     def bind(self, context: RunContext) -> None:
-        self._times = context.times
+        self._times, self._shared = context.times, context.shared
 
     def on_ready(self, trainer: TrainerView) -> None:
         source = trainer.resumed_from
-        is_fork = source is not None and not is_own(source, trainer.workspace)
+        shared = None if self._shared is None else self._shared.source
+        is_fork = source is not None and shared is None and not is_own(source, trainer.workspace)
         if self.record is not None and source is not None and is_fork:
             self.record.data["forked_from"] = source_of(source, trainer.step)
+        if self.record is not None and shared is not None:
+            self.record.data["shared"] = self._shared.data()
         self.begin()
         if self.record is None:
             return
@@ -58,7 +61,7 @@ class RecordHook(BaseHook):
         ignored = OF_THE_RUN if is_fork else ()
         changes = (
             []
-            if source is None
+            if source is None or shared is not None
             else changes_since(source, self.config, self.code, imported_sources(), ignored)
         )
         for message in changes:

@@ -16,6 +16,7 @@ from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import TrainerView
 from launcher.hooks.forking import KEY, Fork, own_position
+from launcher.hooks.shared import SharedStart
 from launcher.process import ranks
 from launcher.process.rng import fresh_rng
 from launcher.rundir.provenance import is_restart
@@ -32,6 +33,7 @@ class Choice(NamedTuple):
     is_named: bool = False
     """The user named this checkpoint, so no other one is loaded."""
     is_fork: bool = False
+    is_shared: bool = False
 
 
 class CheckpointRestorer:
@@ -40,6 +42,7 @@ class CheckpointRestorer:
     Args:
         load: see `launcher.hooks.checkpointing.CheckpointingHook`.
         fork: checkpoint from which the run starts if it has none of its own.
+        shared: finds a run that has trained the first steps of this one.
         config: the run's resolved configuration, or None if it has none.
     """
 
@@ -49,8 +52,10 @@ class CheckpointRestorer:
         load: str | int | Path | None,
         fork: Fork | None = None,
         config: str | None = None,
+        shared: SharedStart | None = None,
     ):
         self.store, self.load, self.fork, self.config = store, load, fork, config
+        self.shared = shared
         self.choice = Choice()
 
     @property
@@ -70,6 +75,11 @@ class CheckpointRestorer:
         if checkpoint is None:
             return None
         trainer.resumed_from = checkpoint
+        if self.choice.is_shared:
+            # It is `<name>/<id>/checkpoints/step-...`.
+            shared = "New run. Shares steps 0 to %d with %s."
+            trainer.logger.info(shared, trainer.step, checkpoint.parents[1].name)
+            return checkpoint
         how = "Forked" if self.choice.is_fork else "Resuming"
         trainer.logger.info("%s from %s (step %d).", how, checkpoint, trainer.step)
         return checkpoint
@@ -137,6 +147,8 @@ class CheckpointRestorer:
         if not problems:
             return True
         damage = CorruptCheckpoint(path.name, problems[0])
+        if self.choice.is_shared:
+            raise TrainingError(f"{path} has changed while it was read: {damage.problem}.")
         if self.choice.is_named:
             raise damaged(key, value, path, damage)
         if trainer.strategy.ranks.is_main:
@@ -160,6 +172,9 @@ class CheckpointRestorer:
         if choice.path is None and self.fork is not None:
             source = str(self.fork.checkpoint())
             return Choice(source, is_named=True, is_fork=True)
+        if choice.path is None and self.shared is not None:
+            found = self.shared.find(trainer)
+            return choice if found is None else Choice(str(found), is_shared=True)
         return choice
 
     def _choose(self, trainer: TrainerView) -> Choice:

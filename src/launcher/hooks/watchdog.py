@@ -5,7 +5,9 @@ import threading
 import time
 from collections import deque
 from statistics import median
+from typing import ClassVar
 
+from launcher.config.matters_from import never
 from launcher.hooks.base import BaseHook, TrainerView
 from launcher.process import deadline
 from launcher.types import PositiveFloat, PositiveInt
@@ -34,6 +36,8 @@ class WatchdogHook(BaseHook):
         abort: end the rank then with exit code 1, so that a scheduler restarts the run from its
             last checkpoint. With False, training may continue.
     """
+
+    matters_from: ClassVar = {"*": never}
 
     def __init__(
         self,

@@ -28,8 +28,10 @@ from launcher.config.checks import warmup_issue
 from launcher.config.messages import hint
 from launcher.errors import ConfigError, TrainingError
 from launcher.optim.arguments import has_required_argument
+from launcher.optim.rates import common_rates
 from launcher.types import Fraction, NonNegativeInt, PositiveInt
 
+matters_from = {"*": common_rates}
 DEFAULT_WARMUP_RATIO = 0.05
 Factor = Callable[[int], float]
 

@@ -91,6 +91,7 @@ class RunRecord:
             "loss": None,
             "best": None,
             "forked_from": None,
+            "shared": None,
             "logged": None,
             "trials": [],
             "overrides": None,
@@ -377,6 +378,8 @@ class RunRecord:
         """
         if step == 0:
             self.data["checkpoint"] = None
+        if (shared := self.data["shared"]) is not None and step < shared["step"]:
+            self.data["shared"] = None
         loss = metrics.newest_loss(self.folder.metrics_path, step)
         self.data["loss"] = None if loss is None else plain_number(loss)
         if (best := self.data["best"]) is not None and best["step"] > step:

@@ -45,6 +45,14 @@ class ForkedFromData(TypedDict):
     step: int
 
 
+class SharedData(TypedDict):
+    run: str
+    """Id of the run that trained the first steps."""
+    step: int
+    digest: str
+    """Digest of the weights at that step."""
+
+
 class LoggedData(TypedDict):
     curve: str
     newest: dict[str, list[Any]]
@@ -93,6 +101,8 @@ class TrialData(TypedDict):
     pruned: int | None
     cancelled: bool
     failures: int
+    signature: str | None
+    """Of `attributes` and `shared`, see `launcher.rundir.signing`."""
 
 
 class RecordData(TypedDict, total=False):
@@ -114,6 +124,7 @@ class RecordData(TypedDict, total=False):
     """A string for "nan" and "inf", as other numbers."""
     best: BestData | None
     forked_from: ForkedFromData | None
+    shared: SharedData | None
     logged: LoggedData | None
     trials: list[TrialData]
     """The trials of searches that the run is; equal trials share a run."""
@@ -192,6 +203,7 @@ def _checkable(hint: Any) -> tuple[type, ...]:
 RECORD_TYPES, ATTEMPT_TYPES = _types(RecordData), _types(AttemptData)
 BEST_TYPES, FORKED_FROM_TYPES = _types(BestData), _types(ForkedFromData)
 LOGGED_TYPES, TRIAL_TYPES = _types(LoggedData), _types(TrialData)
+SHARED_TYPES = _types(SharedData)
 
 
 class NewerRecord(ValueError):
@@ -240,6 +252,8 @@ def parse_record(content: bytes) -> RecordData:
         _check(data["best"], BEST_TYPES, "best.", every_key=True)
     if data.get("forked_from") is not None:
         _check(data["forked_from"], FORKED_FROM_TYPES, "forked_from.", every_key=True)
+    if data.get("shared") is not None:
+        _check(data["shared"], SHARED_TYPES, "shared.", every_key=True)
     if (logged := data.get("logged")) is not None:
         _check(logged, LOGGED_TYPES, "logged.", every_key=True)
         for name, value in logged["newest"].items():

@@ -32,7 +32,7 @@ def drop_lines_after(path: Path, step: int, once: bool = True) -> int:
         logger.error("%s is a folder: renamed to %s.", path, aside.name)
         return 0
     lines = content.splitlines(keepends=True)
-    steps = [_step_of(line) for line in lines]
+    steps = [step_of(line) for line in lines]
     if any(number is None for number in steps[:-1]) or (
         lines and steps[-1] is None and not lines[-1].startswith(b"{")
     ):
@@ -79,7 +79,7 @@ def keep_lines_after(path: Path, step: int) -> None:
     for file in (dropped_path(path), path):
         content = file.read_bytes() if file.is_file() else b""
         for line in content.splitlines(keepends=True):
-            number = _step_of(line)
+            number = step_of(line)
             if number is not None and number > step:
                 lines.setdefault(number, line)
     if lines or dropped_path(path).exists():
@@ -92,14 +92,14 @@ def set_lines_aside(path: Path, step: int) -> int:
         lines = path.read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
         return 0
-    later = [line for line in lines if (_step_of(line) or 0) > step]
+    later = [line for line in lines if (step_of(line) or 0) > step]
     if later:
         replace_file(abandoned_name(path), b"".join(later))
-        replace_file(path, b"".join(line for line in lines if (_step_of(line) or 0) <= step))
+        replace_file(path, b"".join(line for line in lines if (step_of(line) or 0) <= step))
     return len(later)
 
 
-def _step_of(line: bytes) -> float | None:
+def step_of(line: bytes) -> float | None:
     """Return the step of a line, or None if the line is not complete."""
     try:
         step = json.loads(line)["step"] if line.endswith(b"\n") else None

@@ -25,7 +25,7 @@ from launcher.runs.find import ask_queue, find_runs, uncollected
 from launcher.runs.format import seconds_of
 from launcher.runs.over import OVER_HELP, grouped
 from launcher.runs.report_media import media_of
-from launcher.runs.show import forked_from
+from launcher.runs.show import forked_from, shares
 from launcher.runs.spent import Spent, spent
 from launcher.runs.stored_run import StoredRun
 from launcher.runs.stored_study import StoredStudy, find_study
@@ -278,6 +278,7 @@ def described(
         "id": run.id,
         "name": run.name,
         "forked_from": forked_from(run.record),
+        "shares": shares(run.record),
         "note": run.written.text,
         "labels": list(run.written.labels),
         "state": run.state,

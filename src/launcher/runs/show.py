@@ -71,6 +71,7 @@ def facts(run: StoredRun) -> Table:
         "expected": described(run, time.time()),
         "step": progress(record),
         "forked from": forked_from(record),
+        "shares": shares(record),
         "loss": number(record.get("loss")),
         "best": best(record),
         "time": spent(run, time.time()).line() if run.attempts else "",
@@ -95,6 +96,12 @@ def forked_from(record: RecordData) -> str:
     """Return the run and the step that a fork started from, or "" for other runs."""
     source = record.get("forked_from")
     return f"{source['name']}/{source['id']} at step {source['step']}" if source else ""
+
+
+def shares(record: RecordData) -> str:
+    """Return the steps that another run has trained, or "" without such steps."""
+    source = record.get("shared")
+    return f"steps 0 to {source['step']} with {source['run']}" if source else ""
 
 
 def attempts(run: StoredRun) -> Table:

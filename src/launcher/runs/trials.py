@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from launcher.config.metric_direction import ranked
+from launcher.rundir import signing
 from launcher.rundir.files import patiently
 from launcher.rundir.folder import run_folders, run_name
 from launcher.rundir.history import Curve, History
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 STUDIES, INVALID = "studies", "invalid"
+SIGNED = "trial"
+"""The kind of a signature of a sampler's notes."""
 Value = str | int | float
 Status = Literal["open", "paused", "pruned", "completed", "failed", "invalid"]
 DIGITS = 6
@@ -78,6 +81,8 @@ class Trial:
     """Its run was cancelled during the search, which counts as pruned."""
     failures: int = 0
 
+    is_own: bool = True
+    """Whether this user has recorded the notes of the sampler."""
     run: str | None = None
     """`<run.name>/<run.id>`, or None if the configuration is invalid."""
     state: str | None = None
@@ -99,16 +104,22 @@ class Trial:
         trial = cls(
             **{name: recorded[name] for name in RECORDED} | {"distributions": distributions}
         )
+        trial.is_own = signing.is_own(SIGNED, trial.notes, recorded["signature"])
         if run is not None:
             trial.run = run_name(run.folder.path)
             trial.look_at(run, goal)
         return trial
+
+    @property
+    def notes(self) -> list[dict[str, Any]]:
+        return [self.attributes, self.shared]
 
     def as_data(self, study: str, goal: Goal) -> TrialData:
         """Return what is recorded."""
         data: Any = {name: getattr(self, name) for name in RECORDED}
         data |= {"study": study, "distributions": as_json(self.distributions), "value": goal.value}
         data |= {"objectives": [*goal.objectives], "directions": [*goal.directions]}
+        data["signature"] = signing.sign(SIGNED, self.notes) if any(self.notes) else None
         recorded: TrialData = data
         return recorded
 
@@ -174,7 +185,17 @@ class Trial:
         return value(self.curves[0], goal.value, goal.mode, step)
 
 
-NOT_RECORDED = ("run", "state", "step", "curves", "reason", "logged", "stored", "latest")
+NOT_RECORDED = (
+    "is_own",
+    "run",
+    "state",
+    "step",
+    "curves",
+    "reason",
+    "logged",
+    "stored",
+    "latest",
+)
 RECORDED = [each.name for each in fields(Trial) if each.name not in NOT_RECORDED]
 
 

@@ -5,7 +5,7 @@ is its number, so a search that was killed asks for the same trials again.
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import optuna
@@ -13,6 +13,8 @@ from optuna.storages import InMemoryStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from launcher.errors import ConfigError
+from launcher.rundir import signing
 from launcher.runs.stored_study import STATES
 from launcher.runs.trials import Trial
 from launcher.search.samplers import make_sampler
@@ -79,6 +81,7 @@ class Sampling:
         self._rebuild({trial.number: trial for trial in trials}, enqueue)
 
     def _rebuild(self, trials: dict[int, Trial], enqueue: Sequence[Params]) -> None:
+        _check_notes(self.settings, trials.values())
         tried = sum(trial.origin == "enqueued" for trial in trials.values())
         queue = list(enqueue[tried:])
         for number in range(max(trials, default=-1) + 1):
@@ -179,3 +182,14 @@ class Sampling:
             x: y for x, y in until.intermediate_values.items() if x <= step
         }
         return pruner.prune(self.study, until)
+
+
+def _check_notes(settings: Settings, trials: Iterable[Trial]) -> None:
+    """Check that no notes of others are unpickled, which CMA-ES does."""
+    foreign = [trial for trial in trials if any(trial.notes) and not trial.is_own]
+    if settings.sampler == "cmaes" and foreign:
+        raise ConfigError(
+            f"hpo.sampler=cmaes: the notes of trial {foreign[0].number} in {foreign[0].run} would"
+            f" run code, and your key {signing.key_file()} has not signed them; name the key of"
+            f" your own search by {signing.VARIABLE}, or use another hpo.study."
+        )

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from launcher.config.checks import batch_issue
+from launcher.config.command import stored_identity
 from launcher.config.construct import instantiate
 from launcher.config.epochs import with_epochs
 from launcher.config.lanes import lane_issues, unsupported_by
@@ -37,8 +38,10 @@ from launcher.hooks.init_from import InitFromHook
 from launcher.hooks.jsonl import JsonlHook
 from launcher.hooks.media import MediaHook
 from launcher.hooks.metric_schedule import MetricScheduleHook
+from launcher.hooks.shared import SharedStart
 from launcher.hooks.sources import SourcesHook
 from launcher.models.output import check_parameters, described
+from launcher.optim.common_steps import comparable
 from launcher.optim.fused import kernels_for_any_shard
 from launcher.optim.optimizers import check_step
 from launcher.optim.parts import OptimizerParts, call_factory
@@ -118,6 +121,7 @@ def build_trainer(
         if isinstance(loader.dataset, Mixture):
             hooks.insert(0, SourcesHook(get(plain, "hooks.logging.interval") or 10))
         schedule = in_steps(schedule, loader.dataset, plain["data"]["batch_size"])
+    texts = {"config.yaml": text if strategy.ranks.rank else signed_text(text)}
     trainer = Trainer(
         strategy=strategy,
         build_model=lambda: precision.convert(build_model(plain["model"])),
@@ -130,8 +134,10 @@ def build_trainer(
             test_loader=partial(data.test_loader, **placement),
             val_names=tuple(data.val_names),
             data=data,
-            texts={"config.yaml": text if strategy.ranks.rank else signed_text(text)},
+            texts=texts,
             fork=_fork(run, config.outputs, text),
+            shared=_shared(config, texts),
+            leaves={int(step): ids for step, ids in (run.leaves or {}).items()},
         ),
         precision=precision,
         settings=settings if to_train else replace(settings, max_steps=1),
@@ -368,6 +374,17 @@ def _fork(run: RunSettings, outputs: str, config: str) -> Fork | None:
     if run.fork_from is None:
         return None
     return Fork(run.fork_from, expanded(outputs), tuple(run.fork_without or ()), config)
+
+
+def _shared(config: RunConfig, texts: dict[str, str]) -> SharedStart | None:
+    run, plain = config.run, config.of_the_run
+    known = stored_identity(config.plain["run"])
+    if not run.share_prefix or run.fork_from is not None or known is None:
+        return None
+    if "oc.env" in str(plain.get("hooks")):
+        # It is stored as it is written, and may have had another value.
+        return None
+    return SharedStart(comparable(known[1], plain, plain["trainer"]["max_steps"]), texts)
 
 
 def _no_optimizer(model: nn.Module) -> torch.optim.Optimizer:

@@ -88,6 +88,7 @@ def test_a_whole_life(folder, clock, monkeypatch):
         "loss": 1.5,
         "best": best(1.4, 90),
         "forked_from": None,
+        "shared": None,
         "logged": {"curve": "█▁", "newest": {"train/loss": [1.5, 100]}},
         "folder": str(folder.path),
         "data_files": None,

@@ -1,0 +1,87 @@
+"""The number of first steps in which two runs are the same run."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from launcher.config.command import for_json
+from launcher.config.construct import target_object
+from launcher.config.difference import diff
+from launcher.config.equivalence import canonical
+from launcher.config.length import with_steps
+from launcher.config.matters_from import Node, Pair, Rule, is_ours
+from launcher.config.sections import TrainerSettings
+from launcher.config.tree import get, join
+from launcher.optim import schedulers
+
+OWNERS: dict[str, Any] = {"trainer": TrainerSettings, "scheduler": schedulers}
+"""The owners of `matters_from` for a section, and for a group with classes of torch."""
+
+
+def common_steps(one: Node, other: Node) -> int:
+    """Return the number of first steps that two runs have in common, bitwise identical.
+
+    It is 0 unless every key in which they differ has a rule (`launcher.config.matters_from`).
+
+    Args:
+        one: an identity, in which `trainer.max_steps` is a number.
+        other: another one.
+    """
+    rules: dict[tuple[str, Rule], None] = {}
+    for find in (_quickly_changed, lambda *both: diff(*map(canonical, both))):
+        for key in find(one, other):
+            path, rule = _rule(key, one, other)
+            if rule is None:
+                return 0
+            rules[path, rule] = None
+    # A rule may construct parts, so each key must have one before the first is asked.
+    pair = Pair(one, other)
+    common = [rule(get(one, path), get(other, path), pair) for path, rule in rules]
+    return max(0, min([pair.steps_before_an_end, *common]))
+
+
+def comparable(identity: Node, config: Node, max_steps: int | None) -> dict[str, Any]:
+    """Return an identity with what else decides the lines of a run: its hooks and its length."""
+    hooks = {"hooks": for_json(config.get("hooks") or {})}
+    return {**with_steps(identity, max_steps), **hooks} if max_steps else {**identity, **hooks}
+
+
+def _quickly_changed(one: Node, other: Node, path: str = "") -> Iterator[str]:
+    """Yield the keys that both have with other values, which are never equivalent.
+
+    Among ten thousand runs, nearly all have one without a rule.
+    """
+    for key, value in one.items():
+        if key in other and value != other[key]:
+            here = join(path, key)
+            if isinstance(value, Mapping) and isinstance(other[key], Mapping):
+                yield from _quickly_changed(value, other[key], here)
+            else:
+                yield here
+
+
+def _rule(key: str, one: Node, other: Node) -> tuple[str, Rule | None]:
+    """Return the rule of a key, and the path of the node whose class has it."""
+    parts = key.split(".")
+    for depth in range(len(parts), 0, -1):
+        # The key may be of a whole class, which one of them lacks.
+        path, name = ".".join(parts[:depth]), parts[depth] if depth < len(parts) else "*"
+        nodes = [node for tree in (one, other) if (node := get(tree, path)) is not None]
+        declared = [rules for node in nodes if (rules := _declared(path, node)) is not None]
+        if declared:
+            found = {rules.get(name, rules.get("*")) for rules in declared}
+            return path, found.pop() if len(found) == 1 and len(declared) == len(nodes) else None
+    return "", None
+
+
+def _declared(path: str, node: object) -> Mapping[str, Rule] | None:
+    """Return the rules of a node's class, or None if there is no class to ask.
+
+    Code of others is not imported, since an identity may be a stored one.
+    """
+    if (owner := OWNERS.get(path)) is None:
+        target = node.get("_target_") if isinstance(node, Mapping) else None
+        if not isinstance(target, str):
+            return None
+        owner = target_object(target) if is_ours(target) else None
+    rules: Mapping[str, Rule] = getattr(owner, "matters_from", {})
+    return rules

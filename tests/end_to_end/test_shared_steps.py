@@ -1,0 +1,377 @@
+"""`run.share_prefix`: what two runs have in common is trained once, and ends with the same bits."""
+
+import hashlib
+import importlib
+import json
+import os
+import pkgutil
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import launcher.hooks
+from support import runner
+
+SHORT = (
+    "model=mlp",
+    "model.hidden_dim=16",
+    "model.dropout=0.1",
+    "data.batch_size=32",
+    "optimizer.lr=0.01",
+    "trainer.max_steps=20",
+    "hooks.logging.interval=3",
+    "hooks.evaluation.interval=4",
+    "hooks.evaluation.max_samples=64",
+    "hooks.checkpointing.interval=4",
+    "hooks.checkpointing.keep_interval=4",
+)
+DIGITS = "{_target_:launcher.data.digits.DigitsData,weight:1}"
+WSD = ("scheduler=wsd", "scheduler.warmup_steps=3")
+MIXTURE = (
+    *WSD,
+    "data=mixture",
+    f"data.sources={{a:{DIGITS},b:{DIGITS}}}",
+    "data.num_features=64",
+    "data.num_classes=10",
+)
+DIGITS_ALONE = ("data=digits", "scheduler=constant")
+DEFAULT = ("data=digits", *WSD)
+WEIGHTS = "weights:{a:3}"
+MATTERS = {
+    "scheduler.*": [
+        (DEFAULT, [], ["scheduler.decay_ratio=0.4"], 12),
+        (DEFAULT, ["scheduler=constant_with_warmup"], ["scheduler=wsd"], 16),
+        (
+            (*DIGITS_ALONE, "scheduler._target_=torch.optim.lr_scheduler.StepLR"),
+            ["+scheduler.step_size=9"],
+            ["+scheduler.step_size=11"],
+            8,
+        ),
+        (
+            (
+                *DIGITS_ALONE,
+                "scheduler._target_=torch.optim.lr_scheduler.OneCycleLR",
+                "+scheduler.max_lr=0.01",
+                "+scheduler.total_steps=20",
+            ),
+            [],
+            ["+scheduler.three_phase=true"],
+            4,
+        ),
+    ],
+    "trainer.max_steps": [(DEFAULT, [], ["trainer.max_steps=30"], 16)],
+    "trainer.max_epochs": [
+        (
+            (*DIGITS_ALONE, "trainer.max_steps=null", "data.batch_size=256"),
+            ["trainer.max_epochs=2"],
+            ["trainer.max_epochs=4"],
+            8,
+        )
+    ],
+    "data.stages": [
+        (MIXTURE, [], [f"data.stages=[{{at:400,{WEIGHTS}}}]"], 12),
+        (
+            (*MIXTURE, "data.exhausted=renormalise"),
+            [f"data.stages=[{{at:200,{WEIGHTS}}},{{at:500,weights:{{b:9}}}}]"],
+            [f"data.stages=[{{at:200,{WEIGHTS}}},{{at:384,weights:{{b:2}}}}]"],
+            12,
+        ),
+    ],
+    "hooks.ema.start": [
+        (
+            (*DEFAULT, "hooks=[default,ema]", "hooks.ema.interval=7"),
+            [],
+            ["hooks.ema.start=initial"],
+            4,
+        )
+    ],
+    "hooks.progress.*": [(DEFAULT, [], ["hooks.progress.interval=2"], 16)],
+    "hooks.watchdog.*": [(DEFAULT, [], ["hooks=[default,watchdog]"], 16)],
+    "hooks.export.*": [(DEFAULT, [], ["hooks=[default,export]"], 16)],
+    "hooks.profiler.*": [(DEFAULT, [], ["hooks=[default,profiler]"], 16)],
+    "hooks.nan_report.*": [(DEFAULT, [], ["hooks=[default,nan_report]"], 16)],
+    "hooks.checkpointing.*": [(DEFAULT, [], ["hooks.checkpointing.interval=3"], 16)],
+}
+"""Cases for each key with a rule: arguments of two runs, of the first, of the second, and the step
+that the second one starts from."""
+
+
+def state(folder: Path) -> dict[str, str]:
+    """The last step's weights, moments, rates, counters, random state and position."""
+    latest = folder / "checkpoints" / "latest"
+    names = ["shard-00000.safetensors", "rank-00000.safetensors", "state.json"]
+    return {name: hashlib.sha256((latest / name).read_bytes()).hexdigest() for name in names}
+
+
+def record(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "run.json").read_bytes())
+
+
+def trained(folder: Path) -> int:
+    return sum(one["end_step"] - one["start_step"] for one in record(folder)["attempts"])
+
+
+def train(outputs: Path, *overrides: str) -> tuple[Path, str]:
+    """Train one run; return its folder and the output."""
+    before = set(outputs.glob("*/*/run.json"))
+    done = runner.launch(outputs, *SHORT, *overrides)
+    assert done.returncode == 0, done.output
+    (new,) = set(outputs.glob("*/*/run.json")) - before
+    return new.parent, done.output
+
+
+def assert_equal(shared: Path, alone: Path) -> None:
+    assert shared.name == alone.name
+    assert runner.metrics_of(shared) == runner.metrics_of(alone)
+    assert state(shared) == state(alone)
+
+
+CASES = [
+    pytest.param(*case, id=f"{key}-{number}")
+    for key, cases in MATTERS.items()
+    for number, case in enumerate(cases)
+]
+
+
+@pytest.mark.parametrize(("both", "first", "second", "step"), CASES)
+def test_a_shared_run_equals_the_run_trained_alone(
+    tmp_path: Path, both: tuple[str, ...], first: list[str], second: list[str], step: int
+) -> None:
+    # The id of a run does not have the hooks that only observe.
+    name, outputs = "run.name=shared", tmp_path / "shared"
+    trunk, _ = train(outputs, *both, *first, name, "run.id=trunk")
+    leaf, output = train(outputs, *both, *second, name, "run.id=leaf", "run.share_prefix=true")
+    assert f"New run. Shares steps 0 to {step} with trunk." in output
+    assert record(leaf)["shared"] | {"digest": ""} == {"run": "trunk", "step": step, "digest": ""}
+    assert trained(leaf) == record(leaf)["max_steps"] - step
+    alone, _ = train(tmp_path / "alone", *both, *second, name, "run.id=leaf")
+    assert_equal(leaf, alone)
+    assert record(alone)["shared"] is None
+    assert record(trunk)["state"] == "completed"
+
+
+def declared() -> Iterator[str]:
+    from launcher.config.sections import TrainerSettings
+    from launcher.data.mixture import MixtureData
+    from launcher.optim import schedulers
+
+    owners: dict[str, Any] = {
+        "trainer": TrainerSettings,
+        "scheduler": schedulers,
+        "data": MixtureData,
+    }
+    for found in pkgutil.iter_modules(launcher.hooks.__path__):
+        module = importlib.import_module(f"launcher.hooks.{found.name}")
+        for value in vars(module).values():
+            if isinstance(value, type) and value.__module__ == module.__name__:
+                owners[f"hooks.{found.name}"] = value
+                for key in vars(value).get("matters_from", {}):
+                    yield f"hooks.{found.name}.{key}"
+    for path in ("trainer", "scheduler", "data"):
+        for key in owners[path].matters_from:
+            yield f"{path}.{key}"
+
+
+def test_each_declared_key_is_compared() -> None:
+    has_no_steps = {"hooks.checkpointing.best_metric", "hooks.checkpointing.best_mode"}
+    assert {*declared()} == {*MATTERS} | has_no_steps
+
+
+PLANTED = """
+import sys
+import time
+from launcher.config.matters_from import never
+from launcher.config.sections import TrainerSettings
+from launcher.cli.main import main
+TrainerSettings.matters_from["max_grad_norm"] = never
+main(sys.argv[1:])
+"""
+
+
+def test_a_wrong_declaration_is_found(tmp_path: Path) -> None:
+    """The comparison above fails if a key is said not to matter, and does."""
+    other = "trainer.max_grad_norm=0.01"
+    train(tmp_path / "shared", *DEFAULT)
+    words = [
+        f"paths.outputs={tmp_path / 'shared'}",
+        *SHORT,
+        *DEFAULT,
+        other,
+        "run.share_prefix=true",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", PLANTED, *words, "run.share_prefix=true"],
+        env=runner.ENVIRONMENT,
+        capture_output=True,
+        text=True,
+    )
+    assert "Shares steps 0 to 16 with" in done.stdout + done.stderr
+    alone, _ = train(tmp_path / "alone", *DEFAULT, other)
+    with pytest.raises(AssertionError):
+        assert_equal(tmp_path / "shared" / alone.parent.name / alone.name, alone)
+
+
+@pytest.fixture(scope="module")
+def one_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the run `shared/trunk`, whose best checkpoint at step 12 is that of step 12."""
+    outputs = tmp_path_factory.mktemp("one") / "outputs"
+    train(outputs, *DEFAULT, "run.name=shared", "run.id=trunk")
+    return outputs
+
+
+def leave(one_run: Path, outputs: Path, *overrides: str, change: Any = None) -> tuple[Path, str]:
+    """Start a run with another decay next to a copy of the trunk."""
+    shutil.copytree(one_run, outputs, symlinks=True)
+    if change is not None:
+        change(outputs / "shared" / "trunk")
+    words = (*DEFAULT, "scheduler.decay_ratio=0.4", "run.name=shared", "run.id=leaf", *overrides)
+    return train(outputs, *words, "run.share_prefix=true")
+
+
+def attempt_has(**values: object) -> Any:
+    def change(folder: Path) -> None:
+        data = record(folder)
+        data["attempts"][0] |= values
+        (folder / "run.json").write_text(json.dumps(data))
+
+    return change
+
+
+def has_other_code(folder: Path) -> None:
+    for file in folder.glob("checkpoints/step-*/code.yaml"):
+        file.write_text(file.read_text().replace("torch-launcher", "x") + "x: 1\n")
+
+
+def has_lost_its_weights(folder: Path) -> None:
+    (folder / "checkpoints" / "step-00000012" / "shard-00000.safetensors").write_bytes(b"")
+
+
+def has_lost_its_best(folder: Path) -> None:
+    """The best checkpoint up to step 12 is one that was deleted since."""
+    for file in folder.glob("checkpoints/step-*/rank-00000.json"):
+        state = json.loads(file.read_bytes())
+        (notes,) = (
+            each["checkpointing"] for each in state["hooks"].values() if "checkpointing" in each
+        )
+        notes["best"]["step"] = 5
+        file.write_text(json.dumps(state))
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "said"),
+    [
+        (attempt_has(machine="a GPU"), [], "it was trained on another machine: a GPU"),
+        (attempt_has(world_size=2), [], "it was trained on 2 ranks"),
+        (attempt_has(micro_batch_size=16), [], "with 16 samples a pass"),
+        (has_other_code, [], "x: 1 -> gone"),
+        (has_lost_its_best, [], "step-00000005: manifest.json is missing"),
+        (None, ["hooks.logging.interval=4"], None),
+        (None, ["hooks.checkpointing.best_metric=train/loss"], None),
+        (None, ["run.tag=again"], None),
+        (None, ["data.num_workers=1"], "New run. Shares steps 0 to 12"),
+        (has_lost_its_weights, [], "New run. Shares steps 0 to 8"),
+    ],
+)
+def test_what_is_not_the_same_is_not_shared(
+    one_run: Path, tmp_path: Path, change: Any, words: list[str], said: str | None
+) -> None:
+    leaf, output = leave(one_run, tmp_path / "outputs", *words, change=change)
+    shared = re.search(r"New run. Shares steps 0 to (\d+)", output)
+    assert trained(leaf) == 20 - (int(shared[1]) if shared else 0)
+    if said is None:
+        assert "Shares" not in output and record(leaf)["shared"] is None
+    else:
+        assert said in output
+
+
+GPT = (
+    "model=gpt",
+    "model.dim=16",
+    "model.num_layers=1",
+    "model.num_heads=2",
+    "model.dropout=0.1",
+    "data.seq_len=16",
+    "data.batch_size=4",
+    *WSD,
+    "trainer.max_steps=100",
+    "hooks.logging.interval=5",
+    "hooks.evaluation.interval=20",
+    "hooks.evaluation.max_samples=8",
+    "hooks.checkpointing.interval=20",
+    "device=cpu",
+)
+COOLDOWNS = ("-m", "seed=0,1", "scheduler.decay_ratio=0.04,0.08,0.12,0.16,0.2,0.24,0.28,0.32")
+
+
+@pytest.fixture(scope="module")
+def trained_alone(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    outputs = tmp_path_factory.mktemp("cooldowns")
+    done = runner.launch(outputs, *GPT, *COOLDOWNS)
+    assert done.returncode == 0, done.output
+    return sorted(file.parent for file in outputs.glob("*/*/run.json"))
+
+
+def assert_all_equal(outputs: Path, trained_alone: list[Path]) -> int:
+    """Return the steps that were trained in all."""
+    for alone in trained_alone:
+        assert_equal(outputs / alone.parent.name / alone.name, alone)
+    return sum(trained(outputs / alone.parent.name / alone.name) for alone in trained_alone)
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_eight_cooldowns_of_two_seeds_train_a_third(
+    tmp_path: Path, trained_alone: list[Path], slots: int
+) -> None:
+    words = (*GPT, *COOLDOWNS, "run.share_prefix=true", f"dispatch.parallel={slots}")
+    done = runner.launch(tmp_path, *words)
+    assert done.returncode == 0, done.output
+    assert "16 runs, 1,600 steps; shared: 466 are trained" in done.output
+    assert assert_all_equal(tmp_path, trained_alone) == 466
+
+
+def test_a_trunk_that_is_killed_costs_only_time(tmp_path: Path, trained_alone: list[Path]) -> None:
+    words = [f"paths.outputs={tmp_path}", *GPT, *COOLDOWNS, "run.share_prefix=true"]
+    words += ["dispatch.parallel=2", "+tracker.pace._target_=support.pacer.Pacer"]
+    first = runner.start("-m", "launcher", *words, "+tracker.pace.seconds=0.02", real=True)
+    try:
+        trunk = wait_for(lambda: next(iter(tmp_path.glob("*/*/checkpoints/step-00000040")), None))
+        os.kill(record(trunk.parents[1])["attempts"][-1]["pid"], signal.SIGKILL)
+        output, _ = first.communicate(timeout=400)
+    finally:
+        first.kill()
+    assert first.returncode == 1 and "was killed by signal 9" in output, output
+    # The same command resumes the trunk, and leaves the others as they are.
+    again = runner.launch(tmp_path, *words[1:], "+tracker.pace.seconds=0")
+    assert again.returncode == 0, again.output
+    assert assert_all_equal(tmp_path, trained_alone) < 1600 * 3 // 4
+
+
+def wait_for(find: Any) -> Any:
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        if (found := find()) is not None:
+            return found
+        time.sleep(0.02)
+    raise AssertionError("waited in vain")
+
+
+def test_shared_steps_are_shared_further_where_they_were_compared(
+    one_run: Path, tmp_path: Path
+) -> None:
+    leaf, _ = leave(one_run, tmp_path / "outputs")
+    shutil.rmtree(leaf.parent / "trunk")
+    words = (*DEFAULT, "run.name=shared", "run.share_prefix=true", "scheduler.decay_ratio=0.35")
+    third, output = train(tmp_path / "outputs", *words)
+    assert "New run. Shares steps 0 to 12 with leaf." in output
+    shutil.rmtree(third)
+    attempt_has(world_size=2)(leaf)
+    _, output = train(tmp_path / "outputs", *words)
+    assert "Shares no step 12 with leaf: it was trained on 2 ranks" in output

@@ -1,0 +1,80 @@
+"""The plan of a sweep whose runs share their first steps."""
+
+from itertools import combinations
+from typing import Any
+
+import pytest
+
+from launcher.cli.branches import described, plan
+from launcher.optim.common_steps import common_steps
+from support.paths import ROOT
+
+
+def run(steps: int, ratio: float, seed: int = 0, warmup: int = 5) -> dict[str, Any]:
+    wsd = {"_target_": "launcher.optim.schedulers.wsd", "warmup_steps": warmup, "max_steps": steps}
+    return {
+        "seed": seed,
+        "trainer": {"max_steps": steps},
+        "optimizer": {"_target_": "torch.optim.AdamW", "lr": 0.3},
+        "scheduler": wsd | {"decay_ratio": ratio},
+    }
+
+
+RUNS = [run(steps, ratio) for steps in (100, 200) for ratio in (0.1, 0.2, 0.4)]
+
+
+def test_the_plan_of_a_sweep() -> None:
+    branches = plan(RUNS)
+    starts = {branch.index: (branch.trunk, branch.start) for branch in branches}
+    # Of 200 steps, the decays begin at 180, 160 and 120; of 100 steps at 90, 80 and 60.
+    assert starts == {
+        3: (None, 0),
+        4: (3, 161),
+        5: (3, 121),
+        0: (3, 91),
+        1: (3, 81),
+        2: (3, 61),
+    }
+    assert [branch.index for branch in branches] == [3, 4, 5, 0, 1, 2]
+    assert branches[0].leaves == {161: [4], 121: [5], 91: [0], 81: [1], 61: [2]}
+    assert described(branches) == "6 runs, 900 steps; shared: 385 are trained"
+
+
+def test_the_plan_of_the_page() -> None:
+    runs = [run(steps, ratio, warmup=50) for ratio in (0.1, 0.2, 0.4) for steps in (1000, 2000)]
+    assert described(plan(runs)) in (ROOT / "docs" / "shared_steps.md").read_text()
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_each_tree_trains_the_fewest_steps(order: int) -> None:
+    """It is a maximum spanning tree, and a trunk starts before its leaves."""
+    runs = [*RUNS, *(run(steps, 0.2, seed=1) for steps in (50, 100))][::order]
+    branches = plan(runs)
+    places = {branch.index: place for place, branch in enumerate(branches)}
+    for branch in branches:
+        if branch.trunk is None:
+            continue
+        assert places[branch.trunk] < places[branch.index]
+        assert branch.start == common_steps(runs[branch.index], runs[branch.trunk])
+    # Kruskal's algorithm over all pairs.
+    parent = list(range(len(runs)))
+
+    def root(index: int) -> int:
+        return index if parent[index] == index else root(parent[index])
+
+    total = 0
+    pairs = [(common_steps(runs[a], runs[b]), a, b) for a, b in combinations(range(len(runs)), 2)]
+    for steps, one, other in sorted(pairs, reverse=True):
+        if root(one) != root(other):
+            parent[root(one)] = root(other)
+            total += steps
+    assert sum(branch.start for branch in branches) == total
+
+
+def test_runs_with_nothing_in_common_are_in_their_order() -> None:
+    branches = plan([run(50, 0.2, seed) for seed in range(3)])
+    assert [(branch.index, branch.trunk, branch.leaves) for branch in branches] == [
+        (0, None, {}),
+        (1, None, {}),
+        (2, None, {}),
+    ]

@@ -1,0 +1,60 @@
+"""The look-up of a run with which a new one has steps in common."""
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from launcher.hooks.shared import SharedStart, awaited
+from launcher.optim.common_steps import comparable
+from launcher.rundir.record_format import IDENTITY_VERSION
+
+READ: Counter[str] = Counter()
+sys.addaudithook(
+    lambda event, values: READ.update([str(values[0])] if event == "open" else []),
+)
+
+
+def identity(lr: float = 0.1, ratio: float = 0.2) -> dict[str, Any]:
+    wsd = {"_target_": "launcher.optim.schedulers.wsd", "max_steps": 100, "decay_ratio": ratio}
+    return {
+        "trainer": {"max_steps": 100},
+        "optimizer": {"_target_": "torch.optim.AdamW", "lr": lr},
+        "scheduler": wsd,
+    }
+
+
+def write(folder: Path, **values: object) -> None:
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps(values))
+
+
+def test_each_of_ten_thousand_records_is_read_once(tmp_path: Path) -> None:
+    for number in range(10_000):
+        own = identity(lr=number) if number % 500 else identity(ratio=0.4 + number / 50_000)
+        version = {"identity_version": IDENTITY_VERSION, "config": {}, "max_steps": 100}
+        write(tmp_path / f"{number:05d}", identity=own, **version)
+    for step in (20, 60, 80):
+        checkpoint = tmp_path / "00000" / "checkpoints" / f"step-{step:08d}"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "manifest.json").write_text("{}")
+    READ.clear()
+    found = SharedStart(comparable(identity(), {}, 100), {})._sources(tmp_path / "new")
+    assert {(source.run.path.name, source.step) for source in found} == {
+        ("00000", 20),
+        ("00000", 60),
+    }
+    records = {name: count for name, count in READ.items() if name.endswith("run.json")}
+    assert len(records) == 10_000 and {*records.values()} == {1}
+
+
+def test_a_step_is_awaited_until_each_of_its_runs_has_an_attempt(tmp_path: Path) -> None:
+    leaves = {20: ["one"], 60: ["one", "two"]}
+    assert awaited(tmp_path, leaves) == [20, 60]
+    write(tmp_path / "one", attempts=[])
+    assert awaited(tmp_path, leaves) == [20, 60]
+    attempt = {"number": 1, "started": "", "host": "", "pid": 1, "start_step": 20}
+    rest = dict.fromkeys(("ended", "end_step", "outcome", "signal", "exit_code", "reason"))
+    (tmp_path / "one" / "run.json").write_text(json.dumps({"attempts": [attempt | rest]}))
+    assert awaited(tmp_path, leaves) == [60]
