@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from omegaconf import OmegaConf
-
 from launcher.checkpoint.changes import changes_since, stored_fingerprint, stored_sources
 from launcher.checkpoint.find import checkpoint_path, has_checkpoints, has_no_checkpoint
 from launcher.checkpoint.store import CheckpointStore
@@ -20,6 +18,7 @@ from launcher.config.command import command_record, task_overrides
 from launcher.config.difference import diff, in_a_line
 from launcher.config.length import with_steps
 from launcher.config.lookup import is_same
+from launcher.config.run_config import resolved_node
 from launcher.config.tree import get, nested
 from launcher.errors import ConfigError
 from launcher.rundir.data_files import check_fingerprint, state_of_files
@@ -187,9 +186,7 @@ def _asks_for_more(config: Mapping[str, Any], record: RunRecord) -> bool:
 def _is_changed(config: Mapping[str, Any], record: RunRecord) -> bool:
     """Return whether the newest attempt's configuration, as far as it counts, was another one."""
     before, now = record.data["config"], command_record(config, None)["config"]
-    return bool(before) and not is_same(
-        *(OmegaConf.create(nested(values)) for values in (before, now))
-    )
+    return bool(before) and not is_same(nested(before), nested(now))
 
 
 def _counts_epochs(config: Mapping[str, Any]) -> bool:
@@ -306,7 +303,7 @@ def _fingerprint(node: str, files: str | None) -> str | None:
     from launcher.config.schema import without_own_keys
     from launcher.data.loader import fingerprint
 
-    data = instantiate(without_own_keys(OmegaConf.create(json.loads(node))))
+    data = instantiate(without_own_keys(resolved_node({"data": json.loads(node)}, "data")))
     data.check()
     return fingerprint(data.train_dataset())
 

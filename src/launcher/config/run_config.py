@@ -9,6 +9,7 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from launcher.config.command import command_record
 from launcher.config.identity import DERIVED, digest, hashed_identity, identity_text
@@ -214,9 +215,18 @@ def stored_tree(source: Path | str) -> dict[str, Any]:
 
 
 def resolved_node(stored: Mapping[str, Any], key: str) -> Any:
-    """Return one node of a stored configuration, resolved."""
+    """Return one node of a stored configuration, resolved.
+
+    Raises:
+        ConfigError: a value from the environment cannot be resolved here.
+    """
     config: Any = OmegaConf.create(dict(stored))
-    return OmegaConf.to_container(config[key], resolve=True)
+    try:
+        return OmegaConf.to_container(config[key], resolve=True)
+    except OmegaConfBaseException as error:
+        resolver = Resolver(config, {key: stored[key]})
+        resolver.nodes()
+        raise ConfigError(*map(str, resolver.all_issues())) from error
 
 
 def from_stored(stored: Mapping[str, Any], hydra: Mapping[str, Any] | None = None) -> RunConfig:

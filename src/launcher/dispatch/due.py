@@ -14,6 +14,7 @@ from typing import Any
 from launcher.checkpoint.find import find_checkpoint
 from launcher.config.construct import target_object
 from launcher.config.options import TRAIN_JOB
+from launcher.config.run_config import resolved_node
 from launcher.config.tree import get, of_the_run
 from launcher.remaining import Done, Held, Queued, find_queued, remaining
 from launcher.rundir.folder import RunFolder
@@ -55,7 +56,7 @@ def why_skipped(
     """Return why a job is not submitted: it has nothing to do, is running or queued; or None.
 
     Args:
-        config: resolved, as plain containers.
+        config: as it is stored, as plain containers.
         folder: see `folder_of`.
         queue: jobs that have not ended, see `scheduler.queue`.
     """
@@ -68,7 +69,7 @@ def why_skipped(
         return str(rest) if isinstance(rest, Queued) else None
     if (queued := find_queued(config, folder, queue)) is not None:
         return str(queued)
-    checkpoint = config["job"].get("checkpoint")
+    checkpoint = resolved_node(config, "job").get("checkpoint")
     # Another job, on which this one depends, may save the checkpoint.
     if checkpoint is not None and not get(config, "dispatch.sbatch.dependency"):
         checkpoints = RunFolder(config["run"]["dir"]).checkpoints

@@ -183,6 +183,7 @@ def change(config: dict[str, Any], changes: Mapping[str, object]) -> dict[str, A
     for key, value in changes.items():
         name, _, flag = key.partition(".")
         dispatch[name] = {**(dispatch.get(name) or {}), flag: value} if flag else value
+    resolved = resolved_node({"dispatch": dispatch}, "dispatch")
     if changes:
-        check_dispatch(config)
+        check_dispatch(config | {"dispatch": resolved})
     return dispatch

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from hydra.errors import InstantiationException
-from omegaconf.errors import OmegaConfBaseException
 from torch import nn
 
 from launcher.checkpoint.find import find_checkpoint
@@ -146,9 +145,8 @@ def _build(file: Path, trust: bool) -> nn.Module:
         raise _not_importable(
             file, message.rpartition("full_key: ")[2].strip(), target, error
         ) from error
-    except OmegaConfBaseException as error:
-        # For instance, a variable of the environment is not set.
-        raise ConfigError(f"{file}: {first_line(error)}") from error
+    except ConfigError as error:
+        raise ConfigError(*(f"{file}: {message}" for message in error.messages)) from error
     return model
 
 

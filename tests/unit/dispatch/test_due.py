@@ -65,6 +65,7 @@ def asked(path: Path, job: str = "train", **changes: Any) -> dict[str, Any]:
         "run": {"dir": str(path), "resume": changes.get("resume", "auto"), "identity_exclude": []},
         "trainer": trainer | {"max_epochs": changes.get("max_epochs")},
         "data": {"batch_size": 8},
+        "model": {"sizes": [4, 4]},
         "hooks": {"checkpointing": {"_target_": CHECKPOINTING}}
         if changes.get("saves", True)
         else {},
@@ -164,6 +165,19 @@ def test_a_run_that_saved_nothing_is_never_complete(
     record = json.loads(folder.record_path.read_text())
     folder.record_path.write_text(json.dumps(record | {"checkpoint": None}))
     assert why_skipped(config, folder, {}) is None and not is_done(config, folder)
+
+
+@pytest.mark.parametrize("step", [10, 30])
+def test_the_checkpoint_of_a_job_comes_from_the_environment(tmp_path, monkeypatch, step):
+    folder = made(tmp_path / "run", "completed")
+    config = asked(folder.path, "evaluate")
+    config["job"] = {**config["job"], "checkpoint": "${oc.decode:${oc.env:STEP}}"}
+    monkeypatch.setenv("STEP", str(step))
+    if step == 10:
+        assert why_skipped(config, folder_of(config), {}) is None
+        return
+    with pytest.raises(ConfigError, match=r"job\.checkpoint=30: .* has no such checkpoint"):
+        why_skipped(config, folder_of(config), {})
 
 
 @pytest.mark.parametrize("resume", ["auto", "never"])

@@ -219,6 +219,21 @@ def test_a_dry_run_shows_the_runs_and_the_changed_script(submitted_run, runs):
     } == before
 
 
+def test_values_of_the_environment_are_resolved_at_each_retry(submitted_run, runs, monkeypatch):
+    frozen_with(submitted_run, "config.dispatch.cpus_per_task", "${oc.decode:${oc.env:NUM_CPUS}}")
+    retry = ("retry", "1a2b", "--trust", "--dry-run")
+    monkeypatch.setenv("NUM_CPUS", "3")
+    for change in ([], ["--set", "dispatch.mem=64G"]):
+        code, output, error = runs(*retry, *change)
+        assert code == 0 and "#SBATCH --cpus-per-task=3\n" in output, error
+    monkeypatch.delenv("NUM_CPUS")
+    for change in ([], ["--set", "dispatch.mem=64G"]):
+        code, output, error = runs(*retry, *change)
+        assert (code, output) == (2, "") and "has no variable NUM_CPUS" in error, error
+        assert error.count("\n") == 1
+    assert runs(*retry, "--set", "dispatch.cpus_per_task=2")[0] == 0
+
+
 @pytest.mark.parametrize("mode", ["never", "must"])
 def test_run_resume_holds_for_the_first_submission(submitted_run, runs, tmp_path, mode):
     frozen_with(submitted_run, "config.run.resume", mode)
