@@ -67,6 +67,8 @@ class HuggingFaceModel(Model):
         liger: bool = False,
     ):
         super().__init__()
+        if liger:
+            liger_kernels.check(task)
         self.task, self.has_pretrained_weights = task, pretrained is not None
         self.is_language_model = task in WRITES_TEXT
         labels = num_labels if task.endswith("classification") else None
@@ -95,7 +97,7 @@ class HuggingFaceModel(Model):
             enable({"use_reentrant": False})
         self.liger = liger
         if liger:
-            liger_kernels.apply(self.model, task)
+            liger_kernels.apply(self.model)
         if lora is not None and lora.r:
             if pretrained is None:
                 raise ConfigError(

@@ -102,7 +102,7 @@ class TrialData(TypedDict):
     cancelled: bool
     failures: int
     signature: str | None
-    """Of `attributes` and `shared`, see `launcher.rundir.signing`."""
+    """The signature of `attributes` and `shared`, see `launcher.rundir.signing`."""
 
 
 class RecordData(TypedDict, total=False):

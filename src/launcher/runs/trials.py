@@ -82,7 +82,7 @@ class Trial:
     failures: int = 0
 
     is_own: bool = True
-    """Whether this user has recorded the notes of the sampler."""
+    """True if this user has recorded the notes of the sampler."""
     run: str | None = None
     """`<run.name>/<run.id>`, or None if the configuration is invalid."""
     state: str | None = None

@@ -48,7 +48,7 @@ def imported(*arguments: str, cwd: Path) -> tuple[int, set[str]]:
 def test_help_lists_the_groups_and_imports_nothing_heavy(tmp_path: Path) -> None:
     done = launcher("--help", cwd=tmp_path)
     assert done.returncode == 0 and done.stderr == ""
-    for line in ("model: ", "precision: bf16, fp16, fp32, tf32", "--multirun", "Exit codes"):
+    for line in ("model: ", "precision: bf16, fp16, fp32, fp8, tf32", "--multirun", "Exit codes"):
         assert line in done.stdout
     code, modules = imported("-h", "model=gpt", cwd=tmp_path)
     assert code == 0 and not modules & set(HEAVY)
@@ -122,7 +122,7 @@ BAD = {
         "trainer={: cannot be read (",
         "hydra.searchpath='pkg://mine': should be a list; e.g. hydra.searchpath=[pkg://",
         "model=gptt: no option gptt; did you mean model=gpt? (model has ",
-        "precision=3: no option 3; precision has bf16, fp16, fp32, tf32.",
+        "precision=3: no option 3; precision has bf16, fp16, fp32, fp8, tf32.",
         (
             "hooks=[default,early]: no option early; did you mean hooks=[default,early_stopping]?"
             " (hooks has "

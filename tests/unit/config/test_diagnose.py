@@ -85,7 +85,7 @@ MISTAKES = {
 
 def test_glob_of_options_is_expanded(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
-    for name in ("keys", "more", "other"):
+    for name in ("keys", "kept", "other"):
         (tmp_path / "experiment" / f"{name}.yaml").write_text("model:\n  dim: 64\n")
     with command(["experiment=glob(ke*)"], tmp_path, mode=RunMode.MULTIRUN) as words:
         assert sorted(words.expand()) == [["experiment=kept"], ["experiment=keys"]]

@@ -15,7 +15,7 @@ from launcher.config.compose import compose
 from launcher.config.construct import construct
 from launcher.config.options import TRAIN_JOB
 from launcher.config.resolve import as_yaml
-from launcher.config.run_config import from_stored, stored_tree
+from launcher.config.run_config import from_stored, resolved_node, stored_tree
 from launcher.config.secrets import escaped
 from launcher.dispatch.slurm import SlurmDispatch
 from launcher.dispatch.submitted_runs import SubmittedRun
@@ -325,7 +325,7 @@ def test_a_setup_line_is_written_with_escaped_variables(tmp_path, line):
     written.write_text(yaml.safe_dump(settings))
     overrides = ["dispatch=ours", "model=mlp", "data=digits", f"paths.outputs={tmp_path}"]
     plain = validate(compose(overrides, tmp_path / "conf"))
-    assert construct(plain["dispatch"]).setup_lines() == [line]
+    assert construct(resolved_node(plain, "dispatch")).setup_lines() == [line]
     folder = RunFolder(tmp_path / "run")
     freeze(folder, plain, None, JobNote("/s/job-0.sh"))
     config = from_stored(*frozen(folder))
