@@ -6,7 +6,6 @@ from typing import Any
 from launcher.config.construct import instantiate
 from launcher.config.messages import show
 from launcher.data.base import DataSource
-from launcher.data.iterable import length
 from launcher.errors import ConfigError
 from launcher.types import NonNegativeInt, PositiveInt
 
@@ -100,6 +99,9 @@ def make(part: object, path: str) -> Any:
     """Build a node with `_target_`, which is at this path. Anything else is returned unchanged."""
     if not (isinstance(part, Mapping) and "_target_" in part):
         return part
+    # It imports torch, and a missing file is reported sooner.
+    from launcher.data.iterable import length
+
     made = instantiate(part, path)
     if length(made) == 0:
         own = (f"{key}={show(part[key])}" for key in map(str, part) if not key.startswith("_"))

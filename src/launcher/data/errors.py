@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from torch.utils.data import default_collate
+
 from launcher.errors import ConfigError, TrainingError
 
 
@@ -26,9 +28,6 @@ def collated(collate: Any, dataset: object, indices: Sequence[int], samples: lis
     try:
         return collate(samples)
     except Exception as error:
-        # Datasets are imported before torch, which takes seconds.
-        from torch.utils.data import default_collate
-
         reason = _reason(type(dataset).__name__, indices, samples, error)
         if collate is default_collate:
             raise TrainingError(reason) from error
