@@ -14,7 +14,12 @@ def show(words: Command, arguments: Namespace) -> None:
     """Print the configuration of a command."""
     # The interpolations ${hydra:...} read it.
     HydraConfig.instance().cfg = words.config()  # type: ignore[assignment]
-    _print(_part(words.config(), arguments.cfg), arguments)
+    config, package = words.config(), arguments.package
+    node = config if package in (None, "_global_") else OmegaConf.select(config, package)
+    if arguments.resolve and OmegaConf.is_config(node):
+        # Before the part is cut out, since the run's name needs Hydra's node.
+        OmegaConf.resolve(node)
+    _print(_part(config, arguments.cfg), arguments)
     sys.stdout.flush()
     words.check(words.config())
 
@@ -41,6 +46,4 @@ def _print(config: DictConfig, arguments: Namespace) -> None:
         return
     if package is not None:
         print(f"# @package {package}")
-    if arguments.resolve:
-        OmegaConf.resolve(node)
     sys.stdout.write(OmegaConf.to_yaml(node))

@@ -69,6 +69,7 @@ def test_the_composed_configuration_is_printed_from_any_folder(tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     config = yaml.safe_load(done.stdout)
     assert config["seed"] == 3 and "hydra" not in config
+    assert config["run"]["name"] == "gpt-text"
     assert config["run"]["dir"] == f"outputs/{config['run']['name']}/{config['run']['id']}"
     assert config["scheduler"]["max_steps"] == config["trainer"]["max_steps"]
     assert list(tmp_path.iterdir()) == []
