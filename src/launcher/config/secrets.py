@@ -144,6 +144,8 @@ def secret_issues(
             if not any(secret in value for secret in secrets):
                 continue
             way = "name its variable only under the key that needs it."
+        elif path.startswith("dispatch."):
+            way = "export it as a variable of the shell, which a job inherits."
         elif _is_in(path, parts):
             way = f"export it as a variable, and use '{path}=${{oc.env:{variable}}}'."
         else:

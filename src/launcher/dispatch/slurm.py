@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from launcher.config.node_range import ranks_per_node
 from launcher.config.run_config import RunConfig
-from launcher.config.tree import get
+from launcher.config.tree import get, walk
 from launcher.dispatch import arrays
 from launcher.dispatch.due import why_skipped
 from launcher.dispatch.leftovers import remove_leftovers
@@ -20,6 +20,7 @@ from launcher.dispatch.submitted_runs import SubmittedRun, report
 from launcher.errors import ConfigError
 from launcher.process import signals
 from launcher.rundir.folder import RunFolder
+from launcher.rundir.secret_patterns import SECRET_TEXT, holds_secret
 from launcher.slurm import snapshot, submission
 from launcher.slurm.sbatch import SIGNAL, Script, check_installed, findings, seconds, test_only
 from launcher.slurm.scheduler import QueuedJob
@@ -118,6 +119,7 @@ class SlurmDispatch:
                 " dispatch.time=1-12:00:00."
             )
         self._check_runs_per_job()
+        self._check_secrets()
         if "array" in (self.sbatch or {}):
             raise ConfigError(
                 "dispatch.sbatch.array: Launcher makes the array; use -m for several runs."
@@ -142,6 +144,17 @@ class SlurmDispatch:
                 f"{given}: is more than the runs at once, dispatch.array_parallelism="
                 f"{self.array_parallelism}; use a smaller one."
             )
+
+    def _check_secrets(self) -> None:
+        """Check that no secret would be in the job's script, where values are resolved."""
+        for path, value in walk(vars(self), lists=True):
+            if isinstance(value, str) and (
+                holds_secret(path.rpartition(".")[2], value) or SECRET_TEXT.search(value)
+            ):
+                raise ConfigError(
+                    f"dispatch.{path}: a secret would be stored in the job's script; export it as a"
+                    " variable of the shell, which a job inherits."
+                )
 
     @property
     def size(self) -> Size:

@@ -15,8 +15,8 @@ def check(task: str) -> None:
         )
     if find_spec("liger_kernel") is None:
         raise ConfigError(
-            "model.liger=true: needs a GPU and the package liger-kernel; pip install liger-kernel,"
-            " or use model.liger=false."
+            "model.liger=true: needs a GPU and the package liger-kernel; pip install"
+            " 'torch-launcher[liger]', or use model.liger=false."
         )
 
 

@@ -62,5 +62,5 @@ def test_other_tasks_are_rejected() -> None:
 
 @pytest.mark.skipif(find_spec("liger_kernel") is not None, reason="it is installed")
 def test_the_package_is_named() -> None:
-    with pytest.raises(ConfigError, match="pip install liger-kernel"):
+    with pytest.raises(ConfigError, match=r"torch-launcher\[liger\]"):
         HuggingFaceModel(config={"model_type": "llama"}, vocab_size=8, liger=True)

@@ -54,6 +54,25 @@ def test_a_malformed_time_limit_is_rejected():
 
 
 @pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("setup", ["export WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567"]),
+        ("setup", ["true", "curl https://me:pass1234@host"]),
+        ("srun", ["--export=HF_TOKEN=hf_" + "a" * 34]),
+        ("sbatch", {"comment": "ghp_" + "a" * 36}),
+    ],
+)
+def test_no_secret_is_in_the_script(key, value):
+    """Its values come from the environment, too."""
+    with pytest.raises(ConfigError, match=rf"dispatch\.{key}\.\w+: a secret would be .* script"):
+        SlurmDispatch(**{key: value})
+
+
+def test_variables_of_the_shell_are_no_secrets():
+    SlurmDispatch(setup=["export WANDB_API_KEY=$KEY", 'export HF_TOKEN="${TOKEN}"'])
+
+
+@pytest.mark.parametrize(
     ("settings", "tasks"),
     [
         ({}, 1),
