@@ -205,6 +205,6 @@ def test_one_command_makes_the_environment_and_does_its_work(target, tmp_path):
         line for line in done.stdout.splitlines() if str(tmp_path) in line and "touch" not in line
     ]
     assert made == f"{sys.executable} -m venv {tmp_path / 'venv'}"
-    found = re.search(r"pip install -c constraints\.txt -e '\.\[([a-z,]+)\]'$", installed)
+    found = re.search(r"pip install -c constraints\.txt -e '\.\[([a-z0-9,]+)\]'$", installed)
     assert found and set(found.group(1).split(",")) <= set(EXTRAS)
     assert ("-m launcher" if target == "train" else "-m pytest") in work[-1]
