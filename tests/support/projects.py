@@ -1,7 +1,10 @@
 """A user's project, and command lines in it."""
 
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+
+import pytest
 
 from launcher.cli import main
 from support import python
@@ -71,3 +74,12 @@ def exit_code(*arguments: str) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
+
+
+def enter_project(folder: Path, files: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write a project's files, and make its folder the current one, whose modules are found."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)

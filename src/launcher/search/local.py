@@ -1,5 +1,6 @@
 """Trials as processes of this machine. When the search ends, they save and end too."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,44 +11,44 @@ CANCELLED = 256
 """Value in place of an exit code if somebody cancelled the trial during the search."""
 
 
-class Runner:
+class Runner(ABC):
     """Trains trials; `poll` is the number of seconds between two checks of them."""
 
     poll = 0.3
 
-    def adopt(self, runs: Mapping[int, str]) -> None:
+    def adopt(self, runs: Mapping[int, str]) -> None:  # noqa: B027 - local trials end with it
         """Take over the trials that an earlier search has left running."""
 
-    def check(self, config: RunConfig) -> None:
+    def check(self, config: RunConfig) -> None:  # noqa: B027 - local trials can always start
         """Raise a ConfigError if no trial of this configuration can start."""
 
-    def start(self, number: int, config: RunConfig) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def start(self, number: int, config: RunConfig) -> None: ...
 
     def describe_start(self, step: int) -> str:
         return f"resumes at step {step}" if step else "starts"
 
-    def flush(self) -> None:
+    def flush(self) -> None:  # noqa: B027 - local trials have started
         """Start the trials that wait for others, to start together."""
 
-    def running(self) -> set[int]:
-        raise NotImplementedError
+    @abstractmethod
+    def running(self) -> set[int]: ...
 
-    def ended(self) -> dict[int, int]:
-        raise NotImplementedError
+    @abstractmethod
+    def ended(self) -> dict[int, int]: ...
 
     def phase(self, number: int) -> str:
         """State of a running trial."""
         return "running"
 
-    def why(self, number: int, code: int) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def why(self, number: int, code: int) -> str: ...
 
-    def stop(self, numbers: Sequence[int]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def stop(self, numbers: Sequence[int]) -> None: ...
 
-    def close(self) -> object:
-        raise NotImplementedError
+    @abstractmethod
+    def close(self) -> object: ...
 
 
 class LocalRunner(Pool, Runner):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from launcher.config.tree import get
-from support.projects import exit_code
+from support.projects import enter_project, exit_code
 
 PACKAGE = """
 import json
@@ -54,11 +54,7 @@ FILES = {
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name, text in FILES.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+    enter_project(tmp_path, FILES, monkeypatch)
     monkeypatch.setattr(sys, "argv", ["launcher"])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     return tmp_path

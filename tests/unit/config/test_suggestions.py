@@ -8,6 +8,7 @@ import pytest
 from launcher.config.compose import compose
 from launcher.errors import ConfigError
 from support.composition import mistakes, validate
+from support.projects import enter_project
 
 PACKAGE = """
 from dataclasses import dataclass
@@ -47,11 +48,7 @@ FILES = {
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name, text in FILES.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+    enter_project(tmp_path, FILES, monkeypatch)
     return tmp_path / "conf"
 
 
