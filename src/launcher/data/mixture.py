@@ -33,8 +33,8 @@ def before_other_weights(one: Node, other: Node, pair: Pair) -> int:
         [next(weights for at, weights in reversed(schedule) if at <= start) for start in starts]
         for schedule in schedules
     ]
-    differ = (start for start, *both in zip(starts, *weights, strict=True) if both[0] != both[1])
-    return next(differ, ALL) // int(one["batch_size"])
+    first = next((at for at, a, b in zip(starts, *weights, strict=True) if a != b), ALL)
+    return first // int(one["batch_size"])
 
 
 @dataclass(kw_only=True, eq=False)
@@ -49,10 +49,6 @@ class MixtureData(DataSource):
             a stage does not name keep their weights.
         stage_unit: the unit of `at`; a sample has `seq_len` tokens.
         exhausted: what happens when a source has no more samples (see `MixtureOrder`).
-        seed_samples: seed the random numbers of each sample, by (seed, epoch of its source, index).
-        collate_fn: makes a batch of a list of samples. Default None: torch's `default_collate`.
-        vocab_size, seq_len, num_features, num_classes: for models whose configuration refers to
-            them.
     """
 
     matters_from: ClassVar = {"stages": before_other_weights}

@@ -77,8 +77,7 @@ def earlier_size(folder: RunFolder, share: int, world_size: int) -> tuple[int, b
 def first_error(config: RunConfig, folder: RunFolder, size: int) -> str:
     """Make two steps; return the first rank's out-of-memory error, or no text.
 
-    This rank's error is raised if it is another one, if `size` is 1, or if other ranks still wait
-    for this one in a collective.
+    It is raised if `size` is 1, or if other ranks still wait for this one in a collective.
     """
     config = with_size(config, size).changed({"hooks": {}, "tracker": {}})
     try:

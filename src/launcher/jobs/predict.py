@@ -44,16 +44,11 @@ class PredictJob:
     """Writes the predictions of a checkpoint for new data.
 
     Args:
-        checkpoint: latest, best, a step, or the folder of a checkpoint.
-        weights: `ema` (or `ema/0.999`, if there are several) is the average that `hooks.ema` keeps.
-            Default None: the weights.
+        checkpoint, weights, trust: see `launcher.jobs.stored_model.open_model`.
         file: file of the predictions, *.jsonl. Default None: a file in the run's folder.
         columns: columns to write. Default None: all columns.
         batch_size: samples of a forward pass. Default None: the size of a micro-batch, else of a
             batch.
-        trust: run whatever code the checkpoint's configuration names.
-    Raises:
-        ConfigError: the file has another ending, or a column is unknown.
     """
 
     def __init__(
@@ -67,13 +62,8 @@ class PredictJob:
     ):
         if file is not None and Path(file).suffix != ENDING:
             raise ConfigError(f"job.file={file}: should end in {ENDING}.")
-        for column in columns or ():
-            if column not in COLUMNS:
-                raise ConfigError(
-                    f"job.columns: {column} is not a column; there are {', '.join(COLUMNS)}."
-                )
-        if columns is not None and not columns:
-            raise ConfigError("job.columns=[]: names no column; leave the key out for all.")
+        if columns is not None and (not columns or not set(columns) <= set(COLUMNS)):
+            raise ConfigError(f"job.columns={columns}: should name some of {', '.join(COLUMNS)}.")
         self.checkpoint, self.weights, self.trust = checkpoint, weights, trust
         self.file, self.batch_size = file, batch_size
         self.columns = None if columns is None else [name for name in COLUMNS if name in columns]
@@ -82,10 +72,6 @@ class PredictJob:
         """Write the predictions, which appear once they are complete.
 
         A line about them is printed, and added to the run's `predictions.jsonl`.
-
-        Raises:
-            ConfigError: there is no such checkpoint or no new data, or the model's `forward`
-                returns no logits.
         """
         folder, ranks = config.folder, Ranks.from_env()
         setup_logging(None, ranks.rank)
@@ -107,13 +93,8 @@ class PredictJob:
                 self._write(model.trainer, dataset, count, size, file)
             # Afterwards every rank has written its part.
             maximum(0)
-            line = {
-                "file": str(target),
-                "rows": count,
-                "checkpoint": str(model.path),
-                "step": model.step,
-                "request": request,
-            }
+            line = {"file": str(target), "rows": count, "checkpoint": str(model.path)}
+            line |= {"step": model.step, "request": request}
             on_main(lambda: _join(target, parts, ranks.world_size, log, line))
         model.trainer.strategy.teardown()
         return {"rows": count, "file": str(target)}

@@ -47,14 +47,13 @@ def train(config: RunConfig) -> dict[str, object] | None:
             recorder = RecordHook(config.of_the_run, code, log.begin)
             trainer = build_trainer(config, folder, [recorder])
             trainer.context.texts["code.yaml"] = OmegaConf.to_yaml(code)
-            fingerprint = getattr(
-                getattr(trainer.data_loader, "dataset", None), "fingerprint", None
-            )
+            dataset = getattr(trainer.data_loader, "dataset", None)
+            mark = getattr(dataset, "fingerprint", None)
             machine = machine_state(
                 device_name(trainer.device),
                 torch.get_num_threads(),
                 cpu_kernels(),
-                fingerprint if isinstance(fingerprint, str) else None,
+                mark if isinstance(mark, str) else None,
             )
             trainer.context.texts[MACHINE] = OmegaConf.to_yaml(machine)
             log.take(trainer, described(machine))
@@ -88,10 +87,9 @@ def report_end(log: AttemptLog, trainer: Trainer) -> None:
         log.end("paused", trainer.step, exit_code=0, reason=f"trainer.pause_at={trainer.pause_at}")
     else:
         log.end("completed", trainer.step, exit_code=0, reason=trainer.state.stop_reason)
-    how = "Paused at step %d" if trainer.is_paused else "Completed at step %d"
-    logger.info(
-        f"{how}%s.", trainer.step, "" if log.record is None else f" after {time_taken(log.record)}"
-    )
+    how = "Paused" if trainer.is_paused else "Completed"
+    taken = "" if log.record is None else f" after {time_taken(log.record)}"
+    logger.info("%s at step %d%s.", how, trainer.step, taken)
     if log.record is not None:
         for line in end_lines(log.record, log.config.outputs, sys.stdout):
             logger.info(line)

@@ -51,12 +51,8 @@ def model_lines(model: nn.Module, by_module: bool) -> Iterator[str]:
 
 def class_name(module: nn.Module) -> str:
     """Return a module's own class, from which `fully_shard` derives a class `FSDP...`."""
-    module_type = type(module)
-    return (
-        module_type.__bases__[-1].__name__
-        if hasattr(module, "set_requires_gradient_sync")
-        else module_type.__name__
-    )
+    is_sharded = hasattr(module, "set_requires_gradient_sync")
+    return (type(module).__bases__[-1] if is_sharded else type(module)).__name__
 
 
 def parameter_counts(module: nn.Module, seen: set[nn.Parameter]) -> tuple[int, int]:
@@ -81,15 +77,13 @@ def data_line(trainer: Trainer) -> str:
     assert plan.micro_batch_size is not None
     batch = plan.micro_batch_size * plan.grad_accum_steps * ranks
     samples = length(getattr(trainer.data_loader, "dataset", None))
-    known = (
-        "a stream"
-        if samples is None
-        else f"{plural(samples, 'sample')}, {samples / batch:,.4g} steps an epoch"
-    )
+    size = "a stream"
+    if samples is not None:
+        size = f"{plural(samples, 'sample')}, {samples / batch:,.4g} steps an epoch"
     factors = [f"{plan.micro_batch_size} a micro-batch"]
     factors += [f"{plan.grad_accum_steps} accumulated"] if plan.grad_accum_steps > 1 else []
     factors += [f"{ranks} ranks"] if ranks > 1 else []
-    return f"{known}, batch {batch}{' = ' + ' x '.join(factors) if len(factors) > 1 else ''}"
+    return f"{size}, batch {batch}{' = ' + ' x '.join(factors) if len(factors) > 1 else ''}"
 
 
 def plural(count: int, noun: str) -> str:
@@ -119,36 +113,29 @@ def end_lines(record: RunRecord, outputs: str, stream: object) -> Iterator[str]:
         yield f"Best: {best['metric']} {show(float(best['value']))} at step {best['step']}"
     losses = sampled(folder.metrics_path, "train/loss", CURVE_WIDTH)
     if len(losses) > 1:
-        curve = sparkline(losses, CURVE_WIDTH)
-        yield (
-            f"Loss: {show(losses[0], 4)} to"
-            f" {show(losses[-1], 4)}{f'  {curve}' if encodable(curve, stream) else ''}"
-        )
+        curve = f"  {sparkline(losses, CURVE_WIDTH)}"
+        shown = curve if encodable(curve, stream) else ""
+        yield f"Loss: {show(losses[0], 4)} to {show(losses[-1], 4)}{shown}"
     if step := folder.newest_step():
         yield f"Checkpoint: {folder.checkpoints / f'step-{step:08d}'}"
     attempt = record.attempt
     if is_in_sweep() or (attempt is not None and attempt.slurm_job_id is not None):
         return
-    suffix = (
-        ""
-        if Path(outputs).absolute() == Path("outputs").absolute()
-        else f" --outputs {shlex.quote(outputs)}"
-    )
+    is_default = Path(outputs).absolute() == Path("outputs").absolute()
+    suffix = "" if is_default else f" --outputs {shlex.quote(outputs)}"
     # The id alone is ambiguous if a run of another name has the same configuration.
     run = shlex.quote(f"{record.data['name']}/{record.data['id']}")
     verbs = ("evaluate", "export") if record.state == "completed" else ("resume",)
-    works = {**dict.fromkeys(verbs, bool(step)), "plot": folder.metrics_path.exists()}
-    for verb in (verb for verb, is_possible in works.items() if is_possible):
+    possible = [*(verbs if step else ()), *(["plot"] if folder.metrics_path.exists() else ())]
+    for verb in possible:
         yield f"To {verb}: python -m launcher.runs {verb} {run}{suffix}"
 
 
 def time_taken(record: RunRecord) -> str:
     """Format the time of the newest and all attempts: `0:01:10 (0:03:05 in 2 attempts)`."""
+    parse = datetime.fromisoformat
     spans = [
-        max(
-            datetime.fromisoformat(attempt.ended) - datetime.fromisoformat(attempt.started),
-            timedelta(),
-        )
+        max(parse(attempt.ended) - parse(attempt.started), timedelta())
         for attempt in record.attempts
         if attempt.ended is not None
     ]
