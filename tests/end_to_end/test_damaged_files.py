@@ -4,21 +4,16 @@ no traceback."""
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from shlex import split
 
 import pytest
 
 from support.runner import Outcome, launch
 
-RUN = (
-    "model=mlp",
-    "data=digits",
-    "run.name=n",
-    "run.id=a",
-    "trainer.max_steps=4",
-    "hooks.evaluation.interval=0",
-    "hooks.checkpointing.interval=1",
-    "hooks.checkpointing.keep_previous=9",
-    "hooks.checkpointing.best_metric=null",
+RUN = split(
+    "model=mlp data=digits run.name=n run.id=a trainer.max_steps=4 hooks.evaluation.interval=0"
+    " hooks.checkpointing.interval=1 hooks.checkpointing.keep_previous=9"
+    " hooks.checkpointing.best_metric=null"
 )
 OWN = ("run.json", "metrics.jsonl", "media.jsonl", "restarts.json", "logs/launcher.log", "images")
 NEWEST = "checkpoints/step-00000002"

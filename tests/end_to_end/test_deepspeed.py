@@ -6,6 +6,7 @@ import re
 import signal
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import split
 
 import pytest
 
@@ -14,19 +15,10 @@ from support.runner import final_state, launch, metrics, run_folder
 
 pytestmark = pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs deepspeed")
 
-TINY = (
-    "strategy=deepspeed",
-    "data=synthetic",
-    "data.seq_len=16",
-    "data.num_val_samples=11",
-    "model.dim=16",
-    "model.num_layers=1",
-    "model.num_heads=2",
-    "data.batch_size=8",
-    "device=cpu",
-    "trainer.max_steps=8",
-    "hooks.logging.interval=3",
-    "hooks.checkpointing.best_metric=null",
+TINY = split(
+    "strategy=deepspeed data=synthetic data.seq_len=16 data.num_val_samples=11 model.dim=16"
+    " model.num_layers=1 model.num_heads=2 data.batch_size=8 device=cpu trainer.max_steps=8"
+    " hooks.logging.interval=3 hooks.checkpointing.best_metric=null"
 )
 PAIR = (*TINY, "strategy.zero_stage=3", "dispatch.nproc=2", "model.dropout=0.1")
 STOP = (

@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from shlex import split
 
 import pytest
 
@@ -9,14 +10,9 @@ from launcher.runs.__main__ import VERBS
 from support import python
 from support.runner import launch, run_folder
 
-COMMAND = (
-    "model=mlp",
-    "data=digits",
-    "model.hidden_dim=8",
-    "trainer.max_steps=6",
-    "hooks.evaluation.interval=3",
-    "hooks.evaluation.max_samples=20",
-    "tracker=tensorboard",
+COMMAND = split(
+    "model=mlp data=digits model.hidden_dim=8 trainer.max_steps=6 hooks.evaluation.interval=3"
+    " hooks.evaluation.max_samples=20 tracker=tensorboard"
 )
 MORE = {
     "resume": ["trainer.max_steps=8"],

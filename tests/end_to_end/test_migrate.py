@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import split
 from typing import Any
 
 import pytest
@@ -42,12 +43,9 @@ def after(
 ) -> list[float]:
     """The losses of a command that starts from a model's weights and takes the samples in order."""
     save_file(model.state_dict(), project / "init.safetensors")
-    same = [
-        "data.shuffle=false",
-        "run.init_from=init.safetensors",
-        "device=cpu",
-        "hooks.logging.interval=1",
-    ]
+    same = split(
+        "data.shuffle=false run.init_from=init.safetensors device=cpu hooks.logging.interval=1"
+    )
     monkeypatch.chdir(project)
     monkeypatch.setattr(sys, "argv", ["launcher"])
     main([*words.split(), *same, f"run.id={model.__module__}"])

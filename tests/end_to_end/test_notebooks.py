@@ -5,6 +5,7 @@ import logging
 import re
 import signal
 from pathlib import Path
+from shlex import split
 
 import nbformat
 import pytest
@@ -14,13 +15,9 @@ from support import python
 from support.paths import ROOT
 from support.runner import launch, metrics_of, stop_at
 
-RUN = (
-    "model=mlp",
-    "data=digits",
-    "model.hidden_dim=8",
-    "trainer.max_steps=12",
-    "hooks.checkpointing.interval=5",
-    "model.dropout=0.2",
+RUN = split(
+    "model=mlp data=digits model.hidden_dim=8 trainer.max_steps=12 hooks.checkpointing.interval=5"
+    " model.dropout=0.2"
 )
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from shlex import split
 from typing import Any
 
 import pytest
@@ -13,14 +14,9 @@ from support import python
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
-FIXED = (
-    "model=mlp",
-    "data=digits",
-    "device=cpu",
-    "data.num_workers=0",
-    "hooks.logging.interval=5",
-    "hooks.evaluation.interval=0",
-    "hooks.checkpointing.interval=50",
+FIXED = split(
+    "model=mlp data=digits device=cpu data.num_workers=0 hooks.logging.interval=5"
+    " hooks.evaluation.interval=0 hooks.checkpointing.interval=50"
 )
 PATIENCE = 480.0
 

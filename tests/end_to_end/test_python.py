@@ -181,15 +181,6 @@ def test_forked_process_ends_as_an_interpreter(how: str) -> None:
     assert forked.stderr.splitlines()[-1:] == real.stderr.splitlines()[-1:]
 
 
-def test_two_children_differ_in_what_chance_gives() -> None:
-    program = (
-        "import random, uuid, numpy, torch; print(random.random(), uuid.uuid4(),"
-        " numpy.random.rand())"
-    )
-    first, second = (python.run("-c", program, check=True).stdout.split() for _ in range(2))
-    assert all(a != b for a, b in zip(first, second, strict=True))
-
-
 def test_a_time_limit_ends_all_of_it(tmp_path: Path) -> None:
     program = "import os, time; os.fork(); open(f'{os.getpid()}.pid', 'w'); time.sleep(1000)"
     with pytest.raises(subprocess.TimeoutExpired):

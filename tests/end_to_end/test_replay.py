@@ -4,28 +4,18 @@ import json
 import shutil
 from collections import Counter
 from pathlib import Path
+from shlex import split
 
 from support import python
 from support.indexed import noted
 from support.runner import launch, run_folder, start
 
-RUN = (
-    "data=custom",
-    "data.dataset._target_=support.indexed.Indexed",
-    "+data.dataset.size=50",
-    "data.batch_size=12",
-    "data.num_features=2",
-    "data.num_classes=2",
-    "model=mlp",
-    "model.hidden_dim=4",
-    "run.id=a1",
-    "strategy=ddp",
-    "trainer.max_steps=13",
-    "hooks.logging.interval=4",
-    "hooks.checkpointing.interval=3",
-    "hooks.checkpointing.keep_previous=9",
-    "hooks.checkpointing.best_metric=null",
-    "device=cpu",
+RUN = split(
+    "data=custom data.dataset._target_=support.indexed.Indexed +data.dataset.size=50"
+    " data.batch_size=12 data.num_features=2 data.num_classes=2 model=mlp model.hidden_dim=4"
+    " run.id=a1 strategy=ddp trainer.max_steps=13 hooks.logging.interval=4"
+    " hooks.checkpointing.interval=3 hooks.checkpointing.keep_previous=9"
+    " hooks.checkpointing.best_metric=null device=cpu"
 )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from shlex import split
 
 import pytest
 
@@ -13,19 +14,10 @@ from launcher.checkpoint.files import FileEntry, hash_file
 from launcher.checkpoint.manifest import Manifest
 from support.runner import run_folder, start
 
-RUN = (
-    "data=custom",
-    "data.batch_size=8",
-    "data.num_features=2",
-    "data.num_classes=2",
-    "device=cpu",
-    "run.name=run",
-    "trainer.max_steps=6",
-    "hooks=[default]",
-    "hooks.logging.interval=1",
-    "hooks.checkpointing.interval=2",
-    "hooks.checkpointing.keep_previous=9",
-    "hooks.checkpointing.best_metric=null",
+RUN = split(
+    "data=custom data.batch_size=8 data.num_features=2 data.num_classes=2 device=cpu run.name=run"
+    " trainer.max_steps=6 hooks=[default] hooks.logging.interval=1 hooks.checkpointing.interval=2"
+    " hooks.checkpointing.keep_previous=9 hooks.checkpointing.best_metric=null"
 )
 MLP = ("model=mlp", "model.hidden_dim=4", "data.dataset._target_=mine.Mine")
 MINE = """from support.forgetful import Numbers
@@ -139,11 +131,10 @@ def test_what_changed_after_a_run_is_named(tmp_path: Path) -> None:
     ("parts", "expected"),
     [
         (
-            (
-                "data.dataset._target_=support.forgetful.Drawn",
-                "model=supervised",
-                "model.module._target_=support.forgetful.Counting",
-                "+hooks.warmup._target_=support.forgetful.Warmup",
+            split(
+                "data.dataset._target_=support.forgetful.Drawn model=supervised"
+                " model.module._target_=support.forgetful.Counting"
+                " +hooks.warmup._target_=support.forgetful.Warmup"
             ),
             [
                 "  cause: The first difference: the samples of step 5 on rank 0, after the stop at"

@@ -9,6 +9,7 @@ import signal
 import time
 from contextlib import suppress
 from pathlib import Path
+from shlex import split
 from typing import Any
 
 import pytest
@@ -19,24 +20,13 @@ from launcher.runs.trials import Trial
 from support import python
 from support.runner import ENVIRONMENT, final_state, launch, metrics
 
-FIXED = (
-    "model=mlp",
-    "data=digits",
-    "device=cpu",
-    "trainer.max_steps=36",
-    "data.batch_size=60",
-    "data.num_workers=0",
-    "model.dropout=0.1",
-    "hooks.logging.interval=4",
-    "hooks.evaluation.interval=4",
-    "hooks.evaluation.max_samples=64",
-    "hooks.checkpointing.interval=5",
+FIXED = split(
+    "model=mlp data=digits device=cpu trainer.max_steps=36 data.batch_size=60 data.num_workers=0"
+    " model.dropout=0.1 hooks.logging.interval=4 hooks.evaluation.interval=4"
+    " hooks.evaluation.max_samples=64 hooks.checkpointing.interval=5"
 )
-SEARCH = (
-    "hydra/sweeper=optuna",
-    "optimizer.lr=tag(log,interval(1e-4,1e-1))",
-    "hpo.pruner=asha",
-    "hpo.n_trials=4",
+SEARCH = split(
+    "hydra/sweeper=optuna optimizer.lr=tag(log,interval(1e-4,1e-1)) hpo.pruner=asha hpo.n_trials=4"
 )
 CHILD = "launcher.cli.job"
 

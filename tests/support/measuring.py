@@ -3,6 +3,7 @@
 import os
 import signal
 from pathlib import Path
+from shlex import split
 from typing import Any
 
 import torch
@@ -79,12 +80,9 @@ def masked(folder: str, overrides: list[str], micro: int) -> dict[str, Any]:
     """Train on masked targets; the losses, and what an evaluation of 17 samples gives."""
     from launcher.hooks.sample_means import BatchOrder, SampleMeans
 
-    data = [
-        "data=custom",
-        "data.dataset._target_=support.masked.Masked",
-        "data.seq_len=12",
-        "data.vocab_size=19",
-    ]
+    data = split(
+        "data=custom data.dataset._target_=support.masked.Masked data.seq_len=12 data.vocab_size=19"
+    )
     journal = Journal()
     trainer = build(Path(folder), [*data, *overrides, f"trainer.micro_batch_size={micro}"], journal)
     trainer.train()
